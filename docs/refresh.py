@@ -226,8 +226,8 @@ def _quoted(block: Callable[[ResultLog, str], str], record: str, word: str | Non
     return block(ResultLog.opened(ROOT / record), (word or "").strip())
 
 
-def _suite(book: ResultLog, _: str) -> str:
-    return f"{_on([session.environment for session in book.sessions])}\n\n{suite_markdown(book)}"
+def _suite(log: ResultLog, _: str) -> str:
+    return f"{_on([session.environment for session in log.sessions])}\n\n{suite_markdown(log)}"
 
 
 def _table(header: Sequence[str], rows: Iterator[Sequence[str]], words: int = 1) -> str:
@@ -236,11 +236,11 @@ def _table(header: Sequence[str], rows: Iterator[Sequence[str]], words: int = 1)
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))
 
 
-def _chosen(book: ResultLog, contest: Contest) -> dict[str, dict[Shape, tuple[Point, Point]]]:
+def _chosen(log: ResultLog, contest: Contest) -> dict[str, dict[Shape, tuple[Point, Point]]]:
     """Return by spec and shape the kernel that was the fastest in the rounds, and the first choice."""
-    points = {(p.contest, p.shape, p.kernel): p for p in points_of(book)}
+    points = {(p.contest, p.shape, p.kernel): p for p in points_of(log)}
     found: dict[str, dict[Shape, tuple[Point, Point]]] = {}
-    for (where, shape, spec), choice in sorted(book.choices.items()):
+    for (where, shape, spec), choice in sorted(log.choices.items()):
         timed = [points[key] for kernel in choice.kernels if (key := (where, shape, kernel)) in points]
         if where == contest and timed:
             best = max(timed, key=lambda point: point.ratio)
@@ -248,31 +248,31 @@ def _chosen(book: ResultLog, contest: Contest) -> dict[str, dict[Shape, tuple[Po
     return found
 
 
-def _all_k(book: ResultLog) -> set[Shape]:
+def _all_k(log: ResultLog) -> set[Shape]:
     """Return the shapes of SPLIT_FAMILY."""
     return {
-        line.shape for line in book.current() if isinstance(line, Result) and SPLIT_FAMILY in line.families
+        line.shape for line in log.current() if isinstance(line, Result) and SPLIT_FAMILY in line.families
     }
 
 
-def _layers(book: ResultLog) -> set[Shape]:
+def _layers(log: ResultLog) -> set[Shape]:
     """Return the shapes of weights: N and K that are timed at the most M, without those of SPLIT_FAMILY."""
     rows: dict[tuple[int, int], set[int]] = {}
-    apart = _all_k(book)
-    for line in book.current():
+    apart = _all_k(log)
+    for line in log.current():
         if isinstance(line, Result) and line.shape not in apart:
             rows.setdefault(line.shape[1:], set()).add(line.shape[0])
     most = max(map(len, rows.values()))
     return {(m, *pair) for pair, extents in rows.items() if len(extents) == most for m in extents}
 
 
-def _specs(book: ResultLog, _: str) -> str:
-    return "\n".join(_specs_of(book, contest) for contest in book.contests)
+def _specs(log: ResultLog, _: str) -> str:
+    return "\n".join(_specs_of(log, contest) for contest in log.contests)
 
 
-def _specs_of(book: ResultLog, contest: Contest) -> str:
+def _specs_of(log: ResultLog, contest: Contest) -> str:
     """Return what each spec reaches by M: of its best kernels, and of the first choice alone."""
-    chosen, apart = _chosen(book, contest), _all_k(book)
+    chosen, apart = _chosen(log, contest), _all_k(log)
     header = ["M", "shapes"]
     header += [f"{spec}: {what}" for spec in chosen for what in ("best [minimum]", "first [minimum]")]
 
@@ -288,10 +288,8 @@ def _specs_of(book: ResultLog, contest: Contest) -> str:
             if cells[0] != "0":
                 yield name, *cells
 
-    facts = book.contests[contest]
-    return (
-        f"{facts.description}, over {facts.baseline}:\n\n{_table(header, rows())}\n{_luck(book, contest)}\n"
-    )
+    facts = log.contests[contest]
+    return f"{facts.description}, over {facts.baseline}:\n\n{_table(header, rows())}\n{_luck(log, contest)}\n"
 
 
 def _figures(points: Sequence[Point]) -> str:
@@ -299,9 +297,9 @@ def _figures(points: Sequence[Point]) -> str:
     return f"{found.geomean:.3f} [{found.minimum:.3f}]" if found else "-"
 
 
-def _luck(book: ResultLog, contest: Contest) -> str:
+def _luck(log: ResultLog, contest: Contest) -> str:
     """Say what the best kernels of all specs had in the rounds, and when they were timed once more."""
-    points, winners = points_of(book), winners_of(book)
+    points, winners = points_of(log), winners_of(log)
     own = {(p.contest, p.shape, p.kernel): p for p in points}
     again = [p for p in points if p.kernel == BEST and p.contest == contest]
     rounds = [own[contest, p.shape, winners[contest, p.shape]] for p in again]
@@ -336,13 +334,13 @@ def _short(kernel: str) -> str:
     )
 
 
-def _winners(book: ResultLog, spec: str) -> str:
+def _winners(log: ResultLog, spec: str) -> str:
     """Return by N x K, small weights first, and M the fastest kernel of a spec and its ratio.
 
     These are the layers of the suite: what is timed at every M of its own.
     """
-    by_shape = next(found[spec] for name in book.contests if spec in (found := _chosen(book, name)))
-    layers = _layers(book)
+    by_shape = next(found[spec] for name in log.contests if spec in (found := _chosen(log, name)))
+    layers = _layers(log)
     extents = sorted({shape[0] for shape in by_shape if shape in layers})
     weights = sorted({shape[1:] for shape in by_shape if shape in layers}, key=lambda nk: (nk[0] * nk[1], nk))
 
@@ -354,9 +352,9 @@ def _winners(book: ResultLog, spec: str) -> str:
     return _table(["N x K", "tiles of 64", *(f"M = {m}" for m in extents)], rows())
 
 
-def _shapes(book: ResultLog, _: str) -> str:
+def _shapes(log: ResultLog, _: str) -> str:
     """Return each shape's times, with the fastest kernel of each spec and the first choice."""
-    chosen = next(found for name in book.contests if (found := _chosen(book, name)))
+    chosen = next(found for name in log.contests if (found := _chosen(log, name)))
     header = ["M x N x K", "cuBLAS us"]
     header += [f"{spec}: {what}" for spec in chosen for what in ("best, us", "first")]
 
@@ -376,11 +374,11 @@ def _shapes(book: ResultLog, _: str) -> str:
     return _table(header, rows())
 
 
-def _last_wave(book: ResultLog, words: str) -> str:
+def _last_wave(log: ResultLog, words: str) -> str:
     """Return by shape the times of tiles, by pairs of specs: taken whole, and their last wave divided."""
     sides, other = words.split()[:-1], words.split()[-1]
-    by_spec = next(found for name in book.contests if (found := _chosen(book, name)))
-    sm_count = book.sessions[0].environment.sm_count
+    by_spec = next(found for name in log.contests if (found := _chosen(log, name)))
+    sm_count = log.sessions[0].environment.sm_count
     header = ["M x N x K", "cuBLAS us"]
     for side in sides:
         header += [f"waves of {side}", "whole, us", "divided, us", "whole / divided"]
@@ -400,16 +398,16 @@ def _last_wave(book: ResultLog, words: str) -> str:
     return _table([*header, f"{other}, us"], rows())
 
 
-def _change(book: ResultLog, words: str) -> str:
+def _change(log: ResultLog, words: str) -> str:
     """Return by how much of the GPU a kernel's programs fill: its time in one spec over that in the other."""
     before, after = words.split()
-    points = {(p.shape, p.kernel): p for p in points_of(book)}
+    points = {(p.shape, p.kernel): p for p in points_of(log)}
     labelled: dict[str, dict[tuple[Shape, str], Point]] = {before: {}, after: {}}
-    for (_, shape, spec), choice in book.choices.items():
+    for (_, shape, spec), choice in log.choices.items():
         for kernel in choice.kernels:
             if spec in labelled and (shape, kernel) in points:
                 labelled[spec][shape, _short(kernel)] = points[shape, kernel]
-    sm_count = book.sessions[0].environment.sm_count
+    sm_count = log.sessions[0].environment.sm_count
     found = [
         (_fill(shape, label, sm_count), point.seconds / labelled[after][shape, label].seconds)
         for (shape, label), point in labelled[before].items()
@@ -431,15 +429,15 @@ def _change(book: ResultLog, words: str) -> str:
     return _table(header, rows())
 
 
-def _gains(book: ResultLog, words: str) -> str:
+def _gains(log: ResultLog, words: str) -> str:
     """Return by shape the fastest kernel of the first spec, and its time there over that in each other spec.
 
     The range is of all kernels of the shape that all specs have.
     """
     specs = words.split()
-    points = {(p.shape, p.kernel): p for p in points_of(book)}
+    points = {(p.shape, p.kernel): p for p in points_of(log)}
     labelled: dict[Shape, dict[str, dict[str, Point]]] = {}
-    for (_, shape, spec), choice in sorted(book.choices.items()):
+    for (_, shape, spec), choice in sorted(log.choices.items()):
         for kernel in choice.kernels:
             if (shape, kernel) in points:
                 of_shape = labelled.setdefault(shape, {})
@@ -481,10 +479,10 @@ def _fill(shape: Shape, label: str, sm_count: int) -> float:
     return programs / (sm_count * numbers.get("·", 1))
 
 
-def _peers(book: ResultLog, _: str) -> str:
+def _peers(log: ResultLog, _: str) -> str:
     """Return what the templates reach over cuBLAS, and each spec's best kernel over cuBLAS and over them."""
-    lines = [line for line in book.lines if isinstance(line, Peer) and line.seconds]
-    chosen = _chosen(book, lines[0].contest)
+    lines = [line for line in log.lines if isinstance(line, Peer) and line.seconds]
+    chosen = _chosen(log, lines[0].contest)
 
     def rows() -> Iterator[Sequence[str]]:
         for line in sorted(lines, key=lambda line: line.shape):
@@ -503,10 +501,10 @@ def _contest(stem: str) -> Contest:
 
 def _few_rows() -> str:
     """Return the README's sentences: geometric means over cuBLAS, and the lowest ratio."""
-    books = ResultLog.opened(FEW_ROWS), ResultLog.opened(FEW_ROWS_8BIT)
-    plain, dependent = _chosen(books[0], _contest("h200_bf16_few_rows")).values()
-    (scaled,) = _chosen(books[1], _contest("h200_e4m3_few_rows")).values()
-    apart = _all_k(books[0])
+    logs = ResultLog.opened(FEW_ROWS), ResultLog.opened(FEW_ROWS_8BIT)
+    plain, dependent = _chosen(logs[0], _contest("h200_bf16_few_rows")).values()
+    (scaled,) = _chosen(logs[1], _contest("h200_e4m3_few_rows")).values()
+    apart = _all_k(logs[0])
 
     def best(found: Mapping[Shape, tuple[Point, Point]], least: int, most: int) -> str:
         return _figures([pair[0] for s, pair in found.items() if least <= s[0] <= most and s not in apart])

@@ -300,12 +300,12 @@ class Source:
     protocol: Mapping[str, object]
 
 
-def _sections_of_book(book: ResultLog) -> Iterator[Section]:
+def _sections_of_log(log: ResultLog) -> Iterator[Section]:
     """Yield a section for each contest of a suite's record."""
-    points, winners = points_of(book), winners_of(book)
-    refused = [line for line in book.current() if isinstance(line, Refused)]
-    gpu = book.sessions[-1].environment.gpu
-    for contest, facts in book.contests.items():
+    points, winners = points_of(log), winners_of(log)
+    refused = [line for line in log.current() if isinstance(line, Refused)]
+    gpu = log.sessions[-1].environment.gpu
+    for contest, facts in log.contests.items():
         own = [point for point in points if point.contest == contest]
         measured = [p for p in own if p.kernel != BEST and not p.kernel.endswith(FIRST)]
         if not measured:
@@ -333,7 +333,7 @@ def _sections_of_book(book: ResultLog) -> Iterator[Section]:
             refused=tuple(
                 (line.shape, line.kernel, line.message) for line in refused if line.contest == contest
             ),
-            peers=tuple(line for line in book.lines if isinstance(line, Peer) and line.contest == contest),
+            peers=tuple(line for line in log.lines if isinstance(line, Peer) and line.contest == contest),
             moved_bytes={shape: facts.dtypes.moved_bytes(shape) for shape in fastest},
             peak=facts.peak,
             measured=facts.measured,
@@ -479,9 +479,9 @@ def report(paths: Sequence[Path]) -> str:
     """
     lines = [_existing(path) for path in paths if path.suffix == ".jsonl"]
     tables = {path: tune.read_table(path) for path in lines if _is_table(path)}
-    books = [ResultLog.opened(path) for path in lines if path not in tables]
+    logs = [ResultLog.opened(path) for path in lines if path not in tables]
     records = [read_record(path) for path in paths if path.suffix != ".jsonl"]
-    sections = [section for book in books if book.sessions for section in _sections_of_book(book)]
+    sections = [section for log in logs if log.sessions for section in _sections_of_log(log)]
     sections += _sections_of_records(records)
     sections += [section for rows in tables.values() for section in _sections_of_table(rows)]
     if not sections:
@@ -489,13 +489,13 @@ def report(paths: Sequence[Path]) -> str:
         raise GemmgenError([Diagnostic(path.as_posix(), "empty-record", message) for path in paths])
     sources = [
         Source(
-            book.path.name if book.path else "",
+            log.path.name if log.path else "",
             session.date,
             asdict(session.environment),
             asdict(session.protocol),
         )
-        for book in books
-        for session in book.sessions[-1:]
+        for log in logs
+        for session in log.sessions[-1:]
     ]
     names = (path.name for path in paths if path.suffix != ".jsonl")
     sources += [
@@ -503,7 +503,7 @@ def report(paths: Sequence[Path]) -> str:
         for name, record in zip(names, records, strict=True)
     ]
     sources += [source for path, rows in tables.items() for source in _tuned_sources(path, rows)]
-    errors = [error for book in books for error in errors_of(book)]
+    errors = [error for log in logs for error in errors_of(log)]
     errors += [error for record in records for error in record.errors]
     return render_page("report/page.html", Page(tuple(sources), tuple(sections), tuple(errors)))
 

@@ -127,7 +127,7 @@ def suite_in(directory: Path, text: str = TWO_SHAPES) -> Suite:
 def run(
     directory: Path,
     arms: Arms,
-    book: ResultLog,
+    log: ResultLog,
     *names: str,
     suite: str = TWO_SHAPES,
     protocol: Rounds = PROTOCOL,
@@ -137,30 +137,30 @@ def run(
     time_suite(
         specs_in(directory, *names),
         suite_in(directory, suite),
-        book,
+        log,
         protocol=protocol,
         machine=arms.machine,
         prepare=more.pop("prepare", prepared),
         progress=progress,
         **more,
     )
-    return book
+    return log
 
 
-def results(book: ResultLog) -> list[Result]:
-    return [line for line in book.lines if isinstance(line, Result)]
+def results(log: ResultLog) -> list[Result]:
+    return [line for line in log.lines if isinstance(line, Result)]
 
 
-def refusals(book: ResultLog) -> list[Refused]:
-    return [line for line in book.lines if isinstance(line, Refused)]
+def refusals(log: ResultLog) -> list[Refused]:
+    return [line for line in log.lines if isinstance(line, Refused)]
 
 
 # --- the rounds
 
 
 def test_kernels_take_turns_with_the_baseline(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
-    first, second = results(book)
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
+    first, second = results(log)
     assert (first.shape, second.shape) == ((8, 16, 32), (64, 16, 32))
     # 8 * 32 + 16 * 32 operand and 8 * 16 result elements of 2 bytes are 1792 bytes: 2.5 * 4096 of L2 take 6.
     assert first.input_sets == 6
@@ -179,14 +179,14 @@ def test_kernels_take_turns_with_the_baseline(tmp_path: Path, arms: Arms) -> Non
 def test_who_comes_after_whom_changes_and_the_best_is_timed_once_more(tmp_path: Path, arms: Arms) -> None:
     one_shape = TWO_SHAPES.replace(", [64, 16, 32]", "")
     protocol = replace(PROTOCOL, rounds=7)
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", suite=one_shape, protocol=protocol)
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", suite=one_shape, protocol=protocol)
     # A sample is one replay of 102 calls; the last ones are 7 rounds of three, and 7 pairs with the best.
     samples = "".join(calls[0] for _, calls in arms.machine.timed if set(calls) <= set("XAB"))
     rounds = [samples[-35:-14][first : first + 3] for first in range(0, 21, 3)]
     assert {"".join(sorted(each)) for each in rounds} == {"ABX"}
     assert len({*rounds}) > 3
     assert samples[-14:] == "XA" * 7
-    (result,) = results(book)
+    (result,) = results(log)
     assert result.playoff is not None
     assert result.playoff.kernel == "kernel_a"
     assert result.playoff.seconds == pytest.approx((10e-6,) * 7)
@@ -203,10 +203,10 @@ def test_the_best_is_timed_once_more_for_as_long_as_the_clock_swings(tmp_path: P
 
 def test_a_kernel_that_is_much_slower_gets_shorter_samples(tmp_path: Path, arms: Arms) -> None:
     arms.seconds["kernel_b"] = 400e-6
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
     # 102 calls of 400 us are 40.8 ms, 17 passes * 2 / 40.8 is one pass.
-    assert [arm.calls for arm in results(book)[0].kernels] == [102, 6]
-    assert results(book)[0].kernels[1].seconds == pytest.approx((400e-6,) * 3)
+    assert [arm.calls for arm in results(log)[0].kernels] == [102, 6]
+    assert results(log)[0].kernels[1].seconds == pytest.approx((400e-6,) * 3)
 
 
 def test_the_gpu_settles_before_each_shape_and_longer_before_the_first(tmp_path: Path, arms: Arms) -> None:
@@ -225,8 +225,8 @@ def test_the_gpu_settles_before_each_shape_and_longer_before_the_first(tmp_path:
 
 
 def test_only_shapes_of_the_range_are_timed(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", extents=range(9, 65))
-    assert [result.shape for result in results(book)] == [(64, 16, 32)]
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", extents=range(9, 65))
+    assert [result.shape for result in results(log)] == [(64, 16, 32)]
 
 
 # --- the GPU's own clocks
@@ -346,7 +346,7 @@ def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
 
     run(tmp_path, arms, ResultLog(), *names, prepare=watched)
     ((tasks, found),) = seen
-    assert [(task.shape, len(task.entrants)) for task in tasks] == [((8, 16, 32), 5), ((64, 16, 32), 5)]
+    assert [(task.shape, len(task.participants)) for task in tasks] == [((8, 16, 32), 5), ((64, 16, 32), 5)]
     assert found.failures == {
         "kernel_b": "compiling and running it ended its process: signal 6",
         "kernel_c": "RuntimeError: CUDA error: an illegal memory access was encountered",
@@ -385,13 +385,13 @@ def test_a_spec_takes_part_with_what_its_planner_ranks_first_for_each_shape(
     small, large = (8, 16, 32), (4096, 4096, 64)
     labels = {shape: [candidate.label for candidate in ranked(open_, shape)[:2]] for shape in (small, large)}
     assert labels[small] != labels[large]
-    book = ResultLog.opened(path)
+    log = ResultLog.opened(path)
 
     def chosen(shapes: range) -> None:
         time_suite(
             [open_, pinned],
             suite,
-            book,
+            log,
             extents=shapes,
             candidates=2,
             protocol=PROTOCOL,
@@ -400,20 +400,20 @@ def test_a_spec_takes_part_with_what_its_planner_ranks_first_for_each_shape(
         )
 
     chosen(range(1, 9))  # of the large one the ranking is enough
-    choices = {line.spec: line for line in book.lines if isinstance(line, Choice)}
+    choices = {line.spec: line for line in log.lines if isinstance(line, Choice)}
     assert choices["kernel_a"].kernels == ("kernel_a",)  # it leaves nothing open
     names = choices["open"].kernels
     assert [re.sub(r" \([0-9a-f]{8}\)$", "", name) for name in names] == [
         f"open: {label}" for label in labels[small]
     ]
-    (result,) = results(book)
+    (result,) = results(log)
     assert [arm.kernel for arm in result.kernels] == [*names, "kernel_a"]
-    modules = {entry.name: entry.subject.module_sha256 for entry in book.sessions[0].kernels}
+    modules = {entry.name: entry.subject.module_sha256 for entry in log.sessions[0].kernels}
     assert all(modules[name].startswith(name[-9:-1]) for name in names)
-    points = {point.kernel: point for point in points_of(book)}
+    points = {point.kernel: point for point in points_of(log)}
     assert points[f"open{FIRST}"].ratio == points[names[0]].ratio
     assert points[BEST].ratio == pytest.approx(2.0)  # kernel_a's
-    assert f"open{FIRST}" in text_of(book)
+    assert f"open{FIRST}" in text_of(log)
     before = path.read_text()
     chosen(range(1, 9))
     assert path.read_text() == before
@@ -429,11 +429,11 @@ def ranked(path: Path, shape: Shape) -> Sequence[Candidate]:
 
 def test_a_kernel_that_is_wrong_is_not_timed_and_the_others_are(tmp_path: Path, arms: Arms) -> None:
     arms.spoil["kernel_b"] = lambda d: d.mul_(1.05)
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
-    assert [[arm.kernel for arm in result.kernels] for result in results(book)] == [["kernel_a"]] * 2
-    assert [(line.kernel, line.why) for line in refusals(book)] == [("kernel_b", "wrong")] * 2
-    assert re.match(r"relative error 0\.0\d+, the limit is 0\.004; a wrong kernel", refusals(book)[0].message)
-    assert errors_of(book)[0].startswith("bf16 8x16x32: kernel_b is wrong: relative error 0.0")
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
+    assert [[arm.kernel for arm in result.kernels] for result in results(log)] == [["kernel_a"]] * 2
+    assert [(line.kernel, line.why) for line in refusals(log)] == [("kernel_b", "wrong")] * 2
+    assert re.match(r"relative error 0\.0\d+, the limit is 0\.004; a wrong kernel", refusals(log)[0].message)
+    assert errors_of(log)[0].startswith("bf16 8x16x32: kernel_b is wrong: relative error 0.0")
 
 
 def test_a_kernel_that_leaves_something_behind_is_seen_after_the_rounds(tmp_path: Path, arms: Arms) -> None:
@@ -445,13 +445,13 @@ def test_a_kernel_that_leaves_something_behind_is_seen_after_the_rounds(tmp_path
             d[0, 0] += 1
 
     arms.spoil["kernel_a"] = spoil_later
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
-    first, _ = results(book)
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
+    first, _ = results(log)
     assert [arm.kernel for arm in first.kernels] == ["kernel_b"]
     assert first.playoff is not None
     assert first.playoff.kernel == "kernel_b"
-    assert (refusals(book)[0].kernel, refusals(book)[0].why) == ("kernel_a", "wrong")
-    assert refusals(book)[0].message.startswith("after many replays: relative error 0.")
+    assert (refusals(log)[0].kernel, refusals(log)[0].why) == ("kernel_a", "wrong")
+    assert refusals(log)[0].message.startswith("after many replays: relative error 0.")
 
 
 def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: Arms) -> None:
@@ -460,14 +460,14 @@ def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: A
             raise ValueError("m must be 64\nor more")
 
     arms.spoil["kernel_b"] = refuse_few
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
-    assert refusals(book) == [
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
+    assert refusals(log) == [
         Refused("refused", (8, 16, 32), CONTEST, "kernel_b", "cannot", "ValueError: m must be 64")
     ]
-    assert [len(result.kernels) for result in results(book)] == [1, 2]
-    assert errors_of(book) == []
-    assert "not timed" in text_of(book)
-    assert re.search(r"bf16 +kernel_b +1 +8x16x32 +ValueError: m must be 64", text_of(book))
+    assert [len(result.kernels) for result in results(log)] == [1, 2]
+    assert errors_of(log) == []
+    assert "not timed" in text_of(log)
+    assert re.search(r"bf16 +kernel_b +1 +8x16x32 +ValueError: m must be 64", text_of(log))
 
 
 def test_a_shape_that_the_baseline_cannot_compute_is_left_out(
@@ -482,24 +482,24 @@ def test_a_shape_that_the_baseline_cannot_compute_is_left_out(
         return Baseline("b", bind)
 
     monkeypatch.setattr("gemmgen.bench.tasks.cublas", cublas)
-    book = run(tmp_path, arms, ResultLog(), "kernel_a")
-    assert [line.kernel for line in refusals(book)] == [BASELINE]
-    assert [result.shape for result in results(book)] == [(64, 16, 32)]
-    lines = len(book.lines)
-    run(tmp_path, arms, book, "kernel_a")
-    assert len(book.lines) == lines  # nor is it tried again
+    log = run(tmp_path, arms, ResultLog(), "kernel_a")
+    assert [line.kernel for line in refusals(log)] == [BASELINE]
+    assert [result.shape for result in results(log)] == [(64, 16, 32)]
+    lines = len(log.lines)
+    run(tmp_path, arms, log, "kernel_a")
+    assert len(log.lines) == lines  # nor is it tried again
 
 
 def test_a_kernel_that_cannot_be_compiled_is_an_error_on_each_shape(tmp_path: Path, arms: Arms) -> None:
     def failing(tasks: Sequence[Task], progress: Progress) -> Prepared:
         return Prepared({}, {"kernel_b": "compiling and running it ended its process: signal 6"})
 
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", prepare=failing)
-    assert len(errors_of(book)) == 2
-    assert errors_of(book)[0] == (
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", prepare=failing)
+    assert len(errors_of(log)) == 2
+    assert errors_of(log)[0] == (
         "bf16 8x16x32: kernel_b failed: compiling and running it ended its process: signal 6"
     )
-    assert [len(result.kernels) for result in results(book)] == [1, 1]
+    assert [len(result.kernels) for result in results(log)] == [1, 1]
 
 
 def test_after_a_kernel_that_hangs_the_next_run_goes_on_behind_it(tmp_path: Path, arms: Arms) -> None:
@@ -514,12 +514,12 @@ def test_after_a_kernel_that_hangs_the_next_run_goes_on_behind_it(tmp_path: Path
         run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
     with pytest.raises(GemmgenError, match=r"error\[device-lost\] bf16 64x16x32"):
         run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
-    book = run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
-    assert [(result.shape, result.kernels[0].kernel) for result in results(book)] == [
+    log = run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
+    assert [(result.shape, result.kernels[0].kernel) for result in results(log)] == [
         ((8, 16, 32), "kernel_b"),
         ((64, 16, 32), "kernel_b"),
     ]
-    assert [(line.kernel, line.why) for line in refusals(book)] == [("kernel_a", "failed")] * 2
+    assert [(line.kernel, line.why) for line in refusals(log)] == [("kernel_a", "failed")] * 2
 
 
 @pytest.mark.parametrize("error", [UnfinishedError("did not end"), RuntimeError("CUDA error: misaligned")])
@@ -535,17 +535,17 @@ def test_rounds_that_fail_are_not_begun_again(
 
     monkeypatch.setattr(arms.machine, "times", fail)
     monkeypatch.setattr(arms.machine, "lost", lambda: True)
-    book = ResultLog()
+    log = ResultLog()
     for _ in range(2):
         with pytest.raises(GemmgenError, match=r"error\[device-lost\]"):
-            run(tmp_path, arms, book, "kernel_a", "kernel_b")
-    run(tmp_path, arms, book, "kernel_a", "kernel_b")
+            run(tmp_path, arms, log, "kernel_a", "kernel_b")
+    run(tmp_path, arms, log, "kernel_a", "kernel_b")
     first_line = f"{type(error).__name__}: {error}"
-    assert [(line.kernel, line.message) for line in refusals(book)] == [
+    assert [(line.kernel, line.message) for line in refusals(log)] == [
         ("kernel_a", f"rounds with it: {first_line}"),
         ("kernel_b", first_line),
     ] * 2
-    assert results(book) == []
+    assert results(log) == []
 
 
 def test_a_spec_that_is_rejected_stops_all_before_the_gpu_is_used(tmp_path: Path, arms: Arms) -> None:
@@ -573,14 +573,14 @@ def test_what_is_in_the_record_is_not_timed_again_and_another_kernel_is(tmp_path
     before = path.read_text()
     run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
     assert path.read_text() == before
-    book = run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
-    assert [[arm.kernel for arm in result.kernels] for result in results(book)] == [
+    log = run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
+    assert [[arm.kernel for arm in result.kernels] for result in results(log)] == [
         ["kernel_a"],
         ["kernel_a"],
         ["kernel_b"],
         ["kernel_b"],
     ]
-    best = [point for point in points_of(book) if point.kernel == BEST]
+    best = [point for point in points_of(log) if point.kernel == BEST]
     assert [point.ratio for point in best] == pytest.approx([2.0, 2.0])
 
 
@@ -588,8 +588,8 @@ def test_of_a_library_only_the_kernel_that_it_takes_is_timed_on_a_shape(tmp_path
     def chosen(shape: Shape) -> str:
         return "kernel_a" if shape[0] == 8 else "kernel_b"
 
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", chosen=chosen)
-    timed = {line.shape: [arm.kernel for arm in line.kernels] for line in results(book)}
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", chosen=chosen)
+    timed = {line.shape: [arm.kernel for arm in line.kernels] for line in results(log)}
     assert timed == {(8, 16, 32): ["kernel_a"], (64, 16, 32): ["kernel_b"]}
 
 
@@ -599,20 +599,20 @@ def test_a_kernel_whose_module_has_changed_is_timed_anew(tmp_path: Path, arms: A
     changed = SPEC.replace("stages: 4", "stages: 3")
     specs = [*specs_in(tmp_path, "kernel_a", text=changed), *specs_in(tmp_path, "kernel_b")]
     arms.seconds["kernel_a"] = 40e-6
-    book = ResultLog.opened(path)
+    log = ResultLog.opened(path)
     time_suite(
         specs,
         suite_in(tmp_path),
-        book,
+        log,
         protocol=PROTOCOL,
         machine=arms.machine,
         prepare=prepared,
     )
-    points = {(point.kernel, point.shape): point.ratio for point in points_of(book)}
+    points = {(point.kernel, point.shape): point.ratio for point in points_of(log)}
     assert points["kernel_a", (8, 16, 32)] == pytest.approx(0.5)
     assert points["kernel_b", (8, 16, 32)] == pytest.approx(0.8)
     assert points[BEST, (8, 16, 32)] == pytest.approx(0.5)  # what kernel_a won before is no longer true
-    assert len(results(book)) == 4
+    assert len(results(log)) == 4
 
 
 def test_a_record_is_of_one_machine(tmp_path: Path, arms: Arms) -> None:
@@ -656,12 +656,12 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path, arms: Ar
     assert [result.shape for result in results(ResultLog.opened(path))] == [(8, 16, 32)]
     assert path.read_bytes() == halved  # who only reads changes nothing
     told: list[str] = []
-    book = run(tmp_path, arms, ResultLog.opened(path), "kernel_a", progress=told.append)
+    log = run(tmp_path, arms, ResultLog.opened(path), "kernel_a", progress=told.append)
     assert told == ["bf16 64x16x32, 1 of 1"]
-    assert [result.shape for result in results(book)] == [(8, 16, 32), (64, 16, 32)]
+    assert [result.shape for result in results(log)] == [(8, 16, 32), (64, 16, 32)]
     assert path.read_bytes().startswith(whole)
-    assert ResultLog.opened(path).lines == book.lines
-    assert len(book.sessions) == 2
+    assert ResultLog.opened(path).lines == log.lines
+    assert len(log.sessions) == 2
 
 
 def put(lines: list[str], number: int, **members: Any) -> bytes:
@@ -709,9 +709,9 @@ def test_groups_are_by_m() -> None:
 
 def hand_made(arms: Arms, tmp_path: Path) -> ResultLog:
     """Ratios 2, 0.5, 0.5, 1 of one kernel, 0.8 of the other, at M of 1, 16, 16 and 4096; K is split twice."""
-    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
-    first = results(book)[0]
-    session = book.sessions[0]
+    log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
+    first = results(log)[0]
+    session = log.sessions[0]
     a, b = first.kernels
     base = first.baseline
 
@@ -749,8 +749,8 @@ def test_figures_are_those_computed_by_hand(tmp_path: Path, arms: Arms) -> None:
 
 
 def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> None:
-    book = hand_made(arms, tmp_path)
-    shown = text_of(book)
+    log = hand_made(arms, tmp_path)
+    shown = text_of(log)
     assert "bf16: the best of 2 kernels, over an invented baseline" in shown
     assert re.search(r"1-16 +3 +0\.794 +0\.500 +16x8x8 +33%", shown)
     assert re.search(r"split K +2 +1\.000 +0\.500 +16x8x8 +50%", shown)
@@ -760,7 +760,7 @@ def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> N
         r"16x8x8 +0\.500 \[0\.500, 0\.500\] +40\.0 +20\.0 +kernel_a +TNT, splitKreduce_kernel", shown
     )
     assert "ratio [quartiles]" in shown
-    report: Any = json.loads(json.dumps(report_of(book)))
+    report: Any = json.loads(json.dumps(report_of(log)))
     (contest,) = report["contests"]
     assert (contest["contest"], contest["description"]) == (asdict(BF16), "bf16")
     assert contest["groups"]["best"]["split K"] == {
@@ -787,20 +787,20 @@ def test_the_names_of_cublas_kernels_are_shortened() -> None:
     assert short_name("triton_tem_fused_mm_0") == "triton_tem_fused_mm_0"
 
 
-def text_of(book: ResultLog) -> str:
+def text_of(log: ResultLog) -> str:
     console = Console(width=200, file=io.StringIO())
     with console.capture() as captured:
-        for table in suite_tables(book):
+        for table in suite_tables(log):
             console.print(table)
     return captured.get()
 
 
 def test_faster_than_the_datasheet_is_an_error(tmp_path: Path, arms: Arms) -> None:
-    book = hand_made(arms, tmp_path)
-    result = results(book)[0]
+    log = hand_made(arms, tmp_path)
+    result = results(log)[0]
     # 2 * 4096**3 operations at 989.4 TFLOP/s take 138.9 us; the kernel claims 10 us, and the baseline 20.
-    book.lines.append(replace(result, shape=(4096, 4096, 4096)))
-    assert errors_of(book)[:2] == [
+    log.lines.append(replace(result, shape=(4096, 4096, 4096)))
+    assert errors_of(log)[:2] == [
         "bf16 4096x4096x4096: best at 13.89 of the datasheet: do not believe it",
         "bf16 4096x4096x4096: the baseline at 6.95 of the datasheet: do not believe it",
     ]
@@ -811,10 +811,10 @@ def test_faster_than_the_datasheet_is_an_error(tmp_path: Path, arms: Arms) -> No
 
 def pictured(tmp_path: Path, arms: Arms) -> ResultLog:
     """Two contests; of one three shapes of an M, one of them far off, one that splits K, and a peer."""
-    book = hand_made(arms, tmp_path)
-    session = book.sessions[0]
+    log = hand_made(arms, tmp_path)
+    session = log.sessions[0]
     other = replace(session.contests[0], contest=E4M3, description="e4m3")
-    results_ = results(book)
+    results_ = results(log)
     more = [replace(results_[0], shape=(16, 8, 24)), replace(results_[1], contest=E4M3)]
     timed = replace(more[0].kernels[0], seconds=(100e-6,) * 3)
     assert more[0].playoff is not None
@@ -822,7 +822,7 @@ def pictured(tmp_path: Path, arms: Arms) -> ResultLog:
     more[0] = replace(more[0], kernels=(timed,), playoff=far)
     peer = Peer("peer", (16, 8, 8), CONTEST, "A peer, version 1", (1.0,) * 3, (1.1,) * 3, 2.0, ("triton_x",))
     contests = (*session.contests, other)
-    return ResultLog(None, [replace(session, contests=contests), *book.lines[1:], *more, peer])
+    return ResultLog(None, [replace(session, contests=contests), *log.lines[1:], *more, peer])
 
 
 def texts_of(path: Path) -> list[str]:
@@ -886,15 +886,15 @@ def test_a_picture_has_the_same_bytes_each_time(
     tmp_path: Path, arms: Arms, draw: Callable[[ResultLog, Path], None], suffix: str
 ) -> None:
     pytest.importorskip("matplotlib")
-    book = pictured(tmp_path, arms)
+    log = pictured(tmp_path, arms)
     paths = [tmp_path / f"{name}.{suffix}" for name in ("first", "second")]
     for path in paths:
-        draw(book, path)
+        draw(log, path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
     with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: the name must end in \.svg or \.png"):
-        draw(book, tmp_path / "x.jpg")
+        draw(log, tmp_path / "x.jpg")
     with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: there is no measurement to plot"):
-        draw(ResultLog(None, book.lines[:1]), paths[0])
+        draw(ResultLog(None, log.lines[:1]), paths[0])
 
 
 def test_the_axis_of_ratios_ends_at_ticks() -> None:
@@ -948,8 +948,8 @@ def chosen_by_hand(arms: Arms, tmp_path: Path) -> Path:
     """A record of two specs, each first choice not the fastest, at a layer and at a shape that is all K."""
     made = hand_made(arms, tmp_path)
     path = tmp_path / "chosen.jsonl"
-    book, (first, *_) = ResultLog(path), results(made)
-    book.write(replace(made.sessions[0], environment=replace(made.sessions[0].environment, sm_count=132)))
+    log, (first, *_) = ResultLog(path), results(made)
+    log.write(replace(made.sessions[0], environment=replace(made.sessions[0].environment, sm_count=132)))
     seconds = {PLAIN: 10e-6, PLAIN_FIRST: 16e-6, EARLY: 8e-6, EARLY_FIRST: 20e-6}
     for shape, family, slower in (((1, 4224, 512), "layers", 1), ((64, 64, 512), "split_k", 4)):
         kernels = tuple(
@@ -958,10 +958,10 @@ def chosen_by_hand(arms: Arms, tmp_path: Path) -> Path:
         )
         assert first.playoff
         again = replace(first.playoff, kernel=EARLY, seconds=(slower * 8e-6,) * 3)
-        book.write(replace(first, shape=shape, families=(family,), kernels=kernels, playoff=again))
+        log.write(replace(first, shape=shape, families=(family,), kernels=kernels, playoff=again))
         for spec, ranked in (("x", (PLAIN_FIRST, PLAIN)), ("x_early", (EARLY_FIRST, EARLY))):
-            book.write(Choice("choice", shape, BF16, spec, ranked))
-    book.write(Peer("peer", (1, 4224, 512), BF16, "templates of a kind", (10e-6,), (12.5e-6,), 1.0, ("t",)))
+            log.write(Choice("choice", shape, BF16, spec, ranked))
+    log.write(Peer("peer", (1, 4224, 512), BF16, "templates of a kind", (10e-6,), (12.5e-6,), 1.0, ("t",)))
     return path
 
 
@@ -1015,10 +1015,10 @@ def test_every_committed_record_of_a_suite_is_quoted_and_drawn(refresh: ModuleTy
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     for record, pictures in refresh.suite_records().items():
         assert f"<!-- suite: {record.relative_to(ROOT).as_posix()} -->" in page
-        book = ResultLog.opened(record)
-        assert errors_of(book) == []
-        for contest, facts in book.contests.items():
-            best = Figures.of(p for p in points_of(book) if p.contest == contest and p.kernel == BEST)
+        log = ResultLog.opened(record)
+        assert errors_of(log) == []
+        for contest, facts in log.contests.items():
+            best = Figures.of(p for p in points_of(log) if p.contest == contest and p.kernel == BEST)
             assert best
             name = facts.description
             assert any(f"{name}: geometric mean {best.geomean:.3f}" in text for text in texts_of(pictures[0]))
@@ -1049,12 +1049,12 @@ for job in request["jobs"]:
 PEERS = "title: t\ndtypes: [bf16]\nfamilies: {x: {m: [8, 64, 128], nk: [[16, 32]]}}\npeers: {draw: 9}\n"
 
 
-def peers_of(tmp_path: Path, book: ResultLog, ends_at: object = None, late_at: object = None) -> list[Peer]:
+def peers_of(tmp_path: Path, log: ResultLog, ends_at: object = None, late_at: object = None) -> list[Peer]:
     script = tmp_path / "answers.py"
     script.write_text(ANSWERS.format(ends_at=ends_at, late_at=late_at))
     command = [sys.executable, str(script)]
-    time_peers(suite_in(tmp_path, PEERS), book, range(1, 1 << 31), command, lambda _: None)
-    return [line for line in book.lines if isinstance(line, Peer)]
+    time_peers(suite_in(tmp_path, PEERS), log, range(1, 1 << 31), command, lambda _: None)
+    return [line for line in log.lines if isinstance(line, Peer)]
 
 
 def test_a_peer_is_timed_in_a_process_of_its_own(tmp_path: Path, arms: Arms) -> None:
@@ -1065,13 +1065,13 @@ def test_a_peer_is_timed_in_a_process_of_its_own(tmp_path: Path, arms: Arms) -> 
     assert (first.name, first.why_not) == (name, "NoValidChoicesError: none")
     assert second == Peer("peer", (64, 16, 32), CONTEST, name, (2e-6,) * 3, (3e-6,) * 3, 4.5, ("bf16",), 1e-3)
     assert third.shape == (128, 16, 32)
-    book = ResultLog.opened(path)
-    assert peers_of(tmp_path, book) == [first, second, third]  # none is asked for again
-    shown = text_of(book)
+    log = ResultLog.opened(path)
+    assert peers_of(tmp_path, log) == [first, second, third]  # none is asked for again
+    shown = text_of(log)
     assert "peers: Inductor's Triton templates, torch 1, Triton 2" in shown
     assert re.search(r"bf16 +64x16x32 +1\.500 +2\.000 +1\.333 +4\.5 +bf16", shown)
     assert re.search(r"bf16 +8x16x32 +\N{EN DASH} +2\.000 .*NoValidChoicesError: none", shown)
-    report: Any = report_of(book)
+    report: Any = report_of(log)
     assert report["peers"][0] == {
         "contest": asdict(CONTEST),
         "shape": [8, 16, 32],
@@ -1082,8 +1082,8 @@ def test_a_peer_is_timed_in_a_process_of_its_own(tmp_path: Path, arms: Arms) -> 
 
 
 def test_a_peer_that_ends_is_started_again_behind_its_fault(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, ResultLog(), "kernel_a")
-    _, second, third = peers_of(tmp_path, book, ends_at=[64, 16, 32])
+    log = run(tmp_path, arms, ResultLog(), "kernel_a")
+    _, second, third = peers_of(tmp_path, log, ends_at=[64, 16, 32])
     assert second.why_not == "its process ended without an answer: a fault"
     assert third.seconds == (2e-6,) * 3
 
@@ -1092,18 +1092,18 @@ def test_a_peer_that_is_too_late_is_ended(
     tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gemmgen.bench.peers.ANSWER_SECONDS", 0.5)
-    book = run(tmp_path, arms, ResultLog(), "kernel_a")
-    _, second, third = peers_of(tmp_path, book, late_at=[64, 16, 32])
+    log = run(tmp_path, arms, ResultLog(), "kernel_a")
+    _, second, third = peers_of(tmp_path, log, late_at=[64, 16, 32])
     assert second.why_not == "its process ended without an answer"
     assert third.seconds == (2e-6,) * 3
 
 
 def test_where_a_peer_cannot_run_the_record_says_why(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, ResultLog(), "kernel_a")
+    log = run(tmp_path, arms, ResultLog(), "kernel_a")
     suite = suite_in(tmp_path, PEERS)
-    time_peers(suite, book, range(8, 9), [str(tmp_path / "missing")], lambda _: None)
-    time_peers(suite, book, range(64, 65), ["sh", "-c", "echo no such python >&2"], lambda _: None)
-    reasons = [line.why_not for line in book.lines if isinstance(line, Peer)]
+    time_peers(suite, log, range(8, 9), [str(tmp_path / "missing")], lambda _: None)
+    time_peers(suite, log, range(64, 65), ["sh", "-c", "echo no such python >&2"], lambda _: None)
+    reasons = [line.why_not for line in log.lines if isinstance(line, Peer)]
     assert reasons == [
         f"cannot start {tmp_path}/missing: No such file or directory",
         "its process ended without an answer: no such python",
@@ -1112,9 +1112,9 @@ def test_where_a_peer_cannot_run_the_record_says_why(tmp_path: Path, arms: Arms)
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_peer_itself_says_so(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, ResultLog(), "kernel_a")
-    time_peers(suite_in(tmp_path, PEERS), book, range(8, 9), [sys.executable], lambda _: None)
-    (found,) = (line for line in book.lines if isinstance(line, Peer))
+    log = run(tmp_path, arms, ResultLog(), "kernel_a")
+    time_peers(suite_in(tmp_path, PEERS), log, range(8, 9), [sys.executable], lambda _: None)
+    (found,) = (line for line in log.lines if isinstance(line, Peer))
     assert found.why_not == "torch finds no CUDA GPU"
     assert found.name == f"Inductor's Triton templates, torch {torch.__version__}, Triton {triton_version()}"
 
@@ -1286,7 +1286,7 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
     def timed(
         paths: Sequence[Path],
         suite: Suite,
-        book: ResultLog,
+        log: ResultLog,
         *,
         extents: range,
         candidates: int | None,
@@ -1297,7 +1297,7 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
         assert list(paths) == specs
         assert chosen is None
         progress("timing")
-        run(tmp_path, arms, book, "kernel_a", "kernel_b", extents=extents)
+        run(tmp_path, arms, log, "kernel_a", "kernel_b", extents=extents)
 
     monkeypatch.setattr("gemmgen.bench.time_suite", timed)
     out = tmp_path / "new" / "out"
@@ -1337,7 +1337,7 @@ def test_the_command_asks_for_peers_after_the_kernels(
     suite = Path(suite_in(tmp_path).path)
     asked: list[list[str]] = []
 
-    def peers(suite: Suite, book: ResultLog, extents: range, command: list[str], progress: Progress) -> None:
+    def peers(suite: Suite, log: ResultLog, extents: range, command: list[str], progress: Progress) -> None:
         asked.append(command)
 
     def no_kernels(*_: object, **__: object) -> None:
@@ -1407,8 +1407,8 @@ def test_a_suite_can_be_timed(tmp_path: Path) -> None:
     command += ["--suite", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), "--peers"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    book = ResultLog.opened(tmp_path / "record.jsonl")
-    first, second = results(book)
+    log = ResultLog.opened(tmp_path / "record.jsonl")
+    first, second = results(log)
     assert [arm.kernel for arm in first.kernels] == ["h100_bf16", "h100_bf16_128x128"]
     for result in (first, second):
         assert any("nvjet" in name for name in result.baseline_kernels)
@@ -1417,5 +1417,5 @@ def test_a_suite_can_be_timed(tmp_path: Path) -> None:
         for arm in (result.baseline, *result.kernels):
             assert 1e-3 < arm.seconds[0] * arm.calls < 10e-3
             assert max(arm.seconds) < 1.2 * min(arm.seconds)
-    (peer,) = (line for line in book.lines if isinstance(line, Peer))
+    (peer,) = (line for line in log.lines if isinstance(line, Peer))
     assert peer.seconds or peer.why_not

@@ -314,8 +314,8 @@ def test_spearman_is_the_correlation_of_ranks() -> None:
 
 @pytest.mark.parametrize("record", command.RECORDS, ids=lambda path: path.stem)
 def test_every_kernel_of_a_record_is_the_one_that_its_name_says(record: Path) -> None:
-    book = ResultLog.opened(record)
-    for name, entry in book.kernels.items():
+    log = ResultLog.opened(record)
+    for name, entry in log.kernels.items():
         kernel = planned(entry)
         if ": " in name:
             assert family_for(kernel).label(kernel) == re.sub(r"^.*?: | \([0-9a-f]{8}\)$", "", name)

@@ -1010,11 +1010,11 @@ def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: 
 def test_a_record_says_every_decision_of_its_kernels(record: str) -> None:
     """What is recorded is pinned again: as a spec that leaves nothing open."""
     open_spec = sources.load_spec(RECORDS / "suites" / "specs" / "h200_bf16.yaml")
-    book = ResultLog.opened(RECORDS / "suites" / f"{record}.jsonl")
-    names = [name for name in book.kernels if name.startswith("h200_bf16: ")]
+    log = ResultLog.opened(RECORDS / "suites" / f"{record}.jsonl")
+    names = [name for name in log.kernels if name.startswith("h200_bf16: ")]
     assert len(names) >= 40 or record == "h200_few_rows"
     for name in names[::7]:
-        kernel = sources.anonymous(sources.kernel_of(book.kernels[name], open_spec))
+        kernel = sources.anonymous(sources.kernel_of(log.kernels[name], open_spec))
         assert f"h200_bf16: {sources.family_label(kernel)} (" in name
         assert "null" not in sources.pinned_text(kernel, open_spec.spec, "bf16 matmul")
 

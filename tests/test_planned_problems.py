@@ -220,11 +220,13 @@ def test_a_spec_without_shapes_is_timed_on_what_it_was_planned_by(
 
 
 def test_a_suite_ranks_each_shape_for_itself() -> None:
-    entrant: Any = type("Entrant", (), {})()
-    entrant.source = source(problem=of([1, 64]))
-    entrant.entry = type("Entry", (), {"subject": type("S", (), {"spec_path": "x.yaml", "spec_sha256": ""})})
+    participant: Any = type("Entrant", (), {})()
+    participant.source = source(problem=of([1, 64]))
+    participant.entry = type(
+        "Entry", (), {"subject": type("S", (), {"spec_path": "x.yaml", "spec_sha256": ""})}
+    )
     alone = rank(source(bench={"shapes": [[64, 2112, 7168]]})).legal[0].label
-    assert tasks._ranked(entrant, (64, 2112, 7168), 1)[0][0] == alone  # pyright: ignore[reportPrivateUsage]
+    assert tasks._ranked(participant, (64, 2112, 7168), 1)[0][0] == alone  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_spec_without_shapes_to_check_is_tested_on_the_ends_of_its_problem() -> None:

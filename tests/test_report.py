@@ -68,12 +68,12 @@ class Tables(HTMLParser):
 
 
 def test_every_measurement_of_a_suite_is_on_the_page() -> None:
-    book = ResultLog.opened(SUITE)
+    log = ResultLog.opened(SUITE)
     page = report([SUITE])
     rows = Tables(page).rows
     timed = {
         (*map(str, line.shape), arm.kernel)
-        for line in book.current()
+        for line in log.current()
         if isinstance(line, Result)
         for arm in line.kernels
     }
@@ -82,7 +82,7 @@ def test_every_measurement_of_a_suite_is_on_the_page() -> None:
     assert head == ["M", "N", "K", "place", *figures, "kernel"]
     assert {(*row[:3], row[-1]) for row in tried} == timed
     assert len(tried) == len(timed)
-    best = {tuple(map(str, p.shape)): p for p in points_of(book) if p.kernel == BEST}
+    best = {tuple(map(str, p.shape)): p for p in points_of(log) if p.kernel == BEST}
     _, *shapes = rows["shapes"]
     assert len(shapes) == len(best)
     for row in shapes:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -457,9 +458,12 @@ def test_progress_without_a_terminal_is_a_line_for_each_step(capsys: pytest.Capt
 
 def test_a_table_of_a_suite_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     name = "\x1b[31m[red]x[/red] :warning:"
-    refused = Refused("refused", (1, 2, 3), name, name, "cannot", name)
-    book = ResultLog(lines=[refused])
-    reporting.say_tables(suite_tables(book), 400)
+    session = ResultLog.opened(ROOT / "benchmarks" / "suites" / "h200_long_k.jsonl").sessions[0]
+    (contest,) = session.contests
+    named = replace(session, contests=(replace(contest, description=name),))
+    refused = Refused("refused", (1, 2, 3), contest.contest, name, "cannot", name)
+    log = ResultLog(lines=[named, refused])
+    reporting.say_tables(suite_tables(log), 400)
     told = capsys.readouterr().out
     assert told.count(visible(name)) == 3
 

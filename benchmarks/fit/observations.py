@@ -48,11 +48,11 @@ def observations(record: Path) -> Iterator[Observation]:
 
     Raises KeyError for a kernel whose spec is not among ``SPECS``.
     """
-    book = ResultLog.opened(record)
-    for line in book.current():
+    log = ResultLog.opened(record)
+    for line in log.current():
         if isinstance(line, Result):
             for arm in line.kernels:
-                entry = book.kernels[arm.kernel]
+                entry = log.kernels[arm.kernel]
                 seconds = median(arm.seconds)
                 yield Observation(line.contest, line.shape, entry.subject.name, planned(entry), seconds)
 

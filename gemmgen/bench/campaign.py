@@ -12,7 +12,6 @@ from typing import Final, Literal
 
 from torch import Tensor
 
-from gemmgen.bench.arena import Running, Sample, TimingSession, rounded
 from gemmgen.bench.arms import Progress, dtypes_of, first_line, wrong
 from gemmgen.bench.baseline import Baseline, bound
 from gemmgen.bench.machine import CudaMachine, Machine, SuiteMachine, UnfinishedError
@@ -44,6 +43,7 @@ from gemmgen.bench.tasks import (
     ranked_runs,
     shape_runs,
 )
+from gemmgen.bench.timing_session import Running, Sample, TimingSession, rounded
 from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
@@ -62,7 +62,7 @@ seven pairs at 8192 x 8192 x 8192 had medians of 0.93 and 1.03 (``benchmarks/fit
 def time_suite(
     specs: Sequence[Path],
     suite: Suite,
-    book: ResultLog,
+    log: ResultLog,
     *,
     extents: range = range(1, LARGEST + 1),
     candidates: int | None = None,
@@ -72,45 +72,47 @@ def time_suite(
     prepare: Callable[[Sequence[Task], Progress], Prepared] | None = None,
     progress: Progress = lambda _: None,
 ) -> None:
-    """Time the kernels of specs on the shapes of a suite whose M is in a range, and write it into a book.
+    """Time the kernels of specs on the shapes of a suite whose M is in a range, and write it into a log.
 
     With ``candidates``, a spec that leaves something open takes part on each shape with so many kernels:
     those that its planner ranks first for that shape. With ``chosen``, which returns the name of one of the
     specs, only that one takes part on a shape, as in a library.
 
-    What the book has already is not timed again. All kernels that compute the same from the same types are
+    What the log has already is not timed again. All kernels that compute the same from the same types are
     timed by turns with one baseline, cuBLAS. A kernel that does not take a shape, is wrong or fails is noted
     as such and not timed there. Modules are compiled in processes of their own before anything is timed.
 
     Raises GemmgenError: a spec is rejected; no spec is of the suite's types (``no-shapes``); ``no-gpu``;
-    ``no-baseline``; ``other-machine`` for a book of another GPU or other versions; ``device-lost`` after a
+    ``no-baseline``; ``other-machine`` for a log of another GPU or other versions; ``device-lost`` after a
     kernel that leaves the GPU unusable: the same call in a new process goes on behind it.
     """
     protocol = protocol or Rounds(playoff_seconds=PLAYOFF_SECONDS)
     with scratch() as directory:
-        entrants = kernels_of(specs, Path(directory))
-        baselines = baselines_of(entrants)
-        if not any(suite.shapes(entrant.source.problem.a.dtype.name, extents) for entrant in entrants):
+        participants = kernels_of(specs, Path(directory))
+        baselines = baselines_of(participants)
+        if not any(suite.shapes(each.source.problem.a.dtype.name, extents) for each in participants):
             message = "has no shapes for the types of these specs"
             raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
-        runs = shape_runs(entrants, suite, extents)
+        runs = shape_runs(participants, suite, extents)
         if chosen:
             runs = [of_one(found, chosen(found.shape)) for found in runs]
         if candidates:
             runs = ranked_runs(runs, candidates, Path(directory), progress)
-            entrants = tuple({each.entry.name: each for found in runs for each in found.entrants}.values())
-        tasks = open_tasks(runs, baselines, _book_with(book, entrants).done())
+            participants = tuple(
+                {each.entry.name: each for found in runs for each in found.participants}.values()
+            )
+        tasks = open_tasks(runs, baselines, _log_with(log, participants).done())
         if not tasks:
             return
         prepared = (prepare or prepare_in_children)(tasks, progress)
         gpu = tasks[0].source.request.gpu
         machine = machine or CudaMachine(require_gpu(gpu.architecture))
-        session = _session(entrants, baselines, suite, protocol, machine)
-        _refuse_other_machine(book, session)
-        book.write(session)
-        _write_choices(book, runs)
+        session = _session(participants, baselines, suite, protocol, machine)
+        _refuse_other_machine(log, session)
+        log.write(session)
+        _write_choices(log, runs)
         with machine.quiet(), machine.watched() as state_since:
-            suite_run = SuiteRun(book, protocol, machine, session.environment, prepared, state_since)
+            suite_run = SuiteRun(log, protocol, machine, session.environment, prepared, state_since)
             for number, task in enumerate(tasks, 1):
                 progress(f"{task.place}, {number} of {len(tasks)}")
                 suite_run.settle_seconds = (
@@ -119,26 +121,26 @@ def time_suite(
                 suite_run.run(task)
 
 
-def _write_choices(book: ResultLog, runs: Iterable[ShapeRun]) -> None:
-    """Write down what the planner ranks first where the book does not say so yet."""
-    latest = book.choices
+def _write_choices(log: ResultLog, runs: Iterable[ShapeRun]) -> None:
+    """Write down what the planner ranks first where the log does not say so yet."""
+    latest = log.choices
     for found in runs:
         for spec, kernels in found.choices.items():
             choice = Choice("choice", found.shape, found.contest, spec, kernels)
             if latest.get((found.contest, found.shape, spec)) != choice:
-                book.write(choice)
+                log.write(choice)
 
 
-def _book_with(book: ResultLog, entrants: Sequence[KernelUnderTest]) -> ResultLog:
-    """Return the book as it will be once these kernels take part: what others of their names did is stale."""
-    if not book.sessions:
-        return book
-    kernels = tuple(entrant.entry for entrant in entrants)
-    return ResultLog(None, [*book.lines, replace(book.sessions[-1], kernels=kernels)])
+def _log_with(log: ResultLog, participants: Sequence[KernelUnderTest]) -> ResultLog:
+    """Return the log as it will be once these kernels take part: what others of their names did is stale."""
+    if not log.sessions:
+        return log
+    kernels = tuple(participant.entry for participant in participants)
+    return ResultLog(None, [*log.lines, replace(log.sessions[-1], kernels=kernels)])
 
 
 def _session(
-    entrants: Sequence[KernelUnderTest],
+    participants: Sequence[KernelUnderTest],
     baselines: Mapping[Contest, Baseline],
     suite: Suite,
     protocol: Rounds,
@@ -146,12 +148,12 @@ def _session(
 ) -> Session:
     environment = machine.environment()
     contests: dict[Contest, ContestOf] = {}
-    for entrant in entrants:
-        contest, problem = entrant.entry.contest, entrant.source.problem
+    for participant in participants:
+        contest, problem = participant.entry.contest, participant.source.problem
         bits = max(problem.a.smem_bits, problem.b.smem_bits)
         contests[contest] = ContestOf(
             contest=contest,
-            description=entrant.source.description,
+            description=participant.source.description,
             dtypes=dtypes_of(problem),
             baseline=baselines[contest].text,
             peak=peaks_of(environment.gpu, bits),
@@ -166,15 +168,15 @@ def _session(
         environment=environment,
         protocol=protocol,
         contests=tuple(contests.values()),
-        kernels=tuple(entrant.entry for entrant in entrants),
+        kernels=tuple(participant.entry for participant in participants),
     )
 
 
-def _refuse_other_machine(book: ResultLog, session: Session) -> None:
+def _refuse_other_machine(log: ResultLog, session: Session) -> None:
     """One record is of one GPU, one set of versions, one protocol."""
-    if not book.sessions:
+    if not log.sessions:
         return
-    before = book.sessions[-1]
+    before = log.sessions[-1]
     pairs = [("protocol", before.protocol, session.protocol)]
     for member in fields(Environment):
         if member.name != "gemmgen":
@@ -183,14 +185,14 @@ def _refuse_other_machine(book: ResultLog, session: Session) -> None:
     for name, old, new in pairs:
         if old != new:
             message = f"was measured with another {name}, {old}, here it is {new}: record into another file"
-            raise GemmgenError([Diagnostic(str(book.path), "other-machine", message)])
+            raise GemmgenError([Diagnostic(str(log.path), "other-machine", message)])
 
 
 @dataclass
 class SuiteRun:
     """The rounds on one shape after the other."""
 
-    book: ResultLog
+    log: ResultLog
     protocol: Rounds
     machine: SuiteMachine
     environment: Environment
@@ -221,29 +223,29 @@ class SuiteRun:
     def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
         if not task.source.problem.block_scaled:
             return None
-        return pack_scales_of(self._module(task.entrants[0]))
+        return pack_scales_of(self._module(task.participants[0]))
 
-    def _module(self, entrant: KernelUnderTest) -> ModuleType:
-        name = entrant.entry.name
+    def _module(self, participant: KernelUnderTest) -> ModuleType:
+        name = participant.entry.name
         if name not in self.matmuls:
-            self.matmuls[name] = import_generated(entrant.module_path)
+            self.matmuls[name] = import_generated(participant.module_path)
         return self.matmuls[name]
 
     def _right(self, task: Task, timing: TimingSession) -> Iterator[Running]:
         """Yield the kernels that compute the right numbers; note why others do not."""
-        for entrant in task.entrants:
-            name = entrant.entry.name
+        for participant in task.participants:
+            name = participant.entry.name
             if name in self.prepared.failures:
                 self._note(task, name, "failed", self.prepared.failures[name])
                 continue
             try:
-                running = timing.running(name, partial(bound, matmul_of(self._module(entrant))))
+                running = timing.running(name, partial(bound, matmul_of(self._module(participant))))
             except (ValueError, TypeError) as error:
                 self._note(task, name, "cannot", error)
             except Exception as error:
                 self._note(task, name, "failed", error)
             else:
-                allowed = tolerance(entrant.source.problem, task.shape, entrant.source.promote_k)
+                allowed = tolerance(participant.source.problem, task.shape, participant.source.promote_k)
                 faults = tuple(wrong(allowed, running.deviation))
                 if faults:
                     self._note(task, name, "wrong", "; ".join(faults))
@@ -255,7 +257,7 @@ class SuiteRun:
     ) -> None:
         """Write down that a kernel is not timed; raise where it has lost the GPU."""
         text = visible(error) if isinstance(error, str) else first_line(error)
-        self.book.write(Refused("refused", task.shape, task.contest, kernel, why, text))
+        self.log.write(Refused("refused", task.shape, task.contest, kernel, why, text))
         if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
             message = f"{text}: the GPU cannot be used any more by this process; the same command goes on"
             raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=task.place)])
@@ -288,7 +290,7 @@ class SuiteRun:
             self._note(task, samples[-1].running.name, "failed", error)
         else:
             if result:
-                self.book.write(result)
+                self.log.write(result)
 
     def _rounds(
         self, task: Task, timing: TimingSession, samples: list[Sample], pass_seconds: float

@@ -113,31 +113,31 @@ def plot(records: Sequence[Record], path: Path) -> None:
     _save(partial(_figure, rows), path)
 
 
-def ratio_picture(book: ResultLog, path: Path) -> None:
+def ratio_picture(log: ResultLog, path: Path) -> None:
     """Draw over M how the best kernel of each shape of a suite compares, a panel for each contest.
 
     The line is the median over the shapes of an M, the band goes from quartile to quartile. What lies beyond
     the axis is an arrow at its end with its number. The same bytes and errors as those of ``plot``.
     """
     _refuse_suffix(path)
-    panels = _panels(book, path)
-    peers = [line for line in book.lines if isinstance(line, Peer) and line.seconds]
-    _save(partial(_ratio_figure, book, panels, peers), path)
+    panels = _panels(log, path)
+    peers = [line for line in log.lines if isinstance(line, Peer) and line.seconds]
+    _save(partial(_ratio_figure, log, panels, peers), path)
 
 
-def roofline_picture(book: ResultLog, path: Path) -> None:
+def roofline_picture(log: ResultLog, path: Path) -> None:
     """Draw the rates of the best kernel and of the baseline over FLOPs per byte, under the GPU's ceilings.
 
     The same bytes and errors as those of ``plot``.
     """
     _refuse_suffix(path)
-    _save(partial(_roofline_figure, book, _panels(book, path)), path)
+    _save(partial(_roofline_figure, log, _panels(log, path)), path)
 
 
-def _panels(book: ResultLog, path: Path) -> dict[Contest, list[Point]]:
+def _panels(log: ResultLog, path: Path) -> dict[Contest, list[Point]]:
     """Return the points of the best kernels by contest, in the order of their shapes."""
-    points = sorted((p for p in points_of(book) if p.kernel == BEST), key=lambda p: p.shape)
-    panels = {contest: [p for p in points if p.contest == contest] for contest in book.contests}
+    points = sorted((p for p in points_of(log) if p.kernel == BEST), key=lambda p: p.shape)
+    panels = {contest: [p for p in points if p.contest == contest] for contest in log.contests}
     found = {contest: members for contest, members in panels.items() if members}
     if not found:
         raise _error(path, "bad-plot", "there is no measurement to plot")
@@ -192,35 +192,35 @@ MOST_KERNELS: Final = 30
 """In a table; a planner that chooses for each shape has hundreds."""
 
 
-def suite_tables(book: ResultLog) -> Iterator[Table]:
+def suite_tables(log: ResultLog) -> Iterator[Table]:
     """Yield for each contest the best kernel's figures by groups of M, and the geometric means of every one.
 
     The figures of the best are of pairs of its own with the baseline, shape by shape; those of the others
     are of the rounds.
     """
-    points = points_of(book)
-    for contest, facts in book.contests.items():
+    points = points_of(log)
+    for contest, facts in log.contests.items():
         figures = grouped(points, contest)
         if not figures:
             continue
-        winners = {shape: kernel for (where, shape), kernel in winners_of(book).items() if where == contest}
+        winners = {shape: kernel for (where, shape), kernel in winners_of(log).items() if where == contest}
         best = [point for point in points if point.contest == contest and point.kernel == BEST]
         yield _best_table(facts.description, facts.baseline, figures)
         yield _kernel_table(figures, Counter(winners.values()))
         yield _slowest_table(best, winners)
-    refused = [line for line in book.current() if isinstance(line, Refused)]
+    refused = [line for line in log.current() if isinstance(line, Refused)]
     if refused:
-        yield _refusal_table(book, refused)
-    peers = [line for line in book.lines if isinstance(line, Peer)]
+        yield _refusal_table(log, refused)
+    peers = [line for line in log.lines if isinstance(line, Peer)]
     if peers:
         best = {(point.contest, point.shape): point for point in points if point.kernel == BEST}
-        yield _peer_table(book, peers, best)
+        yield _peer_table(log, peers, best)
 
 
-def suite_markdown(book: ResultLog) -> str:
+def suite_markdown(log: ResultLog) -> str:
     """Return the figures of the best kernels by groups of M as a Markdown table for each contest."""
-    points, lines = points_of(book), list[str]()
-    for contest, facts in book.contests.items():
+    points, lines = points_of(log), list[str]()
+    for contest, facts in log.contests.items():
         figures = grouped(points, contest)
         if BEST in figures:
             rows = list(_best_rows(figures[BEST]))
@@ -302,14 +302,14 @@ def _slowest_table(best: Sequence[Point], winners: Mapping[Shape, str]) -> Table
     return table
 
 
-def _refusal_table(book: ResultLog, refused: Sequence[Refused]) -> Table:
+def _refusal_table(log: ResultLog, refused: Sequence[Refused]) -> Table:
     """Return what was not timed, with the first shape of those that have the same reason."""
     table = _table("not timed", "contest", "kernel", "shapes", "the first", "why")
     together: dict[tuple[Contest, str, str], list[Shape]] = {}
     for line in refused:
         together.setdefault((line.contest, line.kernel, line.message), []).append(line.shape)
     for (contest, kernel, message), shapes in together.items():
-        what = book.contests[contest].description
+        what = log.contests[contest].description
         cells = what, kernel, str(len(shapes)), shape_text(shapes[0]), message
         _add(table, *cells)
     return table
@@ -321,13 +321,13 @@ def short_name(kernel: str) -> str:
     return bare.removeprefix("nvjet_")
 
 
-def _peer_table(book: ResultLog, peers: Sequence[Peer], best: Mapping[tuple[Contest, Shape], Point]) -> Table:
+def _peer_table(log: ResultLog, peers: Sequence[Peer], best: Mapping[tuple[Contest, Shape], Point]) -> Table:
     """Return each peer beside the best kernel, both over the baseline in their own processes."""
     names = ", ".join(dict.fromkeys(line.name for line in peers))
     columns = "contest", "M x N x K", "peer", "best", "best over peer", "tuning s", "kernels"
     table = _table(f"peers: {names}", *columns)
     for line in peers:
-        place = book.contests[line.contest].description, shape_text(line.shape)
+        place = log.contests[line.contest].description, shape_text(line.shape)
         ours = best.get((line.contest, line.shape))
         own = f"{ours.ratio:.3f}" if ours else NONE
         if line.why_not:
@@ -469,18 +469,18 @@ def _subplots(count: int) -> tuple[Any, list[Any]]:
     return figure, panels
 
 
-def _finished(figure: Any, panels: list[Any], book: ResultLog, note: str) -> Any:
+def _finished(figure: Any, panels: list[Any], log: ResultLog, note: str) -> Any:
     """Add what all panels share: the legend of the first one, and where the figures are from."""
     handles, labels = panels[0].get_legend_handles_labels()
     place: dict[str, Any] = {"loc": "outside upper left", "frameon": False, "ncols": 3, "labelcolor": INK}
     figure.legend(handles, labels, **place)
-    environment = book.sessions[-1].environment
+    environment = log.sessions[-1].environment
     versions = f"torch {environment.torch}, Triton {environment.triton}, driver {environment.driver}"
     figure.supxlabel(f"{environment.gpu}, sustained; {versions}{note}", fontsize=7, color=INK)
     return figure
 
 
-def _ratio_figure(book: ResultLog, panels: Mapping[Contest, list[Point]], peers: Sequence[Peer]) -> Any:
+def _ratio_figure(log: ResultLog, panels: Mapping[Contest, list[Point]], peers: Sequence[Peer]) -> Any:
     figure, drawn = _subplots(len(panels))
     for axes, (contest, points) in zip(drawn, panels.items(), strict=True):
         limits = ratio_limits(point.ratio for point in points)
@@ -499,11 +499,11 @@ def _ratio_figure(book: ResultLog, panels: Mapping[Contest, list[Point]], peers:
         figures = Figures.of(points)
         assert figures is not None
         at_least = f"{figures.share:.0%} of {figures.count} shapes at 1 or above"
-        title = f"{book.contests[contest].description}: geometric mean {figures.geomean:.3f}, {at_least}"
+        title = f"{log.contests[contest].description}: geometric mean {figures.geomean:.3f}, {at_least}"
         axes.set_title(title, loc="left", color=INK)
         axes.set_ylabel("baseline's time over ours")
         axes.set_xlabel("M")
-    return _finished(figure, drawn, book, "; an arrow leads to a shape beyond the axis")
+    return _finished(figure, drawn, log, "; an arrow leads to a shape beyond the axis")
 
 
 def _draw_band(axes: Any, points: Sequence[Point]) -> None:
@@ -571,11 +571,11 @@ def _draw_peers(axes: Any, peers: Sequence[Peer], limits: tuple[float, float]) -
         axes.plot(xs, ys, "D", zorder=5, label=f"a shape, by {peers[0].name.partition(',')[0]}", **style)
 
 
-def _roofline_figure(book: ResultLog, panels: Mapping[Contest, list[Point]]) -> Any:
+def _roofline_figure(log: ResultLog, panels: Mapping[Contest, list[Point]]) -> Any:
     figure, drawn = _subplots(len(panels))
     sources: list[str] = []
     for axes, (contest, points) in zip(drawn, panels.items(), strict=True):
-        facts = book.contests[contest]
+        facts = log.contests[contest]
         intensities = [flops(p.shape) / facts.dtypes.moved_bytes(p.shape) for p in points]
         ends = min(intensities) / 1.5, max(intensities) * 1.5
         for ceilings, line, label in (
@@ -600,7 +600,7 @@ def _roofline_figure(book: ResultLog, panels: Mapping[Contest, list[Point]]) -> 
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
     notes = textwrap.fill(f"Ceilings: {'; '.join(dict.fromkeys(sources))}", NOTE_COLUMNS)
-    return _finished(figure, drawn, book, f"\n{notes}" if sources else "")
+    return _finished(figure, drawn, log, f"\n{notes}" if sources else "")
 
 
 NOTE_COLUMNS: Final = 150

@@ -51,23 +51,23 @@ NO_ANSWER: Final = "its process ended without an answer"
 
 
 def time_peers(
-    suite: Suite, book: ResultLog, extents: range, command: Sequence[str], progress: Callable[[str], None]
+    suite: Suite, log: ResultLog, extents: range, command: Sequence[str], progress: Callable[[str], None]
 ) -> None:
-    """Time the peer on the shapes that the suite names and draws for it, and write it into the book.
+    """Time the peer on the shapes that the suite names and draws for it, and write it into the log.
 
-    ``command`` starts a Python that has torch: ``env -u PYTHONPATH python3``. Where it cannot run, the book
-    says why. What the book has is not timed again.
+    ``command`` starts a Python that has torch: ``env -u PYTHONPATH python3``. Where it cannot run, the log
+    says why. What the log has is not timed again.
     """
-    done, kinds = book.peers_done(), kinds_by_contest()
+    done, kinds = log.peers_done(), kinds_by_contest()
     jobs = [
         _Job(contest, shape, kinds[contest], found.description)
-        for contest, found in book.contests.items()
+        for contest, found in log.contests.items()
         if contest in kinds
         for shape in suite.peer_shapes(found.dtypes.a, extents)
         if (contest, shape) not in done
     ]
     while jobs:  # one process for all of them; another one where that ends before it is through
-        answered = _answered(book, jobs, command, progress)
+        answered = _answered(log, jobs, command, progress)
         jobs = jobs[answered:]
 
 
@@ -97,7 +97,7 @@ class _Job(NamedTuple):
 
 
 def _answered(
-    book: ResultLog,
+    log: ResultLog,
     jobs: Sequence[_Job],
     command: Sequence[str],
     progress: Callable[[str], None],
@@ -118,42 +118,42 @@ def _answered(
                     process_group=0,
                 )
         except OSError as error:
-            _note(book, jobs, NAME, f"cannot start {shlex.join(command)}: {error.strerror or error}")
+            _note(log, jobs, NAME, f"cannot start {shlex.join(command)}: {error.strerror or error}")
             return len(jobs)
         with started(process.pid), process:
             try:
-                return _written(book, jobs, process, printed, progress)
+                return _written(log, jobs, process, printed, progress)
             finally:
                 process.kill()
 
 
 def _written(
-    book: ResultLog,
+    log: ResultLog,
     jobs: Sequence[_Job],
     process: subprocess.Popen[str],
     printed: Path,
     progress: Callable[[str], None],
 ) -> int:
-    answers = _answers(process, _request(book, jobs))
+    answers = _answers(process, _request(log, jobs))
     first = next(answers, {"why_not": NO_ANSWER})
     name = f"{NAME}, {first['versions']}" if "versions" in first else NAME
     if "why_not" in first:  # not one job can be done
         process.wait()
-        _note(book, jobs, name, f"{first['why_not']}{_last_line(printed)}")
+        _note(log, jobs, name, f"{first['why_not']}{_last_line(printed)}")
         return len(jobs)
     for number, job in enumerate(jobs):
         progress(f"{NAME}: {job.description} {'x'.join(map(str, job.shape))}, {number + 1} of {len(jobs)}")
         answer = next(answers, None)
         if answer is None:
             process.wait()
-            _note(book, [job], name, f"{NO_ANSWER}{_last_line(printed)}")
+            _note(log, [job], name, f"{NO_ANSWER}{_last_line(printed)}")
             return number + 1
         if "why_not" in answer:
-            _note(book, [job], name, str(answer["why_not"]))
+            _note(log, [job], name, str(answer["why_not"]))
             continue
         samples = {key: tuple(answer[key]) for key in ("seconds", "baseline_seconds", "kernels")}
         numbers = {key: float(answer[key]) for key in ("tuning_seconds", "relative_error")}
-        book.write(_peer(job, name, **samples, **numbers))
+        log.write(_peer(job, name, **samples, **numbers))
     return len(jobs)
 
 
@@ -167,13 +167,13 @@ def _peer(job: _Job, name: str, **members: Any) -> Peer:
     return Peer("peer", job.shape, job.contest, visible(name), **said)
 
 
-def _note(book: ResultLog, jobs: Sequence[_Job], name: str, why_not: str) -> None:
+def _note(log: ResultLog, jobs: Sequence[_Job], name: str, why_not: str) -> None:
     for job in jobs:
-        book.write(_peer(job, name, why_not=why_not))
+        log.write(_peer(job, name, why_not=why_not))
 
 
-def _request(book: ResultLog, jobs: Sequence[_Job]) -> dict[str, Any]:
-    protocol = book.sessions[-1].protocol
+def _request(log: ResultLog, jobs: Sequence[_Job]) -> dict[str, Any]:
+    protocol = log.sessions[-1].protocol
     names = ("rounds", "graph_seconds", "warm_up_seconds", "settle_seconds", "l2_multiple")
     numbers = {name: getattr(protocol, name) for name in (*names, "max_input_sets", "seed")}
     return {"jobs": [{"kind": job.kind, "shape": job.shape} for job in jobs], **numbers}

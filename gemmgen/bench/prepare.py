@@ -50,8 +50,8 @@ def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
     """
     smallest: dict[str, tuple[KernelUnderTest, Shape]] = {}
     for task in sorted(tasks, key=lambda task: dtypes_of(task.source.problem).moved_bytes(task.shape)):
-        for entrant in task.entrants:
-            smallest.setdefault(entrant.entry.name, (entrant, task.shape))
+        for participant in task.participants:
+            smallest.setdefault(participant.entry.name, (participant, task.shape))
     progress(f"compiling {len(smallest)} kernels, and naming the baseline's on {len(tasks)} shapes")
     with forked(partial(_launched, tasks)) as launched, ThreadPoolExecutor(usable_cores()) as pool:
         priming = [

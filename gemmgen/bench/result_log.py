@@ -243,7 +243,7 @@ class ResultLog:
 
     @classmethod
     def opened(cls, path: Path) -> ResultLog:
-        """Return the book in a file, empty where there is none; a last line that is not whole is left out.
+        """Return the log in a file, empty where there is none; a last line that is not whole is left out.
 
         Raises GemmgenError (``bad-record``) for what is no line of such a record.
         """

@@ -74,14 +74,14 @@ class Figures:
         return cls(len(values), geomean, values[0], found[0][1], share)
 
 
-def points_of(book: ResultLog) -> list[Point]:
+def points_of(log: ResultLog) -> list[Point]:
     """Return every kernel's figures in the rounds, shape by shape.
 
     So, too, those of ``BEST``, and of the kernel that the planner ranks first of a spec's (``FIRST``).
     """
     own: dict[tuple[Contest, Shape, str], Point] = {}
     best: dict[tuple[Contest, Shape], tuple[Point, str]] = {}
-    for line in book.current():
+    for line in log.current():
         if not isinstance(line, Result):
             continue
         for arm in line.kernels:
@@ -95,7 +95,7 @@ def points_of(book: ResultLog) -> list[Point]:
                 best[place] = point, pairs.kernel
     first = (
         replace(own[contest, shape, choice.kernels[0]], kernel=f"{spec}{FIRST}")
-        for (contest, shape, spec), choice in book.choices.items()
+        for (contest, shape, spec), choice in log.choices.items()
         if choice.kernels and (contest, shape, choice.kernels[0]) in own
     )
     return [*(point for point, _ in best.values()), *first, *own.values()]
@@ -110,10 +110,10 @@ def _point(line: Result, found: Observation[str]) -> Point:
     )
 
 
-def winners_of(book: ResultLog) -> dict[tuple[Contest, Shape], str]:
+def winners_of(log: ResultLog) -> dict[tuple[Contest, Shape], str]:
     """Return which kernel the figures of ``BEST`` are of."""
     found: dict[tuple[Contest, Shape], tuple[float, str]] = {}
-    for line in book.current():
+    for line in log.current():
         if isinstance(line, Result) and line.playoff:
             ratio = ratios(line.playoff.baseline_seconds, line.playoff.seconds).median
             place = (line.contest, line.shape)
@@ -121,11 +121,11 @@ def winners_of(book: ResultLog) -> dict[tuple[Contest, Shape], str]:
     return {place: kernel for place, (_, kernel) in found.items()}
 
 
-def errors_of(book: ResultLog) -> list[str]:
+def errors_of(log: ResultLog) -> list[str]:
     """Return what cannot be true or must not be: faster than the datasheet, wrong, failed."""
     found: list[str] = []
-    contests = book.contests
-    for point in points_of(book):
+    contests = log.contests
+    for point in points_of(log):
         contest = contests[point.contest]
         if contest.peak is None:
             continue
@@ -134,7 +134,7 @@ def errors_of(book: ResultLog) -> list[str]:
             if seconds < least:
                 place = f"{contest.description} {shape_text(point.shape)}"
                 found.append(f"{place}: {arm} at {least / seconds:.2f} of the datasheet: do not believe it")
-    for line in book.current():
+    for line in log.current():
         if isinstance(line, Refused) and line.why != "cannot":
             place = f"{contests[line.contest].description} {shape_text(line.shape)}"
             found.append(f"{place}: {line.kernel} {WHY[line.why]}: {line.message}")
@@ -144,9 +144,9 @@ def errors_of(book: ResultLog) -> list[str]:
 WHY: Final = MappingProxyType({"cannot": "cannot", "wrong": "is wrong", "failed": "failed"})
 
 
-def report_of(book: ResultLog) -> dict[str, object]:
+def report_of(log: ResultLog) -> dict[str, object]:
     """Return the figures as plain data for JSON."""
-    points, winners = points_of(book), winners_of(book)
+    points, winners = points_of(log), winners_of(log)
     return {
         "contests": [
             {
@@ -171,10 +171,10 @@ def report_of(book: ResultLog) -> dict[str, object]:
                     if point.contest == contest and point.kernel == BEST
                 ],
             }
-            for contest, facts in book.contests.items()
+            for contest, facts in log.contests.items()
         ],
-        "peers": [_peer(line) for line in book.lines if isinstance(line, Peer)],
-        "errors": errors_of(book),
+        "peers": [_peer(line) for line in log.lines if isinstance(line, Peer)],
+        "errors": errors_of(log),
     }
 
 

@@ -51,13 +51,13 @@ class Task:
     contest: Contest
     shape: Shape
     families: tuple[str, ...]
-    entrants: tuple[KernelUnderTest, ...]
+    participants: tuple[KernelUnderTest, ...]
     baseline: Baseline
 
     @property
     def source(self) -> SpecFile:
         """A spec that says what all of them compute."""
-        return self.entrants[0].source
+        return self.participants[0].source
 
     @property
     def place(self) -> str:
@@ -72,7 +72,7 @@ class ShapeRun:
     contest: Contest
     shape: Shape
     families: tuple[str, ...]
-    entrants: tuple[KernelUnderTest, ...]
+    participants: tuple[KernelUnderTest, ...]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """By the names of specs: the names of kernels in the order of the planner's ranking."""
 
@@ -98,34 +98,34 @@ def kernels_of(specs: Sequence[Path], directory: Path) -> tuple[KernelUnderTest,
         found.append(KernelUnderTest(entry, source, module_path, single_tile(source)))
     if errors:
         raise GemmgenError(errors)
-    generations = {entrant.source.request.gpu.architecture.generation for entrant in found}
+    generations = {participant.source.request.gpu.architecture.generation for participant in found}
     if len(generations) > 1:
         message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
         raise GemmgenError([Diagnostic(found[0].entry.subject.spec_path, "no-gpu", message)])
     return tuple(found)
 
 
-def baselines_of(entrants: Iterable[KernelUnderTest]) -> dict[Contest, Baseline]:
+def baselines_of(participants: Iterable[KernelUnderTest]) -> dict[Contest, Baseline]:
     """Return the baseline of each contest."""
-    sources = {entrant.entry.contest: entrant.source for entrant in entrants}
+    sources = {participant.entry.contest: participant.source for participant in participants}
     return {name: cublas(source) for name, source in sources.items()}
 
 
-def shape_runs(entrants: Sequence[KernelUnderTest], suite: Suite, extents: range) -> list[ShapeRun]:
+def shape_runs(participants: Sequence[KernelUnderTest], suite: Suite, extents: range) -> list[ShapeRun]:
     """Return the runs contest by contest, in the order of the suite's file."""
     found: list[ShapeRun] = []
-    for contest in dict.fromkeys(entrant.entry.contest for entrant in entrants):
-        members = [entrant for entrant in entrants if entrant.entry.contest == contest]
+    for contest in dict.fromkeys(participant.entry.contest for participant in participants):
+        members = [participant for participant in participants if participant.entry.contest == contest]
         shapes = suite.shapes(members[0].source.problem.a.dtype.name, extents)
         for shape, families in shapes.items():
-            able = tuple(entrant for entrant in members if entrant.takes(shape))
+            able = tuple(participant for participant in members if participant.takes(shape))
             found.append(ShapeRun(contest, shape, families, able))
     return found
 
 
 def of_one(found: ShapeRun, name: str) -> ShapeRun:
     """Return a run with the kernel of a name alone."""
-    return replace(found, entrants=tuple(each for each in found.entrants if each.entry.name == name))
+    return replace(found, participants=tuple(each for each in found.participants if each.entry.name == name))
 
 
 def open_tasks(
@@ -135,7 +135,9 @@ def open_tasks(
     tasks: list[Task] = []
     for found in runs:
         place = found.contest, found.shape
-        left = tuple(entrant for entrant in found.entrants if (*place, entrant.entry.name) not in done)
+        left = tuple(
+            participant for participant in found.participants if (*place, participant.entry.name) not in done
+        )
         if left and (*place, BASELINE) not in done:
             tasks.append(Task(*place, found.families, left, baselines[found.contest]))
     return tuple(tasks)
@@ -148,7 +150,7 @@ def ranked_runs(
 
     A ranking takes a second or more: they are made in processes beside each other.
     """
-    jobs = [(found, entrant) for found in runs for entrant in found.entrants]
+    jobs = [(found, participant) for found in runs for participant in found.participants]
     progress(f"ranking the kernels of {len(jobs)} specs and shapes")
 
     def ranked(job: tuple[ShapeRun, KernelUnderTest]) -> list[_Ranked]:
@@ -158,14 +160,18 @@ def ranked_runs(
     with ThreadPoolExecutor(usable_cores()) as pool:
         rankings = list(pool.map(ranked, jobs))
     members: dict[tuple[Contest, Shape], dict[str, tuple[KernelUnderTest, ...]]] = {}
-    for (found, entrant), ranking in zip(jobs, rankings, strict=True):
-        pinned = len(ranking) == 1 and ranking[0].module == entrant.module_path.read_text(encoding="utf-8")
-        kernels = (entrant,) if pinned else tuple(_candidate(entrant, each, directory) for each in ranking)
-        members.setdefault((found.contest, found.shape), {})[entrant.entry.name] = kernels
+    for (found, participant), ranking in zip(jobs, rankings, strict=True):
+        pinned = len(ranking) == 1 and ranking[0].module == participant.module_path.read_text(
+            encoding="utf-8"
+        )
+        kernels = (
+            (participant,) if pinned else tuple(_candidate(participant, each, directory) for each in ranking)
+        )
+        members.setdefault((found.contest, found.shape), {})[participant.entry.name] = kernels
     return [
         replace(
             found,
-            entrants=tuple({each.entry.name: each for each in chain(*kernels.values())}.values()),
+            participants=tuple({each.entry.name: each for each in chain(*kernels.values())}.values()),
             choices={name: tuple(each.entry.name for each in those) for name, those in kernels.items()},
         )
         for found in runs
@@ -182,11 +188,11 @@ class _Ranked(NamedTuple):
     """One that states every decision, and no shapes."""
 
 
-def _ranked(entrant: KernelUnderTest, shape: Shape, candidates: int) -> list[_Ranked]:
+def _ranked(participant: KernelUnderTest, shape: Shape, candidates: int) -> list[_Ranked]:
     """Return what a spec's planner ranks first for a shape."""
-    without = entrant.source.spec.model_copy(update={"bench": None, "check": None, "problem": None})
+    without = participant.source.spec.model_copy(update={"bench": None, "check": None, "problem": None})
     source = SpecFile.of(without.model_copy(update={"bench": Runs(shapes=(shape,))}))
-    subject = entrant.entry.subject
+    subject = participant.entry.subject
     return [
         _Ranked(
             candidate.label,
@@ -197,13 +203,13 @@ def _ranked(entrant: KernelUnderTest, shape: Shape, candidates: int) -> list[_Ra
     ]
 
 
-def _candidate(entrant: KernelUnderTest, ranked: _Ranked, directory: Path) -> KernelUnderTest:
+def _candidate(participant: KernelUnderTest, ranked: _Ranked, directory: Path) -> KernelUnderTest:
     """Return a kernel of a spec by its module, whose name has the beginning of the module's hash."""
     digest = hashlib.sha256(ranked.module.encode()).hexdigest()
-    path = directory / f"{entrant.entry.name}_{digest[:8]}.py"
+    path = directory / f"{participant.entry.name}_{digest[:8]}.py"
     if not path.exists():
         path.write_text(ranked.module, encoding="utf-8", newline="\n")
-    subject = replace(entrant.entry.subject, module_sha256=digest)
-    name = f"{entrant.entry.name}: {ranked.label} ({digest[:8]})"
-    entry = Entry(name, subject, entrant.entry.contest, ranked.spec)
-    return replace(entrant, entry=entry, module_path=path)
+    subject = replace(participant.entry.subject, module_sha256=digest)
+    name = f"{participant.entry.name}: {ranked.label} ({digest[:8]})"
+    entry = Entry(name, subject, participant.entry.contest, ranked.spec)
+    return replace(participant, entry=entry, module_path=path)

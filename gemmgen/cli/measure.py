@@ -160,46 +160,46 @@ def _bench_suite(subjects: list[Path], options: SuiteOptions) -> None:
     if options.suite is None:
         if len(subjects) > 1:
             raise typer.BadParameter("show one record of a suite at a time", param_hint="RECORD…")
-        book = bench.ResultLog.opened(subjects[0])
+        log = bench.ResultLog.opened(subjects[0])
     else:
         loaded, chosen, choose = bench.load_suite(options.suite), range_of(options.extents), None
         if len(subjects) == 1 and subjects[0].is_dir():
             subjects, choose = package.contestants(subjects[0])
         if out := options.out:
             out.mkdir(parents=True, exist_ok=True)
-        book = bench.ResultLog.opened(out / RECORD_NAME) if out else bench.ResultLog()
+        log = bench.ResultLog.opened(out / RECORD_NAME) if out else bench.ResultLog()
         with progressing("benchmarking") as progress:
             bench.time_suite(
                 subjects,
                 loaded,
-                book,
+                log,
                 extents=chosen,
                 candidates=options.candidates,
                 chosen=choose,
                 progress=progress,
             )
             if options.peer_command:
-                bench.time_peers(loaded, book, chosen, options.peer_command, progress)
+                bench.time_peers(loaded, log, chosen, options.peer_command, progress)
     if options.as_json:
-        print_json(bench.report_of(book))
+        print_json(bench.report_of(log))
     else:
-        say_tables(bench.suite_tables(book), TABLE_COLUMNS)
-    if options.out and book.sessions:
-        _draw_suite(book, options.out)
-    errors = bench.errors_of(book)
+        say_tables(bench.suite_tables(log), TABLE_COLUMNS)
+    if options.out and log.sessions:
+        _draw_suite(log, options.out)
+    errors = bench.errors_of(log)
     for line in (line for error in errors for line in error.splitlines()):
         tell(line)
     end(bool(errors))
 
 
-def _draw_suite(book: ResultLog, out: Path) -> None:
+def _draw_suite(log: ResultLog, out: Path) -> None:
     """Draw a suite's pictures; where they cannot be drawn, the record is still whole."""
     from gemmgen import bench
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        bench.ratio_picture(book, out / "ratio.svg")
-        bench.roofline_picture(book, out / "roofline.svg")
+        bench.ratio_picture(log, out / "ratio.svg")
+        bench.roofline_picture(log, out / "roofline.svg")
     except GemmgenError as error:
         complain(GemmgenError(replace(found, severity="warning") for found in error.diagnostics))
 

@@ -351,14 +351,14 @@ def _record_parts(path: Path) -> Iterator[_Part]:
     """Yield what a record has of each contest."""
     from gemmgen.bench.result_log import Result, ResultLog  # needs torch
 
-    book = ResultLog.opened(path)
-    gpus = dict.fromkeys(session.environment.gpu for session in book.sessions)
+    log = ResultLog.opened(path)
+    gpus = dict.fromkeys(session.environment.gpu for session in log.sessions)
     if len(gpus) > 1:
         message = f"a library is of one GPU, these were measured on {listing(list(gpus), 'and')}"
         raise _refused(path, "mixed-gpus", message)
-    (gpu,), known = gpus, book.kernels
-    results = [line for line in book.current() if isinstance(line, Result)]
-    for contest, facts in book.contests.items():
+    (gpu,), known = gpus, log.kernels
+    results = [line for line in log.current() if isinstance(line, Result)]
+    for contest, facts in log.contests.items():
         kernels: dict[str, Kernel] = {}
         found: list[Measurement] = []
         spec: SpecFile | None = None
@@ -395,7 +395,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                 spec.spec,
                 gpu=gpu,
                 baseline=facts.baseline,
-                date=book.sessions[-1].date,
+                date=log.sessions[-1].date,
                 measurements=tuple(found),
                 changed=changed,
             )

@@ -19,13 +19,13 @@ from typing import Final
 import torch
 
 from gemmgen import triton_api
-from gemmgen.bench.arena import Running, Sample, TimingSession
 from gemmgen.bench.arms import first_line, wrong
 from gemmgen.bench.baseline import bound, cublas
 from gemmgen.bench.machine import CudaMachine, SuiteMachine, UnfinishedError
 from gemmgen.bench.prepare import primed
 from gemmgen.bench.record import Environment, GpuState
 from gemmgen.bench.result_log import BASELINE, Rounds
+from gemmgen.bench.timing_session import Running, Sample, TimingSession
 from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
@@ -98,7 +98,7 @@ class Worker:
         self._protocol = protocol
         self._stack = ExitStack()  # left open: the process ends with it
         self._machine: SuiteMachine | None = None
-        self._arena: TimingSession | None = None
+        self._session: TimingSession | None = None
         self._baseline: tuple[Sample, int] | None = None
         self._modules: dict[str, ModuleType] = {}
         self._against: tuple[str, Sample] | None = None
@@ -144,22 +144,22 @@ class Worker:
         gc.collect()  # of the trial before; in a quiet context nothing else does
         baseline = cublas(comparison.source)
         with baseline.settings():
-            arena = self._arena_of(machine, comparison)
+            session = self._session_of(machine, comparison)
             if self._baseline is None:
-                running = arena.running(BASELINE, baseline.bind)
-                passes = arena.passes(arena.pass_seconds(running))
-                self._baseline = arena.sample(running, passes), passes
+                running = session.running(BASELINE, baseline.bind)
+                passes = session.passes(session.pass_seconds(running))
+                self._baseline = session.sample(running, passes), passes
             theirs, passes = self._baseline
-            other = self._other(arena, comparison, passes)
-            running = self._right(arena, comparison, comparison.kernel)
-            own = arena.sample(running, passes)
+            other = self._other(session, comparison, passes)
+            running = self._right(session, comparison, comparison.kernel)
+            own = session.sample(running, passes)
             samples = (theirs, other, own)
             settle = self._protocol.settle_seconds if self._warm else self._protocol.warm_up_seconds
-            arena.settle(samples, settle)
+            session.settle(samples, settle)
             self._warm = True
             start = machine.now()
-            found = arena.rounds(samples, comparison.rounds)
-            if faults := arena.faults_after(own):
+            found = session.rounds(samples, comparison.rounds)
+            if faults := session.faults_after(own):
                 raise _FaultError("wrong", f"after many replays: {'; '.join(faults)}")
         state = self._state_since(start)
         return Evidence(
@@ -170,33 +170,33 @@ class Worker:
             machine=asdict(state) if state else {},
         )
 
-    def _arena_of(self, machine: SuiteMachine, comparison: Comparison) -> TimingSession:
+    def _session_of(self, machine: SuiteMachine, comparison: Comparison) -> TimingSession:
         """Return the tensors, drawn anew for another problem or shape."""
-        arena = self._arena
-        if arena is None or (arena.source, arena.shape) != (comparison.source, comparison.shape):
-            self._arena = self._baseline = self._against = None  # before there are others
+        session = self._session
+        if session is None or (session.source, session.shape) != (comparison.source, comparison.shape):
+            self._session = self._baseline = self._against = None  # before there are others
             self._modules.clear()
             packing = None
             if comparison.source.problem.block_scaled:
                 packing = pack_scales_of(self._module(comparison, comparison.against))
             l2_bytes = machine.environment().l2_bytes
             source, shape = comparison.source, comparison.shape
-            arena = TimingSession.of(source, shape, self._protocol, machine, l2_bytes, packing)
-            self._arena = arena
-        return arena
+            session = TimingSession.of(source, shape, self._protocol, machine, l2_bytes, packing)
+            self._session = session
+        return session
 
-    def _other(self, arena: TimingSession, comparison: Comparison, passes: int) -> Sample:
+    def _other(self, session: TimingSession, comparison: Comparison, passes: int) -> Sample:
         """Return a sample of the kernel that is measured against, captured once."""
         if self._against is None or self._against[0] != comparison.against:
             self._against = None
-            running = self._right(arena, comparison, comparison.against)
-            self._against = comparison.against, arena.sample(running, passes)
+            running = self._right(session, comparison, comparison.against)
+            self._against = comparison.against, session.sample(running, passes)
         return self._against[1]
 
-    def _right(self, arena: TimingSession, comparison: Comparison, kernel: str) -> Running:
+    def _right(self, session: TimingSession, comparison: Comparison, kernel: str) -> Running:
         """Return a kernel that has run and is right."""
-        running = arena.running(kernel, partial(bound, matmul_of(self._module(comparison, kernel))))
-        if faults := tuple(wrong(arena.tolerance, running.deviation)):
+        running = session.running(kernel, partial(bound, matmul_of(self._module(comparison, kernel))))
+        if faults := tuple(wrong(session.tolerance, running.deviation)):
             raise _FaultError("wrong", "; ".join(faults))
         return running
 
