@@ -50,7 +50,7 @@ from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.tune.candidates import kernel_sha256
 from tools.rendered import libraries, packed
-from tools.rendered import library as rendered
+from tools.rendered import library as built_library
 
 RECORDS, SPECS = ROOT / "benchmarks", ROOT / "specs"
 LIBRARIES = {
@@ -441,14 +441,14 @@ def test_the_committed_libraries_are_these() -> None:
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_is_rendered_from_what_git_has_of_it_and_has_the_recorded_digests(name: str) -> None:
     """Where a change is meant to move its bytes, ``python -m tools.rendered --record`` records them."""
-    made = rendered(name)
+    made = built_library(name)
     assert made.moved(made.render()) == []
     assert package.check(libraries_folder() / name) == ()
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_an_archive_of_a_library_has_its_package_and_always_the_same_bytes(name: str) -> None:
-    files = rendered(name).render()
+    files = built_library(name).render()
     archive = packed(name, files)
     assert archive == packed(name, dict(reversed([*files.items()])))
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:

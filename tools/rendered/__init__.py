@@ -70,8 +70,12 @@ class Rendered:
         return names or [self.digests.name]
 
     def record(self, files: Files) -> None:
-        """Write the digests of these files."""
-        write_files({self.digests: self.digested(files).encode()})
+        """Write the digests of these files, and the texts that are committed among the sources."""
+        committed = {
+            self.sources / name: text for name, text in files.items() if (self.sources / name).exists()
+        }
+        digests = {self.digests: self.digested(files)}
+        write_files({path: text.encode() for path, text in (committed | digests).items()})
 
 
 # --- the modules of tests/pairs
@@ -104,9 +108,10 @@ PAIRS: Final = Rendered(
 
 
 def _library(sources: Path) -> Files:
-    from gemmgen.library.package import read_library  # seldom wanted, and it takes a while
+    from gemmgen.library.package import read_library  # seldom wanted, and they take a while
+    from gemmgen.library.view import rendered
 
-    return read_library(sources).files()
+    return rendered(read_library(sources))
 
 
 def _manifest(files: Files) -> str:
