@@ -30,7 +30,6 @@ LONG_FILES = {
     "gemmgen/plan/tcgen05/resources.py": 530,
     "gemmgen/plan/wgmma/cost.py": 590,
     "gemmgen/plan/wgmma/family.py": 860,
-    "gemmgen/plan/wgmma/resources.py": 570,
     "gemmgen/plan/wgmma/tile_rules.py": 860,
     "gemmgen/problem/epilogue.py": 590,
     "gemmgen/render/launcher.py": 720,

@@ -13,13 +13,11 @@ from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures, tensor_of
-from gemmgen.plan.rule import WITHOUT_MEMORY, altered
+from gemmgen.plan.rule import altered
 from gemmgen.plan.shared_rules import misfit_buffers
 from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import (
-    expected_producer_registers,
-    expected_registers,
     most_consumers,
     most_stages,
     smem_limit,
@@ -344,35 +342,12 @@ def test_memory_with_other_stages_is_added_up_as_in_a_plan_that_has_them(product
         assert fresh.register_pool == other.register_pool
 
 
-def test_what_a_plan_has_computed_goes_along_only_where_register_counts_alone_differ() -> None:
-    plan = replace(TWO_CONSUMERS)
-    whole = plan.shared_memory
-    fewer = altered(plan, consumer_registers=plan.consumer_registers - 8)
-    assert fewer.shared_memory is whole
-    assert fewer == replace(plan, consumer_registers=plan.consumer_registers - 8)
-    fresh = replace(fewer)  # computes all of it again
-    assert (fresh.shared_memory, fresh.resources, fresh.partitions) == (
-        whole,
-        fewer.resources,
-        fewer.partitions,
-    )
-    assert fewer.partitions != plan.partitions
-    assert altered(plan, stages=3).shared_memory == replace(plan, stages=3).shared_memory != whole
-
-
-def test_what_a_step_takes_goes_along_where_only_what_follows_from_the_memory_differs() -> None:
-    plan = replace(TWO_CONSUMERS, a_source="registers", splits=4)
-    assert expected_registers(plan)
-    assert expected_producer_registers(plan)
-    assert set(WITHOUT_MEMORY) <= vars(plan).keys()
-    other = altered(plan, stages=plan.stages - 1, producer_registers=24, consumer_registers=200)
-    fresh = replace(other)  # computes all of it again
-    assert expected_registers(fresh) == expected_registers(other)
-    assert expected_producer_registers(fresh) == expected_producer_registers(other)
-    assert {name: vars(fresh)[name] for name in WITHOUT_MEMORY} == {
-        name: vars(other)[name] for name in WITHOUT_MEMORY
-    }
-    assert not set(WITHOUT_MEMORY) & vars(altered(plan, cta_tile_n=64)).keys()
+def test_how_registers_are_divided_needs_no_buffer(product: Product) -> None:
+    plan = replace(product.plan)
+    assert plan.register_pool.workers == tuple((each.warps, each.registers) for each in plan.workers)
+    fresh = replace(plan)
+    assert fresh.register_pool.requests == plan.register_pool.requests
+    assert not {"resources", "partitions"} & vars(fresh).keys()
 
 
 def test_what_consumers_count_lies_over_the_captures_where_it_can() -> None:

@@ -480,6 +480,11 @@ class Kernel(Geometry, ABC):
         """The partitions that run on warps of their own."""
         return self.partitions[1:] if self.specialized else ()
 
+    @property
+    @abstractmethod
+    def worker_shares(self) -> tuple[tuple[int, int], ...]:
+        """Warps of each of these, in order, and their registers per thread: no buffer decides them."""
+
     @cached_property
     @abstractmethod
     def arguments(self) -> tuple[Argument, ...]:
@@ -526,7 +531,7 @@ class Kernel(Geometry, ABC):
         return RegisterPool(
             architecture=self.architecture,
             default_warps=self.default_warps,
-            workers=tuple((worker.warps, worker.registers) for worker in self.workers),
+            workers=self.worker_shares,
             occupancy=self.occupancy,
         )
 

@@ -328,6 +328,11 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
         """Those of the epilogue."""
         return self.epilogue_warps
 
+    @property
+    def worker_shares(self) -> tuple[tuple[int, int], ...]:
+        """Warps and registers per thread of each role but the epilogue: a warp each, with equal registers."""
+        return ((1, self.worker_registers),) * (self.roles - 1)
+
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         """All roles; the first is the default partition, which keeps the kernel's own warps."""

@@ -239,14 +239,13 @@ ORDER_DERIVED = (
 """How tiles follow one another, where a spec says nothing of that."""
 SOURCE_DERIVED = (Derived("a_source", lambda plan: _source_for(plan)),)
 """What follows from these too."""
+MEMORY_DERIVED = (
+    Derived("stages", lambda plan: _stages(plan)),
+    Derived("producer_registers", lambda plan: _producer_registers(plan)),
+)
+"""What follows from all of these and from how D is stored: neither depends on the other."""
 CONSUMER_DERIVED = (Derived("consumer_registers", most_consumer_registers),)
 """What follows from the producer's registers."""
-MEMORY_DERIVED = (
-    Derived("producer_registers", lambda plan: _producer_registers(plan)),
-    *CONSUMER_DERIVED,
-    Derived("stages", lambda plan: _stages(plan)),
-)
-"""What follows from everything else, in this order."""
 
 
 class WgmmaSpace(Space[WgmmaKernel]):
@@ -314,9 +313,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
     def filled(self, kernel: WgmmaKernel, decided: Collection[str]) -> WgmmaKernel:
         """Return a kernel with what follows from the memory that is left, where that is not decided."""
-        for derived in MEMORY_DERIVED:
-            kernel = _derive(kernel, (derived,), decided)
-        return kernel
+        return _derive(_derive(kernel, MEMORY_DERIVED, decided), CONSUMER_DERIVED, decided)
 
     def redivided(self, kernel: WgmmaKernel, decided: Collection[str]) -> Iterator[WgmmaKernel]:
         """Yield the kernel with other registers of its producer, and consumers with what these leave."""
