@@ -34,7 +34,7 @@ LONG_FILES = {
     "gemmgen/problem/epilogue.py": 590,
     "gemmgen/render/launcher.py": 720,
     "gemmgen/render/overview.py": 540,
-    "gemmgen/render/wrapper.py": 680,
+    "gemmgen/render/wrapper.py": 660,
     "gemmgen/report.py": 540,
     "gemmgen/scratch.py": 620,
     "gemmgen/spec/load.py": 540,

@@ -12,7 +12,7 @@ from hopper import computing, judge
 from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
-from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures, tensor_of
+from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures
 from gemmgen.plan.rule import altered
 from gemmgen.plan.shared_rules import misfit_buffers
 from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
@@ -498,7 +498,7 @@ def test_the_state_of_many_worker_warps_goes_before_short_rings() -> None:
 def test_a_ring_holds_a_tile_per_stage(plan: WgmmaKernel) -> None:
     by_operand = dict.fromkeys("abd", 0)
     for buffer in plan.shared_buffers:
-        by_operand[tensor_of(buffer.operand)] += buffer.bytes
+        by_operand[buffer.tensor] += buffer.bytes
     assert by_operand["a"] == plan.stages * plan.a_tile_bytes
     assert by_operand["b"] == plan.stages * plan.b_tile_bytes
     assert by_operand["d"] == plan.consumers * plan.epilogue_buffers * plan.subtile_bytes(BF16)

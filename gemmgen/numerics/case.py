@@ -15,7 +15,7 @@ from gemmgen.module import MatmulFunction
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import Check, Tolerance, deviation, references, tolerance
-from gemmgen.plan.roles import tensor_of
+from gemmgen.plan.storage import numbered
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.operations import BLOCK_SCALES
 
@@ -166,13 +166,15 @@ def _arguments(
         if "partials_ptr" not in restored:
             partials.fill_(poison(partials.dtype))
         stored |= {"partials": partials, **dict(zip(("counters",), counters, strict=False))}
+    # A further part of a tensor's tiles is described by an argument of its own.
+    tensors = {numbered(tensor, part): tensor for tensor in stored for part in (None, *range(len(names)))}
     for argument in names:
         name, _, kind = argument.rpartition("_")
         if kind == "ptr":
             yield stored[name]
         elif kind == "desc":
             _, _, box, layout = table["out" if name == "d" else name]
-            name = tensor_of(name)
+            name = tensors[name]
             tensor = packed_scales(module, stored[name]) if name in BLOCK_SCALES else stored[name]
             rounds = name in ("a", "b") and bool(problem.a.dtype.in_memory)
             yield TensorDescriptor.from_tensor(tensor, box, layout, round_f32_to_tf32=rounds)

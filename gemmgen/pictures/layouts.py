@@ -19,7 +19,6 @@ from functools import cached_property
 
 from gemmgen.hardware import SCALE_COLUMNS, SCALE_ROWS, TCGEN05, WGMMA, DType
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import tensor_of
 from gemmgen.plan.storage import SWIZZLE_ROWS, SharedBuffer
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -295,7 +294,7 @@ def _shared_tiles(kernel: Kernel) -> Iterator[SharedTile]:
     addresses = {allocation.name: begin for allocation, begin in kernel.shared_memory.placed}
     problem, parts = kernel.problem, iter(_columns_of_b(kernel))
     for buffer in kernel.shared_buffers:
-        tensor, address = tensor_of(buffer.operand), addresses[buffer.name]
+        tensor, address = buffer.tensor, addresses[buffer.name]
         if tensor == "a":
             yield _operand(buffer, "m", _rows(kernel), problem.a, kernel.cta_tile_k, address)
         elif tensor == "b":
@@ -322,7 +321,7 @@ def _operand(
     along_k = operand.major == "k"
     return SharedTile(
         name=buffer.name,
-        tensor=tensor_of(buffer.operand).upper(),
+        tensor=buffer.tensor.upper(),
         dtype=operand.dtype.name,
         row=outer if along_k else "k",
         column="k" if along_k else outer,

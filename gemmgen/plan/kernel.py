@@ -16,7 +16,15 @@ from gemmgen.hardware import Architecture, DType, Gpu
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.decisions import LINES, Decisions
 from gemmgen.plan.roles import Argument, Partition, Passed, RegisterPool, captures
-from gemmgen.plan.storage import Barrier, Extent, Ring, SharedBuffer, SharedMemory, TensorMemory
+from gemmgen.plan.storage import (
+    Barrier,
+    Extent,
+    Ring,
+    SharedBuffer,
+    SharedMemory,
+    TensorMemory,
+    numbered,
+)
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.problem import Matmul, Request, Shape
 from gemmgen.problem.operations import OPERATIONS
@@ -348,11 +356,6 @@ def epilogue_storage(
         c_ready=c_ready,
         vectors_ready=vectors_ready,
     )
-
-
-def numbered(name: str, number: int | None) -> str:
-    """Return the name of what there may be several of: a lone one has no number."""
-    return name if number is None else f"{name}_{number}"
 
 
 def epilogue_arguments(problem: Matmul) -> tuple[Argument, ...]:

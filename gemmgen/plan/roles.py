@@ -13,7 +13,7 @@ from typing import Literal
 
 from gemmgen.hardware import Architecture
 from gemmgen.hardware.elements import DType
-from gemmgen.plan.storage import POINTER_BYTES, SCALAR_BYTES, Barrier, SharedBuffer, TensorBuffer
+from gemmgen.plan.storage import POINTER_BYTES, SCALAR_BYTES, Barrier, SharedBuffer, TensorBuffer, numbered
 
 
 @dataclass(frozen=True)
@@ -119,23 +119,25 @@ def balanced_consumer_registers(
 class Argument:
     """A tensor that the kernel is launched with."""
 
-    name: str
+    tensor: str
+    """What it is of: ``a``, ``bias`` or ``partials``, say."""
     kind: Literal["matrix", "block_scales", "vector", "scalar", "workspace"]
     """A scalar and a workspace are passed by their addresses; TMA moves all others."""
     dtype: DType
     along: Literal["m", "n"] | None = None
     """The dimension of D along which a vector has its elements, or block scales their rows."""
+    part: int | None = None
+    """Which further part of the tensor's tiles it describes; None for the first one, or all."""
+
+    @property
+    def name(self) -> str:
+        """The tensor, with the number of a further part."""
+        return numbered(self.tensor, self.part)
 
     @property
     def capture_bytes(self) -> int:
         """Bytes of its descriptor, or of its address, where a worker partition is passed it."""
         return POINTER_BYTES
-
-
-def tensor_of(argument: str) -> str:
-    """Return the tensor that an argument of this name is of: those of B's further parts have numbers."""
-    name, _, number = argument.rpartition("_")
-    return name if number.isdecimal() else argument
 
 
 @dataclass(frozen=True)

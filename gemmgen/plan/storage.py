@@ -51,6 +51,11 @@ Measure = Literal[
 """What decides an extent: a decision of the kernel, or what follows from one."""
 
 
+def numbered(name: str, number: int | None) -> str:
+    """Return the name of what there may be several of: a lone one has no number."""
+    return name if number is None else f"{name}_{number}"
+
+
 @dataclass(frozen=True)
 class Extent:
     """One extent of a buffer over all CTAs of a program, and what decides it."""
@@ -82,8 +87,8 @@ class SharedBuffer:
     """A tile in shared memory, or a ring of them."""
 
     name: str
-    operand: str
-    """The argument whose tiles it holds, which fixes element type and layout; ``clc`` for CLC responses."""
+    tensor: str
+    """Whose tiles it holds: ``a`` or ``a_scale``, say; ``clc`` for CLC responses."""
     shape: tuple[Extent, ...]
     """Without the ring's slots."""
     bytes: int
@@ -94,6 +99,13 @@ class SharedBuffer:
     swizzle_bytes: int = 0
     alignment: int = TILE_ALIGNMENT_BYTES
     """Of its address in bytes, without a swizzle."""
+    part: int | None = None
+    """Which further part of the tensor's tiles it holds; None for the first one, or all."""
+
+    @property
+    def operand(self) -> str:
+        """The argument whose tiles it holds, which fixes element type and layout."""
+        return numbered(self.tensor, self.part)
 
     @property
     def extents(self) -> tuple[Extent, ...]:

@@ -11,9 +11,9 @@ from itertools import groupby
 
 from gemmgen.hardware import DType
 from gemmgen.plan.decisions import LINES
-from gemmgen.plan.kernel import EpilogueStorage, Kernel, numbered
+from gemmgen.plan.kernel import EpilogueStorage, Kernel
 from gemmgen.plan.roles import Partition
-from gemmgen.plan.storage import Barrier, Extent, SharedBuffer
+from gemmgen.plan.storage import Barrier, Extent, SharedBuffer, numbered
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.epilogue import EpilogueView
 from gemmgen.render.overview import (

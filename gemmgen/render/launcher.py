@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gemmgen.hardware import DTYPES, DType
 from gemmgen.literals import c_comment_text
-from gemmgen.plan.roles import Argument, tensor_of
+from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.epilogue import (
@@ -335,7 +335,7 @@ class Launcher:
         """The members of the arguments behind m, n and k."""
         for argument in self.plan.arguments:
             name = argument.name
-            if argument.kind == "matrix" and tensor_of(name) == name:
+            if argument.kind == "matrix" and argument.part is None:
                 rows, columns = (extent.upper() for extent in self._extents(argument))
                 lies = "; B is its transposed view" if name == "b" and rows == "N" else ""
                 lies = "; A is its transposed view" if name == "a" and rows == "K" else lies
@@ -395,7 +395,7 @@ class Launcher:
             "a": ("m", "k") if problem.a.major == "k" else ("k", "m"),
             "b": ("n", "k") if problem.b.major == "k" else ("k", "n"),
         }
-        return stored.get(tensor_of(argument.name), ("m", "n"))
+        return stored.get(argument.tensor, ("m", "n"))
 
     def _box(self, buffer: SharedBuffer, argument: Argument) -> tuple[int, ...]:
         """Return what one TMA instruction of a CTA moves: at most a swizzle's span of a row."""
@@ -414,7 +414,7 @@ class Launcher:
         return tuple(
             Described(
                 argument=argument,
-                passed=tensor_of(argument.name),
+                passed=argument.tensor,
                 swizzle_bytes=buffers[argument.name].swizzle_bytes,
                 box=self._box(buffers[argument.name], argument),
                 extents=self._extents(argument),
@@ -610,7 +610,7 @@ class Launcher:
     @property
     def _test_arguments(self) -> tuple[Argument, ...]:
         """The tensors that a caller passes."""
-        own = (argument for argument in self.plan.arguments if tensor_of(argument.name) == argument.name)
+        own = (argument for argument in self.plan.arguments if argument.part is None)
         return tuple(argument for argument in own if argument.kind != "workspace")
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import Argument, tensor_of
+from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import Barrier, Extent, Measure, SharedBuffer
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -56,7 +56,7 @@ def extent_name(extent: Extent) -> str:
 
 def layout_name(buffer: SharedBuffer, buffers: Sequence[SharedBuffer]) -> str:
     """Return the constant that holds a buffer's layout: parts of B that lie alike have one."""
-    whole = next(other for other in buffers if other.operand == tensor_of(buffer.operand))
+    whole = next(other for other in buffers if other.tensor == buffer.tensor)
     alike = whole if whole.swizzle_bytes == buffer.swizzle_bytes else buffer
     return f"{alike.operand.upper()}_LAYOUT"
 

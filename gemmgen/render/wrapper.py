@@ -11,7 +11,7 @@ from gemmgen.hardware import DType
 from gemmgen.literals import python_literal
 from gemmgen.plan.decisions import gradient_stem
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import Argument, tensor_of
+from gemmgen.plan.roles import Argument
 from gemmgen.problem import Gradient, Operand, gradients_of
 from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps, meaning_of
 from gemmgen.problem.operations import OPERATIONS
@@ -101,15 +101,13 @@ class Wrapper:
     @property
     def extras(self) -> tuple[str, ...]:
         """The keyword arguments beside `out`, in the order of the kernel's."""
-        names = (argument.name for argument in self.plan.arguments if argument.kind != "workspace")
-        return tuple(name for name in names if tensor_of(name) not in ("a", "b", "d"))
+        others = (each for each in self.plan.arguments if each.tensor not in ("a", "b", "d"))
+        return tuple(argument.name for argument in others if argument.kind != "workspace")
 
     @property
     def further_parts(self) -> tuple[str, ...]:
         """The arguments that are B again, each with the box of a further part of its tiles."""
-        return tuple(
-            argument.name for argument in self.plan.arguments if tensor_of(argument.name) != argument.name
-        )
+        return tuple(argument.name for argument in self.plan.arguments if argument.part is not None)
 
     def operand(self, name: str) -> Operand:
         """Return the operand called ``a`` or ``b``, also by the name of its scales."""
@@ -212,7 +210,7 @@ class Wrapper:
         if argument.along:
             return argument.along.upper()
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}N"}
-        return operands.get(tensor_of(argument.name), "MN")
+        return operands.get(argument.tensor, "MN")
 
     def _k_axis(self, name: str) -> str:
         """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""
@@ -472,10 +470,11 @@ class Wrapper:
 
     def _lying(self, name: str) -> str:
         """Return an argument of the kernel as it lies in memory, in the order of its descriptor."""
-        tensor = passed_as(tensor_of(name))
+        argument = self.plan.argument(name)
+        tensor = passed_as(argument.tensor)
         if name in self.transposed:
             return f"{tensor}.T"
-        viewed = self.plan.argument(name).kind == "block_scales" and self.scales_are_bytes
+        viewed = argument.kind == "block_scales" and self.scales_are_bytes
         return f"{tensor}.view(torch.uint8)" if viewed else tensor
 
     @property

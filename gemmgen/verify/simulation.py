@@ -31,7 +31,6 @@ from gemmgen.numerics.encoding import rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import tensor_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.render.overview import argument_name
@@ -222,7 +221,7 @@ def early_arguments(plan: Kernel) -> tuple[str, ...]:
     """Return what the kernel's launch may read before the kernel ahead of it has ended."""
     if not plan.read_early:
         return ()
-    parts = (argument for argument in plan.arguments if tensor_of(argument.name) == plan.read_early)
+    parts = (argument for argument in plan.arguments if argument.tensor == plan.read_early)
     return tuple(map(argument_name, parts))
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import cast
 
 from gemmgen.plan.kernel import (
     EpilogueStorage,
     epilogue_storage,
-    numbered,
 )
-from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition, tensor_of
-from gemmgen.plan.storage import Barrier, Extent, Measure, Ring, Scope, SharedBuffer
+from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition
+from gemmgen.plan.storage import Barrier, Extent, Measure, Ring, Scope, SharedBuffer, numbered
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 from gemmgen.problem import Operand
 
@@ -90,7 +89,7 @@ def partitions_of(
     kernel: WgmmaGeometry, resources: WgmmaResources, arguments: tuple[Argument, ...]
 ) -> tuple[Partition, ...]:
     """Return all roles; the first is the default partition, the others are workers."""
-    loaded = tuple(argument for argument in arguments if tensor_of(argument.name) in ("a", "b"))
+    loaded = tuple(argument for argument in arguments if argument.tensor in ("a", "b"))
     stored = tuple(argument for argument in arguments if argument.name == "d")
     sources = tuple(argument for argument in arguments if argument not in (*loaded, *stored))
     turn = (resources.mma_turn,) if resources.mma_turn else ()
@@ -162,9 +161,12 @@ def _b_buffer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> Shared
     columns, measure = kernel.column_parts[number or 0], "tile_n"
     if number is not None:
         measure = cast("Measure", f"part_n_{number}")
-    names = (numbered("b_smem", number), numbered("b", number or None))
+    names = (numbered("b_smem", number), "b")
     part = (Extent(columns * kernel.cluster_n, measure), columns)
-    return _operand_buffer(kernel, kernel.problem.b, names, part, kernel.b_swizzle_of(columns), stages)
+    swizzle_bytes = kernel.b_swizzle_of(columns)
+    return replace(
+        _operand_buffer(kernel, kernel.problem.b, names, part, swizzle_bytes, stages), part=number or None
+    )
 
 
 def _operand_buffer(

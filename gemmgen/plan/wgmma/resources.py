@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.kernel import Entry, Kernel, epilogue_arguments
-from gemmgen.plan.roles import Argument, Partition, tensor_of
+from gemmgen.plan.roles import Argument, Partition
 from gemmgen.plan.storage import Barrier, SharedBuffer
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.wgmma.buffers import PRODUCER_WARPS, WgmmaResources, partitions_of, resources_of
@@ -148,7 +148,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """The tensors that the module's kernels are launched with, in order."""
         problem = self.problem
         a = Argument("a", "matrix", problem.a.dtype)
-        b = tuple(Argument(buffer.operand, "matrix", problem.b.dtype) for buffer in self.resources.b)
+        b = tuple(Argument("b", "matrix", problem.b.dtype, part=buffer.part) for buffer in self.resources.b)
         d = Argument("d", "matrix", problem.d)
         partials = (Argument("partials", "workspace", problem.accumulator),) * self.shares_tiles
         counters = (Argument("counters", "workspace", DTYPES["int32"]),) * self.counts_parts
@@ -159,7 +159,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """Those of the kernel that multiplies: all, or A, B and the sums that it leaves to another one."""
         if not self.reduces_apart:
             return self.arguments
-        return tuple(each for each in self.arguments if tensor_of(each.name) in ("a", "b", "partials"))
+        return tuple(each for each in self.arguments if each.tensor in ("a", "b", "partials"))
 
     # --- the kernel that adds up the sums of parts of K
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.plan.kernel import numbered
-from gemmgen.plan.storage import Extent, SharedBuffer
+from gemmgen.plan.storage import Extent, SharedBuffer, numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.overview import extent_name
 from gemmgen.render.wgmma.lanes import Part, parts_of, turned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.plan.kernel import numbered
+from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 
 

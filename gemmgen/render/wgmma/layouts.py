@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.hardware import WGMMA
-from gemmgen.plan.kernel import numbered
+from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.kernel import KernelLayouts
 from gemmgen.render.wgmma.lanes import parts_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen.plan.roles import tensor_of
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.resources import FRAGMENT_ROWS, FRAGMENT_SUMS, VECTOR_SUMS
 from gemmgen.render.kernel import SCALAR, Construction, Field
@@ -71,8 +70,8 @@ class ReductionView:
     def _read(self) -> tuple[str, ...]:
         """The tensors that the epilogue reads."""
         kinds = ("matrix", "vector", "scalar")
-        own = (each.name for each in self.plan.arguments if each.kind in kinds)
-        return tuple(name for name in own if tensor_of(name) not in ("a", "b", "d"))
+        own = (each for each in self.plan.arguments if each.kind in kinds)
+        return tuple(each.name for each in own if each.tensor not in ("a", "b", "d"))
 
     @property
     def _strides(self) -> tuple[str, ...]:
