@@ -271,6 +271,8 @@ class Host:
                 for launch, arguments in launches:
                     launch(stream, *arguments)
             except TypeError as error:
+                self.known.clear()  # no later call is to fail first
+                self.launches.clear()
                 stop_replaying(f"the driver's launch raised {error!r}")
             else:
                 if out is not None:
@@ -333,7 +335,7 @@ class Host:
             launched = self.launch(*passed, d, *memory)
             if out is not None and d.data_ptr() != out.data_ptr():
                 copy_all([(d, out)], self.copy)
-        # Copies are given back: only what the caller's tensors hold is launched again.
+        # A launch that read a copy is not kept: the copy's memory is free after it.
         places = [tensor.data_ptr() for tensor in (*inputs, d if out is None else out)]
         if places == [tensor.data_ptr() for tensor in (*passed, d)]:
             known = Known(no_tensor, m, n, columns, () if workspace else extents)

@@ -138,19 +138,19 @@ class Tile:
 def tile_origin(args, tile):
     """First row and column of a tile of D.
 
-    Tiles go down GROUP_TILES_M rows, then one column to the right, so that the programs that run at the
-    same time share the few rows of A and columns of B that L2 holds. Every other column goes up, and
-    every other group goes left: a turn begins with the rows and columns that were used last.
+    Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
+    the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
+    every other group goes left: a new column begins with the row used last, a new group with the column.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
     rows = gl.minimum(args.tiles_m - first_row, GROUP_TILES_M)  # the last group may have fewer
     in_group = tile % (GROUP_TILES_M * args.tiles_n)
-    column = in_group // rows
-    row = in_group % rows
-    row = first_row + gl.where(column % 2 == 1, rows - 1 - row, row)
-    column = gl.where(group % 2 == 1, args.tiles_n - 1 - column, column)
-    return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
+    tile_column = in_group // rows
+    tile_row = in_group % rows
+    tile_row = first_row + gl.where(tile_column % 2 == 1, rows - 1 - tile_row, tile_row)
+    tile_column = gl.where(group % 2 == 1, args.tiles_n - 1 - tile_column, tile_column)
+    return tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N
 
 
 @gluon.aggregate
@@ -161,7 +161,7 @@ class Tiles:
 
     @gluon.jit
     def first(self):
-        """The first item of this program: programs take turns."""
+        """The first item of this program: items go round robin to programs."""
         return gl.program_id(0)
 
     @gluon.jit
@@ -315,7 +315,7 @@ def store(args, buffers, row, column, accumulator, accumulator_empty, phase):
 
 @gluon.jit
 def epilogue_partition(args):
-    """The kernel's own warps: convert and store every tile."""
+    """The default partition, of num_warps warps: convert and store every tile."""
     phase = 0  # of the barriers on which the epilogue's operands arrive: each tile is one
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(0), ACCUMULATORS)
     tiles = Tiles(args)
@@ -463,9 +463,9 @@ def plain_matmul(
         dtype, axes, *_ = ARGUMENTS[name]
         stored = tensor.T if name in TRANSPOSED else tensor
         wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
-        if (tensor.dtype, tensor.device.type, [*tensor.shape]) != (dtype, "cuda", wanted) or 0 in wanted:
-            found = f"{tensor.dtype} {[*tensor.shape]} on {tensor.device}"
-            raise ValueError(f"{name} must be {dtype} {' x '.join(axes)} on a GPU, found {found}")
+        found = tensor.dtype, tensor.device, [*tensor.shape]
+        if found != (dtype, a.device, wanted) or 0 in wanted or not a.is_cuda:
+            raise ValueError(f"{name} must be {dtype} [{axes}] = {wanted} on the GPU of a, found {found}")
         places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
         misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
         if misaligned or tensor.requires_grad:

@@ -108,7 +108,7 @@ def tile_origin(args, tile):
 
 @gluon.aggregate
 class Steps:
-    """The K steps of a work item: from the first one to the one before the end."""
+    """The half-open range [first, end) of K steps that a work item multiplies."""
 
     first: gl.tensor
     end: gl.tensor
@@ -127,7 +127,7 @@ class Tiles:
 
     @gluon.jit
     def first(self):
-        """The first item of this program: programs take turns."""
+        """The first item of this program: items go round robin to programs."""
         return gl.program_id(0)
 
     @gluon.jit
@@ -336,9 +336,9 @@ def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         dtype, axes, *_ = ARGUMENTS[name]
         stored = tensor.T if name in TRANSPOSED else tensor
         wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
-        if (tensor.dtype, tensor.device.type, [*tensor.shape]) != (dtype, "cuda", wanted) or 0 in wanted:
-            found = f"{tensor.dtype} {[*tensor.shape]} on {tensor.device}"
-            raise ValueError(f"{name} must be {dtype} {' x '.join(axes)} on a GPU, found {found}")
+        found = tensor.dtype, tensor.device, [*tensor.shape]
+        if found != (dtype, a.device, wanted) or 0 in wanted or not a.is_cuda:
+            raise ValueError(f"{name} must be {dtype} [{axes}] = {wanted} on the GPU of a, found {found}")
         places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
         misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
         if misaligned or tensor.requires_grad:

@@ -104,7 +104,7 @@ def tile_origin(args, tile):
 
 @gluon.aggregate
 class Steps:
-    """The K steps of a work item: from the first one to the one before the end."""
+    """The half-open range [first, end) of K steps that a work item multiplies."""
 
     first: gl.tensor
     end: gl.tensor
@@ -212,7 +212,7 @@ def store(args, d_smem, row, column, tile):
 
 @gluon.jit
 def in_register_order(accumulator):
-    """The sums in one dimension, those of a warp side by side, a thread's in groups of four: none moves.
+    """The sums in one dimension, those of a warp side by side, a thread's in groups of four; none moves.
 
     wgmma gives a thread two neighbours of a row, and the two that are eight rows below. So four sums go to
     memory and come back together, as many as a thread can move.
@@ -327,7 +327,7 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``); read
             while the kernel ahead in the stream may still run, which must not write it.
-        workspace: of `make_workspace`, for calls one after the other; each stream's own by default.
+        workspace: from `make_workspace`, for a call at a time; each stream's by default.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
     return call(a, b, workspace=workspace, out=out)
@@ -359,9 +359,9 @@ def plain_matmul(
         dtype, axes, *_ = ARGUMENTS[name]
         stored = tensor.T if name in TRANSPOSED else tensor
         wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
-        if (tensor.dtype, tensor.device.type, [*tensor.shape]) != (dtype, "cuda", wanted) or 0 in wanted:
-            found = f"{tensor.dtype} {[*tensor.shape]} on {tensor.device}"
-            raise ValueError(f"{name} must be {dtype} {' x '.join(axes)} on a GPU, found {found}")
+        found = tensor.dtype, tensor.device, [*tensor.shape]
+        if found != (dtype, a.device, wanted) or 0 in wanted or not a.is_cuda:
+            raise ValueError(f"{name} must be {dtype} [{axes}] = {wanted} on the GPU of a, found {found}")
         places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
         misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
         if misaligned or tensor.requires_grad:

@@ -99,19 +99,19 @@ class Tile:
 def tile_origin(args, tile):
     """First row and column of a tile of D.
 
-    Tiles go right over GROUP_TILES_N columns, then one row down, so that the programs that run at the
-    same time share the few rows of A and columns of B that L2 holds. Every other row goes left, and
-    every other group goes up: a turn begins with the rows and columns that were used last.
+    Tiles go right over GROUP_TILES_N columns of tiles, then one row down, so that programs that run at
+    the same time share the few rows of A and columns of B that L2 holds. Every other row goes left and
+    every other group goes up: a new row begins with the column used last, a new group with the row.
     """
     group = tile // (GROUP_TILES_N * args.tiles_m)
     first_column = group * GROUP_TILES_N
     columns = gl.minimum(args.tiles_n - first_column, GROUP_TILES_N)  # the last group may have fewer
     in_group = tile % (GROUP_TILES_N * args.tiles_m)
-    row = in_group // columns
-    column = in_group % columns
-    column = first_column + gl.where(row % 2 == 1, columns - 1 - column, column)
-    row = gl.where(group % 2 == 1, args.tiles_m - 1 - row, row)
-    return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
+    tile_row = in_group // columns
+    tile_column = in_group % columns
+    tile_column = first_column + gl.where(tile_row % 2 == 1, columns - 1 - tile_column, tile_column)
+    tile_row = gl.where(group % 2 == 1, args.tiles_m - 1 - tile_row, tile_row)
+    return tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N
 
 
 @gluon.aggregate
@@ -122,7 +122,7 @@ class Tiles:
 
     @gluon.jit
     def first(self):
-        """The first item of this program: programs take turns."""
+        """The first item of this program: items go round robin to programs."""
         return gl.program_id(0)
 
     @gluon.jit
@@ -332,9 +332,9 @@ def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         dtype, axes, *_ = ARGUMENTS[name]
         stored = tensor.T if name in TRANSPOSED else tensor
         wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
-        if (tensor.dtype, tensor.device.type, [*tensor.shape]) != (dtype, "cuda", wanted) or 0 in wanted:
-            found = f"{tensor.dtype} {[*tensor.shape]} on {tensor.device}"
-            raise ValueError(f"{name} must be {dtype} {' x '.join(axes)} on a GPU, found {found}")
+        found = tensor.dtype, tensor.device, [*tensor.shape]
+        if found != (dtype, a.device, wanted) or 0 in wanted or not a.is_cuda:
+            raise ValueError(f"{name} must be {dtype} [{axes}] = {wanted} on the GPU of a, found {found}")
         places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
         misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
         if misaligned or tensor.requires_grad:

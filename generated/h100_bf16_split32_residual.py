@@ -108,7 +108,7 @@ def tile_origin(args, tile):
 
 @gluon.aggregate
 class Steps:
-    """The K steps of a work item: from the first one to the one before the end."""
+    """The half-open range [first, end) of K steps that a work item multiplies."""
 
     first: gl.tensor
     end: gl.tensor
@@ -196,7 +196,7 @@ def multiply(args, ring, loads):
 
 @gluon.jit
 def in_register_order(accumulator):
-    """The sums in one dimension, those of a warp side by side, a thread's in groups of four: none moves.
+    """The sums in one dimension, those of a warp side by side, a thread's in groups of four; none moves.
 
     wgmma gives a thread two neighbours of a row, and the two that are eight rows below. So four sums go to
     memory and come back together, as many as a thread can move.
@@ -416,9 +416,9 @@ def plain_matmul(
         dtype, axes, *_ = ARGUMENTS[name]
         stored = tensor.T if name in TRANSPOSED else tensor
         wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
-        if (tensor.dtype, tensor.device.type, [*tensor.shape]) != (dtype, "cuda", wanted) or 0 in wanted:
-            found = f"{tensor.dtype} {[*tensor.shape]} on {tensor.device}"
-            raise ValueError(f"{name} must be {dtype} {' x '.join(axes)} on a GPU, found {found}")
+        found = tensor.dtype, tensor.device, [*tensor.shape]
+        if found != (dtype, a.device, wanted) or 0 in wanted or not a.is_cuda:
+            raise ValueError(f"{name} must be {dtype} [{axes}] = {wanted} on the GPU of a, found {found}")
         places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
         misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
         if misaligned or tensor.requires_grad:

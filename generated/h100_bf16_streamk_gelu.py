@@ -47,9 +47,9 @@ PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(128)
 PROGRAM_TILE_K = gl.constexpr(64)
 STAGES = gl.constexpr(6)  # tiles of A and of B in flight
-PROGRAMS = gl.constexpr(132)  # at most: the workspace has places for the sums of so many
-LEAST_STEPS = gl.constexpr(8)  # of K that a program's share of divided tiles has
-LEAST_SAVED = gl.constexpr(40)  # of them, by programs that share what chunks leave
+MAX_PROGRAMS = gl.constexpr(132)  # of the grid: the workspace has places for their sums
+MIN_SHARE_STEPS = gl.constexpr(8)  # K steps of a program's share of divided tiles
+MIN_SAVED_STEPS = gl.constexpr(40)  # K steps that sharing the rest of divided tiles must save
 SUMS = gl.constexpr(16384)  # of a tile
 SUBTILE_N = gl.constexpr(64)
 
@@ -111,7 +111,7 @@ def tile_origin(args, tile):
 
 @gluon.aggregate
 class Steps:
-    """The K steps of a work item: from the first one to the one before the end."""
+    """The half-open range [first, end) of K steps that a work item multiplies."""
 
     first: gl.tensor
     end: gl.tensor
@@ -124,63 +124,70 @@ class Steps:
 
 @gluon.aggregate
 class Division:
-    """How the tiles behind the whole waves are divided: each into chunks of one program, and what is left."""
+    """How the tiles of the last, partial wave are divided along K.
+
+    The first `chunks * tiles` programs get one chunk each; the others share the rest of all these tiles.
+    """
 
     args: Args
-    waves: gl.tensor
-    tiles: gl.tensor
-    chunks: gl.tensor
-    share: gl.tensor
+    waves: gl.tensor  # of whole tiles: each program computes one in each
+    tiles: gl.tensor  # that are divided
+    chunks: gl.tensor  # of each divided tile, of `share_steps` K steps each
+    share_steps: gl.tensor  # of one program
 
     @gluon.jit
-    def steps_behind_chunks(self):
-        """The K steps of each divided tile that are in no chunk."""
-        return gl.maximum(self.args.k_steps - self.chunks * self.share, 0)
+    def rest_steps(self):
+        """The K steps of a divided tile that are in no chunk: the last ones."""
+        return gl.maximum(self.args.k_steps - self.chunks * self.share_steps, 0)
 
     @gluon.jit
-    def share_behind_chunks(self):
-        """Where this program's share of these begins and ends, in steps counted through all tiles."""
-        steps = self.tiles * self.steps_behind_chunks()
-        begin = gl.minimum((gl.program_id(0) - self.chunks * self.tiles) * self.share, steps)
-        return begin, gl.minimum(begin + self.share, steps)
+    def rest_share(self):
+        """The half-open range of this program in the rests of all divided tiles, laid end to end.
+
+        A program that has a chunk has no share of the rest: its range means nothing.
+        """
+        steps = self.tiles * self.rest_steps()
+        begin = gl.minimum((gl.program_id(0) - self.chunks * self.tiles) * self.share_steps, steps)
+        return begin, gl.minimum(begin + self.share_steps, steps)
 
     @gluon.jit
     def has_chunk(self):
-        """Whether this program has one, and nothing else of the divided tiles."""
+        """Whether this program has a chunk, and so no other piece of a divided tile."""
         return gl.program_id(0) < self.chunks * self.tiles
 
     @gluon.jit
     def count_pieces(self):
         """How many pieces this program has: whole tiles, and one of each divided tile that it meets."""
-        begin, end = self.share_behind_chunks()
-        steps = gl.maximum(self.steps_behind_chunks(), 1)
+        begin, end = self.rest_share()
+        steps = gl.maximum(self.rest_steps(), 1)  # no division by zero where there is no rest
         return self.waves + gl.where(self.has_chunk(), 1, gl.cdiv(end, steps) - begin // steps)
 
 
 @gluon.jit
 def divide(args):
-    """Divide the tiles of the last wave by K steps, so that all programs have about as many.
+    """Divide the tiles of the last, partial wave by K steps, so that all programs have about as many.
 
     The first chunks of all tiles begin at the same K, and so do the second ones: programs that multiply them
     at the same time load the same rows of A and columns of B, which L2 then reads once.
     """
     tiles, programs = args.tiles_m * args.tiles_n, gl.num_programs(0)
     divided = tiles % programs
-    # Of few tiles shares could be so short that to add up their sums takes longer than the steps.
-    share = gl.maximum(gl.cdiv(divided * args.k_steps, programs), gl.minimum(LEAST_STEPS, args.k_steps))
+    # With few divided tiles a share could be so short that adding up sums costs more than it saves.
+    share = gl.maximum(gl.cdiv(divided * args.k_steps, programs), gl.minimum(MIN_SHARE_STEPS, args.k_steps))
     chunks = args.k_steps // share
-    # The other programs share what is behind the chunks, in pieces of several tiles. Where these are short,
-    # or would save few steps, the chunks are longer instead, and there is nothing behind them.
+    # The other programs share the rest, in pieces of several tiles. Where the rest of a tile is shorter than
+    # half a share, or sharing it saves few steps, longer chunks leave no rest, and these programs are idle.
     longer = gl.cdiv(args.k_steps, chunks)
-    is_longer = (2 * (args.k_steps - chunks * share) < share) | (longer - share < LEAST_SAVED)
-    share = gl.where(is_longer, longer, share)
-    chunks = gl.where(is_longer, gl.cdiv(args.k_steps, longer), chunks)
+    rest, saved = args.k_steps - chunks * share, longer - share
+    leaves_no_rest = (2 * rest < share) | (saved < MIN_SAVED_STEPS)
+    share = gl.where(leaves_no_rest, longer, share)
+    chunks = gl.where(leaves_no_rest, gl.cdiv(args.k_steps, longer), chunks)
     return Division(args, tiles // programs, divided, chunks, share)
 
 
 @gluon.aggregate
 class Piece:
-    """All K steps of a tile, or some, from the first one to the one before the end."""
+    """A tile, and the half-open range of its K steps that a work item multiplies: all, or some."""
 
     tile: gl.tensor
     first: gl.tensor
@@ -195,7 +202,7 @@ class Tiles:
 
     @gluon.jit
     def first(self):
-        """The first item of this program: it has numbers for its own ones."""
+        """The first item of this program: items are numbered for each program, from 0."""
         return 0
 
     @gluon.jit
@@ -210,34 +217,34 @@ class Tiles:
 
     @gluon.jit
     def piece(self, item):
-        """The piece that an item is: whole tiles come first, then what the program has of divided ones."""
+        """The piece of an item: a whole tile, the program's chunk, or a part of its share of the rests."""
         division, program = self.division, gl.program_id(0)
         tiles = gl.maximum(division.tiles, 1)
-        begin, end = division.share_behind_chunks()
-        steps = gl.maximum(division.steps_behind_chunks(), 1)
-        behind = begin // steps + item - division.waves
-        in_chunks = division.chunks * division.share
+        rest_begin, rest_end = division.rest_share()
+        steps = gl.maximum(division.rest_steps(), 1)  # no division by zero where there is no rest
+        rest_tile = rest_begin // steps + item - division.waves
+        in_chunks = division.chunks * division.share_steps
         first = gl.where(
             division.has_chunk(),
-            program // tiles * division.share,
-            in_chunks + gl.maximum(begin - behind * steps, 0),
+            program // tiles * division.share_steps,
+            in_chunks + gl.maximum(rest_begin - rest_tile * steps, 0),
         )
-        last = gl.where(
+        end = gl.where(
             division.has_chunk(),
-            first + division.share,
-            in_chunks + gl.minimum(end - behind * steps, steps),
+            first + division.share_steps,
+            in_chunks + gl.minimum(rest_end - rest_tile * steps, steps),
         )
-        divided = gl.where(division.has_chunk(), program % tiles, behind)
+        divided = gl.where(division.has_chunk(), program % tiles, rest_tile)
         whole, k_steps = item < division.waves, division.args.k_steps
         return Piece(
             gl.where(whole, item, division.waves) * gl.num_programs(0) + gl.where(whole, program, divided),
             gl.where(whole, 0, first),
-            gl.where(whole, k_steps, gl.minimum(last, k_steps)),
+            gl.where(whole, k_steps, gl.minimum(end, k_steps)),
         )
 
     @gluon.jit
-    def divided(self, piece):
-        """The number of a piece's tile among the divided ones."""
+    def divided_index(self, piece):
+        """The index of a piece's tile among the divided ones."""
         return piece.tile - self.division.waves * gl.num_programs(0)
 
     @gluon.jit
@@ -358,7 +365,7 @@ def store(args, d_smem, row, column, accumulator):
 
 @gluon.jit
 def in_register_order(accumulator):
-    """The sums in one dimension, those of a warp side by side, a thread's in groups of four: none moves.
+    """The sums in one dimension, those of a warp side by side, a thread's in groups of four; none moves.
 
     wgmma gives a thread two neighbours of a row, and the two that are eight rows below. So four sums go to
     memory and come back together, as many as a thread can move.
@@ -385,10 +392,10 @@ def sum_addresses(args, place, layout: gl.constexpr):
 @gluon.jit
 def pieces_of_tile(division, divided):
     """How many pieces a divided tile has, and the place of the first one behind its chunks."""
-    steps = division.steps_behind_chunks()
+    steps = division.rest_steps()
     begin = divided * steps
-    owner = begin // division.share
-    pieces = division.chunks + gl.cdiv(begin + steps, division.share) - owner
+    owner = begin // division.share_steps
+    pieces = division.chunks + gl.cdiv(begin + steps, division.share_steps) - owner
     return pieces, division.chunks * division.tiles + owner + divided
 
 
@@ -414,7 +421,7 @@ def sum_of_pieces(args, division, divided):
     """Add up the sums of all pieces of a tile in the order of K: the bits do not depend on who came last."""
     # All pieces have been counted: leave the counter as it was found, for the next launch.
     gl.store(args.counters_ptr + divided, 0)
-    # The sums are all in memory: of this only the layout is used.
+    # All sums are in memory: these zeros only have their shape and layout.
     zeros = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     layout: gl.constexpr = in_register_order(zeros).type.layout
     pieces, behind = pieces_of_tile(division, divided)
@@ -437,7 +444,7 @@ def consumer_partition(args):
         accumulator, ring = multiply(args, args.a_smem, k_steps, ring)
         completes = k_steps == args.k_steps
         if k_steps < args.k_steps:
-            divided = tiles.divided(piece)
+            divided = tiles.divided_index(piece)
             completes = is_last(args, tiles.division, divided, accumulator)
             if completes:
                 accumulator = sum_of_pieces(args, tiles.division, divided)
@@ -504,7 +511,7 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        workspace: of `make_workspace`, for calls one after the other; each stream's own by default.
+        workspace: from `make_workspace`, for a call at a time; each stream's by default.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
     return call(a, b, workspace=workspace, out=out)
@@ -521,7 +528,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor, partials: Tensor, counters: Tensor
     (m, k), n = a.shape, b.shape[1]
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
     sm_count = torch.cuda.get_device_properties(a.device).multi_processor_count
-    grid = min(tiles * triton.cdiv(k, PROGRAM_TILE_K.value), sm_count, PROGRAMS.value), 1, 1
+    grid = min(tiles * triton.cdiv(k, PROGRAM_TILE_K.value), sm_count, MAX_PROGRAMS.value), 1, 1
     return [(matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS), grid, arguments)]
 
 
@@ -537,9 +544,9 @@ def plain_matmul(
         dtype, axes, *_ = ARGUMENTS[name]
         stored = tensor.T if name in TRANSPOSED else tensor
         wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
-        if (tensor.dtype, tensor.device.type, [*tensor.shape]) != (dtype, "cuda", wanted) or 0 in wanted:
-            found = f"{tensor.dtype} {[*tensor.shape]} on {tensor.device}"
-            raise ValueError(f"{name} must be {dtype} {' x '.join(axes)} on a GPU, found {found}")
+        found = tensor.dtype, tensor.device, [*tensor.shape]
+        if found != (dtype, a.device, wanted) or 0 in wanted or not a.is_cuda:
+            raise ValueError(f"{name} must be {dtype} [{axes}] = {wanted} on the GPU of a, found {found}")
         places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
         misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
         if misaligned or tensor.requires_grad:
@@ -553,10 +560,12 @@ def plain_matmul(
 
 
 def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return memory for the sums of the last tiles of an M x N D, and their counters, as calls leave them."""
-    tiles = min(triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value), PROGRAMS.value)
+    """Return memory for the sums of the last tiles of an M x N D, and counters, which calls leave zero."""
+    tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
+    tiles = min(tiles, MAX_PROGRAMS.value)  # that are divided, at most
     counters = torch.zeros(tiles, dtype=torch.int32, device=device)
-    return torch.empty(SUMS.value * (PROGRAMS.value + tiles), dtype=torch.float32, device=device), counters
+    sums = SUMS.value * (MAX_PROGRAMS.value + tiles)
+    return torch.empty(sums, dtype=torch.float32, device=device), counters
 
 
 try:

@@ -148,10 +148,10 @@ def test_a_module_that_is_copied_alone_works_and_says_so_once(monkeypatch: pytes
     assert (out._version, len(driver.jit), driver.direct) == (before + 1, 2, [])
     for wrong, fault in (
         ((a.float(), b), "a must be torch.bfloat16"),
-        ((a, b[:8]), r"b must be torch.bfloat16 K x N on a GPU, found torch.bfloat16 \[8, 24\]"),
+        ((a, b[:8]), r"b must be torch.bfloat16 \[KN\] = \[16, 24\] on the GPU of a, found .*\[8, 24\]"),
         ((a, cuda(16, 24)), "b must be detached, and have aligned rows"),
         ((a[:0], b), "a must be torch.bfloat16"),
-        ((a.as_subclass(Tensor), b), "a must be torch.bfloat16 M x K on a GPU"),
+        ((a.as_subclass(Tensor), b), r"a must be torch.bfloat16 \[MK\] = \[4, 16\] on the GPU of a"),
     ):
         with pytest.raises(ValueError, match=fault):
             module.matmul(*wrong)

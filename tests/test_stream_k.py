@@ -60,7 +60,7 @@ class Dividing:
         )
         gluon = SimpleNamespace(jit=lambda function: function, aggregate=dataclass)  # pyright: ignore[reportUnknownLambdaType]
         self._names: dict[str, Any] = {"gl": gl, "gluon": gluon, "Args": object, "__name__": __name__}
-        self._names |= {"LEAST_STEPS": LEAST_STEPS, "LEAST_SAVED": LEAST_SAVED}
+        self._names |= {"MIN_SHARE_STEPS": LEAST_STEPS, "MIN_SAVED_STEPS": LEAST_SAVED}
         exec(compile(ast.Module(list(nodes), []), stem, "exec"), self._names)
 
     def call(self, name: str, *arguments: object) -> Any:
@@ -86,7 +86,7 @@ class Dividing:
                 piece = tiles_of_program.piece(number)
                 steps = range(tiles_of_program.steps(piece).first, tiles_of_program.steps(piece).end)
                 assert len(steps) == tiles_of_program.steps(piece).count()
-                divided = tiles_of_program.divided(piece)
+                divided = tiles_of_program.divided_index(piece)
                 place = program + (0 if tiles_of_program.division.has_chunk() else divided)
                 place = place if len(steps) < k_steps else None
                 found.append(Found(program, piece.tile, steps, place))
@@ -185,7 +185,7 @@ def test_the_plan_has_the_chunks_of_the_module() -> None:
         args = SimpleNamespace(tiles_m=tiles, tiles_n=1, k_steps=k_steps)
         division = dividing(STEMS[0]).on(programs).call("divide", args)
         if tiles % programs:
-            assert plan.chunks(tiles, k_steps, programs) == (division.chunks, division.share)
+            assert plan.chunks(tiles, k_steps, programs) == (division.chunks, division.share_steps)
         else:
             assert plan.chunks(tiles, k_steps, programs) == (1, k_steps)
 
@@ -270,7 +270,7 @@ def plan_of(stem: str) -> WgmmaKernel:
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_workspace_has_a_place_for_each_piece_and_a_counter_for_each_divided_tile(stem: str) -> None:
     module, plan = imported(stem), plan_of(stem)
-    programs, sums = int(module.PROGRAMS.value), int(module.SUMS.value)
+    programs, sums = int(module.MAX_PROGRAMS.value), int(module.SUMS.value)
     assert programs == plan.gpu.sm_count
     for tiles in (1, 72, 131, 132, 263, 264, 265, 1000):
         partials, counters = module.make_workspace(tiles * plan.cta_tile_m, 1, torch.device("meta"))

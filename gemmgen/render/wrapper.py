@@ -67,9 +67,8 @@ class Wrapper:
         names = {"a": "a", "b": "b", "d": "grad"}
         for gradient in self.gradients:
             left, right, made = (".T" * turned for turned in gradient.transposed)
-            factors = [
-                names[factor] + turned for factor, turned in zip(gradient.factors, (left, right), strict=True)
-            ]
+            pairs = zip(gradient.factors, (left, right), strict=True)
+            factors = [names[factor] + turned for factor, turned in pairs]
             (other,) = (factor for factor in gradient.factors if factor != "d")
             yield f"None if {other} is None else of_{gradient.operand}({', '.join(factors)}){made}"
 
@@ -314,9 +313,7 @@ class Wrapper:
             docs.append(f"tensor_scale: one element, torch.float32: {meaning}.")
         own = f"in memory of its own{', or c' * bool(problem.c)}; else a view of padded rows"
         if workspace:
-            docs.append(
-                "workspace: of `make_workspace`, for calls one after the other; each stream's own by default."
-            )
+            docs.append("workspace: from `make_workspace`, for a call at a time; each stream's by default.")
         docs.append(f"out: [M, N], {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
             textwrap.fill(
@@ -372,8 +369,7 @@ class Wrapper:
         options = f"Warps of {'the first partition' if plan.specialized else 'a CTA'}, CTAs per cluster"
         if plan.launch_register_limit:
             options += f", registers for {plan.occupancy} per SM"
-        if plan.dependent:
-            options += ", dependent launch"
+        options += ", dependent launch" * plan.dependent
         lines = textwrap.wrap(f"{options}; Triton warns of unset FP fusion.", width=LINE_LENGTH - len("# "))
         return "\n# ".join(lines)
 
@@ -389,7 +385,7 @@ class Wrapper:
         if plan.cluster_size > 2 and self._lacking:
             resident = f"{resident}, {plan.gpu.clusters_of_four}"
         if self.plan.divides_last_wave:
-            resident = f"{resident}, PROGRAMS.value"
+            resident = f"{resident}, MAX_PROGRAMS.value"
         return f"min(tiles, {resident})"
 
     @property

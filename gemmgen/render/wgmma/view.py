@@ -120,9 +120,13 @@ class HopperView(KernelView):
         if not plan.synchronous:
             yield "STAGES", plan.stages, "tiles of A and of B in flight"
         if plan.divides_last_wave:
-            yield "PROGRAMS", plan.most_programs, "at most: the workspace has places for the sums of so many"
-            yield "LEAST_STEPS", plan.least_steps, "of K that a program's share of divided tiles has"
-            yield "LEAST_SAVED", plan.least_saved_steps, "of them, by programs that share what chunks leave"
+            yield "MAX_PROGRAMS", plan.most_programs, "of the grid: the workspace has places for their sums"
+            yield "MIN_SHARE_STEPS", plan.least_steps, "K steps of a program's share of divided tiles"
+            yield (
+                "MIN_SAVED_STEPS",
+                plan.least_saved_steps,
+                "K steps that sharing the rest of divided tiles must save",
+            )
             yield from self._sum_constants
         if self.divides_k:
             each = "that programs take one by one" if plan.specialized else "each a program's"
