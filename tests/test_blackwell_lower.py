@@ -137,7 +137,7 @@ def test_the_load_warp_waits_announces_and_loads(product: Product, lowered: Lowe
         + (r"\{multicast\}" if operand in plan.multicast else r"%true\w* : ")
         for operand in operands
     ]
-    in_order(body, r"ttng\.wait_barrier", rf"ttng\.barrier_expect %\w+, {plan.awaited_bytes}, ", *loads)
+    in_order(body, r"ttng\.wait_barrier", rf"ttng\.barrier_expect %\w+, {plan.stage.awaited_bytes}, ", *loads)
     assert body.count("ttng.async_tma_copy_global_to_local") == len(operands)
     assert not re.search(r"tc_gen5|ttng\.tmem_|local_to_global", body)
 

@@ -499,8 +499,8 @@ def test_a_ring_holds_a_tile_per_stage(plan: WgmmaKernel) -> None:
     by_operand = dict.fromkeys("abd", 0)
     for buffer in plan.shared_buffers:
         by_operand[buffer.tensor] += buffer.bytes
-    assert by_operand["a"] == plan.stages * plan.a_tile_bytes
-    assert by_operand["b"] == plan.stages * plan.b_tile_bytes
+    assert by_operand["a"] == plan.stages * plan.stage.bytes_of("a")
+    assert by_operand["b"] == plan.stages * plan.stage.bytes_of("b")
     assert by_operand["d"] == plan.consumers * plan.epilogue_buffers * plan.subtile_bytes(BF16)
 
 

@@ -51,7 +51,7 @@ def test_one_consumer_has_the_narrowest_part_for_both(
     # Both consumers together have as many columns as two of equal ones; a CTA loads those of the wider one.
     assert sum(parts) + sum(parts[:-1]) == 2 * columns
     assert tile.cta_widest_n == columns + stagger
-    assert tile.b_tile_bytes == sum(parts) * tile.cta_tile_k
+    assert tile.stage.bytes_of("b") == sum(parts) * tile.cta_tile_k
     assert tile.accumulator_elements == 64 * sum(parts) // 128
     assert tile.subtiles == sum(parts) // parts[-1]
     assert tile.part_rows == (*[128] * (len(parts) - 1), 64)

@@ -16,6 +16,7 @@ from gemmgen.hardware import Architecture, DType, Gpu
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.decisions import LINES, Decisions
 from gemmgen.plan.roles import Argument, Partition, Passed, RegisterPool, captures
+from gemmgen.plan.stage import Stage, boxes, in_words
 from gemmgen.plan.storage import (
     Barrier,
     Extent,
@@ -148,19 +149,23 @@ class Geometry(Decisions, ABC):
         along_m = unit_bases(m_axis, self.cluster_m, rank)
         return along_m + unit_bases(n_axis, self.cluster_n, rank)
 
-    @property
+    @cached_property
     @abstractmethod
-    def multicast(self) -> tuple[str, ...]:
-        """The operands of which CTAs of a program share tiles that one of them loads."""
+    def stage(self) -> Stage:
+        """All that a stage of the ring holds in one CTA."""
 
-    @abstractmethod
-    def loads(self, operand: str) -> int:
-        """Return the TMA loads of an operand for one K step of a CTA."""
+    @property
+    def multicast(self) -> tuple[str, ...]:
+        """The tensors of which CTAs of a program share tiles that one of them loads."""
+        return tuple(payload.tensor for payload in self.stage.multicast)
+
+    def loads(self, tensor: str) -> int:
+        """Return the TMA loads of a tensor for one K step of a CTA."""
+        return self.stage.loads.get(tensor, 0)
 
     def boxes(self, rows: int, row_bytes: int, swizzle_bytes: int) -> int:
         """Return the TMA operations for a tile in shared memory: one moves a swizzle's span, of few rows."""
-        spans = max(1, row_bytes // swizzle_bytes) if swizzle_bytes else 1
-        return spans * -(-rows // self.architecture.tma_rows)
+        return boxes(rows, row_bytes, swizzle_bytes, self.architecture.tma_rows)
 
     # --- storage
 
@@ -189,19 +194,9 @@ class Geometry(Decisions, ABC):
         return self.epilogue_rows * min(self.subtile_n, self.cta_tile_n) * dtype.bytes
 
     @property
-    @abstractmethod
-    def a_tile_bytes(self) -> int:
-        """Bytes of one stage of A in one CTA."""
-
-    @property
-    @abstractmethod
-    def b_tile_bytes(self) -> int:
-        """Bytes of one stage of B in one CTA."""
-
-    @property
     def stage_bytes(self) -> int:
         """Bytes of one stage in one CTA."""
-        return self.a_tile_bytes + self.b_tile_bytes
+        return self.stage.bytes
 
     @property
     def smem_limit_bytes(self) -> int:
@@ -369,10 +364,6 @@ def epilogue_arguments(problem: Matmul) -> tuple[Argument, ...]:
     return (*c, *vectors, *scalar)
 
 
-SHARED = {"a_scale": "A's scales", "b_scale": "B's scales"}
-"""What of an operand is shared, where that is not its tile."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Kernel(Geometry, ABC):
     """A kernel: the decisions for a problem, and all that it is made of, as values."""
@@ -518,8 +509,7 @@ class Kernel(Geometry, ABC):
     @property
     def shared_operands(self) -> str:
         """What CTAs share by multicast: ``A and B``."""
-        *most, last = (SHARED.get(operand, operand.upper()) for operand in self.multicast)
-        return f"{', '.join(most)} and {last}" if most else last
+        return in_words(self.stage.multicast)
 
     @property
     def register_entries(self) -> tuple[Entry, ...]:

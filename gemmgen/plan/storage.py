@@ -56,6 +56,11 @@ def numbered(name: str, number: int | None) -> str:
     return name if number is None else f"{name}_{number}"
 
 
+def numbers(count: int) -> tuple[int | None, ...]:
+    """Return the numbers of several things that are alike; a lone one has none."""
+    return (None,) if count == 1 else tuple(range(count))
+
+
 @dataclass(frozen=True)
 class Extent:
     """One extent of a buffer over all CTAs of a program, and what decides it."""

@@ -183,10 +183,7 @@ def mma_cycles(plan: Tcgen05Kernel) -> float:
 
 def loaded_bytes(plan: Tcgen05Kernel) -> float:
     """Return a CTA's share of the bytes that a K step loads, multicast ones divided by who shares them."""
-    pairs_m = max(1, plan.cluster_m // plan.cta_group)
-    operands = plan.a_loaded_bytes / plan.cluster_n + plan.b_loaded_bytes / pairs_m
-    scales = plan.a_scale_tile_bytes / plan.cluster_n + plan.b_scale_tile_bytes / plan.cluster_m
-    return operands + scales
+    return plan.stage.bytes_per_cta
 
 
 def drain_cycles(plan: Tcgen05Kernel) -> float:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
-from gemmgen.hardware import MMA_KINDS, SCALE_COLUMNS, TCGEN05, DType
+from gemmgen.hardware import MMA_KINDS, SCALE_COLUMNS, SCALE_ROWS, TCGEN05, DType
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry, unit_bases
-from gemmgen.problem import Operand
+from gemmgen.plan.stage import Payload, Stage
+from gemmgen.plan.storage import Extent
+from gemmgen.problem import BlockScale, Operand
 
 CLC_RESPONSES = 2
 """Responses of cluster launch control that are kept: one is read while the next is requested."""
+
+
+LANES_OF_A_SCALE_BLOCK = (Extent(2), Extent(256))
+"""How TMA sees a block of 512 bytes, the scales of 128 rows, 4 each."""
+
+
+def k_extent(cta_tile_k: int, operand: Operand) -> Extent:
+    """Return the extent of an operand's tile along K, as its descriptor counts it."""
+    if operand.dtype.elements_per_byte == 1:
+        return Extent(cta_tile_k, "tile_k")
+    return Extent(cta_tile_k // operand.dtype.elements_per_byte, "packed_tile_k")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +100,6 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
 
     # --- the cluster
 
-    @property
-    def multicast(self) -> tuple[str, ...]:
-        """What one CTA loads for several: A along N, B along M beyond the pair, and scales also within it."""
-        shared = {
-            "a": self.cluster_n > 1,
-            "b": self.cluster_m > 2,
-            "a_scale": self.block_scaled and self.cluster_n > 1,
-            "b_scale": self.block_scaled and self.cluster_m > 1,
-        }
-        return tuple(operand for operand, is_shared in shared.items() if is_shared)
-
     def b_bases(self, n_axis: int, rank: int = 2) -> list[list[int]]:
         """Return the CGA bases of B, of which the CTAs of a pair hold half of the columns each."""
         pair = unit_bases(n_axis, self.cta_group, rank)
@@ -124,16 +128,6 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
         """Elements of a row of B's tile as it is stored: along K, or along N."""
         return self.cta_tile_k if self.problem.b.major == "k" else self.cta_b_columns
 
-    @property
-    def a_tile_bytes(self) -> int:
-        """Bytes of one stage of A in one CTA."""
-        return self.cta_tile_m * self.cta_tile_k * self.problem.a.smem_bits // 8
-
-    @property
-    def b_tile_bytes(self) -> int:
-        """Bytes of one stage of B in one CTA."""
-        return self.cta_b_columns * self.cta_tile_k * self.problem.b.smem_bits // 8
-
     def scale_columns(self, operand: Operand) -> int:
         """Return the scales of one row of an operand in one K step, 0 without any."""
         return self.cta_tile_k // operand.scale.vector if operand.scale else 0
@@ -142,49 +136,73 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
         """Return the groups of scales of one row that lie together."""
         return max(1, self.scale_columns(operand) // SCALE_COLUMNS)
 
-    @property
-    def a_scale_tile_bytes(self) -> int:
-        """Bytes of one stage of A's scales in one CTA."""
-        return self.cta_tile_m * self.scale_columns(self.problem.a)
+    @cached_property
+    def stage(self) -> Stage:
+        """A and B, and their scales where blocks have some.
 
-    @property
-    def b_scale_tile_bytes(self) -> int:
-        """Bytes of one stage of B's scales in one CTA: those of all columns, in both CTAs of a pair."""
-        return self.cta_tile_n * self.scale_columns(self.problem.b)
+        CTAs along M share B beyond the pair, whose CTAs load half of it each; scales of B they share all.
+        """
+        a, b = self.problem.a, self.problem.b
+        pairs_m = max(1, self.cluster_m // self.cta_group)
+        payloads = [
+            self._operand(
+                "a", a, Extent(self.program_tile_m, "tile_m"), self.a_swizzle_bytes, self.cluster_n
+            ),
+            self._operand("b", b, Extent(self.program_tile_n, "tile_n"), self.b_swizzle_bytes, pairs_m),
+        ]
+        if a.scale:
+            payloads.append(self._scales("a_scale", a, a.scale, self.cta_tile_m, self.cluster_n))
+        if b.scale:
+            payloads.append(self._scales("b_scale", b, b.scale, self.cta_tile_n, self.cluster_m))
+        return Stage(tuple(payloads))
 
-    @property
-    def stage_bytes(self) -> int:
-        """Bytes of one stage in one CTA."""
-        return self.a_tile_bytes + self.b_tile_bytes + self.a_scale_tile_bytes + self.b_scale_tile_bytes
+    def _operand(
+        self, tensor: Literal["a", "b"], operand: Operand, outer: Extent, swizzle_bytes: int, sharing: int
+    ) -> Payload:
+        """Return a tile of A or B; `outer` is the extent of its rows or columns over all CTAs."""
+        rows, row = (self.cta_tile_m, self.a_row) if tensor == "a" else (self.cta_b_columns, self.b_row)
+        k, bits = self.cta_tile_k, operand.smem_bits
+        row_bytes, box = row * bits // 8, (outer, k_extent(k, operand))
+        stored_rows = rows * k * bits // 8 // max(1, row_bytes)
+        return Payload(
+            tensor=tensor,
+            kind="matrix",
+            dtype=operand.dtype,
+            axis="m" if tensor == "a" else "n",
+            box=box if operand.major == "k" else box[::-1],
+            elements=rows * k,
+            bits=bits,
+            loads_per_tile=self.boxes(stored_rows, row_bytes, swizzle_bytes),
+            words=f"{rows} x {k} {operand.dtype.name}{' padded' * operand.padded}",
+            swizzle_bytes=swizzle_bytes,
+            sharing=sharing,
+        )
 
-    @property
-    def awaited_bytes(self) -> int:
-        """Bytes that one CTA announces for a stage: those that TMA reads, without what it pads them with."""
-        scales = self.a_scale_tile_bytes + self.b_scale_tile_bytes
-        return self.a_loaded_bytes + self.b_loaded_bytes + scales
-
-    @property
-    def a_loaded_bytes(self) -> int:
-        """Bytes of A that TMA reads for one stage of one CTA."""
-        return self.a_tile_bytes * self.problem.a.dtype.bits // self.problem.a.smem_bits
-
-    @property
-    def b_loaded_bytes(self) -> int:
-        """Bytes of B that TMA reads for one stage of one CTA."""
-        return self.b_tile_bytes * self.problem.b.dtype.bits // self.problem.b.smem_bits
-
-    # --- what is in the code, each loop's body once: the fewest operations that the roles can do with
-
-    def loads(self, operand: str) -> int:
-        """Return the TMA loads of A, B or their scales for one K step of a CTA."""
-        if operand in ("a_scale", "b_scale"):
-            return 1
-        is_a = operand == "a"
-        tile, row = (self.problem.a, self.a_row) if is_a else (self.problem.b, self.b_row)
-        tile_bytes = self.a_tile_bytes if is_a else self.b_tile_bytes
-        row_bytes = row * tile.smem_bits // 8
-        swizzle_bytes = self.a_swizzle_bytes if is_a else self.b_swizzle_bytes
-        return self.boxes(tile_bytes // row_bytes, row_bytes, swizzle_bytes)
+    def _scales(
+        self,
+        tensor: Literal["a_scale", "b_scale"],
+        operand: Operand,
+        scale: BlockScale,
+        rows: int,
+        sharing: int,
+    ) -> Payload:
+        """Return an operand's scales, in blocks of 128 rows of 4, which one load brings."""
+        is_a, columns = tensor == "a_scale", self.scale_columns(operand)
+        program_rows = self.program_tile_m if is_a else self.program_tile_n
+        blocks = Extent(program_rows // SCALE_ROWS, "a_scale_blocks" if is_a else "b_scale_blocks")
+        groups = Extent(self.scale_groups(operand), "scale_blocks_k")
+        return Payload(
+            tensor=tensor,
+            kind="block_scales",
+            dtype=scale.dtype,
+            axis="m" if is_a else "n",
+            box=(Extent(1), blocks, groups, *LANES_OF_A_SCALE_BLOCK),
+            elements=rows * columns,
+            bits=scale.dtype.bits,
+            loads_per_tile=1,
+            words=f"{rows} x {columns}",
+            sharing=sharing,
+        )
 
     def _moves(self, dtype: DType, swizzle_bytes: int) -> int:
         """Return the TMA operations in the code for a sub-tile: each warp of the epilogue issues a share."""
@@ -211,7 +229,7 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
     @property
     def scale_copies(self) -> int:
         """Copies of a K step's scales from shared to tensor memory."""
-        return (self.a_scale_tile_bytes + self.b_scale_tile_bytes) // TCGEN05.copy_bytes
+        return (self.stage.bytes_of("a_scale") + self.stage.bytes_of("b_scale")) // TCGEN05.copy_bytes
 
     # --- roles
 

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal
+from itertools import chain
 
 from gemmgen.hardware import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
 from gemmgen.plan.kernel import Entry, EpilogueStorage, Kernel, epilogue_arguments, epilogue_storage
@@ -19,7 +19,6 @@ from gemmgen.plan.storage import (
     PAIR_SCOPE,
     Barrier,
     Extent,
-    Measure,
     Ring,
     Scope,
     SharedBuffer,
@@ -29,9 +28,6 @@ from gemmgen.plan.storage import (
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES, Tcgen05Geometry
 from gemmgen.problem import Operand
-
-LANES_OF_A_SCALE_BLOCK = (Extent(2), Extent(256))
-"""How TMA sees a block of 512 bytes, the scales of 128 rows, 4 each."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +48,8 @@ class LaunchControl:
 class Tcgen05Resources:
     """The buffers and barriers of one kernel."""
 
-    a: SharedBuffer
-    b: SharedBuffer
-    scales: tuple[SharedBuffer, ...]
-    """Those of A and of B, where blocks have scales."""
+    tiles: tuple[SharedBuffer, ...]
+    """The ring, a buffer for each payload of a stage."""
     epilogue: EpilogueStorage
     accumulator: TensorBuffer
     tmem_scales: tuple[TensorBuffer, ...]
@@ -66,10 +60,29 @@ class Tcgen05Resources:
     launch_control: LaunchControl | None
 
     @property
+    def a(self) -> SharedBuffer:
+        """That of A."""
+        return self.of("a")
+
+    @property
+    def b(self) -> SharedBuffer:
+        """That of B."""
+        return self.of("b")
+
+    @property
+    def scales(self) -> tuple[SharedBuffer, ...]:
+        """Those of the scales of A and of B, where blocks have scales."""
+        return tuple(buffer for buffer in self.tiles if buffer.tensor not in ("a", "b"))
+
+    def of(self, tensor: str) -> SharedBuffer:
+        """Return the buffer of the ring that has a tensor's tiles."""
+        return next(buffer for buffer in self.tiles if buffer.tensor == tensor)
+
+    @property
     def buffers(self) -> tuple[SharedBuffer, ...]:
         """The tiles in the order in which the kernel allocates them."""
         responses = (self.launch_control.responses,) if self.launch_control else ()
-        return (self.a, self.b, *self.scales, *self.epilogue.buffers, *responses)
+        return (*self.tiles, *self.epilogue.buffers, *responses)
 
     @property
     def tensor_buffers(self) -> tuple[TensorBuffer, ...]:
@@ -90,10 +103,9 @@ def resources_of(kernel: Tcgen05Geometry) -> Tcgen05Resources:
     stages = Ring(Extent(kernel.stages, "stages"))
     sums = Ring(Extent(kernel.accumulators, "accumulators"), indexed=kernel.accumulators > 1)
     problem, scope = kernel.problem, PAIR_SCOPE if kernel.paired else CTA_SCOPE
-    both, scales = ", in both CTAs" if kernel.paired else "", ()
+    both = ", in both CTAs" if kernel.paired else ""
     tmem_scales: tuple[TensorBuffer, ...] = ()
     if kernel.block_scaled:
-        scales = (_scales(kernel, "a", stages), _scales(kernel, "b", stages))
         tmem_scales = (
             _tmem_scales(kernel, "a_scale_tmem", problem.a, kernel.cta_tile_m),
             _tmem_scales(kernel, "b_scale_tmem", problem.b, kernel.cta_tile_n),
@@ -105,9 +117,7 @@ def resources_of(kernel: Tcgen05Geometry) -> Tcgen05Resources:
         else "the stage has been read"
     )
     return Tcgen05Resources(
-        a=_operand_buffer(kernel, "a", stages),
-        b=_operand_buffer(kernel, "b", stages),
-        scales=scales,
+        tiles=tuple(chain.from_iterable(each.buffers(stages) for each in kernel.stage.payloads)),
         epilogue=epilogue_storage(kernel, Extent(kernel.program_tile_m, "tile_m")),
         accumulator=TensorBuffer(
             "accumulators" if kernel.accumulators > 1 else "accumulator",
@@ -134,11 +144,11 @@ def partitions_of(
     kernel: Tcgen05Geometry, resources: Tcgen05Resources, arguments: tuple[Argument, ...]
 ) -> tuple[Partition, ...]:
     """Return a partition for each role: the epilogue first, which keeps the kernel's own warps."""
-    loaded = tuple(argument for argument in arguments if argument.name in LOADED)
+    loaded = tuple(argument for argument in arguments if argument.tensor in kernel.stage.tensors)
     own = tuple(argument for argument in arguments if argument not in loaded)
     claims = resources.launch_control.values if resources.launch_control else ()
     handover = (resources.accumulator_empty, resources.accumulator_ready)
-    stages = (resources.a, resources.b, *resources.scales)
+    stages = resources.tiles
     stage_barriers = (resources.load_empty, resources.load_ready)
     # Without launch control the MMA warp counts its tiles; with it, it asks like everyone else.
     counts = () if kernel.launch_control else tile_counts(kernel)
@@ -157,10 +167,6 @@ def partitions_of(
     return tuple(roles)
 
 
-LOADED = ("a", "b", "a_scale", "b_scale")
-"""The arguments of which the load warp brings tiles."""
-
-
 def tile_counts(kernel: Tcgen05Geometry) -> tuple[Count, ...]:
     """Return the numbers of tiles that roles are passed.
 
@@ -172,47 +178,6 @@ def tile_counts(kernel: Tcgen05Geometry) -> tuple[Count, ...]:
 
 
 # --- buffers
-
-
-def k_extent(kernel: Tcgen05Geometry, operand: Operand) -> Extent:
-    """Return the extent of an operand's tile along K, as its descriptor counts it."""
-    if operand.dtype.elements_per_byte == 1:
-        return Extent(kernel.cta_tile_k, "tile_k")
-    return Extent(kernel.cta_tile_k // operand.dtype.elements_per_byte, "packed_tile_k")
-
-
-def _operand_buffer(kernel: Tcgen05Geometry, name: Literal["a", "b"], stages: Ring) -> SharedBuffer:
-    """Return the ring of an operand's tiles."""
-    if name == "a":
-        operand, outer, rows = kernel.problem.a, Extent(kernel.program_tile_m, "tile_m"), kernel.cta_tile_m
-        size, swizzle_bytes = kernel.a_tile_bytes, kernel.a_swizzle_bytes
-    else:
-        operand, outer = kernel.problem.b, Extent(kernel.program_tile_n, "tile_n")
-        rows, size, swizzle_bytes = kernel.cta_b_columns, kernel.b_tile_bytes, kernel.b_swizzle_bytes
-    k = k_extent(kernel, operand)
-    dtype = f"{operand.dtype.name}{' padded' * operand.padded}"
-    contents = f"{kernel.stages} x {rows} x {kernel.cta_tile_k} {dtype}{_swizzled(swizzle_bytes)}"
-    shape = (outer, k) if operand.major == "k" else (k, outer)
-    return SharedBuffer(f"{name}_smem", name, shape, kernel.stages * size, contents, stages, swizzle_bytes)
-
-
-def _scales(kernel: Tcgen05Geometry, name: Literal["a", "b"], stages: Ring) -> SharedBuffer:
-    """Return the ring of an operand's scales, in blocks of 128 rows of 4."""
-    operand, size = kernel.problem.a, kernel.a_scale_tile_bytes
-    rows, program_rows = kernel.cta_tile_m, kernel.program_tile_m
-    measure: Measure = "a_scale_blocks"
-    if name == "b":
-        operand, size = kernel.problem.b, kernel.b_scale_tile_bytes
-        rows, program_rows, measure = kernel.cta_tile_n, kernel.program_tile_n, "b_scale_blocks"
-    blocks = Extent(program_rows // SCALE_ROWS, measure)
-    blocks_k = Extent(kernel.scale_groups(operand), "scale_blocks_k")
-    shape = (Extent(1), blocks, blocks_k, *LANES_OF_A_SCALE_BLOCK)
-    contents = f"{kernel.stages} x {rows} x {kernel.scale_columns(operand)}"
-    return SharedBuffer(f"{name}_scale_smem", f"{name}_scale", shape, kernel.stages * size, contents, stages)
-
-
-def _swizzled(swizzle_bytes: int) -> str:
-    return f", swizzle {swizzle_bytes}" if swizzle_bytes else ""
 
 
 def _tmem_scales(kernel: Tcgen05Geometry, name: str, operand: Operand, rows: int) -> TensorBuffer:
@@ -301,14 +266,13 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
         C, and for all vectors, an announcement, the loads and a wait. Launch control: a wait for every role,
         its arrival, and the scheduler's wait, announcement and request.
         """
-        operands = ("a", "b", *(("a_scale", "b_scale") if self.block_scaled else ()))
         asked = int(self.launch_control)
         readers = asked * len(self.partitions)
         return {
             "tcgen05.mma": self.mmas_per_step,
             "tcgen05.cp": self.scale_copies,
             "tcgen05.commit": 2,
-            "TMA load": sum(map(self.loads, operands)) + self.epilogue_loads,
+            "TMA load": sum(map(self.loads, self.stage.tensors)) + self.epilogue_loads,
             "TMA store": self.stores,
             "mbarrier wait": 4 + self.awaited_loads + readers + asked,
             "mbarrier arrive": 1 + readers,
@@ -342,12 +306,8 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
     def arguments(self) -> tuple[Argument, ...]:
         """The tensors that the kernel is launched with, in order."""
         problem = self.problem
-        a, b = problem.a, problem.b
-        a_scale = (Argument("a_scale", "block_scales", a.scale.dtype, "m"),) if a.scale else ()
-        b_scale = (Argument("b_scale", "block_scales", b.scale.dtype, "n"),) if b.scale else ()
-        operands = (Argument("a", "matrix", a.dtype), Argument("b", "matrix", b.dtype))
         d = Argument("d", "matrix", problem.d)
-        return (*operands, *a_scale, *b_scale, *epilogue_arguments(problem), d)
+        return (*self.stage.arguments, *epilogue_arguments(problem), d)
 
     # --- what a ledger says of it
 
@@ -355,15 +315,12 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
     def summary(self) -> tuple[Entry, ...]:
         """The decisions with what they mean in this kernel."""
         _, n, k = self.mma_shape
-        bytes_per_stage = f"{self.a_tile_bytes:,} of A + {self.b_tile_bytes:,} of B bytes per stage"
-        if self.block_scaled:
-            bytes_per_stage += f" + {self.a_scale_tile_bytes:,} + {self.b_scale_tile_bytes:,} of scales"
         pair = "of two CTAs" if self.paired else "of one CTA"
         instruction = f"{self.mma_kind}, n {n}, k {k}, {pair}, per K step"
         return (
             Entry("CTA tile m", self.cta_tile_m, "rows", "each a lane of tensor memory"),
             Entry("CTA tile n", self.cta_tile_n, "columns", f"stored as {self.subtiles} x {self.subtile_n}"),
-            Entry("CTA tile k", self.cta_tile_k, "elements", bytes_per_stage),
+            Entry("CTA tile k", self.cta_tile_k, "elements", self.stage.words),
             self.cluster_entry,
             Entry("stages", self.stages, "tiles", f"{self.stages * self.cta_tile_k} of K in flight"),
             Entry("accumulators", self.accumulators, "tiles", "of sums in tensor memory"),

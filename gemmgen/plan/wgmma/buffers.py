@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import cast
 
 from gemmgen.plan.kernel import (
     EpilogueStorage,
     epilogue_storage,
 )
 from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition
-from gemmgen.plan.storage import Barrier, Extent, Measure, Ring, Scope, SharedBuffer, numbered
+from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
-from gemmgen.problem import Operand
 
 PRODUCER_WARPS = 1
 """Warps that load: one thread issues all loads."""
@@ -28,7 +26,8 @@ class ConsumerResources:
 
     number: int | None
     """None of a lone one."""
-    a: SharedBuffer
+    tiles: tuple[SharedBuffer, ...]
+    """What it reads of a stage: where consumers divide a tile's rows, its own share, and what all read."""
     epilogue: EpilogueStorage | None
     """None where it leaves its sums to another kernel."""
 
@@ -37,15 +36,27 @@ class ConsumerResources:
 class WgmmaResources:
     """The buffers, barriers and partitions of one kernel."""
 
-    a: tuple[SharedBuffer, ...]
-    """One for each share of the tile's rows."""
-    b: tuple[SharedBuffer, ...]
-    """One for each part of its columns."""
+    tiles: tuple[SharedBuffer, ...]
+    """The ring, a buffer for each payload of a stage."""
     load_ready: Barrier
     load_empty: tuple[Barrier, ...]
     """On which consumers release a stage: that of their CTA's producer, then those of CTAs that multicast."""
     mma_turn: Barrier | None
     consumers: tuple[ConsumerResources, ...]
+
+    @property
+    def a(self) -> tuple[SharedBuffer, ...]:
+        """Those of A, one for each share of the tile's rows."""
+        return self.of("a")
+
+    @property
+    def b(self) -> tuple[SharedBuffer, ...]:
+        """Those of B, one for each part of its columns."""
+        return self.of("b")
+
+    def of(self, tensor: str) -> tuple[SharedBuffer, ...]:
+        """Return the buffers of the ring that have tiles of a tensor."""
+        return tuple(buffer for buffer in self.tiles if buffer.tensor == tensor)
 
     @property
     def epilogues(self) -> tuple[EpilogueStorage, ...]:
@@ -57,7 +68,7 @@ class WgmmaResources:
         """The tiles in the order in which the kernel allocates them."""
         epilogues = self.epilogues
         # That of each consumer, buffer by buffer: all C, then the vectors one after the other, then all D.
-        return (*self.a, *self.b, *chain.from_iterable(zip(*(own.buffers for own in epilogues), strict=True)))
+        return (*self.tiles, *chain.from_iterable(zip(*(own.buffers for own in epilogues), strict=True)))
 
     @property
     def barriers(self) -> tuple[Barrier, ...]:
@@ -71,17 +82,13 @@ class WgmmaResources:
 def resources_of(kernel: WgmmaGeometry) -> WgmmaResources:
     """Return the buffers and barriers of a kernel."""
     stages = _stages(kernel)
-    a = tuple(_a_buffer(kernel, stages, number) for number in _numbers(kernel.row_shares))
+    tiles = [payload.buffers(stages) for payload in kernel.stage.payloads]
     return WgmmaResources(
-        a=a,
-        b=tuple(_b_buffer(kernel, stages, number) for number in _numbers(len(kernel.column_parts))),
+        tiles=tuple(chain.from_iterable(tiles)),
         load_ready=_load_ready(kernel, stages),
         load_empty=tuple(_load_empty(kernel, stages)) if kernel.specialized else (),
         mma_turn=_mma_turn(kernel) if kernel.ping_pong else None,
-        # Consumers that divide a tile's rows have a share each, others all of them.
-        consumers=tuple(
-            _consumer(kernel, a[(number or 0) % len(a)], number) for number in _numbers(kernel.consumers)
-        ),
+        consumers=tuple(_consumer(kernel, tiles, number) for number in numbers(kernel.consumers)),
     )
 
 
@@ -89,7 +96,7 @@ def partitions_of(
     kernel: WgmmaGeometry, resources: WgmmaResources, arguments: tuple[Argument, ...]
 ) -> tuple[Partition, ...]:
     """Return all roles; the first is the default partition, the others are workers."""
-    loaded = tuple(argument for argument in arguments if argument.tensor in ("a", "b"))
+    loaded = tuple(argument for argument in arguments if argument.tensor in kernel.stage.tensors)
     stored = tuple(argument for argument in arguments if argument.name == "d")
     sources = tuple(argument for argument in arguments if argument not in (*loaded, *stored))
     turn = (resources.mma_turn,) if resources.mma_turn else ()
@@ -101,8 +108,7 @@ def partitions_of(
             registers=kernel.consumer_registers,
             passes=(
                 *stored,
-                consumer.a,
-                *resources.b,
+                *consumer.tiles,
                 *((consumer.epilogue.d,) if consumer.epilogue else ()),
                 resources.load_ready,
                 *resources.load_empty,
@@ -120,19 +126,13 @@ def partitions_of(
         registers=kernel.producer_registers,
         passes=(
             *loaded,
-            *resources.a,
-            *resources.b,
+            *resources.tiles,
             resources.load_ready,
             *resources.load_empty,
             *COUNTS,
         ),
     )
     return (*consumers, producer)
-
-
-def _numbers(count: int) -> tuple[int | None, ...]:
-    """Return the numbers of several things; a lone one has none."""
-    return (None,) if count == 1 else tuple(range(count))
 
 
 # --- rings
@@ -150,60 +150,20 @@ def _rows(kernel: WgmmaGeometry) -> Extent:
     return Extent(kernel.consumer_tile_m, "consumer_tile_m" if kernel.row_shares > 1 else "tile_m")
 
 
-def _a_buffer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> SharedBuffer:
-    """Return the ring of one consumer's tiles of A."""
-    name, rows = numbered("a_smem", number), (_rows(kernel), kernel.cta_consumer_tile_m)
-    return _operand_buffer(kernel, kernel.problem.a, (name, "a"), rows, kernel.a_swizzle_bytes, stages)
-
-
-def _b_buffer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> SharedBuffer:
-    """Return the ring of a part of B's tiles."""
-    columns, measure = kernel.column_parts[number or 0], "tile_n"
-    if number is not None:
-        measure = cast("Measure", f"part_n_{number}")
-    names = (numbered("b_smem", number), "b")
-    part = (Extent(columns * kernel.cluster_n, measure), columns)
-    swizzle_bytes = kernel.b_swizzle_of(columns)
-    return replace(
-        _operand_buffer(kernel, kernel.problem.b, names, part, swizzle_bytes, stages), part=number or None
-    )
-
-
-def _operand_buffer(
-    kernel: WgmmaGeometry,
-    operand: Operand,
-    names: tuple[str, str],
-    rows: tuple[Extent, int],
-    swizzle_bytes: int,
-    stages: Ring,
-) -> SharedBuffer:
-    """Return the ring of an operand's tiles: `names` are the buffer's and its argument's.
-
-    `rows` are the rows of A or columns of B in it, over all CTAs and in one.
-    """
-    (name, argument), (outer, each) = names, rows
-    k = Extent(kernel.cta_tile_k, "tile_k")
-    return SharedBuffer(
-        name,
-        argument,
-        (outer, k) if operand.major == "k" else (k, outer),
-        kernel.stages * each * kernel.cta_tile_k * operand.dtype.bytes,
-        f"{kernel.stages} x {each} x {kernel.cta_tile_k} {operand.dtype.name}, swizzle {swizzle_bytes}",
-        stages,
-        swizzle_bytes,
-    )
-
-
-def _consumer(kernel: WgmmaGeometry, a: SharedBuffer, number: int | None) -> ConsumerResources:
+def _consumer(
+    kernel: WgmmaGeometry, ring: Sequence[tuple[SharedBuffer, ...]], number: int | None
+) -> ConsumerResources:
+    """Return what one consumer has: of each payload's buffers in the ring, its own or the one for all."""
+    tiles = tuple(buffers[(number or 0) % len(buffers)] for buffers in ring)
     if kernel.reduces_apart:
-        return ConsumerResources(number, a, None)
+        return ConsumerResources(number, tiles, None)
     columns = None
     if kernel.composed:
         elements = kernel.vector_columns
         columns = (Extent(elements * kernel.cluster_n, "vector_n"), elements)
     return ConsumerResources(
         number=number,
-        a=a,
+        tiles=tiles,
         epilogue=epilogue_storage(kernel, _rows(kernel), columns, number),
     )
 
@@ -225,20 +185,21 @@ def _load_empty(kernel: WgmmaGeometry, stages: Ring) -> Iterator[Barrier]:
     counts = "consumers" if readers > 1 else None
     meaning = "consumers to their CTA's producer: the stage has been read"
     yield Barrier("load_empty", stages, meaning, readers, counts)
-    for operand in kernel.multicast:
-        sharing, groups = (kernel.cluster_n, kernel.cluster_m)
-        bases = kernel.bases(0, None, rank=1)
-        if operand == "b":
-            sharing, groups = groups, sharing
-            bases = kernel.bases(None, 0, rank=1)
+    for payload in kernel.stage.multicast:
+        bases = kernel.bases(*((0, None) if payload.axis == "m" else (None, 0)), rank=1)
         yield Barrier(
-            f"{operand}_multicast_empty",
+            f"{payload.tensor}_multicast_empty",
             stages,
-            f"consumers of the CTAs that share a tile of {operand.upper()} to their lead CTA's producer: all "
+            f"consumers of the CTAs that share a tile of {payload.name} to their lead CTA's producer: all "
             "have read the stage",
             readers,
             counts,
-            Scope(sharing, groups=groups, bases=tuple(map(tuple, bases)), shared="a tile"),
+            Scope(
+                payload.sharing,
+                groups=kernel.cluster_size // payload.sharing,
+                bases=tuple(map(tuple, bases)),
+                shared="a tile",
+            ),
         )
 
 

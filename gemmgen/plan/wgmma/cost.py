@@ -276,7 +276,7 @@ def _reads_of_a(plan: WgmmaKernel) -> int:
 
 def loaded_bytes(plan: WgmmaKernel) -> float:
     """Return a CTA's share of the bytes that a K step loads, multicast ones divided by who shares them."""
-    return plan.a_tile_bytes / plan.cluster_n + plan.b_tile_bytes / plan.cluster_m
+    return plan.stage.bytes_per_cta
 
 
 def row_share(plan: WgmmaKernel) -> float:
@@ -517,8 +517,7 @@ def _sent_bytes(plan: WgmmaKernel) -> float:
 
 def _bytes_of_neighbours(plan: WgmmaKernel) -> int:
     """Return the bytes of a K step of two CTAs side by side: what one load brings to both counts once."""
-    shared = plan.b_tile_bytes if plan.cluster_m > 1 else plan.a_tile_bytes if plan.cluster_n > 1 else 0
-    return 2 * plan.stage_bytes - shared
+    return 2 * plan.stage_bytes - plan.stage.bytes_shared_along("m" if plan.cluster_m > 1 else "n")
 
 
 def _splits_ns(plan: WgmmaKernel) -> tuple[float, float]:

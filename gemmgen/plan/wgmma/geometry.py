@@ -9,7 +9,9 @@ from typing import Literal
 from gemmgen.hardware import WGMMA
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry
+from gemmgen.plan.stage import Stage
 from gemmgen.plan.timing import chunks
+from gemmgen.plan.wgmma.payloads import stage_of
 from gemmgen.spec.model import (
     EarlyOperand,
     LastWave,
@@ -334,12 +336,6 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """Whether the operands are 8-bit floats."""
         return self.problem.a.dtype.fp8
 
-    @property
-    def multicast(self) -> tuple[str, ...]:
-        """The operands that CTAs of a program share: B those along M, A those along N."""
-        shared = {"a": self.cluster_n > 1, "b": self.cluster_m > 1}
-        return tuple(operand for operand, is_shared in shared.items() if is_shared)
-
     # --- storage
 
     @property
@@ -363,39 +359,20 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         widest = self.widest_swizzle(self.b_row_of(columns), self.problem.b.dtype.bits)
         return min(self.b_swizzle_bytes, widest)
 
-    @property
-    def a_tile_bytes(self) -> int:
-        """Bytes of one stage of A in one CTA, all consumers."""
-        return self.cta_tile_m * self.cta_tile_k * self.problem.a.dtype.bytes
-
-    @property
-    def b_tile_bytes(self) -> int:
-        """Bytes of one stage of B in one CTA."""
-        return self.cta_widest_n * self.cta_tile_k * self.problem.b.dtype.bytes
-
-    def loads(self, operand: str) -> int:
-        """Return the TMA loads of A or B for one K step of a CTA: one moves a swizzle's span, of few rows."""
-        return self.loads_of_a if operand == "a" else self.loads_of_b
-
     @cached_property
-    def loads_of_a(self) -> int:
-        """Those of A.
-
-        A tile that no rule has seen yet may have fewer rows than consumers, and then no bytes in a row.
-        """
-        row_bytes = self.a_row * self.problem.a.dtype.bytes
-        rows = self.a_tile_bytes // self.row_shares // max(1, row_bytes)
-        return self.row_shares * self.boxes(rows, row_bytes, self.a_swizzle_bytes)
-
-    @cached_property
-    def loads_of_b(self) -> int:
-        """Those of B, whose elements are of the same size."""
-        loads, element_bytes = 0, self.problem.a.dtype.bytes
-        for columns in self.column_parts:
-            row_bytes = self.b_row_of(columns) * element_bytes
-            rows = columns * self.cta_tile_k * element_bytes // max(1, row_bytes)
-            loads += self.boxes(rows, row_bytes, self.b_swizzle_of(columns))
-        return loads
+    def stage(self) -> Stage:
+        """A's tiles of each consumer's rows, then B's of each part of the columns."""
+        a, b, parts = self.problem.a, self.problem.b, self.column_parts
+        of_b = tuple(map(self.b_swizzle_of, parts)) if len(parts) > 1 else (self.b_swizzle_bytes,)
+        return stage_of(
+            (a.dtype.name, b.dtype.name),
+            (a.major, b.major),
+            (self.a_swizzle_bytes, of_b),
+            (self.cta_tile_m, parts, self.cta_tile_k),
+            self.row_shares,
+            (self.cluster_m, self.cluster_n),
+            self.architecture.tma_rows,
+        )
 
     @property
     def epilogue_rows(self) -> int:

@@ -147,19 +147,17 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     def arguments(self) -> tuple[Argument, ...]:
         """The tensors that the module's kernels are launched with, in order."""
         problem = self.problem
-        a = Argument("a", "matrix", problem.a.dtype)
-        b = tuple(Argument("b", "matrix", problem.b.dtype, part=buffer.part) for buffer in self.resources.b)
         d = Argument("d", "matrix", problem.d)
         partials = (Argument("partials", "workspace", problem.accumulator),) * self.shares_tiles
         counters = (Argument("counters", "workspace", DTYPES["int32"]),) * self.counts_parts
-        return (a, *b, *epilogue_arguments(problem), d, *partials, *counters)
+        return (*self.stage.arguments, *epilogue_arguments(problem), d, *partials, *counters)
 
     @cached_property
     def kernel_arguments(self) -> tuple[Argument, ...]:
         """Those of the kernel that multiplies: all, or A, B and the sums that it leaves to another one."""
         if not self.reduces_apart:
             return self.arguments
-        return tuple(each for each in self.arguments if each.tensor in ("a", "b", "partials"))
+        return tuple(each for each in self.arguments if each.tensor in (*self.stage.tensors, "partials"))
 
     # --- the kernel that adds up the sums of parts of K
 
@@ -215,7 +213,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def summary(self) -> tuple[Entry, ...]:
         """The decisions with what they mean in this kernel."""
-        bytes_per_stage = f"{self.a_tile_bytes:,} of A + {self.b_tile_bytes:,} of B bytes per stage"
         shares = f"{self.row_shares} x {self.cta_consumer_tile_m} by consumer"
         if self.row_shares == 1:
             shares = "all of them of each consumer" if self.consumers > 1 else "all of one consumer"
@@ -227,7 +224,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
                 "columns",
                 f"{self._parts}stored as {self.subtiles} x {self.subtile_n}",
             ),
-            Entry("CTA tile k", self.cta_tile_k, "elements", bytes_per_stage),
+            Entry("CTA tile k", self.cta_tile_k, "elements", self.stage.words),
             self.cluster_entry,
             Entry("occupancy", self.occupancy, "CTAs", f"per SM, whose shared memory holds {self._fitting}"),
             Entry("stages", self.stages, "tiles", f"{self.stages * self.cta_tile_k} of K in flight"),
@@ -317,7 +314,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """What a producer requests before it waits for the kernel ahead."""
         if not (self.read_early and self.specialized):
             return ()
-        tile_bytes = self.a_tile_bytes if self.read_early == "a" else self.b_tile_bytes
+        tile_bytes = self.stage.bytes_of(self.read_early)
         early = f"of {self.read_early.upper()}, {self.stages * tile_bytes:,} bytes in each CTA"
         return (Entry("early", self.stages, "tiles", f"{early}, before the kernel ahead has ended"),)
 
