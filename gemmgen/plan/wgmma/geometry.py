@@ -11,6 +11,7 @@ from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry
 from gemmgen.plan.stage import Stage
 from gemmgen.plan.timing import chunks
+from gemmgen.plan.wgmma.mma import Mma, mma_of
 from gemmgen.plan.wgmma.payloads import stage_of
 from gemmgen.spec.model import (
     EarlyOperand,
@@ -225,14 +226,14 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.cta_consumer_tile_m * self.cluster_m
 
     @property
-    def swap_ab(self) -> bool:
-        """Whether the instruction multiplies B by A: its rows are then D's columns, its sums D transposed."""
-        return self.mma_rows == "n"
+    def mma(self) -> Mma:
+        """Which operand is on each side of the instruction, and where it is read."""
+        return mma_of(self.mma_rows, self.a_source)
 
     @property
-    def mma_columns(self) -> MmaRows:
-        """The dimension of D along the instruction's columns."""
-        return "m" if self.swap_ab else "n"
+    def swap_ab(self) -> bool:
+        """Whether the instruction multiplies B by A: its rows are then D's columns, its sums D transposed."""
+        return self.mma.swap_ab
 
     @property
     def column_parts(self) -> tuple[int, ...]:
@@ -284,18 +285,18 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def mma_parts(self) -> tuple[int, ...]:
         """Elements of a consumer's tile in one CTA along the instruction's columns, part by part."""
-        return (self.cta_consumer_tile_m,) if self.swap_ab else self.column_parts
+        _, parts = self.mma.across((self.cta_consumer_tile_m,), self.column_parts)
+        return parts
 
     @property
     def warps_across(self) -> tuple[int, int]:
         """Warps of one consumer along the rows and along the columns of the instruction."""
-        return (self.warps_n, self.warps_m) if self.swap_ab else (self.warps_m, self.warps_n)
+        return self.mma.across(self.warps_m, self.warps_n)
 
     @property
     def consumer_extents(self) -> tuple[int, int]:
         """Elements of a consumer's tile in one CTA along the instruction's rows and columns."""
-        m, n = self.cta_consumer_tile_m, self.cta_tile_n
-        return (n, m) if self.swap_ab else (m, n)
+        return self.mma.across(self.cta_consumer_tile_m, self.cta_tile_n)
 
     @property
     def mma_shape(self) -> tuple[int, int, int]:

@@ -128,7 +128,7 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         fitting = sums_around(fitting, narrowest)[0] if plan.composed else power_of_two_below(fitting)
         if plan.stagger_n:
             fitting = _widest_staggered(plan, fitting, most) or fitting
-        field, largest = f"tile.{plan.mma_columns}", fitting
+        field, largest = f"tile.{plan.mma.right.axis}", fitting
     else:
         field, largest = f"tile.{plan.mma_rows}", _halved(plan, plan.mma_rows, plan.mma_shape[0], most)
         largest = largest or power_of_two_below(max(1, rows * room // accumulator))
@@ -429,9 +429,8 @@ def _likely_relief(plan: WgmmaKernel) -> tuple[str, str, Fix]:
     if plan.problem.transforms and plan.subtile_n > WGMMA.n_min and plan.cluster_n == plan.warps_n == 1:
         return "epilogue.subtile_n", f"sub-tiles of {plan.subtile_n} columns", at_most(plan.subtile_n // 2)
     narrower = at_most(power_of_two_below(max(1, plan.mma_parts[0] - 1)))
-    if plan.mma_columns == "n":
-        return "tile.n", f"a tile of {plan.cta_tile_n} columns", narrower
-    return "tile.m", f"a tile of {plan.cta_tile_m} rows", narrower
+    _, columns = mma_tile(plan)
+    return f"tile.{plan.mma.right.axis}", f"a tile of {columns} {plan.mma.right.lines}", narrower
 
 
 RESOURCE_RULES: tuple[Rule[WgmmaKernel], ...] = (

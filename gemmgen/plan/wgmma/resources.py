@@ -64,11 +64,9 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def mma_types(self) -> tuple[str, ...]:
-        """Those of the accumulator and of the instruction's operands, A and B or B and A."""
-        operands = (self.problem.a.dtype, self.problem.b.dtype)
-        return tuple(
-            dtype.ptx for dtype in (self.problem.accumulator, *(operands[::-1] if self.swap_ab else operands))
-        )
+        """Those of the accumulator and of the instruction's operands, left and right."""
+        left, right = self.mma.across(self.problem.a.dtype, self.problem.b.dtype)
+        return (self.problem.accumulator.ptx, left.ptx, right.ptx)
 
     @property
     def sum_order(self) -> SumOrder:

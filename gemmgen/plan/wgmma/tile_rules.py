@@ -389,7 +389,7 @@ def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
     most = 1 if down == 2 * warpgroup else 2
     if along > most:
         yield Finding(
-            f"warps.{plan.mma_columns}",
+            f"warps.{plan.mma.right.axis}",
             f"{plan.warps_m:,} x {plan.warps_n:,} warps",
             f"a consumer has {warpgroup} or {2 * warpgroup}, and at least {warpgroup} of them along "
             f"{rows.upper()}",
@@ -402,7 +402,7 @@ def exchanged_operands(plan: WgmmaKernel) -> Iterator[Finding]:
     """Operands are exchanged in shared memory, for consumers that do not divide a tile's rows."""
     if not plan.swap_ab:
         return
-    if plan.a_source == "registers":
+    if plan.mma.right.source == "registers":
         yield Finding(
             "operands.a.source",
             "A from registers with N along the instruction's rows",
@@ -484,14 +484,12 @@ def least_columns(plan: WgmmaKernel) -> int:
 
 def mma_tile(plan: WgmmaKernel) -> tuple[int, int]:
     """Return the extents of a CTA's tile along the rows and along the columns of the instruction."""
-    m, n = plan.cta_tile_m, plan.cta_tile_n
-    return (n, m) if plan.swap_ab else (m, n)
+    return plan.mma.across(plan.cta_tile_m, plan.cta_tile_n)
 
 
 def least_tile(plan: WgmmaKernel) -> tuple[int, int]:
     """Return the fewest rows and columns of a tile of D that its warps can share."""
-    rows, columns = least_rows(plan), least_columns(plan)
-    return (columns, rows) if plan.swap_ab else (rows, columns)
+    return plan.mma.of_d(least_rows(plan), least_columns(plan))
 
 
 @rule("tile-power-of-two", consults=CONSUMERS)
@@ -500,10 +498,10 @@ def tile_power_of_two(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Findi
     rows, columns = least_tile(plan)
     thirds = plan.row_shares == 3
     if consulted.broken(*CONSUMERS):
-        rows, columns = (WGMMA.n_min, WGMMA.m) if plan.swap_ab else (WGMMA.m, WGMMA.n_min)
+        rows, columns = plan.mma.of_d(WGMMA.m, WGMMA.n_min)
         thirds = False
     widest = plan.column_parts[-1] if adds_up(plan) else WGMMA.n_max
-    most = (WGMMA.n_max, MAX_TILE_M) if plan.swap_ab else (MAX_TILE_M, WGMMA.n_max)
+    most = plan.mma.of_d(MAX_TILE_M, WGMMA.n_max)
     if thirds and not (plan.cta_tile_m % 3 == 0 and is_power_of_two(plan.cta_tile_m // 3)):
         below = 3 * power_of_two_below(max(1, plan.cta_tile_m // 3))
         yield Finding(
@@ -713,7 +711,7 @@ def consumer_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
             share = f"give {plan.row_shares} consumers {plan.cta_consumer_tile_m} each"
         yield Finding(
             f"tile.{plan.mma_rows}",
-            f"{extent} {'columns' if plan.swap_ab else 'rows'} {share}",
+            f"{extent} {plan.mma.left.lines} {share}",
             f"the {warps} warps of a consumer take {rows}, {WGMMA.rows_per_warp} each",
             at_least(least_rows(plan)),
         )
@@ -726,7 +724,7 @@ def tile_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     if rows > MAX_TILE_M and not consulted.broken(odd_side(plan.mma_rows)):
         yield Finding(
             f"tile.{plan.mma_rows}",
-            f"a tile of {rows:,} {'columns' if plan.swap_ab else 'rows'}",
+            f"a tile of {rows:,} {plan.mma.left.lines}",
             f"beyond {MAX_TILE_M:,} the TMA loads of a K step take more registers than a producer may have",
             at_most(MAX_TILE_M),
         )
@@ -735,15 +733,15 @@ def tile_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
 @rule("mma-n", after=[warp_layout], consults=ODD_SIDES)
 def mma_n(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """The tile is as wide as an instruction, and the instruction one that Gluon has."""
-    if consulted.broken(odd_side(plan.mma_columns)):
+    if consulted.broken(odd_side(plan.mma.right.axis)):
         return
-    columns, warps, axis = plan.mma_parts[0], plan.warps_across[1], plan.mma_columns.upper()
+    columns, warps, axis = plan.mma_parts[0], plan.warps_across[1], plan.mma.right.axis.upper()
     share = columns // warps
     narrowest = least_columns(plan)
     if columns < narrowest:
         yield Finding(
-            f"tile.{plan.mma_columns}",
-            f"a tile of {columns} {'rows' if plan.swap_ab else 'columns'}",
+            f"tile.{plan.mma.right.axis}",
+            f"a tile of {columns} {plan.mma.right.lines}",
             f"the narrowest wgmma has n = {WGMMA.n_min}"
             + (f", for each of {warps} warps along {axis}" if warps > 1 else ""),
             at_least(narrowest),

@@ -1,0 +1,61 @@
+"""The sides of a Hopper kernel's matrix instruction: which operand of D each of them multiplies.
+
+``swap_ab`` is decided here alone: what lies along the rows and along the columns of the instruction follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Literal, TypeVar
+
+from gemmgen.spec.model import MmaRows, Source
+
+T = TypeVar("T")
+
+LINES: dict[MmaRows, str] = {"m": "rows", "n": "columns"}
+"""The lines of D that are counted along a dimension."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One operand of the instruction."""
+
+    tensor: Literal["a", "b"]
+    axis: MmaRows
+    """The dimension of D along it."""
+    source: Source
+    """Where the instruction reads it; wgmma reads only its left side from registers."""
+
+    @property
+    def lines(self) -> str:
+        """The lines of D along it: ``rows`` or ``columns``."""
+        return LINES[self.axis]
+
+
+@dataclass(frozen=True)
+class Mma:
+    """What the instruction multiplies: left along its rows, right along its columns."""
+
+    left: Side
+    right: Side
+
+    @cached_property
+    def swap_ab(self) -> bool:
+        """Whether it multiplies B by A, so that its sums are D transposed."""
+        return self.left.tensor == "b"
+
+    def across(self, of_m: T, of_n: T) -> tuple[T, T]:
+        """Return what lies along the instruction's rows and columns, of what lies along D's M and N."""
+        return (of_n, of_m) if self.swap_ab else (of_m, of_n)
+
+    def of_d(self, of_rows: T, of_columns: T) -> tuple[T, T]:
+        """Return what lies along D's M and N, of what lies along the instruction's rows and columns."""
+        return (of_columns, of_rows) if self.swap_ab else (of_rows, of_columns)
+
+
+@cache
+def mma_of(rows: MmaRows, a_source: Source) -> Mma:
+    """Return the sides of an instruction with dimension `rows` of D along its rows."""
+    a, b = Side("a", "m", a_source), Side("b", "n", "shared")
+    return Mma(b, a) if rows == "n" else Mma(a, b)
