@@ -178,8 +178,8 @@ def divide(args):
     # The other programs share the rest, in pieces of several tiles. Where the rest of a tile is shorter than
     # half a share, or sharing it saves few steps, longer chunks leave no rest, and these programs are idle.
     longer = gl.cdiv(args.k_steps, chunks)
-    rest, saved = args.k_steps - chunks * share, longer - share
-    leaves_no_rest = (2 * rest < share) | (saved < MIN_SAVED_STEPS)
+    rest = args.k_steps - chunks * share
+    leaves_no_rest = (2 * rest < share) | (longer - share < MIN_SAVED_STEPS)
     share = gl.where(leaves_no_rest, longer, share)
     chunks = gl.where(leaves_no_rest, gl.cdiv(args.k_steps, longer), chunks)
     return Division(args, tiles // programs, divided, chunks, share)

@@ -123,7 +123,7 @@ FAULTS = {
     "a flipped phase": (
         ("load_ready.index(ring.stage), ring.phase", "load_ready.index(ring.stage), ring.phase ^ 1"),
         r"h100_bf16\.py:(\d+): error\[uninitialised-read\] (a_smem_0|a_smem_1|b_smem): .+",
-        "warpgroup_mma(a_smem, ",
+        "warpgroup_mma(a_tile, ",
     ),
     "a release that is missing": (
         (RELEASE, ""),

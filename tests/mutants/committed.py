@@ -593,6 +593,8 @@ AND_B_1 = "\n        + args.b_desc[1].nbytes_per_cta,"
 ISSUE = "sums = warpgroup_mma("
 seven = of("h100_bf16_composed_two_buffers_of_seven")
 ANEW_WAIT, SUBTILE_LOOP = "    tma.store_wait(0)\n", "    for i in gl.static_range(SUBTILES):\n"
+WIDE_PART = "split_part(accumulators[0], halvings=2)"
+NARROW_PART = "split_part(accumulators[1], halvings=0)"
 COMPOSED = {
     "thirds_bytes_of_the_first_part": thirds(K.BYTE_COUNT, "load_ready", "mbarrier.expect(", (AND_B_1, ",")),
     "thirds_second_part_of_the_columns_of_the_first": thirds(
@@ -619,8 +621,8 @@ COMPOSED = {
         "d_desc",
         "",
         (
-            "split_part(accumulators[0], halvings=2) + split_part(accumulators[1], halvings=0)",
-            "split_part(accumulators[1], halvings=0) + split_part(accumulators[0], halvings=2)",
+            f"{WIDE_PART}\n    subtiles += {NARROW_PART}",
+            f"{NARROW_PART}\n    subtiles += {WIDE_PART}",
         ),
     ),
     "thirds_third_stores_the_rows_of_the_second": thirds(
