@@ -353,12 +353,12 @@ def test_most_lines_have_no_tags_and_few_have_control_flow() -> None:
     """A part is Python with some names filled in.
 
     The implementations of an interface are little but tags, and no loop has copies without any: so
-    three lines of ten may have some.
+    29 lines of 100 may have some.
     """
     lines = [line for part in PARTS for line in part.read_text().splitlines()]
     tagged = [line for line in lines if "{%" in line or "{{" in line]
-    assert len(tagged) <= len(lines) * 0.3
-    assert sum("{%" in line for line in lines) <= len(lines) / 6
+    assert len(tagged) <= len(lines) * 0.29
+    assert sum("{%" in line for line in lines) <= len(lines) / 7
 
 
 def test_every_template_is_plain() -> None:

@@ -14,9 +14,7 @@ MOST_SHARED = 0.6
 SIMILAR = {
     ("shared/tile_order_grouped_m", "shared/tile_order_snake_m"),
     ("shared/tile_order_grouped_n", "shared/tile_order_snake_n"),
-    ("tcgen05/module", "wgmma/module"),
     ("wgmma/accumulator_order", "wgmma/accumulator_order_cluster"),
-    ("wgmma/finish/last_split", "wgmma/finish/store"),
     ("wgmma/piece_origin", "wgmma/piece_origin_cluster"),
 }
 """Pairs that share more, and have to be merged yet: no pair is added."""

@@ -63,18 +63,14 @@ def render_template(name: str, /, **values: object) -> str:
 
 def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
     """Return the source of the plan's module: the same bytes on every machine."""
-    instruction = plan.architecture.mma
-    return (
-        _environment()
-        .get_template(f"{instruction}/module.py.j2")
-        .render(
-            plan=plan,
-            view=VIEWS[instruction](plan),
-            module_format=MODULE_FORMAT,
-            spec_name=spec_name,
-            stem=PurePath(spec_name).stem,
-            spec_sha256=spec_sha256,
-        )
+    return render_template(
+        "shared/module.py.j2",
+        plan=plan,
+        view=VIEWS[plan.architecture.mma](plan),
+        module_format=MODULE_FORMAT,
+        spec_name=spec_name,
+        stem=PurePath(spec_name).stem,
+        spec_sha256=spec_sha256,
     )
 
 

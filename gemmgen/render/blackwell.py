@@ -149,15 +149,15 @@ class BlackwellView(KernelView):
         return self.epilogue.phased and self._ring_of_sums
 
     @property
-    def imports(self) -> tuple[str, ...]:
-        """What the module needs of Gluon's Blackwell language."""
+    def gluon_names(self) -> dict[str, list[str]]:
+        """What a module imports of Gluon's language for Blackwell, by the name of the language's module."""
         plan = self.plan
         scaled = ("TensorMemoryScalesLayout", "tcgen05_copy", "tcgen05_mma_scaled")
         names = ["TensorMemoryLayout", "allocate_tensor_memory", "fence_async_shared", "mbarrier"]
         names += ["tcgen05_commit", TENSOR_MEMORY, "tma"]
         names += scaled if plan.block_scaled else ("tcgen05_mma",)
         names += ["clc"] if plan.launch_control else []
-        return tuple(sorted(names, key=lambda name: (name[0].islower(), name)))
+        return {"blackwell": sorted(names, key=lambda name: (name[0].islower(), name))}
 
     @property
     def constants(self) -> Iterator[tuple[str, object, str]]:

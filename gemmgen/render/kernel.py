@@ -17,6 +17,7 @@ from gemmgen.plan.storage import Barrier, Extent, SharedBuffer, numbered
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.epilogue import EpilogueView
 from gemmgen.render.overview import (
+    LINE_LENGTH,
     MEASURES,
     RING_INDICES,
     KernelOverview,
@@ -28,6 +29,7 @@ from gemmgen.render.overview import (
 )
 from gemmgen.render.wrapper import Wrapper
 
+GLUON_NVIDIA = "triton.experimental.gluon.language.nvidia"
 DESCRIPTOR = "tma.tensor_descriptor"
 SHARED = "gl.shared_memory_descriptor"
 SCALAR = "gl.tensor"
@@ -141,6 +143,25 @@ class KernelView(ABC):
     @abstractmethod
     def parts(self) -> tuple[str, ...]:
         """The templates of the module's device code, callees first."""
+
+    @property
+    @abstractmethod
+    def gluon_names(self) -> dict[str, list[str]]:
+        """What a module imports of Gluon's language for its GPUs, by the name of the language's module."""
+
+    @property
+    def imports(self) -> Iterator[str]:
+        """The statements that import that, on a line each or with a line for each name."""
+        for module, names in self.gluon_names.items():
+            head = f"from {GLUON_NVIDIA}.{module} import "
+            line = f"{head}{', '.join(names)}"
+            several = "".join(f"    {name},\n" for name in names)
+            yield line if len(line) <= LINE_LENGTH else f"{head}(\n{several})"
+
+    @property
+    def cuda_names(self) -> str:
+        """What a module imports of Triton's functions for CUDA, as a list of names; empty of nothing."""
+        return "libdevice" * self.epilogue.divides
 
     @property
     def title(self) -> str:

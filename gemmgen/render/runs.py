@@ -19,8 +19,10 @@ class Run:
     """Of a sub-tile: a number, or the variable of the loop; empty of a tile that is stored whole."""
     numbers: str
     """The arguments of the loop's range, empty of a single sub-tile."""
-    column: str
-    """Where a sub-tile begins."""
+    begin: str
+    """The first column of those that the run's offset counts from."""
+    offset: str
+    """The columns of a sub-tile behind that; empty of none."""
     sums: str
     """What holds its sums."""
     tile: str
@@ -33,14 +35,14 @@ class Run:
     """The templates of what is done before the first of them."""
 
     @property
-    def template(self) -> str:
-        """The template of all of its sub-tiles."""
-        return f"shared/store/{'several' if self.numbers else 'one'}.py.j2"
+    def parts(self) -> tuple[str, ...]:
+        """The templates of all of its sub-tiles, and before it of what is done ahead of them."""
+        return (*self.ahead, f"shared/store/{'several' if self.numbers else 'one'}.py.j2")
 
     @property
-    def offset(self) -> str:
-        """The columns before it in its tile."""
-        return self.column.removeprefix("column").removeprefix(" + ") or "0"
+    def column(self) -> str:
+        """Where a sub-tile begins."""
+        return f"{self.begin} + {self.offset}" if self.offset else self.begin
 
     @property
     def slot(self) -> str:
@@ -69,38 +71,41 @@ class Runs:
     def __iter__(self) -> Iterator[Run]:
         subtiles, ring = self.plan.subtiles, self.plan.epilogue_buffers > 1
         if self.plan.tiles_together > 1:
-            yield self._run("i", "SUBTILES", "first + i * SUBTILE_N", ahead="wgmma/store/common_column")
-            numbers, column = "SUBTILES, len(subtiles)", "own + (i - SUBTILES) * SUBTILE_N"
-            yield self._run("i", numbers, column, ahead="wgmma/store/own_column")
+            yield self._run(
+                "i", "SUBTILES", "i * SUBTILE_N", begin="first", ahead="wgmma/store/common_column"
+            )
+            numbers, offset = "SUBTILES, len(subtiles)", "(i - SUBTILES) * SUBTILE_N"
+            yield self._run("i", numbers, offset, begin="own", ahead="wgmma/store/own_column")
         elif subtiles == 1:
-            yield self._run("", "", "column", is_last=True)
+            yield self._run("", "", "", is_last=True)
         elif subtiles == 2:
-            yield self._run("0", "", "column", refilled="1" * self.refills)
-            yield self._run("1", "", "column + SUBTILE_N", is_last=True)
+            yield self._run("0", "", "", refilled="1" * self.refills)
+            yield self._run("1", "", "SUBTILE_N", is_last=True)
         else:
             yield from self._many(ring=ring)
 
     def _many(self, *, ring: bool) -> Iterator[Run]:
         """Return the runs of more than two: those whose buffers are refilled, the others, and the last."""
         lone_last = self.from_tensor_memory or (self.refills and not ring)
-        column, end = "column + i * SUBTILE_N", LAST if lone_last else "SUBTILES"
+        offset, end = "i * SUBTILE_N", LAST if lone_last else "SUBTILES"
         if self.refills:
             depth = "EPILOGUE_BUFFERS" if ring else "1"
             first = f"SUBTILES - {depth}"
-            yield self._run("i", first, column, refilled=f"i + {depth}")
+            yield self._run("i", first, offset, refilled=f"i + {depth}")
             if ring:
-                yield self._run("i", f"{first}, {end}", column)
+                yield self._run("i", f"{first}, {end}", offset)
         else:
-            yield self._run("i", end, column)
+            yield self._run("i", end, offset)
         if lone_last:
-            yield self._run(LAST, "", f"column + ({LAST}) * SUBTILE_N", is_last=True)
+            yield self._run(LAST, "", f"({LAST}) * SUBTILE_N", is_last=True)
 
     def _run(
         self,
         number: str,
         numbers: str,
-        column: str,
+        offset: str,
         *,
+        begin: str = "column",
         refilled: str = "",
         is_last: bool = False,
         ahead: str = "",
@@ -110,7 +115,7 @@ class Runs:
         steps = self._steps(number, refilled, is_last=is_last)
         before = (f"{ahead}.py.j2",) if ahead else ()
         parts = tuple(f"{step}.py.j2" for step in steps)
-        return Run(number, numbers, column, sums, tile, refilled, parts, before)
+        return Run(number, numbers, begin, offset, sums, tile, refilled, parts, before)
 
     def _in_registers(self, number: str) -> str:
         """Return what holds the sums of a sub-tile that are in registers."""

@@ -48,6 +48,6 @@ def parts_of(plan: WgmmaKernel) -> tuple[Part, ...]:
     return tuple(map(Part, range(count))) if plan.composed else (Part(None),)
 
 
-def turned(name: str, isturned: bool) -> str:
+def turned(name: str, is_turned: bool) -> str:
     """Return a tensor, or its transposed view, in which no element moves."""
-    return f"{name}.permute((1, 0))" if isturned else name
+    return f"{name}.permute((1, 0))" if is_turned else name

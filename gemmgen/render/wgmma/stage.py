@@ -48,24 +48,26 @@ class Stage:
     @property
     def operands(self) -> tuple[OperandLoad, ...]:
         """A, then B, as one stage loads them."""
-        plan, problem = self.plan, self.plan.problem
-        k = "0" if plan.schedule_kind == "single_tile" else "k"
+        plan, cache_policy = self.plan, "READ_ONCE" * self.plan.reduces_apart
 
-        def load(operand: str, major: str, place: str, shares: int) -> OperandLoad:
-            coordinates = f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
-            return OperandLoad(
-                operand, coordinates, operand in plan.multicast, shares, "READ_ONCE" * plan.reduces_apart
-            )
+        def load(operand: str, place: str, shares: int) -> OperandLoad:
+            coordinates = self._coordinates(operand, place)
+            return OperandLoad(operand, coordinates, operand in plan.multicast, shares, cache_policy)
 
-        return (
-            load("a", problem.a.major, row_of(self.plan, "i"), plan.row_shares),
-            load("b", problem.b.major, "tile.column", 1),
-        )
+        return (load("a", row_of(plan, "i"), plan.row_shares), load("b", "tile.column", 1))
+
+    def _coordinates(self, operand: str, place: str) -> str:
+        """Return where the tile of a K step begins whose rows of A, or columns of B, begin at `place`."""
+        problem = self.plan.problem
+        major = (problem.a if operand == "a" else problem.b).major
+        k = "0" if self.plan.schedule_kind == "single_tile" else "k"
+        return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
 
     def statements(self, load: OperandLoad) -> Iterator[str]:
         """Yield the statements that load an operand's tiles: one for each part of a tile's columns."""
-        for part in parts_of(self.plan) if load.operand == "b" else (Part(None),):
-            coordinates = load.coordinates.replace("tile.column", part.column)
+        of_b = load.operand == "b"
+        for part in parts_of(self.plan) if of_b else (Part(None),):
+            coordinates = self._coordinates("b", part.column) if of_b else load.coordinates
             tile = f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
             arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options]
             yield fit("tma.async_load(", arguments, ")", indent=self._indent, margin=0)

@@ -25,8 +25,6 @@ from gemmgen.render.wgmma.layouts import HopperLayouts
 from gemmgen.render.wgmma.reduction import ReductionView
 from gemmgen.render.wgmma.stage import Stage, row_of
 
-GLUON_NVIDIA = "triton.experimental.gluon.language.nvidia"
-
 
 @dataclass(frozen=True)
 class HopperView(KernelView):
@@ -75,21 +73,17 @@ class HopperView(KernelView):
         return walks_steps(self.plan)
 
     @property
-    def hopper_imports(self) -> str:
-        """The statements that import Gluon's functions for Hopper."""
-        names = ("mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
+    def gluon_names(self) -> dict[str, list[str]]:
+        """What a module imports of Gluon's language for Hopper, by the name of the language's module."""
         apart = self.plan.reduces_apart
-        policies = (
-            f"from {GLUON_NVIDIA}.ampere import CachePolicy, FractionalEvictionPolicy\n" if apart else ""
-        )
-        if apart and self.plan.a_source == "shared":  # no thread uses shared memory
-            return f"{policies}from {GLUON_NVIDIA}.hopper import {', '.join(names)}"
-        lines = "".join(f"    {name},\n" for name in ("fence_async_shared", *names))
-        return f"{policies}from {GLUON_NVIDIA}.hopper import (\n{lines})"
+        writes_shared = not (apart and self.plan.a_source == "shared")  # by threads, which TMA then reads
+        policies = {"ampere": ["CachePolicy", "FractionalEvictionPolicy"]} if apart else {}
+        fence = ["fence_async_shared"] * writes_shared
+        return {**policies, "hopper": [*fence, "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"]}
 
     @property
     def cuda_names(self) -> str:
-        """What the module takes from Triton's functions for CUDA."""
+        """What a module imports of Triton's functions for CUDA, as a list of names; empty of nothing."""
         launch = ["gdc_launch_dependents"] * self.triggers + ["gdc_wait"]
         apart = ["gdc_launch_dependents", "gdc_wait"] * self.plan.reduces_apart
         names = launch if self.plan.dependent else apart
