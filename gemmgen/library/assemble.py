@@ -10,10 +10,7 @@ from pathlib import Path
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import Choice, predictable
-from gemmgen.library.manifest import (
-    PART_NAMES,
-    MeasuredRow,
-)
+from gemmgen.library.manifest import PART_NAMES, MeasuredRow
 from gemmgen.library.sources import Sources, family_label, pinned_text
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel

@@ -10,9 +10,7 @@ from typing import Final
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.library.assemble import Library
-from gemmgen.library.manifest import (
-    LIBRARY_FORMAT,
-)
+from gemmgen.library.manifest import LIBRARY_FORMAT
 from gemmgen.library.view import rendered
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -63,9 +61,8 @@ def configs_of(library: Library) -> tuple[dict[str, str], int, int]:
     tuned = {row[:3] for rows in library.measured.values() for row in rows}
     files: dict[str, str] = {}
     left_out = 0
-    gpu = re.sub(
-        r"[\s/]", "_", library.gpu or ""
-    )  # a name of a GPU may have a slash, and is none of a folder
+    # A GPU's name may have a slash, which a file's name cannot.
+    gpu = re.sub(r"[\s/]", "_", library.gpu or "")
     for row in library.table:
         found: dict[str, dict[str, int]] = {}
         for each in row.ranges:
