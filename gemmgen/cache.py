@@ -18,6 +18,7 @@ import re
 import stat
 import sys
 import tempfile
+import threading
 import time
 import warnings
 import zipfile
@@ -165,15 +166,20 @@ class CacheWarning(UserWarning):
 
 
 _WARNED: set[Diagnostic] = set()
-"""What this process has warned of."""
+"""The warnings that this process has given."""
+
+_WARNING = threading.Lock()
+"""Held while a warning is looked up in `_WARNED` and added to it."""
 
 
 def _warn(path: Path, code: str, message: str) -> None:
     """Warn of a directory or a file of the cache, once per process."""
     found = Diagnostic(path.as_posix(), code, message, severity="warning")
-    if found not in _WARNED:
+    with _WARNING:  # two threads can find the same
+        if found in _WARNED:
+            return
         _WARNED.add(found)
-        warnings.warn(CacheWarning(found), stacklevel=2)
+    warnings.warn(CacheWarning(found), stacklevel=2)
 
 
 # --- entries

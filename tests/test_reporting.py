@@ -456,6 +456,21 @@ def test_progress_without_a_terminal_is_a_line_for_each_step(capsys: pytest.Capt
     ]
 
 
+def test_lines_of_two_threads_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting.RUN, "form", "text")
+    written: list[str] = []
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    monkeypatch.setattr(sys, "stderr", Stream())
+    reporting.tell("lowering one.yaml")
+    reporting.complain(GemmgenError([Diagnostic("two.yaml", "syntax", "it is cut off")]))
+    assert written == ["lowering one.yaml\n", "two.yaml: error[syntax]: it is cut off\n"]
+
+
 def test_a_table_of_a_suite_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     name = "\x1b[31m[red]x[/red] :warning:"
     session = ResultLog.opened(ROOT / "benchmarks" / "suites" / "h200_long_k.jsonl").sessions[0]

@@ -94,7 +94,13 @@ def say(*values: object, end: str = "\n") -> None:
 
 def tell(text: str) -> None:
     """Print one line to stderr, at once."""
-    print(visible(text), file=sys.stderr, flush=True)
+    _write_line(visible(text))
+
+
+def _write_line(line: str) -> None:
+    """Write a line to stderr with one call: `print` takes two, between which another thread can write."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 def say_tables(tables: Iterable[Table], columns: int) -> None:
@@ -144,9 +150,9 @@ def complain(error: GemmgenError) -> None:
         for found in error.diagnostics:
             told[found.path] += 1
             if RUN.form == "github":
-                print(found.as_github(), file=sys.stderr)
+                _write_line(found.as_github())
             elif told[found.path] <= MOST_SHOWN:
-                print(shown(found, coloured=coloured), file=sys.stderr)
+                _write_line(shown(found, coloured=coloured))
         for path, count in told.items() if RUN.form == "text" else ():
             if count > MOST_SHOWN:
                 rest = f"{count - MOST_SHOWN:,} of {count:,} diagnostics are not shown; --json has them all"
