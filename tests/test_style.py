@@ -1,0 +1,131 @@
+"""The style sheet of CONTRIBUTING.md: constructions that a reader has to decode become fewer, never more."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from modules import ROOT
+
+DECODED = re.compile(
+    r"\b(?:those of|that of which|of which|so many|such as are|where there is none|where that is none|"
+    r"but for|by turns|asks? for|goes with|go with|lies behind|(?:comes?|stands?|waits?|runs?|is|are) behind|"
+    r"for what|of what|in what|has not\b(?! (?:been|yet))|what (?:is|has|does|can|was|were|a|the|it|they)\b)"
+    r"|^\s*(?:The same|What|Whose|Of|Whether|Those|That) ",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A rough net for the idiom: it also catches good sentences, so the counts below need not reach zero."""
+
+CODE = re.compile(r"^```.*?^```|^\|[^\n]*$", re.DOTALL | re.MULTILINE)
+"""Fenced code and table rows of a page."""
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    """Yield each string that stands as a statement: docstrings of modules, classes, functions and values."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield node.value.value
+
+
+def package(path: Path) -> str:
+    """Return the top folder and, in gemmgen, the one below it: the unit that one person rewrites."""
+    first, *rest = path.relative_to(ROOT).parts
+    return f"gemmgen/{rest[0]}" if first == "gemmgen" and len(rest) > 1 else first
+
+
+def hits_of_docstrings() -> Counter[str]:
+    """Count docstrings with at least one hit, for each package."""
+    found: Counter[str] = Counter()
+    for root in ("gemmgen", "gluonsim", "gemmgen_launch.py"):
+        base = ROOT / root
+        for path in sorted(base.rglob("*.py") if base.is_dir() else [base]):
+            found[package(path)] += sum(bool(DECODED.search(text)) for text in docstrings(path))
+    return found
+
+
+def hits_of_pages() -> Counter[str]:
+    """Count hits in the prose of each page."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found: Counter[str] = Counter()
+    for path in pages:
+        name = path.relative_to(ROOT).as_posix()
+        found[name] = len(DECODED.findall(CODE.sub("", path.read_text(encoding="utf-8"))))
+    return found
+
+
+DOCSTRINGS = {
+    "gemmgen": 132,
+    "gemmgen/bench": 121,
+    "gemmgen/cli": 46,
+    "gemmgen/documents": 9,
+    "gemmgen/hardware": 23,
+    "gemmgen/integrations": 18,
+    "gemmgen/library": 65,
+    "gemmgen/numerics": 40,
+    "gemmgen/pictures": 43,
+    "gemmgen/plan": 403,
+    "gemmgen/problem": 88,
+    "gemmgen/render": 189,
+    "gemmgen/spec": 38,
+    "gemmgen/tune": 69,
+    "gemmgen/verify": 37,
+    "gemmgen_launch.py": 18,
+    "gluonsim": 228,
+}
+"""The number of docstrings of each package that `DECODED` catches: a rewrite lowers it."""
+
+PAGES = {
+    "CONTRIBUTING.md": 22,
+    "README.md": 17,
+    "docs/agreement.md": 9,
+    "docs/benchmarks.md": 19,
+    "docs/blackwell.md": 17,
+    "docs/export.md": 7,
+    "docs/extending.md": 17,
+    "docs/foreign.md": 11,
+    "docs/gluonsim.md": 11,
+    "docs/install.md": 6,
+    "docs/integrations.md": 4,
+    "docs/layouts.md": 11,
+    "docs/library.md": 15,
+    "docs/performance.md": 53,
+    "docs/planner.md": 63,
+    "docs/python.md": 12,
+    "docs/report.md": 9,
+    "docs/rules.md": 34,
+    "docs/simulator.md": 22,
+    "docs/spec.md": 50,
+    "docs/stability.md": 14,
+    "docs/tuning.md": 16,
+}
+"""The number of places in the prose of each page that `DECODED` catches."""
+
+
+def test_the_idiom_of_docstrings_becomes_rarer() -> None:
+    assert dict(hits_of_docstrings()) == DOCSTRINGS, "lower the number, or say it in plain English"
+
+
+def test_the_idiom_of_pages_becomes_rarer() -> None:
+    assert {name: hits for name, hits in hits_of_pages().items() if hits} == PAGES
+
+
+@pytest.mark.parametrize(
+    ("text", "caught"),
+    [
+        ("None where there is none.", True),
+        ("Raises KeyError for what is no activation.", True),
+        ("The same, once the last arguments are these addresses.", True),
+        ("Return None if the kernel has no cluster.", False),
+        ("Raises KeyError if `op` is not an activation.", False),
+    ],
+)
+def test_the_net_catches_the_idiom_and_not_plain_sentences(text: str, caught: bool) -> None:
+    assert bool(DECODED.search(text)) == caught
