@@ -18,7 +18,6 @@ import re
 import stat
 import sys
 import tempfile
-import threading
 import time
 import warnings
 import zipfile
@@ -165,21 +164,15 @@ class CacheWarning(UserWarning):
         self.diagnostic = diagnostic
 
 
-_WARNED: set[Diagnostic] = set()
-"""The warnings that this process has given."""
-
-_WARNING = threading.Lock()
-"""Held while a warning is looked up in `_WARNED` and added to it."""
+_WARNED: dict[Diagnostic, object] = {}
+"""Each warning that this process has given, with a token of the call that gave it."""
 
 
 def _warn(path: Path, code: str, message: str) -> None:
     """Warn of a directory or a file of the cache, once per process."""
-    found = Diagnostic(path.as_posix(), code, message, severity="warning")
-    with _WARNING:  # two threads can find the same
-        if found in _WARNED:
-            return
-        _WARNED.add(found)
-    warnings.warn(CacheWarning(found), stacklevel=2)
+    found, call = Diagnostic(path.as_posix(), code, message, severity="warning"), object()
+    if _WARNED.setdefault(found, call) is call:  # of two threads, one
+        warnings.warn(CacheWarning(found), stacklevel=2)
 
 
 # --- entries
