@@ -231,7 +231,7 @@ def dtype_of(element: str) -> torch.dtype:
 _OPENING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|->|[()\[\]{}<>,]')
 _INTEGER = re.compile(r"(-?\d+)(?: : \w+)?$")
-_FLOAT = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)(?: : \w+)?$")
+_FLOAT = re.compile(r"(-?\d+\.\d+(?:[eE][+-]?\d+)?)(?: : \w+)?$")
 _HEX = re.compile(r"0x([0-9A-Fa-f]+)(?: : (\w+))?$")
 _ENUM = re.compile(r"#\w+\.\w+<\w+>$")
 
