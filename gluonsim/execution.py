@@ -30,9 +30,13 @@ from gluonsim.global_memory import (
 )
 from gluonsim.operations import (
     arith,
+    atomics,
     code,
     control,
+    conversions,
     loads_stores,
+    reductions,
+    shapes,
     tensor_cores,
     transfers,
 )
@@ -54,7 +58,7 @@ from gluonsim.result import Result
 from gluonsim.ttgir import GenericTtgir, lower_kernel
 from gluonsim.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
 
-FAMILIES = (arith, control, loads_stores, tensor_cores, transfers)
+FAMILIES = (arith, atomics, control, conversions, loads_stores, reductions, shapes, tensor_cores, transfers)
 """What has the operations, a family a file: to import them makes the operations known."""
 
 PROGRAMS_AT_A_TIME = 16
