@@ -68,10 +68,15 @@ def code(block: Block, families: Sequence[ModuleType]) -> dict[Block, Code]:
         GemmgenError: An operation or one of its attributes is not known.
     """
     assert families
-    return {each: _code(each) for each in blocks(block)}
+    return {each: block_code(each) for each in blocks(block)}
 
 
-def _code(block: Block) -> Code:
+def block_code(block: Block) -> Code:
+    """Return what one block executes.
+
+    Raises:
+        GemmgenError: An operation or one of its attributes is not known.
+    """
     steps: list[Step] = []
     for op in block.operations:
         if op.name in TERMINATORS:

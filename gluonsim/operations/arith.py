@@ -279,23 +279,59 @@ def extern_elementwise(agent: Agent, op: Operation) -> Number:
     return rounded(LIBDEVICE[symbol](x, y), op.result_types[0])
 
 
-def combination(name: str, type_: Type) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """Return how an operation combines two tensors of one type; None where it is not one that does."""
-    dialect, _, short = name.partition(".")
-    if dialect != "arith":
-        return None
-    if short in _FLOAT:
-        apply = _FLOAT[short]
-        return lambda a, b: apply(a, b).to(a.dtype)
-    if short in _TENSOR:
-        return lambda a, b: integer(short, a, b, type_)
-    return None
-
-
 @computation("math.fma", ignored=FLAGS)
 def fma(agent: Agent, op: Operation) -> Number:
     a, b, c = (as_tensor(agent.get(name), op.result_types[0]).double() for name in op.operands)
     return rounded(a * b + c, op.result_types[0])
+
+
+def _fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return a * b + c
+
+
+_PACKED: dict[int, Callable[..., Tensor]] = {
+    0: torch.add,
+    1: torch.sub,
+    2: torch.mul,
+    3: _fused,
+    4: torch.fmin,
+    5: torch.fmax,
+}
+"""Packed operations by Triton's number, as PTX has them.
+
+Each result is rounded once; min and max return the other operand if one is NaN.
+"""
+
+
+@computation("ttng.packed_arith", "op_kind")
+def packed_arith(agent: Agent, op: Operation) -> Number:
+    if any(type_.element == "i8" for type_ in op.operand_types):
+        raise refusal("packed arithmetic on pairs of fp4 is not known to the simulator", op.location)
+    operands = [agent.get(name) for name in op.operands]
+    compute, dtype = _PACKED[op.attributes["op_kind"]], dtype_of(op.result_types[0].element)
+    return once(agent, op, operands, lambda: compute(*(value.double() for value in operands)).to(dtype))
+
+
+@computation("tt.clampf", "propagateNan")
+def clampf(agent: Agent, op: Operation) -> Number:
+    value, low, high = (
+        as_tensor(agent.get(name), type_) for name, type_ in zip(op.operands, op.operand_types, strict=True)
+    )
+    clamped = torch.fmin(torch.fmax(value, low), high)
+    if op.attributes["propagateNan"]:
+        clamped = torch.where(value.isnan(), value, clamped)
+    return rounded(clamped, op.result_types[0])
+
+
+@computation("tt.mulhiui")
+def mulhiui(agent: Agent, op: Operation) -> Number:
+    """Return the upper half of the product of two unsigned integers."""
+    bits = bits_of(op.result_types[0])
+    a, b = (unsigned(agent.get(name), bits) for name in op.operands)
+    if not isinstance(a, Tensor):
+        return wrap(a * b >> bits, bits)
+    # The product wraps at 64 bits, which leaves each of them what it is.
+    return (a * b >> bits).to(dtype_of(op.result_types[0].element))
 
 
 @resolved("arith.constant", "value", computes=True)

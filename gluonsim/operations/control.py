@@ -201,14 +201,14 @@ def cluster_barrier(agent: Agent, op: Operation) -> Steps:
 
 
 def exchange(agent: Agent, op: Operation) -> Steps:
-    """Hand an operation's operand to the cluster's other CTAs; return what each of them has, by CTA.
+    """Hand an operation's operands to the cluster's other CTAs; return what each of them has, by CTA.
 
     Each leaves its part in shared memory, and the compiler has them meet before they read the others'.
     """
-    value = agent.values[op.operands[0]]
-    if not isinstance(value, Undefined):  # a fault only of a CTA that gets a part of it
-        value = agent.used(value)
-    meeting: Rendezvous = yield from meet(agent, op, brings=value)
+    values = [agent.values[name] for name in op.operands]
+    # An undefined value is a fault only of a CTA that gets a part of it.
+    values = [value if isinstance(value, Undefined) else agent.used(value) for value in values]
+    meeting: Rendezvous = yield from meet(agent, op, brings=values)
     for cta, (other, _) in sorted(meeting.brought.items()):
         if other is not op:
             message = f"CTA {agent.cta} exchanges values here, and CTA {cta} is at {other.location}"

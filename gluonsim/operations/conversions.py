@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from gemmgen.numerics.encoding import e2m1_as_float32
 from gluonsim.findings import refusal
 from gluonsim.operations import computation
 from gluonsim.operations.arith import (
@@ -110,3 +111,12 @@ def bitcast(agent: Agent, op: Operation) -> Number:
     target = dtype_of(op.result_types[0].element)
     result = as_tensor(value, op.operand_types[0]).contiguous().view(target)
     return result if isinstance(op.result_types[0], Distributed) else result.item()
+
+
+@computation("ttg.fp4_to_fp", "axis")
+def fp4_to_fp(agent: Agent, op: Operation) -> Tensor:
+    """Return two floats for each byte along an axis, that of the low four bits first."""
+    axis, result = op.attributes["axis"], op.result_types[0]
+    packed: Tensor = agent.get(op.operands[0])
+    pairs = e2m1_as_float32(packed.movedim(axis, -1).contiguous().view(torch.uint8))
+    return pairs.movedim(-1, axis).to(dtype_of(result.element))

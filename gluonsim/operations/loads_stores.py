@@ -189,7 +189,7 @@ def addptr(agent: Agent, op: Operation) -> Pointer:
     return Pointer(pointer.name, pointer.flat, pointer.offset + agent.get(op.operands[1]))
 
 
-_CACHING = ("cache", "evict", "boundaryCheck", "padding")
+_CACHING = ("cache", "evict", "cachePolicy", "boundaryCheck", "padding")
 
 
 @operation("tt.load", "isVolatile", ignored=_CACHING)
@@ -213,7 +213,7 @@ def load(agent: Agent, op: Operation) -> Any:
 
 @operation(
     "ttg.async_copy_global_to_local",
-    ignored=(*_CACHING, "isVolatile", "contiguity", "cachePolicy"),
+    ignored=(*_CACHING, "isVolatile", "contiguity"),
 )
 def async_copy(agent: Agent, op: Operation) -> Steps:
     """cp.async: the generic proxy, at some time until the group is awaited; a masked element becomes 0."""

@@ -5,19 +5,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
 from gluonsim.operations import computation, resolved
-from gluonsim.operations.arith import combination
+from gluonsim.operations.combine import Combine, combiner
 from gluonsim.operations.control import exchange
-from gluonsim.operations.shapes import assembled
+from gluonsim.operations.shapes import assembled, within
 from gluonsim.parse import Operation, TensorType
 from gluonsim.program import Agent, Handler, Steps
 
@@ -40,51 +40,93 @@ _REDUCERS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
+def _by_torch(op: Operation) -> Callable[[Tensor, int], Tensor] | None:
+    """Return torch's own reduction for a region of one operation; None if torch has none for it."""
+    body = op.regions[0]
+    alone = len(op.operands) == 1 and len(body.operations) == 2 and not body.siblings
+    first = body.operations[0]
+    return _REDUCERS.get(first.name) if alone and first.operands == body.arguments else None
+
+
+def _pairwise(combine: Combine, agent: Agent, values: Sequence[Tensor], axis: int) -> list[Tensor]:
+    """Combine neighbours until one element is left along an axis, whose extent is a power of two."""
+    left = list(values)
+    while left[0].shape[axis] > 1:
+        pairs = [cast(Tensor, cast(Any, value).unflatten(axis, (-1, 2))) for value in left]
+        sides = [[pair.select(axis + 1, side) for pair in pairs] for side in (0, 1)]
+        left = combine(agent, [*sides[0], *sides[1]])
+    return [value.squeeze(axis) for value in left]
+
+
 @resolved("tt.reduce", "axis", computes=True)
 def reduce(op: Operation) -> Handler:
-    body = op.regions[0]
-    combiner = body.operations[0].name
     type_ = op.operand_types[0]
     assert isinstance(type_, TensorType)
     axis: int = op.attributes["axis"]
-    combines = len(body.operations) == 2 and body.operations[0].operands == body.arguments
-    if len(op.operands) != 1 or combiner not in _REDUCERS or not combines:
-        raise refusal("this reduction is not known to the simulator", op.location)
+    by_torch = _by_torch(op)
+    combine = None if by_torch else combiner(op)
 
-    def reduced(value: Tensor) -> Any:
-        result = _REDUCERS[combiner](value, axis).to(value.dtype)
-        return result if isinstance(op.result_types[0], TensorType) else result.item()
+    def reduced(agent: Agent, values: Sequence[Tensor]) -> Any:
+        if by_torch is not None:
+            found = [by_torch(values[0], axis).to(values[0].dtype)]
+        else:
+            assert combine is not None
+            found = _pairwise(combine, agent, values, axis)
+        results = tuple(
+            value if isinstance(type_, TensorType) else value.item()
+            for value, type_ in zip(found, op.result_types, strict=True)
+        )
+        return results[0] if len(results) == 1 else results
 
-    def within(agent: Agent, op: Operation) -> Any:
-        return reduced(agent.get(op.operands[0]))
+    def alone(agent: Agent, op: Operation) -> Any:
+        return reduced(agent, [agent.get(name) for name in op.operands])
 
     def across(agent: Agent, op: Operation) -> Steps:
         """Reduce what the CTAs that divide the axis hold of it: each of them has the result."""
-        values = yield from exchange(agent, op)
+        brought: dict[int, Any] = yield from exchange(agent, op)
         origin, extents = list(type_.origin(agent.cta)), list(type_.local_shape)
         origin[axis], extents[axis] = 0, type_.shape[axis]
         shape = tuple(extents)
         held = type_.holdings(agent.cta, tuple(origin), shape)
-        return reduced(assembled(agent, op, shape, held, values))
+        by_cta = [{cta: values[i] for cta, values in brought.items()} for i in range(len(op.operands))]
+        return reduced(agent, [assembled(agent, op, shape, held, values) for values in by_cta])
 
-    return within if type_.local_shape[axis] == type_.shape[axis] else across
+    return alone if type_.local_shape[axis] == type_.shape[axis] else across
 
 
-@computation("tt.scan", "axis", "reverse")
-def scan(agent: Agent, op: Operation) -> Tensor:
+@resolved("tt.scan", "axis", "reverse", computes=True)
+def scan(op: Operation) -> Handler:
     type_ = op.operand_types[0]
     assert isinstance(type_, TensorType)
     axis: int = op.attributes["axis"]
-    body = op.regions[0]
-    combine = combination(body.operations[0].name, type_) if len(body.operations) == 2 else None
-    if len(op.operands) != 1 or combine is None or body.operations[0].operands != body.arguments:
-        raise refusal("this scan is not known to the simulator", op.location)
+    reverse: bool = op.attributes["reverse"]
     if type_.local_shape[axis] != type_.shape[axis]:
         raise refusal("a scan across CTAs is not known to the simulator", op.location)
-    parts = list(agent.get(op.operands[0]).unbind(axis))
-    if op.attributes["reverse"]:
-        parts.reverse()
-    results = list(accumulate(parts, combine))
-    if op.attributes["reverse"]:
-        results.reverse()
-    return torch.stack(results, axis)
+    combine = combiner(op)
+
+    def run(agent: Agent, op: Operation) -> Any:
+        columns = list(zip(*(agent.get(name).unbind(axis) for name in op.operands), strict=True))
+        if reverse:
+            columns.reverse()
+        results = list(accumulate(columns, lambda left, right: tuple(combine(agent, [*left, *right]))))
+        if reverse:
+            results.reverse()
+        found = tuple(torch.stack(parts, axis) for parts in zip(*results, strict=True))
+        return found[0] if len(found) == 1 else found
+
+    return run
+
+
+@computation("tt.histogram")
+def histogram(agent: Agent, op: Operation) -> Tensor:
+    source, result = op.operand_types[0], op.result_types[0]
+    assert isinstance(source, TensorType)
+    assert isinstance(result, TensorType)
+    if source.local_shape != source.shape or result.local_shape != result.shape:
+        raise refusal("a histogram of what CTAs divide is not known to the simulator", op.location)
+    values = agent.get(op.operands[0])
+    if len(op.operands) > 1:
+        values = values[agent.get(op.operands[1])]
+    bins = result.shape[0]
+    found = within(op, values, bins) if values.numel() else values.to(torch.int64)
+    return torch.bincount(found, minlength=bins).to(result.dtype)

@@ -101,6 +101,29 @@ def join(agent: Agent, op: Operation) -> Tensor:
     return torch.stack([agent.get(name) for name in op.operands], dim=-1)
 
 
+@computation("tt.gather", "axis", ignored=("efficient_layout",))
+def gather(agent: Agent, op: Operation) -> Tensor:
+    source = op.operand_types[0]
+    assert isinstance(source, TensorType)
+    axis: int = op.attributes["axis"]
+    if source.local_shape[axis] != source.shape[axis]:
+        raise refusal("a gather along what CTAs divide is not known to the simulator", op.location)
+    value, indices = (agent.get(name) for name in op.operands)
+    return value.gather(axis, within(op, indices, source.shape[axis]))
+
+
+def within(op: Operation, indices: Tensor, extent: int) -> Tensor:
+    """Return indices as torch takes them.
+
+    Raises:
+        GemmgenError: An index is not below the extent, or is negative (``out-of-bounds``).
+    """
+    if bool(((indices < 0) | (indices >= extent)).any()):
+        found = f"{int(indices.min())} to {int(indices.max())}"
+        raise refusal(f"indices of {found} into {extent} elements", op.location, "out-of-bounds")
+    return indices.to(torch.int64)
+
+
 @resolved("ttg.convert_layout", computes=True)
 def convert_layout(op: Operation) -> Handler:
     before, after = op.operand_types[0], op.result_types[0]
@@ -112,15 +135,16 @@ def convert_layout(op: Operation) -> Handler:
     held = [before.holdings(cta, after.origin(cta), after.local_shape) for cta in ctas]
     shape = after.local_shape
 
-    def within(agent: Agent, op: Operation) -> Any:
+    def alone(agent: Agent, op: Operation) -> Any:
         return assembled(agent, op, shape, held[agent.cta], {agent.cta: agent.values[op.operands[0]]})
 
     def across(agent: Agent, op: Operation) -> Steps:
-        values = yield from exchange(agent, op)
+        brought = yield from exchange(agent, op)
+        values = {cta: value for cta, (value,) in brought.items()}
         return assembled(agent, op, shape, held[agent.cta], values)
 
-    alone = all(each.cta == cta for cta in ctas for each in held[cta])
-    return within if alone else across
+    needs_no_other = all(each.cta == cta for cta in ctas for each in held[cta])
+    return alone if needs_no_other else across
 
 
 def _same(agent: Agent, op: Operation) -> Any:

@@ -296,15 +296,15 @@ def halves_kernel(x_ptr, out_ptr):
 
 
 @gluon.jit
-def first_twice(a, b):
-    return a + a
+def _first(a, b):
+    return a
 
 
 @gluon.jit
-def doubling_kernel(x_ptr, out_ptr):
-    """Reduces by what is no sum."""
+def first_kernel(x_ptr, out_ptr):
+    """Reduces by a function that is neither a sum nor an extremum."""
     layout: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
     rows = gl.arange(0, 64, gl.SliceLayout(1, layout))
     columns = gl.arange(0, 64, gl.SliceLayout(0, layout))
     x = gl.load(x_ptr + rows[:, None] * 64 + columns[None, :])
-    gl.store(out_ptr + rows, gl.reduce(x, 1, first_twice))
+    gl.store(out_ptr + rows, gl.reduce(x, 1, _first))
