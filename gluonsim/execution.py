@@ -28,6 +28,7 @@ from gluonsim.global_memory import (
     Storage,
     differing,
 )
+from gluonsim.ir_types import DescriptorType
 from gluonsim.operations import (
     arith,
     atomics,
@@ -42,7 +43,7 @@ from gluonsim.operations import (
 )
 from gluonsim.operations.control import GDC_WAIT, only_looks
 from gluonsim.operations.loads_stores import Pointer
-from gluonsim.parse import Block, DescriptorType, Operation, parse, walk
+from gluonsim.parse import Block, Operation, parse, walk
 from gluonsim.picture import Trace
 from gluonsim.places import Layout, shared_memory_index, tensor_memory_index
 from gluonsim.policies import (

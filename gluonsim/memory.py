@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gluonsim.clocks import NUMBER_MASK, Clock, Component, Tick, reached
 from gluonsim.findings import Findings, Kind, Location, Severity, refusal
-from gluonsim.parse import MemDescType, Operation, Type
+from gluonsim.ir_types import MemDescType, Type
+from gluonsim.parse import Operation
 from gluonsim.places import Layout, Place, apply_view
 
 POISON_INTEGER = 0x5A

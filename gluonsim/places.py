@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
-from gluonsim.parse import Encoding, MemDescType, Operation, Type
+from gluonsim.ir_types import Encoding, MemDescType, Type
+from gluonsim.parse import Operation
 
 GRANULE_BYTES = 4
 """Accesses are told apart down to this size: a bank of shared memory."""

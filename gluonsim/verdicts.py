@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from gemmgen.hardware import GPUS, Architecture
 from gluonsim.clocks import Clock, join, reached
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity
-from gluonsim.parse import Block, MemDescType, Operation, walk
+from gluonsim.ir_types import MemDescType
+from gluonsim.parse import Block, Operation, walk
 from gluonsim.program import Agent, BarrierWait, Cluster, PollWait, SpinWait
 
 

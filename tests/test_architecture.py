@@ -45,7 +45,6 @@ LONG_FILES = {
     "gemmgen/verify/simulation.py": 510,
     "gluonsim/execution.py": 640,
     "gluonsim/global_memory.py": 800,
-    "gluonsim/parse.py": 640,
     "gluonsim/picture.py": 500,
     "gluonsim/program.py": 790,
 }

@@ -22,8 +22,9 @@ from gemmgen.verify.simulation import simulate_product
 from gluonsim import Result
 from gluonsim.execution import undisturbed
 from gluonsim.findings import UNKNOWN, Findings
+from gluonsim.ir_types import MemDescType
 from gluonsim.memory import Memory, View
-from gluonsim.parse import MemDescType, Operation
+from gluonsim.parse import Operation
 from gluonsim.places import Layout, shared_memory_index
 from gluonsim.program import Known
 

@@ -30,7 +30,8 @@ from triton.experimental.gluon.language.nvidia.blackwell import (  # pyright: ig
 from gluonsim import run
 from gluonsim.clocks import Clock, Component, Tick, join, learn, reached
 from gluonsim.findings import UNKNOWN
-from gluonsim.parse import TENSOR_MEMORY, Encoding, MemDescType, Operation, TensorType
+from gluonsim.ir_types import TENSOR_MEMORY, Encoding, MemDescType, TensorType
+from gluonsim.parse import Operation
 from gluonsim.places import (
     ACCUMULATOR,
     COLUMN_BYTES,

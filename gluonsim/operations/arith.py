@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import Kind, Severity, refusal
+from gluonsim.ir_types import Distributed, TensorType, Type, dtype_of
 from gluonsim.operations import computation, resolved
-from gluonsim.parse import Dense, Distributed, Operation, TensorType, Type, dtype_of
+from gluonsim.parse import Dense, Operation
 from gluonsim.program import Agent, Handler, Undefined
 
 Number = Any

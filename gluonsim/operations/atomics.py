@@ -12,10 +12,11 @@ from torch import Tensor
 
 from gluonsim.findings import refusal
 from gluonsim.global_memory import Scope, Strength
+from gluonsim.ir_types import Distributed
 from gluonsim.operations import operation
 from gluonsim.operations.control import meet
 from gluonsim.operations.loads_stores import Chosen, Pointer
-from gluonsim.parse import Distributed, Operation
+from gluonsim.parse import Operation
 from gluonsim.program import Agent, PollWait, Steps, Watch
 
 _ORDERS = {1: "relaxed", 2: "acquire", 3: "release", 4: "acq_rel"}

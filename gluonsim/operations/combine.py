@@ -8,8 +8,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from gluonsim.findings import refusal
+from gluonsim.ir_types import TensorType, Type
 from gluonsim.operations import block_code
-from gluonsim.parse import Block, Dense, Operation, TensorType, Type
+from gluonsim.parse import Block, Dense, Operation
 from gluonsim.program import Agent
 
 Combine = Callable[[Agent, Sequence[Tensor]], list[Tensor]]

@@ -13,9 +13,10 @@ import torch
 from gluonsim.clocks import Barrier, Tick, join, learn
 from gluonsim.findings import Kind, Severity, refusal
 from gluonsim.global_memory import AHEAD
+from gluonsim.ir_types import MemDescType
 from gluonsim.memory import Proxy, View
 from gluonsim.operations import operation, resolved
-from gluonsim.parse import Block, MemDescType, Operation, walk
+from gluonsim.parse import Block, Operation, walk
 from gluonsim.picture import Span
 from gluonsim.program import (
     Agent,

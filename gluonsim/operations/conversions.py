@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gemmgen.numerics.encoding import e2m1_as_float32
 from gluonsim.findings import refusal
+from gluonsim.ir_types import Distributed, dtype_of
 from gluonsim.operations import computation
 from gluonsim.operations.arith import (
     FLAGS,
@@ -25,7 +26,7 @@ from gluonsim.operations.arith import (
     wrap,
 )
 from gluonsim.operations.loads_stores import Pointer
-from gluonsim.parse import Distributed, Operation, dtype_of
+from gluonsim.parse import Operation
 from gluonsim.program import Agent
 
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from gluonsim.clocks import learn
 from gluonsim.findings import refusal
 from gluonsim.global_memory import PLAIN, VOLATILE, Elements, Region, same_bits
+from gluonsim.ir_types import SHARED_MEMORY, Distributed, MemDescType, TensorType, Type
 from gluonsim.memory import STORE_OF_THE_SAME, View
 from gluonsim.operations import computation, operation, resolved
 from gluonsim.operations.control import find, owner
-from gluonsim.parse import SHARED_MEMORY, Distributed, MemDescType, Operation, TensorType, Type
+from gluonsim.parse import Operation
 from gluonsim.places import REINTERPRET, SUBSLICE
 from gluonsim.program import Agent, Event, Handler, Steps, Undefined, Watch
 

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
+from gluonsim.ir_types import TensorType
 from gluonsim.operations import computation, resolved
 from gluonsim.operations.combine import Combine, combiner
 from gluonsim.operations.control import exchange
 from gluonsim.operations.shapes import assembled, within
-from gluonsim.parse import Operation, TensorType
+from gluonsim.parse import Operation
 from gluonsim.program import Agent, Handler, Steps
 
 

@@ -14,13 +14,14 @@ from torch import Tensor
 from gemmgen.numerics.encoding import as_float32
 from gluonsim.clocks import learn
 from gluonsim.findings import refusal
+from gluonsim.ir_types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
 from gluonsim.memory import Access, Proxy, View
 from gluonsim.operations import computation, operation
 from gluonsim.operations.arith import as_float16
 from gluonsim.operations.control import find, owner, report_overflow
 from gluonsim.operations.loads_stores import TOKEN, loaded
 from gluonsim.operations.scaled import scaled_operands
-from gluonsim.parse import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, Operation, TensorType
+from gluonsim.parse import Operation
 from gluonsim.picture import Span
 from gluonsim.program import Accumulator, Agent, Event, Known, Lane, Steps
 

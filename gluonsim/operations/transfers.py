@@ -16,11 +16,12 @@ from torch import Tensor
 from gluonsim.clocks import Barrier, Component, Released, learn, reached
 from gluonsim.findings import Kind, refusal
 from gluonsim.global_memory import REDUCTIONS, RELAXED, Box, Descriptor, Region
+from gluonsim.ir_types import MemDescType
 from gluonsim.memory import POISON_INTEGER, View
 from gluonsim.operations import operation, resolved
 from gluonsim.operations.control import find, owner
 from gluonsim.operations.loads_stores import Pointer, loaded
-from gluonsim.parse import MemDescType, Operation
+from gluonsim.parse import Operation
 from gluonsim.picture import Span
 from gluonsim.policies import Pending, program_at
 from gluonsim.program import Agent, Event, Handler, Steps
