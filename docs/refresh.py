@@ -49,7 +49,7 @@ from gemmgen.bench import (
 )
 from gemmgen.bench.record import Environment
 from gemmgen.bench.result_log import Peer, Result, ratios
-from gemmgen.bench.suite_figures import BEST, Figures, Point, points_of, winners_of
+from gemmgen.bench.suite_figures import BEST, RatioFigures, SuiteObservation, points_of, winners_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.contest import Contest
 from gemmgen.product import make
@@ -236,10 +236,12 @@ def _table(header: Sequence[str], rows: Iterator[Sequence[str]], words: int = 1)
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))
 
 
-def _chosen(log: ResultLog, contest: Contest) -> dict[str, dict[Shape, tuple[Point, Point]]]:
+def _chosen(
+    log: ResultLog, contest: Contest
+) -> dict[str, dict[Shape, tuple[SuiteObservation, SuiteObservation]]]:
     """Return by spec and shape the kernel that was the fastest in the rounds, and the first choice."""
     points = {(p.contest, p.shape, p.kernel): p for p in points_of(log)}
-    found: dict[str, dict[Shape, tuple[Point, Point]]] = {}
+    found: dict[str, dict[Shape, tuple[SuiteObservation, SuiteObservation]]] = {}
     for (where, shape, spec), choice in sorted(log.choices.items()):
         timed = [points[key] for kernel in choice.kernels if (key := (where, shape, kernel)) in points]
         if where == contest and timed:
@@ -292,8 +294,8 @@ def _specs_of(log: ResultLog, contest: Contest) -> str:
     return f"{facts.description}, over {facts.baseline}:\n\n{_table(header, rows())}\n{_luck(log, contest)}\n"
 
 
-def _figures(points: Sequence[Point]) -> str:
-    found = Figures.of(points)
+def _figures(points: Sequence[SuiteObservation]) -> str:
+    found = RatioFigures.of(points)
     return f"{found.geomean:.3f} [{found.minimum:.3f}]" if found else "-"
 
 
@@ -303,7 +305,7 @@ def _luck(log: ResultLog, contest: Contest) -> str:
     own = {(p.contest, p.shape, p.kernel): p for p in points}
     again = [p for p in points if p.kernel == BEST and p.contest == contest]
     rounds = [own[contest, p.shape, winners[contest, p.shape]] for p in again]
-    first, second = Figures.of(rounds), Figures.of(again)
+    first, second = RatioFigures.of(rounds), RatioFigures.of(again)
     assert first
     assert second
     return (
@@ -402,7 +404,7 @@ def _change(log: ResultLog, words: str) -> str:
     """Return by how much of the GPU a kernel's programs fill: its time in one spec over that in the other."""
     before, after = words.split()
     points = {(p.shape, p.kernel): p for p in points_of(log)}
-    labelled: dict[str, dict[tuple[Shape, str], Point]] = {before: {}, after: {}}
+    labelled: dict[str, dict[tuple[Shape, str], SuiteObservation]] = {before: {}, after: {}}
     for (_, shape, spec), choice in log.choices.items():
         for kernel in choice.kernels:
             if spec in labelled and (shape, kernel) in points:
@@ -436,14 +438,14 @@ def _gains(log: ResultLog, words: str) -> str:
     """
     specs = words.split()
     points = {(p.shape, p.kernel): p for p in points_of(log)}
-    labelled: dict[Shape, dict[str, dict[str, Point]]] = {}
+    labelled: dict[Shape, dict[str, dict[str, SuiteObservation]]] = {}
     for (_, shape, spec), choice in sorted(log.choices.items()):
         for kernel in choice.kernels:
             if (shape, kernel) in points:
                 of_shape = labelled.setdefault(shape, {})
                 of_shape.setdefault(_label(kernel), {})[spec] = points[shape, kernel]
 
-    def gain(found: Mapping[str, Point], spec: str) -> float:
+    def gain(found: Mapping[str, SuiteObservation], spec: str) -> float:
         return found[specs[0]].seconds / found[spec].seconds
 
     def rows() -> Iterator[Sequence[str]]:
@@ -506,7 +508,7 @@ def _few_rows() -> str:
     (scaled,) = _chosen(logs[1], _contest("h200_e4m3_few_rows")).values()
     apart = _all_k(logs[0])
 
-    def best(found: Mapping[Shape, tuple[Point, Point]], least: int, most: int) -> str:
+    def best(found: Mapping[Shape, tuple[SuiteObservation, SuiteObservation]], least: int, most: int) -> str:
         return _figures([pair[0] for s, pair in found.items() if least <= s[0] <= most and s not in apart])
 
     many = next(iter(_chosen(ResultLog.opened(MANY_ROWS), _contest("h200_bf16")).values()))

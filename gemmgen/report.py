@@ -19,7 +19,7 @@ from gemmgen.bench.record import (
     read_record,
 )
 from gemmgen.bench.result_log import Peer, Refused, ResultLog
-from gemmgen.bench.suite_figures import BEST, FIRST, Figures, errors_of, points_of, winners_of
+from gemmgen.bench.suite_figures import BEST, FIRST, RatioFigures, errors_of, points_of, winners_of
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape, shape_text
@@ -52,7 +52,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Tick:
+class AxisTick:
     """A line of the grid with its number."""
 
     at: float
@@ -87,8 +87,8 @@ class Chart:
     title: str
     x_label: str
     y_label: str
-    columns: tuple[Tick, ...]
-    rows: tuple[Tick, ...]
+    columns: tuple[AxisTick, ...]
+    rows: tuple[AxisTick, ...]
     marks: tuple[Mark, ...]
     lines: tuple[Line, ...]
     legend: tuple[tuple[str, str], ...]
@@ -116,20 +116,20 @@ def _powers(low: float, high: float, bases: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial(Observation[str]):
-    """An observation on a page: with its place beside others, and in words."""
+class RankedObservation(Observation[str]):
+    """An observation on a page, with its rank among the kernels of its shape."""
 
     rank: int = 0
-    """Its place on this shape, 1 for the fastest."""
+    """Place among the kernels that were timed on this shape, 1 for the fastest."""
 
     @property
     def quartiles(self) -> tuple[float, ...]:
-        """Of the ratio; none where a record has medians alone."""
+        """Quartiles of the ratio; empty if the record has only medians."""
         return self.spread.quartiles if self.spread else ()
 
     @property
     def text(self) -> str:
-        """All of it in one line."""
+        """Text of one line with the shape, ratio, rate, times and kernel, for a tooltip."""
         times = f"{self.seconds * 1e6:.1f} us, the baseline {self.baseline_seconds * 1e6:.1f} us"
         spread = f" [{', '.join(f'{quartile:.3f}' for quartile in self.quartiles)}]" * bool(self.quartiles)
         rate = f"{self.ratio:.3f}{spread}, {self.tflops:.0f} TFLOP/s"
@@ -137,25 +137,25 @@ class Trial(Observation[str]):
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """A kernel over all shapes that it was timed on."""
+class KernelSummary:
+    """Figures of a kernel over all shapes that it was timed on, and the number of shapes that it wins."""
 
     kernel: str
     best_at: int
-    figures: Figures
+    figures: RatioFigures
 
 
 @dataclass(frozen=True)
-class Section:
-    """Kernels that compute the same, against one baseline on one GPU."""
+class ContestSection:
+    """Observations of kernels of one contest, against one baseline on one GPU."""
 
     name: str
     baseline: str
     method: str
     """How it was measured, in a sentence."""
-    trials: tuple[Trial, ...]
+    trials: tuple[RankedObservation, ...]
     """All kernels, by shape and rank."""
-    best: tuple[Trial, ...]
+    best: tuple[RankedObservation, ...]
     """The fastest of each shape."""
     of_best: str
     """What the figures of the fastest are, in a sentence."""
@@ -171,7 +171,7 @@ class Section:
     measured: Ceilings | None
 
     @cached_property
-    def figures(self) -> Figures:
+    def figures(self) -> RatioFigures:
         """Of the fastest kernels."""
         return _figures(self.best)
 
@@ -181,13 +181,13 @@ class Section:
         return len({trial.kernel for trial in self.trials})
 
     @cached_property
-    def ranking(self) -> tuple[Ranked, ...]:
+    def ranking(self) -> tuple[KernelSummary, ...]:
         """The kernels, those first that are the fastest the most often."""
         won = Counter(trial.kernel for trial in self.best)
-        by_kernel: dict[str, list[Trial]] = {}
+        by_kernel: dict[str, list[RankedObservation]] = {}
         for trial in self.trials:
             by_kernel.setdefault(trial.kernel, []).append(trial)
-        found = (Ranked(kernel, won[kernel], _figures(of)) for kernel, of in by_kernel.items())
+        found = (KernelSummary(kernel, won[kernel], _figures(of)) for kernel, of in by_kernel.items())
         return tuple(sorted(found, key=lambda r: (-r.best_at, -r.figures.geomean, r.kernel)))
 
     @property
@@ -210,8 +210,8 @@ class Section:
             title=f"{self.name}: ratio by M",
             x_label="M",
             y_label="the baseline's time over the fastest kernel's",
-            columns=tuple(Tick(x.at(power), _number(power)) for power in powers),
-            rows=tuple(Tick(y.at(tick), f"{tick:g}") for tick in _ratio_ticks(low, high)),
+            columns=tuple(AxisTick(x.at(power), _number(power)) for power in powers),
+            rows=tuple(AxisTick(y.at(tick), f"{tick:g}") for tick in _ratio_ticks(low, high)),
             marks=tuple(_ratio_mark(t, x, y) for t in sorted(self.best, key=lambda t: -t.ratio)),
             lines=(Line(f"{LEFT},{one} {WIDTH - RIGHT},{one}", "even", "as fast as the baseline"),),
             legend=(("faster", "a shape, faster"), ("slower", "a shape, slower")),
@@ -236,8 +236,8 @@ class Section:
             title=f"{self.name}: rate below the ceilings",
             x_label="operations per byte that has to move",
             y_label="TFLOP/s",
-            columns=tuple(Tick(x.at(v), _number(v)) for v in _powers(x.low, x.high, (1, 3))),
-            rows=tuple(Tick(y.at(v), _number(v)) for v in _powers(y.low, y.high, (1, 3))),
+            columns=tuple(AxisTick(x.at(v), _number(v)) for v in _powers(x.low, x.high, (1, 3))),
+            rows=tuple(AxisTick(y.at(v), _number(v)) for v in _powers(y.low, y.high, (1, 3))),
             marks=tuple(marks),
             lines=lines,
             legend=(
@@ -248,7 +248,7 @@ class Section:
         )
 
 
-def _ratio_mark(trial: Trial, x: Scale, y: Scale) -> Mark:
+def _ratio_mark(trial: RankedObservation, x: Scale, y: Scale) -> Mark:
     ratio = trial.ratio
     shown = min(max(ratio, y.low), y.high)
     label = "" if shown == ratio else f"{ratio:.2f}"
@@ -264,19 +264,21 @@ def _roof(ceilings: Ceilings, x: Scale, y: Scale) -> str:
     return " ".join(f"{x.at(value)},{y.at(max(rate, y.low))}" for value, rate in zip(xs, ys, strict=True))
 
 
-def _figures(trials: Iterable[Trial]) -> Figures:
-    found = Figures.of(trials)
+def _figures(trials: Iterable[RankedObservation]) -> RatioFigures:
+    found = RatioFigures.of(trials)
     assert found  # a section has trials
     return found
 
 
-def _trial(found: Observation[str], kernel: str, rank: int = 0) -> Trial:
-    return Trial(found.shape, kernel, found.seconds, found.baseline_seconds, found.spread, rank=rank)
+def _trial(found: Observation[str], kernel: str, rank: int = 0) -> RankedObservation:
+    return RankedObservation(
+        found.shape, kernel, found.seconds, found.baseline_seconds, found.spread, rank=rank
+    )
 
 
-def _ranked(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+def _ranked(trials: Iterable[RankedObservation]) -> tuple[RankedObservation, ...]:
     """Return trials by shape, the fastest first, each with its place."""
-    by_shape: dict[Shape, list[Trial]] = {}
+    by_shape: dict[Shape, list[RankedObservation]] = {}
     for trial in trials:
         by_shape.setdefault(trial.shape, []).append(trial)
     return tuple(
@@ -300,7 +302,7 @@ class Source:
     protocol: Mapping[str, object]
 
 
-def _sections_of_log(log: ResultLog) -> Iterator[Section]:
+def _sections_of_log(log: ResultLog) -> Iterator[ContestSection]:
     """Yield a section for each contest of a suite's record."""
     points, winners = points_of(log), winners_of(log)
     refused = [line for line in log.current() if isinstance(line, Refused)]
@@ -315,7 +317,7 @@ def _sections_of_log(log: ResultLog) -> Iterator[Section]:
         for p in own:
             if p.kernel == BEST:
                 fastest[p.shape] = _trial(p, winners[contest, p.shape], 1)
-        yield Section(
+        yield ContestSection(
             name=facts.description,
             baseline=facts.baseline,
             method=(
@@ -340,7 +342,7 @@ def _sections_of_log(log: ResultLog) -> Iterator[Section]:
         )
 
 
-def _sections_of_records(records: Sequence[Record]) -> Iterator[Section]:
+def _sections_of_records(records: Sequence[Record]) -> Iterator[ContestSection]:
     """Yield a section for each GPU, baseline and element types of records of single kernels."""
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
@@ -354,7 +356,7 @@ def _sections_of_records(records: Sequence[Record]) -> Iterator[Section]:
         if not trials:
             continue
         best = tuple(trial for trial in trials if trial.rank == 1)
-        yield Section(
+        yield ContestSection(
             name=f"{types.a} x {types.b} -> {types.d}{_few(trials)}",
             baseline=record.baseline,
             method=(
@@ -375,15 +377,15 @@ def _sections_of_records(records: Sequence[Record]) -> Iterator[Section]:
         )
 
 
-def _few(trials: Iterable[Trial]) -> str:
+def _few(trials: Iterable[RankedObservation]) -> str:
     """Return the names of kernels, behind a colon, where they are one or two."""
     kernels = sorted({trial.kernel for trial in trials})
     return f": {', '.join(kernels)}" if len(kernels) <= 2 else ""
 
 
-def _sections_of_table(rows: Iterable[tune.Row]) -> Iterator[Section]:
+def _sections_of_table(rows: Iterable[tune.TunedRow]) -> Iterator[ContestSection]:
     """Yield a section for each problem of a table of tuned kernels."""
-    problems: dict[Contest, list[tune.Row]] = {}
+    problems: dict[Contest, list[tune.TunedRow]] = {}
     for row in rows:
         problems.setdefault(row.problem, []).append(row)
     for together in problems.values():
@@ -391,7 +393,7 @@ def _sections_of_table(rows: Iterable[tune.Row]) -> Iterator[Section]:
         kinds = dtypes[together[0].shape]
         gpu, bits = together[0].gpu, max(DTYPES[kinds.a].bits, DTYPES[kinds.b].bits)
         trials = _ranked(_trial(row.observed, Path(row.spec).stem) for row in together)
-        yield Section(
+        yield ContestSection(
             name=together[0].description,
             baseline="cuBLAS",
             method=(
@@ -412,10 +414,10 @@ def _sections_of_table(rows: Iterable[tune.Row]) -> Iterator[Section]:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A shape in the table of shapes."""
+class ShapeLine:
+    """Line of the table of shapes: the fastest kernel, and the figures that it is compared with."""
 
-    trial: Trial
+    trial: RankedObservation
     tried: int
     first: float | None
     peer: float | None
@@ -423,11 +425,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     """A report as its template sees it."""
 
     sources: tuple[Source, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[ContestSection, ...]
     errors: tuple[str, ...]
 
     @property
@@ -446,14 +448,14 @@ class Page:
         """The same of the numbers of their protocols."""
         return _collected(source.protocol for source in self.sources)
 
-    def rows(self, section: Section) -> Iterator[Row]:
+    def rows(self, section: ContestSection) -> Iterator[ShapeLine]:
         """Yield the shapes of a section, each with its fastest kernel."""
         peers = {
             p.shape: ratios(p.baseline_seconds, p.seconds).median for p in section.peers if not p.why_not
         }
         for trial in section.best:
             shape = trial.shape
-            yield Row(trial, section.tried[shape], section.first.get(shape), peers.get(shape))
+            yield ShapeLine(trial, section.tried[shape], section.first.get(shape), peers.get(shape))
 
     @property
     def count(self) -> int:
@@ -505,14 +507,14 @@ def report(paths: Sequence[Path]) -> str:
     sources += [source for path, rows in tables.items() for source in _tuned_sources(path, rows)]
     errors = [error for log in logs for error in errors_of(log)]
     errors += [error for record in records for error in record.errors]
-    return render_page("report/page.html", Page(tuple(sources), tuple(sections), tuple(errors)))
+    return render_page("report/page.html", ReportPage(tuple(sources), tuple(sections), tuple(errors)))
 
 
 TUNED_WITH = ("gemmgen", "torch", "triton", "gpu")
 """What a row of a table of tuned kernels knows of where it was measured."""
 
 
-def _tuned_sources(path: Path, rows: Iterable[tune.Row]) -> Iterator[Source]:
+def _tuned_sources(path: Path, rows: Iterable[tune.TunedRow]) -> Iterator[Source]:
     """Yield a source for all rows of a table that the same versions have measured, with the latest date."""
     dates: dict[tuple[str, ...], str] = {}
     for row in rows:

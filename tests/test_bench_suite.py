@@ -43,8 +43,8 @@ from gemmgen.bench.figures import IN_THE_DARK, ratio_limits, short_name
 from gemmgen.bench.machine import CudaMachine, UnfinishedError
 from gemmgen.bench.prepare import Prepared, prepare_in_children
 from gemmgen.bench.record import GpuState
-from gemmgen.bench.result_log import BASELINE, Choice, Line, Peer, Refused, Result, Rounds
-from gemmgen.bench.suite_figures import BEST, FIRST, GROUPS, Figures, group_of, grouped, points_of
+from gemmgen.bench.result_log import BASELINE, Line, Peer, PlannerRanking, Refused, Result, Rounds
+from gemmgen.bench.suite_figures import BEST, FIRST, GROUPS, RatioFigures, group_of, grouped, points_of
 from gemmgen.bench.suite_file import Suite
 from gemmgen.bench.tasks import Task
 from gemmgen.cli import main
@@ -400,7 +400,7 @@ def test_a_spec_takes_part_with_what_its_planner_ranks_first_for_each_shape(
         )
 
     chosen(range(1, 9))  # of the large one the ranking is enough
-    choices = {line.spec: line for line in log.lines if isinstance(line, Choice)}
+    choices = {line.spec: line for line in log.lines if isinstance(line, PlannerRanking)}
     assert choices["kernel_a"].kernels == ("kernel_a",)  # it leaves nothing open
     names = choices["open"].kernels
     assert [re.sub(r" \([0-9a-f]{8}\)$", "", name) for name in names] == [
@@ -740,7 +740,7 @@ def test_figures_are_those_computed_by_hand(tmp_path: Path, arms: Arms) -> None:
     assert best["1-16"].geomean == pytest.approx((2 * 0.5 * 0.5) ** (1 / 3))
     assert (best["1-16"].minimum, best["1-16"].worst) == (pytest.approx(0.5), (16, 8, 8))
     assert best["1-16"].share == pytest.approx(1 / 3)
-    assert best["split K"] == Figures(2, best["split K"].geomean, 0.5, (16, 8, 8), 0.5)
+    assert best["split K"] == RatioFigures(2, best["split K"].geomean, 0.5, (16, 8, 8), 0.5)
     assert best["split K"].geomean == pytest.approx(1.0)
     assert best["all"].geomean == pytest.approx(math.sqrt(math.sqrt(0.5)))
     assert best["all"].share == 0.5  # 2 and 1 of four
@@ -960,7 +960,7 @@ def chosen_by_hand(arms: Arms, tmp_path: Path) -> Path:
         again = replace(first.playoff, kernel=EARLY, seconds=(slower * 8e-6,) * 3)
         log.write(replace(first, shape=shape, families=(family,), kernels=kernels, playoff=again))
         for spec, ranked in (("x", (PLAIN_FIRST, PLAIN)), ("x_early", (EARLY_FIRST, EARLY))):
-            log.write(Choice("choice", shape, BF16, spec, ranked))
+            log.write(PlannerRanking("choice", shape, BF16, spec, ranked))
     log.write(Peer("peer", (1, 4224, 512), BF16, "templates of a kind", (10e-6,), (12.5e-6,), 1.0, ("t",)))
     return path
 
@@ -1018,7 +1018,7 @@ def test_every_committed_record_of_a_suite_is_quoted_and_drawn(refresh: ModuleTy
         log = ResultLog.opened(record)
         assert errors_of(log) == []
         for contest, facts in log.contests.items():
-            best = Figures.of(p for p in points_of(log) if p.contest == contest and p.kernel == BEST)
+            best = RatioFigures.of(p for p in points_of(log) if p.contest == contest and p.kernel == BEST)
             assert best
             name = facts.description
             assert any(f"{name}: geometric mean {best.geomean:.3f}" in text for text in texts_of(pictures[0]))

@@ -32,16 +32,16 @@ from gemmgen.bench.record import Ceilings, Environment, GpuState, Subject, encod
 from gemmgen.bench.result_log import (
     BASELINE,
     SCHEMA,
-    Choice,
+    ArmSamples,
     ContestOf,
-    Entry,
     FinalPair,
+    KernelEntry,
     Peer,
+    PlannerRanking,
     Refused,
     Result,
     Rounds,
     Session,
-    Timed,
 )
 from gemmgen.cli import main
 from gemmgen.documents.kinds import LEAST_SECONDS, MOST_EXTENT
@@ -484,10 +484,10 @@ def suite_record() -> list[Json]:
     ceilings = Ceilings(8e14, 4e12, "a datasheet")
     contest = ContestOf(BF16, "bf16", Dtypes("bf16", "bf16", "bf16"), BASELINE_WORDS, ceilings, ceilings)
     subject = Subject("lib_a.yaml", hashlib.sha256(SPEC.encode()).hexdigest(), "0" * 64)
-    entries = (Entry("one", subject, BF16), Entry("two", subject, BF16, SPEC))
+    entries = (KernelEntry("one", subject, BF16), KernelEntry("two", subject, BF16, SPEC))
     times = (1.2e-5, 1.1e-5, 1.3e-5)
-    arms = tuple(Timed(name, times, 10, 0.001, 1e-6) for name in ("one", "two"))
-    theirs = Timed(BASELINE, times, 10, 0.001, 1e-6)
+    arms = tuple(ArmSamples(name, times, 10, 0.001, 1e-6) for name in ("one", "two"))
+    theirs = ArmSamples(BASELINE, times, 10, 0.001, 1e-6)
     playoff, state = FinalPair("one", times, times), GpuState(1400.0, 600.0, 60.0)
     lines = (
         Session(
@@ -495,7 +495,7 @@ def suite_record() -> list[Json]:
         ),
         Result("result", SHAPE, BF16, ("few",), 3, theirs, ("nvjet<int>",), arms, playoff, state),
         Refused("refused", SHAPE, BF16, "two", "failed", "it raised"),
-        Choice("choice", SHAPE, BF16, "lib_a", ("one",)),
+        PlannerRanking("choice", SHAPE, BF16, "lib_a", ("one",)),
         Peer("peer", SHAPE, BF16, "Triton", times, times, 3.0, ("triton_mm",), 0.001),
         Peer("peer", (256, 512, 512), BF16, "Triton", why_not="no answer"),
     )

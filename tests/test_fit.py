@@ -16,7 +16,7 @@ from hopper import hopper
 from benchmarks.fit import __main__ as command
 from benchmarks.fit.figures import Agreement, agreement, by_group, spearman, summary, table
 from benchmarks.fit.model import EARLY, MANY_ROWS, constants, fit, left_out, streamed, using
-from benchmarks.fit.observations import Observation, by_candidates, observations, planned
+from benchmarks.fit.observations import SpecObservation, by_candidates, observations, planned
 from gemmgen.bench.result_log import Result, ResultLog
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.search import geometric_mean
@@ -40,7 +40,7 @@ EARLY_SPEC = "h200_bf16_few_rows_dependent"
 
 
 @cache
-def found(record: Path) -> tuple[Observation, ...]:
+def found(record: Path) -> tuple[SpecObservation, ...]:
     return tuple(observations(record))
 
 
@@ -49,7 +49,7 @@ def agreements(record: Path, spec: str = "") -> tuple[Agreement, ...]:
     return tuple(agreement(each) for each in by_candidates(found(record)) if not spec or each[0].spec == spec)
 
 
-def early() -> list[Observation]:
+def early() -> list[SpecObservation]:
     return [each for each in found(FEW) if each.spec == EARLY_SPEC]
 
 
@@ -165,7 +165,7 @@ def test_a_single_buffer_costs_what_it_cost() -> None:
 
 def over_equal_columns(record: Path, columns: int, source: str) -> tuple[float, float]:
     """The mean time of staggered tiles of 128 rows over that of equal columns: measured, and predicted."""
-    times: dict[tuple[object, bool], Observation] = {}
+    times: dict[tuple[object, bool], SpecObservation] = {}
     for each in found(record):
         kernel = hopper(each.kernel)
         others = kernel.a_source == ("shared" if kernel.staggered else source)
@@ -238,7 +238,7 @@ def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_
     assert speeds[[each[0].shape for each in candidates].index((256, 7168, 2048))] >= narrow
 
 
-def over_baseline(chosen: Sequence[Observation]) -> list[float]:
+def over_baseline(chosen: Sequence[SpecObservation]) -> list[float]:
     baseline = {
         line.shape: median(line.baseline.seconds)
         for line in ResultLog.opened(FEW).current()
@@ -268,7 +268,7 @@ def test_the_first_choice_with_dependent_launch_knows_what_it_loses() -> None:
 
 def gains(spec: str) -> list[tuple[float, float]]:
     """What each kernel of the record gains by dependent launch: as it was measured, and as predicted."""
-    pairs: dict[object, dict[str, Observation]] = {}
+    pairs: dict[object, dict[str, SpecObservation]] = {}
     for each in found(DEPENDENT):
         plain = replace(hopper(each.kernel), early_operand="none", trigger="end")
         plain = replace(plain, request=replace(plain.request, title=""))
@@ -343,7 +343,7 @@ def test_a_fit_finds_the_constants_that_made_the_times() -> None:
     sample = [each for each in found(MANY)[::40] if not streamed(each)]
     wanted = {"START_NS": 3_000.0, "TURN_NS": 500.0, "L2_BYTES_PER_NS": 12_000.0}
     with using(wanted):
-        made = [Observation(o.contest, o.shape, o.spec, o.kernel, o.predicted) for o in sample]
+        made = [replace(observed, seconds=observed.predicted) for observed in sample]
     fitted = fit(made, constants(list(wanted)))
     assert fitted.values == pytest.approx(wanted, rel=0.02)
     assert fitted.loss < 1e-3 * fitted.before
@@ -394,7 +394,7 @@ def test_the_command_compares(capsys: pytest.CaptureFixture[str], monkeypatch: p
 def test_the_command_fits_to_all_shapes_and_to_nine_tenths_of_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of_ten_shapes(record: Path) -> list[Observation]:
+    def of_ten_shapes(record: Path) -> list[SpecObservation]:
         shapes = sorted({each.shape for each in found(record)})[:10]
         return [each for each in found(record) if each.shape in shapes]
 

@@ -39,9 +39,9 @@ from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import GPUS
 from gemmgen.launcher_file import LAUNCHER
-from gemmgen.library import Report, exchange, package, sources
+from gemmgen.library import SelectionReport, exchange, package, sources
 from gemmgen.library.assemble import assemble, launched_early, words_of
-from gemmgen.library.sources import Measurement, Sources, anonymous, read
+from gemmgen.library.sources import KernelObservation, Sources, anonymous, read
 from gemmgen.library.view import rendered
 from gemmgen.migrate import Migration
 from gemmgen.plan.planner import family_for
@@ -368,12 +368,12 @@ def test_a_kernel_that_a_spec_specifies_is_the_one_that_build_makes(tmp_path: Pa
 # --- the choice
 
 
-def measurement(kernel: str, shape: tuple[int, int, int], ratio: float) -> Measurement:
+def measurement(kernel: str, shape: tuple[int, int, int], ratio: float) -> KernelObservation:
     (found,) = read([SPECS / kernel]).specs
-    return Measurement(shape, found, 1e-5 / ratio, 1e-5)
+    return KernelObservation(shape, found, 1e-5 / ratio, 1e-5)
 
 
-def chosen(*found: Measurement, limit: int = 32) -> library.Choice:
+def chosen(*found: KernelObservation, limit: int = 32) -> library.Selection:
     spec = read([SPECS / WIDE]).spec
     return library.choose(Sources(BF16, "bf16", spec, CARD, "cuBLAS", tuple(found)), limit)
 
@@ -414,8 +414,8 @@ def test_what_was_measured_nearby_corrects_what_is_predicted() -> None:
     (other,) = read([SPECS / SQUARE]).specs
     plain = library.forecast_of([kernel, other])
     assert plain.expected(kernel, near) == plain.predicted(kernel, near)
-    slow = Measurement(near, kernel, 2 * plain.predicted(kernel, near), 1.0)
-    usual = Measurement(near, other, plain.predicted(other, near), 1.0)
+    slow = KernelObservation(near, kernel, 2 * plain.predicted(kernel, near), 1.0)
+    usual = KernelObservation(near, other, plain.predicted(other, near), 1.0)
     forecast = library.forecast_of([kernel, other], (slow, usual))
     # At the shape itself half of what it is beside the mean of both (which is the square root of 2) counts.
     assert forecast.expected(kernel, near) == pytest.approx(plain.predicted(kernel, near) * 2**0.75)
@@ -471,7 +471,7 @@ def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page
         assert (ROOT / "libraries" / name / file).read_bytes() == files[file.as_posix()].encode(), file
     assert {file: (libraries_folder() / name / file).read_text() for file in files} == files
     page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
-    for line in Report.of(found, choice, library.KERNELS).lines():
+    for line in SelectionReport.of(found, choice, library.KERNELS).lines():
         assert line in page.splitlines()
 
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from gemmgen import tune
 from gemmgen.bench.record import flops, read_record
 from gemmgen.bench.result_log import Result, ResultLog
-from gemmgen.bench.suite_figures import BEST, Figures, points_of
+from gemmgen.bench.suite_figures import BEST, RatioFigures, points_of
 from gemmgen.cli import app
 from gemmgen.errors import GemmgenError
 from gemmgen.problem.dtypes import Dtypes
@@ -92,7 +92,7 @@ def test_every_measurement_of_a_suite_is_on_the_page() -> None:
         assert row[6:9] == [f"{v:.1f}" for v in (point.seconds * 1e6, point.baseline_seconds * 1e6, rate)]
         assert number(row[9]) > 0  # the planner's first choice
         assert number(row[10]) > 0  # a peer
-    found = Figures.of(best.values())
+    found = RatioFigures.of(best.values())
     assert found
     assert f"<b>{found.geomean:.3f}</b> geometric mean" in page
     assert f"<b>{found.minimum:.3f}</b> at the worst ({' x '.join(map(str, found.worst))})" in page
@@ -193,7 +193,7 @@ def test_nothing_of_a_record_is_markup_and_nothing_is_loaded(tmp_path: Path) -> 
 
 def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) -> None:
     rows = [
-        tune.Row(
+        tune.TunedRow(
             m=m,
             n=4096,
             k=512,

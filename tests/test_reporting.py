@@ -33,7 +33,7 @@ from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.planner import FAMILIES
 from gemmgen.scratch import is_full, scratch
 from gemmgen.spec.diagnostics import Code
-from gemmgen.tune.tuning import Tick
+from gemmgen.tune.tuning import TuningProgress
 
 SPEC = """\
 title: a matmul
@@ -439,7 +439,7 @@ def test_progress_on_a_terminal_shows_a_path_as_it_is(step: str, monkeypatch: py
     assert visible(f"planning {step}") in shown.getvalue()
     shown.truncate(0)
     with running.tuning_progress() as tell:
-        tell(Tick(step, 1, 1, 0.5, 1.0, step))
+        tell(TuningProgress(step, 1, 1, 0.5, 1.0, step))
     assert visible(f"{step}, 1 of 1: {step}") in shown.getvalue()
 
 
@@ -448,7 +448,7 @@ def test_progress_without_a_terminal_is_a_line_for_each_step(capsys: pytest.Capt
         progress("\x1b[red]")
     with running.tuning_progress() as tell:
         for text in ("a kernel, 1 of 2", "a kernel, 2 of 2", "\n\x1b"):
-            tell(Tick("x.yaml", 1, 3, 0.5, 1.0, text))
+            tell(TuningProgress("x.yaml", 1, 3, 0.5, 1.0, text))
     assert capsys.readouterr().err.splitlines() == [
         r"planning \x1b[red]",
         "tuning x.yaml, 1 of 3: a kernel",

@@ -48,27 +48,27 @@ from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make
 from gemmgen.scratch import LostError, forked, lock, printing, serving
 from gemmgen.spec import SpecFile, load_spec
-from gemmgen.tune import Row, add_to_table, read_table
+from gemmgen.tune import TunedRow, add_to_table, read_table
 from gemmgen.tune.candidates import (
-    Candidate,
     Pins,
-    Tuned,
+    TuningCandidate,
+    TuningTarget,
     candidate_of,
     first_candidates,
     kernel_sha256,
     neighbours,
     spec_text,
 )
-from gemmgen.tune.store import Evidence, Facts, Job, Store, Trial
+from gemmgen.tune.store import Job, Store, StudyFacts, TrialRecord, TrialSamples
 from gemmgen.tune.tuning import (
     FINAL,
     LAST_RUNG,
     ROUNDS,
+    JobBatch,
     Outcome,
     Search,
-    Stage,
-    Tick,
-    Verdict,
+    SearchVerdict,
+    TuningProgress,
     gain,
     remaining,
     tune,
@@ -107,7 +107,7 @@ search: {tile.n: [128, 64, 32]}
 def test_a_candidate_is_a_spec_that_leaves_nothing_open_and_makes_its_plan(
     tmp_path: Path, stem: str, shape: Shape
 ) -> None:
-    tuned = Tuned(load_spec(spec_file(stem)), shape)
+    tuned = TuningTarget(load_spec(spec_file(stem)), shape)
     plan = tuned.plan({})
     assert plan is not None
     candidate = candidate_of(tuned, plan)
@@ -144,7 +144,7 @@ def test_seeds_differ_in_kind_from_what_the_planner_ranks_first(tmp_path: Path) 
     operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
     text = f"title: t\ntarget: h200\noperands: {operands}\ntile: {{m: 128, n: 128, k: 64}}\n"
     (tmp_path / "x.yaml").write_text(text)
-    found = first_candidates(Tuned(load_spec(tmp_path / "x.yaml"), (1024, 4096, 4096)), 3)
+    found = first_candidates(TuningTarget(load_spec(tmp_path / "x.yaml"), (1024, 4096, 4096)), 3)
     first, seeds = found[:3], found[3:]
     assert len({each.kernel for each in found}) == len(found)
     assert {each.pins["schedule.kind"] for each in first} == {"persistent", "tiled"}
@@ -162,7 +162,7 @@ def test_kernels_of_a_batch_invariant_spec_add_up_alike_at_every_shape(tmp_path:
     path = tmp_path / "x.yaml"
     for wish, expected in (("", {1, 2, 4}), ("batch_invariant: true\n", {1})):
         path.write_text(text + wish)
-        tuned = Tuned(load_spec(path), (1024, 1024, 4096))
+        tuned = TuningTarget(load_spec(path), (1024, 1024, 4096))
         found = first_candidates(tuned, 2)
         found += neighbours(tuned, found[0].pins)
         assert {each.pins["schedule.splits"] for each in found} == expected
@@ -178,7 +178,7 @@ def test_candidates_of_a_promise_have_the_order_of_sums_of_the_spec_s_own_kernel
     divided = "tile: {k: 64}\nschedule: {splits: 24, reduction: parallel}\n"
     path = tmp_path / "x.yaml"
     path.write_text(f"title: t\ntarget: h200\noperands: {operands}\nbatch_invariant: true\n{divided}")
-    tuned = Tuned(load_spec(path), shape)
+    tuned = TuningTarget(load_spec(path), shape)
     found = first_candidates(tuned, 3)
     plans = [tuned.plan(each.pins) for each in (*found, *neighbours(tuned, found[0].pins))]
     assert len({plan.cta_tile_n for plan in plans if plan}) > 1
@@ -191,14 +191,14 @@ def test_a_plan_of_another_order_of_sums_is_no_candidate_of_a_promise(tmp_path: 
     path = tmp_path / "x.yaml"
     path.write_text(text)
     pins: Pins = {"schedule.splits": 4}
-    assert Tuned(load_spec(path), SHAPE).plan(pins)
+    assert TuningTarget(load_spec(path), SHAPE).plan(pins)
     path.write_text(f"{text}batch_invariant: true\n")
-    assert Tuned(load_spec(path), SHAPE).plan(pins) is None
+    assert TuningTarget(load_spec(path), SHAPE).plan(pins) is None
 
 
 def test_neighbours_differ_in_what_the_spec_leaves_open_and_in_what_follows(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(OPEN)
-    tuned = Tuned(load_spec(tmp_path / "x.yaml"), SHAPE)
+    tuned = TuningTarget(load_spec(tmp_path / "x.yaml"), SHAPE)
     plan = tuned.plan({"tile.n": 64, "buffering.stages": 4})
     assert plan is not None
     pins = candidate_of(tuned, plan).pins
@@ -216,7 +216,7 @@ def test_a_spec_without_a_legal_plan_is_explained_at_its_line(tmp_path: Path) ->
     path = tmp_path / "x.yaml"
     path.write_text(OPEN.replace("tile: {m: 64", "tile: {m: 96"))
     with pytest.raises(GemmgenError, match=r"x\.yaml:4:11: error\["):
-        first_candidates(Tuned(load_spec(path), SHAPE), 3)
+        first_candidates(TuningTarget(load_spec(path), SHAPE), 3)
 
 
 def test_tuning_found_what_is_within_two_percent_of_every_kernel_of_the_set() -> None:
@@ -243,19 +243,19 @@ def test_every_kernel_of_the_set_is_legal_today() -> None:
 # --- what is measured next
 
 
-def candidate(name: str) -> Candidate:
-    return Candidate(f"kernel {name}", MappingProxyType({"name": name}), "", "", name)
+def candidate(name: str) -> TuningCandidate:
+    return TuningCandidate(f"kernel {name}", MappingProxyType({"name": name}), "", "", name)
 
 
-def evidence(kernel: float, against: float, noise: float = 0.0) -> Evidence:
+def samples(kernel: float, against: float, noise: float = 0.0) -> TrialSamples:
     rounds = (1 - noise, 1.0, 1 + noise)
-    return Evidence(tuple(kernel * each for each in rounds), (against,) * 3, (30e-6,) * 3, 1e-4)
+    return TrialSamples(tuple(kernel * each for each in rounds), (against,) * 3, (30e-6,) * 3, 1e-4)
 
 
-def trial(job: Job, found: Evidence | None, state: str = "done", gpu_seconds: float = 1.0) -> Trial:
+def trial(job: Job, found: TrialSamples | None, state: str = "done", gpu_seconds: float = 1.0) -> TrialRecord:
     assert state in ("running", "done", "failed")
     why = "failed" if state == "failed" else None
-    return Trial(0, state, job, job.kernel, {}, {}, "", gpu_seconds, found, why)
+    return TrialRecord(0, state, job, job.kernel, {}, {}, "", gpu_seconds, found, why)
 
 
 class Field:
@@ -263,23 +263,23 @@ class Field:
 
     def __init__(self, times: Mapping[str, float | None], around: Mapping[str, str] | None = None) -> None:
         self.times, self.around = times, around or {}
-        self.trials: dict[Job, Trial] = {}
+        self.trials: dict[Job, TrialRecord] = {}
         self.stages: list[tuple[str, int]] = []
         first = [name for name in times if name not in "".join(self.around.values())]
         self.search = Search([candidate(name) for name in first], self.neighbours)
 
-    def neighbours(self, pins: Pins) -> Sequence[Candidate]:
+    def neighbours(self, pins: Pins) -> Sequence[TuningCandidate]:
         return [candidate(name) for name in self.around.get(str(pins["name"]), "")]
 
     def measure(self, job: Job) -> None:
         own, other = self.times[job.kernel], self.times[job.against]
-        found = None if own is None or other is None else evidence(own, other)
+        found = None if own is None or other is None else samples(own, other)
         self.trials[job] = trial(job, found, "failed" if found is None else "done")
 
-    def run(self, *, most: float = math.inf) -> Verdict | None:
+    def run(self, *, most: float = math.inf) -> SearchVerdict | None:
         """Do what is asked for; after so many trials the budget is spent."""
         while isinstance(
-            found := self.search.next([*self.trials.values()], tired=len(self.trials) >= most), Stage
+            found := self.search.next([*self.trials.values()], tired=len(self.trials) >= most), JobBatch
         ):
             self.stages.append((found.name, len(found.jobs)))
             self.measure(found.jobs[0]) if len(self.trials) < most else [
@@ -344,7 +344,7 @@ def test_a_lead_within_the_noise_does_not_count() -> None:
     ],
 )
 def test_a_gain_is_more_than_the_rounds_spread(kernel: float, noise: float, expected: float) -> None:
-    assert gain(evidence(kernel, 20.0, noise)) == pytest.approx(expected)
+    assert gain(samples(kernel, 20.0, noise)) == pytest.approx(expected)
 
 
 def test_a_kernel_that_fails_goes_no_further_and_a_first_one_that_fails_is_followed_by_the_next() -> None:
@@ -375,13 +375,13 @@ def test_what_others_are_measuring_is_waited_for_even_with_the_budget_spent() ->
     field.measure(Job("a", LAST_RUNG, "a"))
     job = Job("b", 0, "a")
     running = trial(job, None, "running", 0.0)
-    assert field.search.next([*field.trials.values(), running], tired=True) == Stage("rung 1 of 3", (job,))
+    assert field.search.next([*field.trials.values(), running], tired=True) == JobBatch("rung 1 of 3", (job,))
 
 
 def test_the_budget_keeps_what_the_last_trial_takes() -> None:
     job = Job("a", 0, "a")
     assert remaining([], 60) == 60
-    assert remaining([trial(job, evidence(1, 1), gpu_seconds=each) for each in (9.0, 1.0, 1.0)], 60) == 47
+    assert remaining([trial(job, samples(1, 1), gpu_seconds=each) for each in (9.0, 1.0, 1.0)], 60) == 47
     assert remaining([trial(job, None, "failed", 50.0)], 60) == 10
 
 
@@ -514,19 +514,19 @@ def no_machine(device: int, architecture: Architecture) -> FakeMachine:
 
 
 def test_the_fastest_kernel_is_found_written_and_built_again(tmp_path: Path, kernels: Kernels) -> None:
-    ticks: list[Tick] = []
+    ticks: list[TuningProgress] = []
     outcome = tuned(tmp_path, kernels, progress=ticks.append)
     assert outcome.winner.pins["tile.n"] == 64
     assert outcome.winner.pins["buffering.stages"] == 5  # by two steps of the descent, from 8 or more
     assert outcome.verdict.winner != outcome.verdict.first
     assert outcome.row.seconds == pytest.approx(20e-6)
-    assert outcome.evidence.baseline_ratio.median == pytest.approx(1.25)
+    assert outcome.samples.baseline_spread.median == pytest.approx(1.25)
     assert outcome.path == tmp_path / "tuned" / "open_8x16x32.yaml"
     product = make(outcome.path)
     found = kernel_sha256(product.plan, product.source.stem)
     assert found == outcome.winner.kernel == outcome.row.kernel_sha256
     text = outcome.path.read_text()
-    ratio = f"{outcome.evidence.ratio.median:.3f}"
+    ratio = f"{outcome.samples.against_spread.median:.3f}"
     assert re.fullmatch(
         rf"""# Tuned by gemmgen \S+ from open\.yaml for 8x16x32, \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ\.
 # 20\.00 us \[20\.00, 20\.00\] a call at 1400 MHz, 650 W, 60 degrees:
@@ -573,8 +573,10 @@ def test_a_store_of_another_gpu_is_not_taken_for_this_one(tmp_path: Path, kernel
 def test_trials_that_are_not_finished_are_not_written_without_a_gpu(tmp_path: Path, kernels: Kernels) -> None:
     path = tmp_path / "open.yaml"
     path.write_text(OPEN)
-    tuned_ = Tuned(load_spec(path), SHAPE)
-    facts = Facts("open", tuned_.digest, "bf16", SHAPE, "NVIDIA H200", "an invented baseline", ENVIRONMENT)
+    tuned_ = TuningTarget(load_spec(path), SHAPE)
+    facts = StudyFacts(
+        "open", tuned_.digest, "bf16", SHAPE, "NVIDIA H200", "an invented baseline", ENVIRONMENT
+    )
     Store(str(tmp_path / "tune.db")).study(facts)
     with pytest.raises(GemmgenError) as caught:
         tuned(tmp_path, kernels, store="tune.db", gpu="NVIDIA H200")
@@ -644,11 +646,11 @@ def test_a_lead_within_the_noise_is_told_and_the_first_choice_stays(tmp_path: Pa
     refused = outcome.verdict.refused
     assert outcome.verdict.winner == outcome.verdict.first
     assert refused is not None
-    assert refused.evidence is not None
-    assert 1 < refused.evidence.ratio.median < 1.003
+    assert refused.samples is not None
+    assert 1 < refused.samples.against_spread.median < 1.003
     assert outcome.remark == (
         f"the planner's first choice stays; once more `{refused.label}` reads "
-        f"{refused.evidence.ratio.median:.3f}, which is within the noise"
+        f"{refused.samples.against_spread.median:.3f}, which is within the noise"
     )
 
 
@@ -791,8 +793,8 @@ def test_a_run_that_is_killed_loses_at_most_the_running_trial(tmp_path: Path, ke
     with forked(run) as result, suppress(LostError):
         result()
     del kernels.stages[5]
-    tuned_ = Tuned(load_spec(tmp_path / "open.yaml"), SHAPE)
-    facts = Facts("open", tuned_.digest, "bf16", SHAPE, "NVIDIA H200", "an invented baseline", None)
+    tuned_ = TuningTarget(load_spec(tmp_path / "open.yaml"), SHAPE)
+    facts = StudyFacts("open", tuned_.digest, "bf16", SHAPE, "NVIDIA H200", "an invented baseline", None)
     before = Store(str(tmp_path / "tune.db")).study(facts).trials()  # without what was lost
     assert before
     assert all(trial.state == "done" for trial in before)
@@ -903,7 +905,7 @@ def test_a_spec_that_somebody_else_wrote_is_not_replaced(tmp_path: Path, kernels
 
 # --- the table
 
-ROW = Row(
+ROW = TunedRow(
     gpu="NVIDIA H200",
     m=8,
     n=16,
@@ -1053,7 +1055,7 @@ def test_a_terminal_sees_a_bar_over_all_budgets_and_the_time_left(
     monkeypatch.setenv("COLUMNS", "120")
     with tuning_progress() as tell:
         for spent in (0.0, 15.0, 30.0):
-            tell(Tick("open 8x16x32", 2, 4, spent, 60.0, "rung 1 of 3, 7 trials to go"))
+            tell(TuningProgress("open 8x16x32", 2, 4, spent, 60.0, "rung 1 of 3, 7 trials to go"))
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     # One whole budget and a half of four.
     assert re.search(r"open 8x16x32, 2 of 4: rung 1 of 3, 7 trials to go .*  38% +[\d:-]+\n", shown)

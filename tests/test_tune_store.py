@@ -29,13 +29,23 @@ from gemmgen.bench.record import Environment
 from gemmgen.errors import GemmgenError
 from gemmgen.scratch import forked
 from gemmgen.tune import require_optuna
-from gemmgen.tune.candidates import Candidate
-from gemmgen.tune.store import LEASE_SECONDS, TABLES, Evidence, Facts, Job, Store, Study, Trial, is_gone
+from gemmgen.tune.candidates import TuningCandidate
+from gemmgen.tune.store import (
+    LEASE_SECONDS,
+    TABLES,
+    Job,
+    Store,
+    Study,
+    StudyFacts,
+    TrialRecord,
+    TrialSamples,
+    is_gone,
+)
 
 ENVIRONMENT = Environment("0", "2.11", "3.9", "13", "13", "580", "NVIDIA H200", 132, 1 << 26)
-FACTS = Facts("open", "d" * 64, "bf16", (8, 16, 32), "NVIDIA H200", "a baseline", ENVIRONMENT)
-CANDIDATE = Candidate("a label", MappingProxyType({"tile.m": 64}), "", "", "k")
-EVIDENCE = Evidence((2e-6, 3e-6, 4e-6), (3e-6,) * 3, (6e-6,) * 3, 1e-4, {"power_w": 650.0})
+FACTS = StudyFacts("open", "d" * 64, "bf16", (8, 16, 32), "NVIDIA H200", "a baseline", ENVIRONMENT)
+CANDIDATE = TuningCandidate("a label", MappingProxyType({"tile.m": 64}), "", "", "k")
+SAMPLES = TrialSamples((2e-6, 3e-6, 4e-6), (3e-6,) * 3, (6e-6,) * 3, 1e-4, {"power_w": 650.0})
 JOB = Job("k", 0, "f")
 DATE = "2026-11-22T23:00:00Z"
 MISSING = "no PostgreSQL server: install it with `apt-get install postgresql`"
@@ -114,14 +124,14 @@ def test_what_a_trial_found_is_read_back(place: str) -> None:
     study = Store(place).study(FACTS)
     first, second, third = (study.claim(Job("k", rung, "f"), CANDIDATE) for rung in range(3))
     assert (first, second, third) == (0, 1, 2)
-    assert study.finish(0, EVIDENCE, 0.5, DATE)
+    assert study.finish(0, SAMPLES, 0.5, DATE)
     assert study.fail(1, "wrong", "relative error 2", 0.25, DATE)
     done, failed, running = Store(place, new=False).study(FACTS).trials()
-    assert (done.state, done.evidence, done.gpu_seconds, done.date) == ("done", EVIDENCE, 0.5, DATE)
-    assert (EVIDENCE.ratio.median, EVIDENCE.baseline_ratio.median) == (1.0, 2.0)
+    assert (done.state, done.samples, done.gpu_seconds, done.date) == ("done", SAMPLES, 0.5, DATE)
+    assert (SAMPLES.against_spread.median, SAMPLES.baseline_spread.median) == (1.0, 2.0)
     assert (done.label, done.pins) == ("a label", {"tile.m": 64})
     assert (failed.state, failed.why, failed.message) == ("failed", "wrong", "relative error 2")
-    assert (running.state, running.job, running.evidence) == ("running", Job("k", 2, "f"), None)
+    assert (running.state, running.job, running.samples) == ("running", Job("k", 2, "f"), None)
     optunas = optuna.load_study(study_name=FACTS.name, storage=study.storage)
     assert optunas.best_trial.user_attrs["ratio"] == 1.0
     assert optunas.best_value == 3e-6  # seconds
@@ -136,7 +146,7 @@ def test_processes_that_open_a_new_store_at_once_do_no_job_twice(place: str) -> 
         for job in jobs:
             if (number := study.claim(job, CANDIDATE)) is not None:
                 mine.append(number)
-                study.finish(number, EVIDENCE, 1.0, DATE)
+                study.finish(number, SAMPLES, 1.0, DATE)
         return mine
 
     with forked(work) as one, forked(work) as two, forked(work) as three:
@@ -155,7 +165,7 @@ def test_a_database_that_another_process_is_just_making_is_waited_for(tmp_path: 
         if statement.lstrip().startswith("CREATE TABLE"):
             time.sleep(0.05)
 
-    def make() -> list[Trial]:
+    def make() -> list[TrialRecord]:
         sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", slowly)
         return Store(str(path)).study(FACTS).trials()
 
@@ -176,7 +186,7 @@ def test_a_database_that_another_process_is_just_making_is_waited_for(tmp_path: 
 def test_a_job_is_taken_once(study: Study) -> None:
     assert study.claim(JOB, CANDIDATE) == 0
     assert study.claim(JOB, CANDIDATE) is None
-    study.finish(0, EVIDENCE, 1.0, DATE)
+    study.finish(0, SAMPLES, 1.0, DATE)
     assert study.claim(JOB, CANDIDATE) is None
     assert [trial.number for trial in study.trials()] == [0]
 
@@ -200,8 +210,8 @@ def test_the_trial_of_a_killed_process_is_taken_up_again(place: str) -> None:
     study = Store(place).study(FACTS)
     assert study.trials() == []
     assert study.claim(JOB, CANDIDATE) == 1
-    assert not study.finish(0, EVIDENCE, 1.0, DATE)  # it would be too late
-    assert study.finish(1, EVIDENCE, 1.0, DATE)
+    assert not study.finish(0, SAMPLES, 1.0, DATE)  # it would be too late
+    assert study.finish(1, SAMPLES, 1.0, DATE)
 
 
 def test_a_trial_that_ends_with_its_process_while_others_look_counts(
@@ -211,7 +221,7 @@ def test_a_trial_that_ends_with_its_process_while_others_look_counts(
     assert other.claim(JOB, CANDIDATE) == 0
 
     def ends(owner: object) -> bool:
-        return other.finish(0, EVIDENCE, 1.0, DATE)
+        return other.finish(0, SAMPLES, 1.0, DATE)
 
     monkeypatch.setattr("gemmgen.tune.store.is_gone", ends)
     assert [trial.state for trial in study.trials()] == ["done"]
@@ -355,7 +365,7 @@ def test_a_trial_that_gemmgen_does_not_write_is_refused(
     number = study.claim(JOB, CANDIDATE)
     assert number is not None
     trial = study.storage.get_trial_id_from_study_id_trial_number(study.study_id, number)
-    for name, value in {**asdict(EVIDENCE), **members}.items():
+    for name, value in {**asdict(SAMPLES), **members}.items():
         study.storage.set_trial_user_attr(trial, name, value)
     state = TrialState.COMPLETE if said else TrialState.FAIL
     study.storage.set_trial_state_values(trial, state, [1.0] if said else None)

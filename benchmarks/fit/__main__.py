@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.fit.figures import agreement, by_group, summary, table
 from benchmarks.fit.model import EARLY, MANY_ROWS, Fit, constants, fit, left_out, streamed, using
-from benchmarks.fit.observations import Observation, by_candidates, is_open, observations
+from benchmarks.fit.observations import SpecObservation, by_candidates, is_open, observations
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
@@ -50,7 +50,7 @@ def main() -> None:
     _fit("launched early", early, EARLY)
 
 
-def _compare(record: str, found: list[Observation]) -> None:
+def _compare(record: str, found: list[SpecObservation]) -> None:
     candidates = by_candidates(found)
     rivals = sorted({each[0].spec if is_open(each[0].spec) else "pinned" for each in candidates})
     for rival in rivals:
@@ -66,7 +66,7 @@ def _compare(record: str, found: list[Observation]) -> None:
         print(table(by_group(map(agreement, own))), end="\n\n")
 
 
-def _fit(name: str, found: list[Observation], names: tuple[str, ...]) -> None:
+def _fit(name: str, found: list[SpecObservation], names: tuple[str, ...]) -> None:
     shipped = constants(names)
     whole = fit(found, shipped)
     print(f"{name}: {len(found)} times; the loss is {whole.before:.3f}, and {whole.loss:.3f} with")
@@ -80,7 +80,7 @@ def _fit(name: str, found: list[Observation], names: tuple[str, ...]) -> None:
     print(_of(out, nine_tenths), end="\n\n")
 
 
-def _of(found: list[Observation], fitted: Fit) -> str:
+def _of(found: list[SpecObservation], fitted: Fit) -> str:
     with using(fitted.values):
         return table({"all": summary(map(agreement, by_candidates(found)))})
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.fit.observations import Candidates, Observation
+from benchmarks.fit.observations import Candidates, SpecObservation
 from gemmgen.bench.suite_figures import group_of
 
 NEAR = 1.05
 """How much longer than the fastest a first choice may take to be as good."""
-Predicted = Callable[[Observation], float]
+Predicted = Callable[[SpecObservation], float]
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:

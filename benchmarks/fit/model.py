@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.fit.observations import Observation, by_candidates
+from benchmarks.fit.observations import SpecObservation, by_candidates
 from gemmgen.plan.wgmma import WgmmaKernel, cost
 
 MANY_ROWS = (
@@ -43,7 +43,7 @@ STEP = 1e-4
 """Relative change of a constant with which derivatives are taken."""
 
 
-def streamed(found: Observation) -> bool:
+def streamed(found: SpecObservation) -> bool:
     """Whether the constants of few rows are those of a kernel."""
     kernel = found.kernel
     return isinstance(kernel, WgmmaKernel) and kernel.swap_ab and kernel.schedule_kind == "tiled"
@@ -77,7 +77,7 @@ class Fit:
     """The same with the constants that the fit began with."""
 
 
-def fit(found: Sequence[Observation], start: Mapping[str, float], *, steps: int = 30) -> Fit:
+def fit(found: Sequence[SpecObservation], start: Mapping[str, float], *, steps: int = 30) -> Fit:
     """Return the constants with which the model is nearest to observations, by Levenberg and Marquardt.
 
     They are varied by factors, so that each stays positive. Nearness is of logarithms of times.
@@ -95,7 +95,7 @@ def fit(found: Sequence[Observation], start: Mapping[str, float], *, steps: int 
     return _least_squares(deviations, names, np.log(list(start.values())), steps)
 
 
-def _weights(found: Sequence[Observation]) -> list[float]:
+def _weights(found: Sequence[SpecObservation]) -> list[float]:
     fastest: dict[int, float] = {}
     for candidates in by_candidates(found):
         best = min(each.seconds for each in candidates)
@@ -131,8 +131,8 @@ def _least_squares(
 
 
 def left_out(
-    found: Sequence[Observation], share: float = 0.1, seed: int = 14
-) -> tuple[list[Observation], ...]:
+    found: Sequence[SpecObservation], share: float = 0.1, seed: int = 14
+) -> tuple[list[SpecObservation], ...]:
     """Return the observations without those of a share of the shapes, and these, which a seed draws."""
     shapes = sorted({each.shape for each in found})
     drawn = set(random.Random(seed).sample(shapes, round(share * len(shapes))))

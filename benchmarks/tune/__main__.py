@@ -18,10 +18,10 @@ from gemmgen.hardware import HOPPER
 from gemmgen.plan.planner import rank
 from gemmgen.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
-from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours
-from gemmgen.tune.store import Evidence, Trial
-from gemmgen.tune.tuning import BUDGET_SECONDS, ROUNDS, Outcome, Tick, tune
-from gemmgen.tune.worker import Comparison, Gpu, compile_in_children, cuda_machine, look
+from gemmgen.tune.candidates import TuningCandidate, TuningTarget, candidate_of, first_candidates, neighbours
+from gemmgen.tune.store import TrialRecord, TrialSamples
+from gemmgen.tune.tuning import BUDGET_SECONDS, ROUNDS, Outcome, TuningProgress, tune
+from gemmgen.tune.worker import Comparison, GpuWorker, compile_in_children, cuda_machine, look
 
 HERE = Path(__file__).parent
 SPEC = HERE / "open.yaml"
@@ -58,18 +58,18 @@ def main() -> None:
             )
 
 
-def chosen() -> list[Candidate]:
+def chosen() -> list[TuningCandidate]:
     """Return what the planner ranks first, what tuning begins with, and neighbours of the first of these."""
-    tuned = Tuned(load_spec(SPEC), SHAPE)
+    tuned = TuningTarget(load_spec(SPEC), SHAPE)
     ranked = [candidate_of(tuned, each.plan) for each in rank(SpecFile.of(tuned.spec())).to_measure(RANKED)]
     around = [other for each in ranked[:AROUND] for other in neighbours(tuned, each.pins)]
     return list({each.kernel: each for each in (*ranked, *first_candidates(tuned, RANKED), *around)}.values())
 
 
-def committed() -> list[Candidate]:
+def committed() -> list[TuningCandidate]:
     """Return the kernels of the set; raises ValueError for one that is not legal any more."""
-    tuned = Tuned(load_spec(SPEC), SHAPE)
-    found: list[Candidate] = []
+    tuned = TuningTarget(load_spec(SPEC), SHAPE)
+    found: list[TuningCandidate] = []
     for line in SET.read_text().splitlines():
         plan = tuned.plan(json.loads(line))
         if plan is None:
@@ -94,14 +94,14 @@ def measured(directory: Path) -> Iterator[dict[str, Any]]:
         began = time.monotonic()
         failures = compile_in_children(winner_spec().request, SHAPE, [*paths.values()])
         yield {"line": "compiled", "kernels": len(paths), "seconds": round(time.monotonic() - began, 1)}
-        gpu = Gpu(devices[0])
+        gpu = GpuWorker(devices[0])
         ratios: dict[str, float] = {}
         for each in kernels:
             failure = failures.get(paths[each.kernel])
             found = None if failure else _measured(gpu, paths, each, kernels[0], ROUNDS[1])
             yield {"line": "kernel", **_line(each, found, failure)}
-            if isinstance(found, Evidence):
-                ratios[each.kernel] = found.ratio.median
+            if isinstance(found, TrialSamples):
+                ratios[each.kernel] = found.against_spread.median
         by_kernel = {each.kernel: each for each in kernels}
         for kernel in sorted(ratios, key=lambda kernel: -ratios[kernel])[:DUELS]:
             found = _measured(gpu, paths, winner, by_kernel[kernel], ROUNDS[-1])
@@ -131,10 +131,10 @@ def _tuned(directory: Path, line: str) -> tuple[dict[str, Any], Outcome]:
     return {"line": line, "seconds": seconds, **found}, outcome
 
 
-def trial_lines(trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
+def trial_lines(trials: Sequence[TrialRecord]) -> Iterator[dict[str, Any]]:
     """Yield a line for each trial, without its samples."""
     for each in trials:
-        found = each.evidence
+        found = each.samples
         yield {
             "line": "trial",
             "number": each.number,
@@ -143,8 +143,8 @@ def trial_lines(trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
             "kernel": each.job.kernel[:16],
             "against": each.job.against[:16],
             "gpu_seconds": round(each.gpu_seconds, 4),
-            "ratio": found and round(found.ratio.median, 4),
-            "quartiles": found and [round(quartile, 4) for quartile in found.ratio.quartiles],
+            "ratio": found and round(found.against_spread.median, 4),
+            "quartiles": found and [round(quartile, 4) for quartile in found.against_spread.quartiles],
             "why_not": each.message or None,
         }
 
@@ -152,7 +152,7 @@ def trial_lines(trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
 def _tell() -> Any:
     told: set[str] = set()
 
-    def tell(tick: Tick) -> None:
+    def tell(tick: TuningProgress) -> None:
         text = tick.text.partition(",")[0]
         if text not in told:
             told.add(text)
@@ -162,16 +162,16 @@ def _tell() -> Any:
 
 
 def _measured(
-    gpu: Gpu, paths: dict[str, Path], own: Candidate, other: Candidate, rounds: int
-) -> Evidence | str:
+    gpu: GpuWorker, paths: dict[str, Path], own: TuningCandidate, other: TuningCandidate, rounds: int
+) -> TrialSamples | str:
     modules = {kernel: paths[kernel] for kernel in (own.kernel, other.kernel)}
     answer = gpu.measure(Comparison(winner_spec(), SHAPE, own.kernel, other.kernel, modules, rounds))
-    return answer.evidence or f"{answer.why}: {answer.message}"
+    return answer.samples or f"{answer.why}: {answer.message}"
 
 
-def _line(own: Candidate, found: Evidence | str | None, failure: str | None) -> dict[str, Any]:
+def _line(own: TuningCandidate, found: TrialSamples | str | None, failure: str | None) -> dict[str, Any]:
     known: dict[str, Any] = {"label": own.label, "kernel_sha256": own.kernel, "pins": dict(own.pins)}
-    if not isinstance(found, Evidence):
+    if not isinstance(found, TrialSamples):
         return known | {"why_not": failure or found}
     samples: dict[str, Sequence[float]] = {
         "seconds": found.seconds,
@@ -179,9 +179,9 @@ def _line(own: Candidate, found: Evidence | str | None, failure: str | None) -> 
         "baseline_seconds": found.baseline_seconds,
     }
     return known | {
-        "ratio": round(found.ratio.median, 4),
-        "quartiles": [round(each, 4) for each in found.ratio.quartiles],
-        "baseline_ratio": round(found.baseline_ratio.median, 4),
+        "ratio": round(found.against_spread.median, 4),
+        "quartiles": [round(each, 4) for each in found.against_spread.quartiles],
+        "baseline_ratio": round(found.baseline_spread.median, 4),
         "samples": samples,
     }
 

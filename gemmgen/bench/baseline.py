@@ -327,7 +327,7 @@ def cublas(source: SpecFile) -> Baseline:
     return Baseline(f"cuBLAS's default choice: {text}", partial(_bind, head, rest), settings)
 
 
-def _bind(head: Head, rest: tuple[Step, ...], inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
+def _bind(head: Head, rest: tuple[TorchStep, ...], inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
     """Bind the matmul and what follows it to the tensors of a call."""
     first = head.bind(inputs, d)
     operations = tuple(step.bind(inputs) for step in rest)
@@ -375,7 +375,7 @@ def _set(name: str) -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class Step:
+class TorchStep:
     """One operation on the result so far, and the words that say which."""
 
     text: str
@@ -383,7 +383,7 @@ class Step:
     """Returns the operation for these inputs; it may change its argument."""
 
 
-def steps(problem: Matmul, taken: int, product: DType) -> Iterator[Step]:
+def steps(problem: Matmul, taken: int, product: DType) -> Iterator[TorchStep]:
     """Yield what is left to do to a product of this type: steps that are not taken, and the conversion."""
     d, epilogue = problem.d.name, problem.epilogue
     held, left = product, epilogue.steps[taken:]
@@ -399,26 +399,26 @@ def steps(problem: Matmul, taken: int, product: DType) -> Iterator[Step]:
         yield _conversion(d)
 
 
-def _expression(epilogue: Epilogue) -> Step:
+def _expression(epilogue: Epilogue) -> TorchStep:
     """Return a whole epilogue as one step, each operation of which is a kernel of torch."""
 
     def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
         return lambda d: evaluated(epilogue, {ACCUMULATOR: d}, inputs.extras)["d"]
 
-    return Step(f"d = {_torch_text(epilogue.value)}", bind)
+    return TorchStep(f"d = {_torch_text(epilogue.value)}", bind)
 
 
-def _step(step: EpilogueStep) -> Step:
+def _step(step: EpilogueStep) -> TorchStep:
     """Return one step of a chain, in place where torch has a method for that."""
     call, value = step.call, step.operand
     if value is None:
         text = torch_call(call.op, "d", call.parameters)
-        return Step(text, lambda _: lambda x: activated(call.op, x, call.parameters))
+        return TorchStep(text, lambda _: lambda x: activated(call.op, x, call.parameters))
     if call.op == TIMES:
         if isinstance(value, Number):
             factor = value.value
-            return Step(f"d.mul_({factor:g})", lambda _: lambda x: x.mul_(factor))
-        return Step(f"d.mul_({_torch_text(value)})", lambda inputs: _multiplying(value, inputs))
+            return TorchStep(f"d.mul_({factor:g})", lambda _: lambda x: x.mul_(factor))
+        return TorchStep(f"d.mul_({_torch_text(value)})", lambda inputs: _multiplying(value, inputs))
     factor, addend = 1.0, value
     match value:
         case EpilogueCall("times", (Number(number), other)):
@@ -426,10 +426,10 @@ def _step(step: EpilogueStep) -> Step:
         case _:
             pass
     text = _with(f"d.add_({_torch_text(addend)}", "alpha", factor)
-    return Step(text, lambda inputs: _adding(addend, factor, inputs))
+    return TorchStep(text, lambda inputs: _adding(addend, factor, inputs))
 
 
-class _Torch(Spelling):
+class _TorchSpelling(Spelling):
     """How an epilogue is written in torch: d for the result so far."""
 
     def accumulator(self, name: str) -> Spelled:  # noqa: ARG002
@@ -443,7 +443,7 @@ class _Torch(Spelling):
 
 
 def _torch_text(value: Value) -> str:
-    return fold(value, _Torch())[0]
+    return fold(value, _TorchSpelling())[0]
 
 
 def _operand(value: Value, x: Tensor, inputs: Inputs) -> Tensor:
@@ -461,10 +461,12 @@ def _adding(addend: Value, factor: float, inputs: Inputs) -> Callable[[Tensor], 
     return lambda x: x.add_(_operand(addend, x, inputs), alpha=factor)
 
 
-def _conversion(dtype: DType) -> Step:
+def _conversion(dtype: DType) -> TorchStep:
     torch_dtype = TORCH_DTYPES[dtype]
     clamp = "clamp to its range and " if dtype in FP8 else ""
-    return Step(f"{clamp}d.to({torch_dtype})", lambda _: lambda x: saturated(x, torch_dtype).to(torch_dtype))
+    return TorchStep(
+        f"{clamp}d.to({torch_dtype})", lambda _: lambda x: saturated(x, torch_dtype).to(torch_dtype)
+    )
 
 
 def _with(call: str, name: str, factor: float) -> str:

@@ -19,15 +19,15 @@ from gemmgen.bench.prepare import Prepared, prepare_in_children
 from gemmgen.bench.record import Environment, GpuState, measured_of, path_from_here, peaks_of, utc_now
 from gemmgen.bench.result_log import (
     BASELINE,
-    Choice,
+    ArmSamples,
     ContestOf,
     FinalPair,
+    PlannerRanking,
     Refused,
     Result,
     ResultLog,
     Rounds,
     Session,
-    Timed,
     ratios,
 )
 from gemmgen.bench.result_log import SCHEMA as SUITE_SCHEMA
@@ -126,7 +126,7 @@ def _write_choices(log: ResultLog, runs: Iterable[ShapeRun]) -> None:
     latest = log.choices
     for found in runs:
         for spec, kernels in found.choices.items():
-            choice = Choice("choice", found.shape, found.contest, spec, kernels)
+            choice = PlannerRanking("choice", found.shape, found.contest, spec, kernels)
             if latest.get((found.contest, found.shape, spec)) != choice:
                 log.write(choice)
 
@@ -309,7 +309,7 @@ class SuiteRun:
         pairs = timing.turns(samples, [0, best] * timing.playoff_pairs(samples, by_arm, best))
         state = self.state_since(start)
         timed = [
-            Timed(
+            ArmSamples(
                 kernel=sample.running.name,
                 seconds=by_arm[arm],
                 calls=sample.calls,

@@ -24,8 +24,8 @@ from gemmgen.bench.suite_figures import (
     BEST,
     FIRST,
     GROUPS,
-    Figures,
-    Point,
+    RatioFigures,
+    SuiteObservation,
     grouped,
     points_of,
     winners_of,
@@ -134,7 +134,7 @@ def roofline_picture(log: ResultLog, path: Path) -> None:
     _save(partial(_roofline_figure, log, _panels(log, path)), path)
 
 
-def _panels(log: ResultLog, path: Path) -> dict[Contest, list[Point]]:
+def _panels(log: ResultLog, path: Path) -> dict[Contest, list[SuiteObservation]]:
     """Return the points of the best kernels by contest, in the order of their shapes."""
     points = sorted((p for p in points_of(log) if p.kernel == BEST), key=lambda p: p.shape)
     panels = {contest: [p for p in points if p.contest == contest] for contest in log.contests}
@@ -233,12 +233,12 @@ def suite_markdown(log: ResultLog) -> str:
 BEST_COLUMNS: Final = ("M", "shapes", "geomean", "minimum", "at", "share >= 1")
 
 
-def _best_title(name: str, figures: Mapping[str, Mapping[str, Figures]]) -> str:
+def _best_title(name: str, figures: Mapping[str, Mapping[str, RatioFigures]]) -> str:
     kernels = sum(kernel != BEST and not kernel.endswith(FIRST) for kernel in figures)
     return f"{name}: the best of {kernels} kernels" if kernels > 1 else f"{name}: one kernel"
 
 
-def _best_rows(groups: Mapping[str, Figures]) -> Iterator[tuple[str, ...]]:
+def _best_rows(groups: Mapping[str, RatioFigures]) -> Iterator[tuple[str, ...]]:
     for group, found in groups.items():
         numbers = f"{found.geomean:.3f}", f"{found.minimum:.3f}"
         yield group, str(found.count), *numbers, shape_text(found.worst), f"{found.share:.0%}"
@@ -264,14 +264,14 @@ def _add(table: Table, *cells: str) -> None:
     table.add_row(*map(_plain, cells))
 
 
-def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, Figures]]) -> Table:
+def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, RatioFigures]]) -> Table:
     table = _table(f"{_best_title(name, figures)}, over {baseline}", *BEST_COLUMNS)
     for row in _best_rows(figures.get(BEST, {})):
         _add(table, *row)
     return table
 
 
-def _kernel_table(figures: Mapping[str, Mapping[str, Figures]], won: Mapping[str, int]) -> Table:
+def _kernel_table(figures: Mapping[str, Mapping[str, RatioFigures]], won: Mapping[str, int]) -> Table:
     groups = [group for group in GROUPS if any(group in found for found in figures.values())]
     which = f", of the {MOST_KERNELS} that were best the most often" if len(figures) > MOST_KERNELS else ""
     table = _table(
@@ -289,7 +289,7 @@ def _kernel_table(figures: Mapping[str, Mapping[str, Figures]], won: Mapping[str
     return table
 
 
-def _slowest_table(best: Sequence[Point], winners: Mapping[Shape, str]) -> Table:
+def _slowest_table(best: Sequence[SuiteObservation], winners: Mapping[Shape, str]) -> Table:
     """Return the shapes at which the best kernel compares worst, with what the baseline launches there."""
     columns = "M x N x K", "ratio [quartiles]", "us", "baseline's", "best kernel", "baseline's kernels"
     table = _table(f"the {SLOWEST} slowest shapes beside the baseline", *columns)
@@ -321,7 +321,9 @@ def short_name(kernel: str) -> str:
     return bare.removeprefix("nvjet_")
 
 
-def _peer_table(log: ResultLog, peers: Sequence[Peer], best: Mapping[tuple[Contest, Shape], Point]) -> Table:
+def _peer_table(
+    log: ResultLog, peers: Sequence[Peer], best: Mapping[tuple[Contest, Shape], SuiteObservation]
+) -> Table:
     """Return each peer beside the best kernel, both over the baseline in their own processes."""
     names = ", ".join(dict.fromkeys(line.name for line in peers))
     columns = "contest", "M x N x K", "peer", "best", "best over peer", "tuning s", "kernels"
@@ -480,7 +482,9 @@ def _finished(figure: Any, panels: list[Any], log: ResultLog, note: str) -> Any:
     return figure
 
 
-def _ratio_figure(log: ResultLog, panels: Mapping[Contest, list[Point]], peers: Sequence[Peer]) -> Any:
+def _ratio_figure(
+    log: ResultLog, panels: Mapping[Contest, list[SuiteObservation]], peers: Sequence[Peer]
+) -> Any:
     figure, drawn = _subplots(len(panels))
     for axes, (contest, points) in zip(drawn, panels.items(), strict=True):
         limits = ratio_limits(point.ratio for point in points)
@@ -496,7 +500,7 @@ def _ratio_figure(log: ResultLog, panels: Mapping[Contest, list[Point]], peers: 
         extents = sorted({1 << round(math.log2(point.shape[0])) for point in points})
         axes.set_xticks(extents, [str(extent) for extent in extents])
         axes.minorticks_off()
-        figures = Figures.of(points)
+        figures = RatioFigures.of(points)
         assert figures is not None
         at_least = f"{figures.share:.0%} of {figures.count} shapes at 1 or above"
         title = f"{log.contests[contest].description}: geometric mean {figures.geomean:.3f}, {at_least}"
@@ -506,7 +510,7 @@ def _ratio_figure(log: ResultLog, panels: Mapping[Contest, list[Point]], peers: 
     return _finished(figure, drawn, log, "; an arrow leads to a shape beyond the axis")
 
 
-def _draw_band(axes: Any, points: Sequence[Point]) -> None:
+def _draw_band(axes: Any, points: Sequence[SuiteObservation]) -> None:
     """Draw the median over the shapes of each M, and the quartiles."""
     by_m: dict[int, list[float]] = {}
     for point in points:
@@ -524,7 +528,7 @@ LEAST_OF_A_BAND: Final = 3
 """Shapes of an M, for a band of quartiles to say something."""
 
 
-def _draw_points(axes: Any, points: Sequence[Point], limits: tuple[float, float]) -> None:
+def _draw_points(axes: Any, points: Sequence[SuiteObservation], limits: tuple[float, float]) -> None:
     """Draw each shape, those of an M beside each other; those beyond the axis as arrows at its end."""
     placed = list(_placed(points))
     for splits, color, label in (
@@ -550,9 +554,9 @@ def _draw_points(axes: Any, points: Sequence[Point], limits: tuple[float, float]
             axes.annotate(f"{ratio:.2f}", color=INK, fontsize=7, va="center", **place)
 
 
-def _placed(points: Sequence[Point]) -> Iterator[tuple[float, Point]]:
+def _placed(points: Sequence[SuiteObservation]) -> Iterator[tuple[float, SuiteObservation]]:
     """Yield where on the axis of M a point is drawn: side by side those of one M, in the order of N and K."""
-    by_m: dict[int, list[Point]] = {}
+    by_m: dict[int, list[SuiteObservation]] = {}
     for point in points:
         by_m.setdefault(point.shape[0], []).append(point)
     for m, members in by_m.items():
@@ -571,7 +575,7 @@ def _draw_peers(axes: Any, peers: Sequence[Peer], limits: tuple[float, float]) -
         axes.plot(xs, ys, "D", zorder=5, label=f"a shape, by {peers[0].name.partition(',')[0]}", **style)
 
 
-def _roofline_figure(log: ResultLog, panels: Mapping[Contest, list[Point]]) -> Any:
+def _roofline_figure(log: ResultLog, panels: Mapping[Contest, list[SuiteObservation]]) -> Any:
     figure, drawn = _subplots(len(panels))
     sources: list[str] = []
     for axes, (contest, points) in zip(drawn, panels.items(), strict=True):

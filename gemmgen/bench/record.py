@@ -213,9 +213,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a record has of one shape: all samples, and how right the kernel was on the tensors timed.
+    """All samples of one shape in the format of a record, and the kernel's error on the timed tensors.
 
-    It is no ``Observation``, which has medians: figures are those of ``observed``.
+    The class is separate from ``Observation``, which has medians: ``observed`` makes the observation.
     """
 
     shape: Extents
@@ -229,7 +229,7 @@ class Measurement:
             raise ValueError("extents and the number of input sets must be positive")
 
     def observed(self, kernel: str = "") -> Observation[str]:
-        """Return what a kernel of this name took, by the medians of all samples."""
+        """Return the observation of a kernel of this name: medians of all samples, and the ratio's spread."""
         ours, baseline = self.timing.ours_seconds, self.timing.baseline_seconds
         seconds, baseline_seconds = (Spread.of(samples).median for samples in (ours, baseline))
         spread = ratios_of_repetitions(baseline, ours)

@@ -63,8 +63,8 @@ class Rounds:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A kernel that takes part."""
+class KernelEntry:
+    """A kernel of a session, identified by its spec and its module."""
 
     name: str
     subject: Subject
@@ -105,12 +105,12 @@ class Session:
     environment: Environment
     protocol: Rounds
     contests: tuple[ContestOf, ...]
-    kernels: tuple[Entry, ...]
+    kernels: tuple[KernelEntry, ...]
 
 
 @dataclass(frozen=True)
-class Timed:
-    """The samples of one arm, as a record has them; ``Result.observed`` is what follows from two arms."""
+class ArmSamples:
+    """Samples of one arm in the format of a record; ``Result.observed`` makes an observation of two arms."""
 
     kernel: str
     seconds: tuple[Seconds, ...]
@@ -153,10 +153,10 @@ class Result:
     contest: Contest
     families: tuple[str, ...]
     input_sets: Count
-    baseline: Timed
+    baseline: ArmSamples
     baseline_kernels: tuple[str, ...]
     """What the baseline launched, by the profiler's names; none where that is not known."""
-    kernels: tuple[Timed, ...]
+    kernels: tuple[ArmSamples, ...]
     playoff: FinalPair | None
     state: GpuState | None
     """While the rounds lasted."""
@@ -167,7 +167,7 @@ class Result:
         if any(len(arm.seconds) != len(self.baseline.seconds) for arm in self.kernels):
             raise ValueError("all arms need the same number of samples")
 
-    def observed(self, arm: Timed) -> Observation[str]:
+    def observed(self, arm: ArmSamples) -> Observation[str]:
         """Return what the kernel of an arm took, its ratio round by round."""
         return observed(self.shape, arm.kernel, arm.seconds, self.baseline.seconds)
 
@@ -193,8 +193,8 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What the planner ranks first of a spec's kernels for a shape."""
+class PlannerRanking:
+    """The planner's ranking of a spec's kernels for a shape, before any measurement."""
 
     line: Literal["choice"]
     shape: Extents
@@ -226,9 +226,9 @@ class Peer:
             raise ValueError("a peer has as many samples as the baseline, or a reason why there are none")
 
 
-Line: TypeAlias = Session | Result | Refused | Choice | Peer
+Line: TypeAlias = Session | Result | Refused | PlannerRanking | Peer
 LINES: Final[Mapping[str, type[Line]]] = MappingProxyType(
-    {"session": Session, "result": Result, "refused": Refused, "choice": Choice, "peer": Peer}
+    {"session": Session, "result": Result, "refused": Refused, "choice": PlannerRanking, "peer": Peer}
 )
 
 
@@ -287,20 +287,20 @@ class ResultLog:
         return {found.contest: found for session in self.sessions for found in session.contests}
 
     @property
-    def kernels(self) -> dict[str, Entry]:
+    def kernels(self) -> dict[str, KernelEntry]:
         """Each by its name, as it was in the latest session that had it."""
         return {entry.name: entry for session in self.sessions for entry in session.kernels}
 
     @property
-    def choices(self) -> dict[tuple[Contest, Shape, str], Choice]:
+    def choices(self) -> dict[tuple[Contest, Shape, str], PlannerRanking]:
         """The planner's latest ranking, by contest, shape and spec."""
-        found = (line for line in self.lines if isinstance(line, Choice))
+        found = (line for line in self.lines if isinstance(line, PlannerRanking))
         return {(line.contest, line.shape, line.spec): line for line in found}
 
     def current(self) -> Iterator[Result | Refused]:
         """Yield what was found, less what was found of kernels whose modules have changed since."""
         latest = self.kernels
-        own: dict[str, Entry] = {}
+        own: dict[str, KernelEntry] = {}
         for line in self.lines:
             if isinstance(line, Session):
                 own = {entry.name: entry for entry in line.kernels}

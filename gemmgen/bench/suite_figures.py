@@ -38,8 +38,8 @@ GROUPS: Final = (*(group_of(bound) for bound in BOUNDS), group_of(BOUNDS[-1] + 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(Observation[str]):
-    """An observation in a suite: what besides decides with which others it is summed up."""
+class SuiteObservation(Observation[str]):
+    """An observation of a suite, with the contest and the groups over which it is summarized."""
 
     contest: Contest
     splits_k: bool
@@ -47,13 +47,16 @@ class Point(Observation[str]):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Those that it counts in."""
+        """Names of the groups that include the observation."""
         return (group_of(self.shape[0]), *((SPLIT_K,) if self.splits_k else ()), ALL)
 
 
 @dataclass(frozen=True)
-class Figures:
-    """How a kernel compares on several shapes."""
+class RatioFigures:
+    """Summary of the ratios to the baseline of one kernel over several shapes.
+
+    ``library.SelectionFigures`` summarizes a choice among many kernels, also against the best one.
+    """
 
     count: int
     geomean: float
@@ -63,7 +66,7 @@ class Figures:
     """Of the shapes on which it is at least as fast as the baseline."""
 
     @classmethod
-    def of(cls, observations: Iterable[Observation[str]]) -> Figures | None:
+    def of(cls, observations: Iterable[Observation[str]]) -> RatioFigures | None:
         """Summarize the ratios of observations; None without any."""
         found = sorted((each.ratio, each.shape) for each in observations)
         if not found:
@@ -74,13 +77,13 @@ class Figures:
         return cls(len(values), geomean, values[0], found[0][1], share)
 
 
-def points_of(log: ResultLog) -> list[Point]:
+def points_of(log: ResultLog) -> list[SuiteObservation]:
     """Return every kernel's figures in the rounds, shape by shape.
 
     So, too, those of ``BEST``, and of the kernel that the planner ranks first of a spec's (``FIRST``).
     """
-    own: dict[tuple[Contest, Shape, str], Point] = {}
-    best: dict[tuple[Contest, Shape], tuple[Point, str]] = {}
+    own: dict[tuple[Contest, Shape, str], SuiteObservation] = {}
+    best: dict[tuple[Contest, Shape], tuple[SuiteObservation, str]] = {}
     for line in log.current():
         if not isinstance(line, Result):
             continue
@@ -101,8 +104,8 @@ def points_of(log: ResultLog) -> list[Point]:
     return [*(point for point, _ in best.values()), *first, *own.values()]
 
 
-def _point(line: Result, found: Observation[str]) -> Point:
-    return Point(
+def _point(line: Result, found: Observation[str]) -> SuiteObservation:
+    return SuiteObservation(
         **vars(found),
         contest=line.contest,
         splits_k=line.splits_k,
@@ -178,7 +181,7 @@ def report_of(log: ResultLog) -> dict[str, object]:
     }
 
 
-def _plain(found: Figures) -> dict[str, object]:
+def _plain(found: RatioFigures) -> dict[str, object]:
     return {each.name: getattr(found, each.name) for each in fields(found)}
 
 
@@ -193,9 +196,9 @@ def _peer(line: Peer) -> dict[str, object]:
     }
 
 
-def grouped(points: Iterable[Point], contest: Contest) -> dict[str, dict[str, Figures]]:
+def grouped(points: Iterable[SuiteObservation], contest: Contest) -> dict[str, dict[str, RatioFigures]]:
     """Return the figures of a contest by kernel, ``BEST`` first, and by group; those that have any."""
-    of_kernel: dict[str, list[Point]] = {}
+    of_kernel: dict[str, list[SuiteObservation]] = {}
     for point in points:
         if point.contest == contest:
             of_kernel.setdefault(point.kernel, []).append(point)
@@ -203,7 +206,7 @@ def grouped(points: Iterable[Point], contest: Contest) -> dict[str, dict[str, Fi
         kernel: {
             group: found
             for group in GROUPS
-            if (found := Figures.of(point for point in of_kernel[kernel] if group in point.groups))
+            if (found := RatioFigures.of(point for point in of_kernel[kernel] if group in point.groups))
         }
         for kernel in sorted(of_kernel, key=lambda name: (name != BEST, not name.endswith(FIRST), name))
     }

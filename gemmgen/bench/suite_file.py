@@ -31,7 +31,7 @@ PEER_KEYS: Final = ("shapes", "draw", "seed")
 
 
 @dataclass(frozen=True)
-class Family:
+class ShapeFamily:
     """Shapes [M, N, K] that belong together, and the types of A that they are timed with."""
 
     name: str
@@ -57,7 +57,7 @@ class Suite:
     sha256: str
     """Of the file's bytes."""
     title: str
-    families: tuple[Family, ...]
+    families: tuple[ShapeFamily, ...]
     peers: PeerShapes = PeerShapes()
 
     def shapes(self, dtype: str, extents: range) -> dict[Shape, tuple[str, ...]]:
@@ -96,7 +96,7 @@ def load_suite(path: Path) -> Suite:
         report.stop("file-size", f"{len(data):,} bytes, the limit for a suite is {MAX_BYTES:,}")
     if not text.strip():
         report.stop("file-empty", f"the file is empty; a {report.noun} {report.begins}")
-    reader = _Reader(report)
+    reader = _SuiteReader(report)
     suite = reader.suite(compose(text, report), path.as_posix(), hashlib.sha256(data).hexdigest())
     if report:
         raise report.error()
@@ -104,7 +104,7 @@ def load_suite(path: Path) -> Suite:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _SuiteReader:
     """Reads the tree of a suite, and reports what is wrong in it."""
 
     report: Report
@@ -113,7 +113,7 @@ class _Reader:
         members = self._members(root, "", KEYS, required=("title", "families"))
         dtypes = self._dtypes(members.get("dtypes"), "dtypes")
         extents = self._extents(members.get("m"), "m")
-        families: list[Family] = []
+        families: list[ShapeFamily] = []
         node = members.get("families")
         if node and self._is(node, dict, "families", "a mapping of names to families"):
             named = cast("dict[str, Node]", node.value)
@@ -125,7 +125,9 @@ class _Reader:
         title = self._text(members.get("title"), "title")
         return Suite(path, sha256, title, tuple(families), peers)
 
-    def _family(self, node: Node, name: str, dtypes: tuple[str, ...], extents: tuple[int, ...]) -> Family:
+    def _family(
+        self, node: Node, name: str, dtypes: tuple[str, ...], extents: tuple[int, ...]
+    ) -> ShapeFamily:
         where = f"families.{name}"
         members = self._members(node, where, FAMILY_KEYS)
         dtypes = self._dtypes(members.get("dtypes"), f"{where}.dtypes") or dtypes
@@ -141,7 +143,7 @@ class _Reader:
         if isinstance(node.value, dict) and not dtypes and "dtypes" not in members:
             message = "needs `dtypes`, a list of types of A and B, here or at the top of the file"
             self.report.add("missing-field", message, node.key_place, where)
-        return Family(name, dtypes, tuple(dict.fromkeys(shapes)))
+        return ShapeFamily(name, dtypes, tuple(dict.fromkeys(shapes)))
 
     def _peers(self, node: Node | None) -> PeerShapes:
         if node is None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gemmgen.bench.arms import Progress
 from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.record import Subject
-from gemmgen.bench.result_log import BASELINE, Entry
+from gemmgen.bench.result_log import BASELINE, KernelEntry
 from gemmgen.bench.suite_file import Suite
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.decisions import frozen, spec_text
@@ -33,7 +33,7 @@ from gemmgen.verify.shapes import fitting, single_tile
 class KernelUnderTest:
     """A kernel that takes part, with its module in a file."""
 
-    entry: Entry
+    entry: KernelEntry
     source: SpecFile
     module_path: Path
     most: Shape | None
@@ -94,7 +94,7 @@ def kernels_of(specs: Sequence[Path], directory: Path) -> tuple[KernelUnderTest,
             errors += error.diagnostics
             continue
         module_path.write_text(product.module, encoding="utf-8", newline="\n")
-        entry = Entry(name, Subject.of(path, module_path), source.contest)
+        entry = KernelEntry(name, Subject.of(path, module_path), source.contest)
         found.append(KernelUnderTest(entry, source, module_path, single_tile(source)))
     if errors:
         raise GemmgenError(errors)
@@ -211,5 +211,5 @@ def _candidate(participant: KernelUnderTest, ranked: _Ranked, directory: Path) -
         path.write_text(ranked.module, encoding="utf-8", newline="\n")
     subject = replace(participant.entry.subject, module_sha256=digest)
     name = f"{participant.entry.name}: {ranked.label} ({digest[:8]})"
-    entry = Entry(name, subject, participant.entry.contest, ranked.spec)
+    entry = KernelEntry(name, subject, participant.entry.contest, ranked.spec)
     return replace(participant, entry=entry, module_path=path)

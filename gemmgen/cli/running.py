@@ -22,7 +22,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.literals import visible
 
 if TYPE_CHECKING:
-    from gemmgen.tune.tuning import Tick
+    from gemmgen.tune.tuning import TuningProgress
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -81,13 +81,13 @@ def progressing(what: str) -> Generator[Callable[[str], None]]:
 
 
 @contextmanager
-def tuning_progress() -> Generator[Callable[[Tick], None]]:
+def tuning_progress() -> Generator[Callable[[TuningProgress], None]]:
     """Give a function that shows how far tuning is: a bar with the time left, or lines without a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         told: set[tuple[str, str]] = set()
 
-        def tell_once(tick: Tick) -> None:
+        def tell_once(tick: TuningProgress) -> None:
             text = tick.text.partition(",")[0]
             if (tick.subject, text) not in told:  # not every trial
                 told.add((tick.subject, text))
@@ -100,7 +100,7 @@ def tuning_progress() -> Generator[Callable[[Tick], None]]:
     with Progress(what, BarColumn(), TaskProgressColumn(), left, console=console) as shown:
         bar = shown.add_task("tuning", total=None)
 
-        def show(tick: Tick) -> None:
+        def show(tick: TuningProgress) -> None:
             done = (tick.number - 1) * tick.budget + min(tick.spent, tick.budget)
             shown.update(
                 bar,

@@ -91,14 +91,14 @@ def library_command(
     if lowering:
         require_compiler()
     if refresh:
-        made, report = package.read_library(Path(name)), library.Report()
+        made, report = package.read_library(Path(name)), library.SelectionReport()
         out = package.parent_of(Path(name))
     else:
         found = library_sources.read(paths, problem or None)
         complain(GemmgenError(found.warnings))
         choice = library.choose(found, kernels)
         made = assemble.assemble(name, found, choice, dependent=dependent)
-        report = library.Report.of(found, choice, kernels if leave_out else None)
+        report = library.SelectionReport.of(found, choice, kernels if leave_out else None)
     with progressing("compiling") as progress:
         failed = lowering and run_each(made.members, assemble.lowered, progress, parallel=True)[1]
     if not failed:

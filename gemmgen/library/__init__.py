@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Final, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.library.sources import Measurement, Sources
+from gemmgen.library.sources import KernelObservation, Sources
 from gemmgen.plan.forecast import Forecast
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import traffic_of
@@ -47,7 +47,9 @@ SAMPLES: Final = 24
 # --- the rule: the planner's time, corrected by what was measured nearby
 
 
-def forecast_of(kernels: Iterable[Kernel], measurements: Iterable[Measurement] = ()) -> Forecast[Kernel]:
+def forecast_of(
+    kernels: Iterable[Kernel], measurements: Iterable[KernelObservation] = ()
+) -> Forecast[Kernel]:
     """Return the times that are expected of kernels of one problem on one GPU.
 
     Raises GemmgenError (``library-rule``) for kernels that are not of Hopper.
@@ -76,7 +78,7 @@ Ratios = Mapping[Shape, Mapping[Kernel, float]]
 """By shape and kernel, the baseline's time over the kernel's."""
 
 
-def ratios_of(measurements: Iterable[Measurement]) -> dict[Shape, dict[Kernel, float]]:
+def ratios_of(measurements: Iterable[KernelObservation]) -> dict[Shape, dict[Kernel, float]]:
     """Return what was measured, by shape and kernel."""
     found: dict[Shape, dict[Kernel, float]] = {}
     for one in measurements:
@@ -145,27 +147,27 @@ def select(ratios: Ratios, limit: int) -> tuple[Kernel, ...]:
 
 
 @dataclass(frozen=True)
-class Range:
-    """The M of one N and K, from and to, that get one kernel."""
+class MRange:
+    """Range of M, for one N and K, in which the table chooses one kernel."""
 
     least: int
     most: int
     kernel: Kernel
     tuned: tuple[int, ...]
-    """The M that were measured, of these."""
+    """Values of M in the range that were measured."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The kernels of a library, and which of them the tuned shapes get."""
+class Selection:
+    """The kernels selected for a library, and its table: the kernel of each tuned shape."""
 
     kernels: tuple[Kernel, ...]
-    table: Mapping[tuple[int, int], tuple[Range, ...]] = field(
-        default_factory=dict[tuple[int, int], tuple[Range, ...]]
+    table: Mapping[tuple[int, int], tuple[MRange, ...]] = field(
+        default_factory=dict[tuple[int, int], tuple[MRange, ...]]
     )
     """By N and K."""
-    measurements: tuple[Measurement, ...] = ()
-    """Those of its kernels."""
+    measurements: tuple[KernelObservation, ...] = ()
+    """Observations of the selected kernels."""
 
     def kernel(self, shape: Shape) -> Kernel | None:
         """Return what the table has for a shape, None for one that is not tuned."""
@@ -174,7 +176,7 @@ class Choice:
         return next((found.kernel for found in ranges if found.least <= m <= found.most), None)
 
 
-def choose(sources: Sources, limit: int = KERNELS) -> Choice:
+def choose(sources: Sources, limit: int = KERNELS) -> Selection:
     """Return the kernels of a library and its table; without measurements all kernels, and no table.
 
     Raises GemmgenError (``too-many-kernels``) for more specs than the limit: only measurements say which to
@@ -190,18 +192,20 @@ def choose(sources: Sources, limit: int = KERNELS) -> Choice:
         raise GemmgenError([Diagnostic("--from", "too-many-kernels", message)])
     kernels = (*select(ratios, limit - len(spare)), *spare)
     own = _of(kernels, sources.measurements)
-    return Choice(kernels, _table(kernels, own), own)
+    return Selection(kernels, _table(kernels, own), own)
 
 
-def _of(kernels: Iterable[Kernel], measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
+def _of(
+    kernels: Iterable[Kernel], measurements: Iterable[KernelObservation]
+) -> tuple[KernelObservation, ...]:
     """Return the measurements that are of one of these kernels."""
     wanted = frozenset(kernels)  # once: to hash a kernel takes long
     return tuple(one for one in measurements if one.kernel in wanted)
 
 
 def _table(
-    kernels: Sequence[Kernel], measurements: tuple[Measurement, ...]
-) -> dict[tuple[int, int], tuple[Range, ...]]:
+    kernels: Sequence[Kernel], measurements: tuple[KernelObservation, ...]
+) -> dict[tuple[int, int], tuple[MRange, ...]]:
     """Return the ranges of M of every N and K."""
     if not measurements:
         return {}
@@ -209,21 +213,21 @@ def _table(
     layers: dict[tuple[int, int], list[int]] = {}
     for m, n, k in sorted(ratios):
         layers.setdefault((n, k), []).append(m)
-    found: dict[tuple[int, int], tuple[Range, ...]] = {}
+    found: dict[tuple[int, int], tuple[MRange, ...]] = {}
     for layer, rows in sorted(layers.items()):
         ways = _cheapest(kernels, [ratios[m, *layer] for m in rows])
-        ranges: list[Range] = []
+        ranges: list[MRange] = []
         for m, kernel in zip(rows, ways, strict=True):
             last = ranges[-1] if ranges else None
             if last and m <= WIDEST_GAP * last.tuned[-1]:
                 if last.kernel == kernel:
-                    ranges[-1] = Range(last.least, m, kernel, (*last.tuned, m))
+                    ranges[-1] = MRange(last.least, m, kernel, (*last.tuned, m))
                     continue
                 until = _until(forecast, last, kernel, (m, *layer))
-                ranges[-1] = Range(last.least, until, last.kernel, last.tuned)
-                ranges.append(Range(until + 1, m, kernel, (m,)))
+                ranges[-1] = MRange(last.least, until, last.kernel, last.tuned)
+                ranges.append(MRange(until + 1, m, kernel, (m,)))
             else:
-                ranges.append(Range(m, m, kernel, (m,)))
+                ranges.append(MRange(m, m, kernel, (m,)))
         found[layer] = tuple(ranges)
     return found
 
@@ -246,7 +250,7 @@ def _cheapest(kernels: Sequence[Kernel], ratios: Sequence[Mapping[Kernel, float]
     return min(ways.values(), key=lambda each: each[0])[1]
 
 
-def _until(forecast: Forecast[Kernel], last: Range, kernel: Kernel, shape: Shape) -> int:
+def _until(forecast: Forecast[Kernel], last: MRange, kernel: Kernel, shape: Shape) -> int:
     """Return the last M that a range's kernel is still expected to be the faster one at, of two tuned M."""
     low, high = last.tuned[-1], shape[0]
     between = sorted({round(low * (high / low) ** (step / SAMPLES)) for step in range(1, SAMPLES)})
@@ -264,8 +268,11 @@ def _until(forecast: Forecast[Kernel], last: Range, kernel: Kernel, shape: Shape
 
 
 @dataclass(frozen=True)
-class Figures:
-    """How kernels that were chosen compare with the baseline, and with the best that was measured."""
+class SelectionFigures:
+    """Summary of the kernels chosen for several shapes, against the baseline and the best measured kernel.
+
+    ``bench.suite_figures.RatioFigures`` summarizes one kernel against the baseline alone.
+    """
 
     shapes: int
     geomean: float
@@ -286,7 +293,7 @@ class Figures:
         )
 
 
-def figures(ratios: Ratios, chosen: Mapping[Shape, Kernel]) -> Figures | None:
+def figures(ratios: Ratios, chosen: Mapping[Shape, Kernel]) -> SelectionFigures | None:
     """Return how choices did by what was measured; None without one that was."""
     known = {shape: found[chosen[shape]] for shape, found in ratios.items() if chosen.get(shape) in found}
     if not known:
@@ -295,7 +302,7 @@ def figures(ratios: Ratios, chosen: Mapping[Shape, Kernel]) -> Figures | None:
     worst = min(known, key=lambda shape: known[shape])
     geomean, best_geomean = _geomean(known.values()), _geomean(best.values())
     below = sorted((ratio, shape) for shape, ratio in known.items() if ratio < LEAST)
-    return Figures(
+    return SelectionFigures(
         len(known), geomean, known[worst], worst, geomean / best_geomean, best_geomean, tuple(below)
     )
 
@@ -305,7 +312,7 @@ def _geomean(values: Iterable[float]) -> float:
     return math.exp(math.fsum(logs) / len(logs))
 
 
-def tuned(sources: Sources, choice: Choice) -> Figures | None:
+def tuned(sources: Sources, choice: Selection) -> SelectionFigures | None:
     """Return how the table does on the shapes that it was made from."""
     ratios = ratios_of(sources.measurements)
     found = {shape: choice.kernel(shape) for shape in ratios}
@@ -316,7 +323,7 @@ def tuned(sources: Sources, choice: Choice) -> Figures | None:
 class LeftOut:
     """How the rule does on N and K that it knows nothing of."""
 
-    figures: Figures
+    figures: SelectionFigures
     shapes: int
     """That were left out; on the others no kernel of the library was measured."""
     able: float
@@ -348,14 +355,14 @@ def left_out(sources: Sources, limit: int = KERNELS, *, share: float = 0.1, seed
 
 
 @dataclass(frozen=True)
-class Report:
-    """How a choice does, as far as that is known."""
+class SelectionReport:
+    """Figures of a selection: of its table, and of shapes that it was made without; None if unknown."""
 
-    tuned: Figures | None = None
+    tuned: SelectionFigures | None = None
     left_out: LeftOut | None = None
 
     @classmethod
-    def of(cls, sources: Sources, choice: Choice, limit: int | None = None) -> Report:
+    def of(cls, sources: Sources, choice: Selection, limit: int | None = None) -> SelectionReport:
         """Return the figures of a choice; with a limit also those of leaving out, for so many kernels."""
         return cls(tuned(sources, choice), left_out(sources, limit) if limit else None)
 

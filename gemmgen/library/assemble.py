@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.library import Choice, predictable
-from gemmgen.library.manifest import PART_NAMES, MeasuredRow
+from gemmgen.library import Selection, predictable
+from gemmgen.library.manifest import PART_NAMES, MeasuredLine
 from gemmgen.library.sources import Sources, family_label, pinned_text
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
@@ -37,8 +37,8 @@ class Member:
 
 
 @dataclass(frozen=True)
-class TableRange:
-    """The M of one N and K, from and to, that get the kernel of a name."""
+class NamedRange:
+    """Range of M and the name of its kernel's module: ``library.MRange`` in the files of a package."""
 
     least: int
     most: int
@@ -46,12 +46,12 @@ class TableRange:
 
 
 @dataclass(frozen=True)
-class TableRow:
-    """The ranges of one N and K."""
+class LayerRanges:
+    """Ranges of M of one N and K, in ascending order."""
 
     n: int
     k: int
-    ranges: tuple[TableRange, ...]
+    ranges: tuple[NamedRange, ...]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Library:
     sources: tuple[tuple[str, str], ...]
     """The names of the files that it was made from, and the SHA-256 of each."""
     members: tuple[Member, ...]
-    table: tuple[TableRow, ...]
-    measured: Mapping[str, tuple[MeasuredRow, ...]]
+    table: tuple[LayerRanges, ...]
+    measured: Mapping[str, tuple[MeasuredLine, ...]]
 
     def __str__(self) -> str:
         ranges = sum(len(row.ranges) for row in self.table)
@@ -96,7 +96,7 @@ def lowered(member: Member) -> None:
     lower(product.module, product.plan, path=f"{member.stem}.yaml", stem=member.stem)
 
 
-def assemble(name: str, sources: Sources, choice: Choice, *, dependent: bool = False) -> Library:
+def assemble(name: str, sources: Sources, choice: Selection, *, dependent: bool = False) -> Library:
     """Return the library of a name with the kernels that were chosen.
 
     `dependent` ones start while the kernel ahead of them still runs, and wait for its end before they read.
@@ -116,12 +116,12 @@ def assemble(name: str, sources: Sources, choice: Choice, *, dependent: bool = F
             why = "two of its specs have it" if times > 1 else "a library has a module of that name already"
             message = f"{stem} cannot be the name of a kernel in it: {why}; rename a spec"
             raise GemmgenError([Diagnostic(name, "module-name", message)])
-    measured: dict[str, list[MeasuredRow]] = {stems[kernel]: [] for kernel in choice.kernels}
+    measured: dict[str, list[MeasuredLine]] = {stems[kernel]: [] for kernel in choice.kernels}
     for one in choice.measurements:
         times = (float(f"{seconds * 1e6:.5g}") for seconds in (one.seconds, one.baseline_seconds))
         measured[stems[one.kernel]].append((*one.shape, *times))  # pyright: ignore[reportArgumentType]
     table = tuple(
-        TableRow(n, k, tuple(TableRange(r.least, r.most, stems[r.kernel]) for r in ranges))
+        LayerRanges(n, k, tuple(NamedRange(r.least, r.most, stems[r.kernel]) for r in ranges))
         for (n, k), ranges in choice.table.items()
     )
     predictable(name, choice.kernels)

@@ -46,8 +46,8 @@ def _is_module_name(name: str) -> bool:
 ModuleName = Annotated[str, Kind(_is_module_name, "a name that a module can have")]
 TableLine = tuple[Extent, Extent, tuple[tuple[Extent, Extent, ModuleName], ...]]
 """N, K, and from which to which M which kernel."""
-MeasuredRow = tuple[Extent, Extent, Extent, Microseconds, Microseconds]
-"""M, N, K, and microseconds: the kernel's, the baseline's."""
+MeasuredLine = tuple[Extent, Extent, Extent, Microseconds, Microseconds]
+"""An observation in the format of a package: M, N, K, and the kernel's and the baseline's microseconds."""
 
 
 def module_file(stem: str) -> str:

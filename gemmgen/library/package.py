@@ -18,14 +18,14 @@ from typing import Final, cast
 from gemmgen.documents.decode import BadFieldError, decode
 from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.library.assemble import Library, Member, TableRange, TableRow
+from gemmgen.library.assemble import LayerRanges, Library, Member, NamedRange
 from gemmgen.library.manifest import (
     MANIFEST,
     PART_NAMES,
     PARTS,
     SPECS,
     Manifest,
-    MeasuredRow,
+    MeasuredLine,
     ModuleName,
     bad_library,
     read_manifest,
@@ -105,7 +105,7 @@ def read_library(package: Path) -> Library:
     members = tuple(_member(package, stem) for stem in manifest.kernels)
     refuse_library(package, manifest.problem, manifest.gpu, [member.product for member in members])
     table = tuple(
-        TableRow(n, k, tuple(TableRange(*found) for found in ranges)) for n, k, ranges in manifest.table
+        LayerRanges(n, k, tuple(NamedRange(*found) for found in ranges)) for n, k, ranges in manifest.table
     )
     return Library(
         manifest.name,
@@ -166,7 +166,7 @@ def _member(package: Path, stem: str) -> Member:
     return Member(stem, read_text(path), make(path))
 
 
-def _measured(path: Path, manifest: Manifest) -> Mapping[str, tuple[MeasuredRow, ...]]:
+def _measured(path: Path, manifest: Manifest) -> Mapping[str, tuple[MeasuredLine, ...]]:
     """Return the rows of each kernel in a package's measurements, which are read and not run."""
     try:
         found = decode(Measured, {"measured": _plain(_literal(path, "MEASURED"))}).measured
@@ -183,7 +183,7 @@ def _measured(path: Path, manifest: Manifest) -> Mapping[str, tuple[MeasuredRow,
 class Measured:
     """What is in the measurements of a package."""
 
-    measured: Mapping[ModuleName, tuple[MeasuredRow, ...]]
+    measured: Mapping[ModuleName, tuple[MeasuredLine, ...]]
 
 
 def _plain(value: object) -> object:

@@ -28,15 +28,15 @@ from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 from gemmgen.spec.diagnostics import listing, quoted
 from gemmgen.spec.model import spec_of
-from gemmgen.tune import TABLE, Row, read_table
+from gemmgen.tune import TABLE, TunedRow, read_table
 from gemmgen.tune.candidates import kernel_sha256, spec_text
 
 if TYPE_CHECKING:
-    from gemmgen.bench.result_log import Entry
+    from gemmgen.bench.result_log import KernelEntry
 
 
-Measurement = Observation[Kernel]
-"""Of a kernel without a title and shapes, so that one kernel of two specs is one."""
+KernelObservation = Observation[Kernel]
+"""Observation of a kernel without title and shapes: equal kernels of two specs are then one kernel."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Sources:
     """The product that was measured, as CUDA names it; None where nothing was."""
     baseline: str
     """What was measured beside the kernels, in words; empty where nothing was."""
-    measurements: tuple[Measurement, ...] = ()
+    measurements: tuple[KernelObservation, ...] = ()
     specs: Mapping[Kernel, SpecFile] = field(default_factory=dict[Kernel, SpecFile])
     """Kernels that a file of their own specifies: it is taken as it is."""
     files: tuple[tuple[str, str], ...] = ()
@@ -85,7 +85,7 @@ class _Part:
     gpu: str | None = None
     baseline: str = ""
     date: str = ""
-    measurements: tuple[Measurement, ...] = ()
+    measurements: tuple[KernelObservation, ...] = ()
     specs: Mapping[Kernel, SpecFile] = field(default_factory=dict[Kernel, SpecFile])
     changed: int = 0
     """Kernels that were measured as modules which this gemmgen does not make of their specs."""
@@ -285,7 +285,7 @@ def _spec_part(path: Path, source: SpecFile, kernel: Kernel) -> _Part:
 # --- tables of ``gemmgen tune``
 
 
-def _row_part(path: Path, number: int, row: Row) -> _Part:
+def _row_part(path: Path, number: int, row: TunedRow) -> _Part:
     """Return what a row of a table has."""
     where = path.parent / row.spec
     try:
@@ -316,7 +316,7 @@ def _row_part(path: Path, number: int, row: Row) -> _Part:
     )
 
 
-def _refuse_contradiction(path: Path, number: int, row: Row, source: SpecFile) -> None:
+def _refuse_contradiction(path: Path, number: int, row: TunedRow, source: SpecFile) -> None:
     """Raise for a row that says something else than the spec it names."""
     from gemmgen.bench.arms import dtypes_of  # needs torch
 
@@ -360,7 +360,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
     results = [line for line in log.current() if isinstance(line, Result)]
     for contest, facts in log.contests.items():
         kernels: dict[str, Kernel] = {}
-        found: list[Measurement] = []
+        found: list[KernelObservation] = []
         spec: SpecFile | None = None
         changed = 0
         for result in (result for result in results if result.contest == contest):
@@ -386,7 +386,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                     # Of the ratio's median and the baseline's, so that other kernels' rounds do not count.
                     baseline = median(result.baseline.seconds)
                     seconds = baseline / result.observed(arm).ratio
-                    found.append(Measurement(result.shape, kernel, seconds, baseline))
+                    found.append(KernelObservation(result.shape, kernel, seconds, baseline))
         if spec and found:
             yield _Part(
                 path.as_posix(),
@@ -418,7 +418,7 @@ def _spec_of(record: Path, spec_path: str, sha256: str) -> SpecFile:
     raise _refused(record, "source-spec", message)
 
 
-def kernel_of(entry: Entry, source: SpecFile) -> Kernel:
+def kernel_of(entry: KernelEntry, source: SpecFile) -> Kernel:
     """Return the kernel of an entry of a record, whose spec is `source`."""
     if entry.spec is None:
         return plan_spec(source)

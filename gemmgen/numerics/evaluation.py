@@ -16,7 +16,7 @@ ALL = slice(None)
 
 
 @dataclass(frozen=True)
-class _Torch(Algebra[Tensor]):
+class _TorchAlgebra(Algebra[Tensor]):
     """Tensors [rows, N], or what broadcasts to that."""
 
     sums: Mapping[str, Tensor]
@@ -54,13 +54,13 @@ def evaluated(
 
     The extras are whole: C [M, N], vectors [M] or [N], a scale [1]. Computed is in the sums' own precision.
     """
-    algebra, known = _Torch(sums, extras, rows), dict[Value, Tensor]()
+    algebra, known = _TorchAlgebra(sums, extras, rows), dict[Value, Tensor]()
     return {output.name: fold(output.value, algebra, known) for output in epilogue.outputs}
 
 
 def evaluated_operand(value: Value, like: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
     """Return a value that depends on no accumulator, in the type of a tensor and on its device."""
-    return fold(value, _Torch({"": like}, extras, ALL))
+    return fold(value, _TorchAlgebra({"": like}, extras, ALL))
 
 
 def operand(load: Load, extras: Mapping[str, Tensor], rows: slice = ALL) -> Tensor:

@@ -30,10 +30,11 @@ INSTALL: Final = "pip install 'gemmgen[tune]'"
 
 
 @dataclass(frozen=True)
-class Row:
-    """The fastest kernel for a shape; ``docs/tuning.md`` has what each member means.
+class TunedRow:
+    """Line of a table of tuned kernels: the fastest kernel of a spec for one shape.
 
-    It is no ``Observation`` but a line of a file, with all that identifies the kernel; ``observed`` is one.
+    ``docs/tuning.md`` explains each member. The class is the format of a file, separate from
+    ``Observation`` because it identifies the kernel, its versions and its search: ``observed`` makes one.
     """
 
     gpu: GpuName
@@ -63,7 +64,7 @@ class Row:
 
     @property
     def observed(self) -> Observation[str]:
-        """What its kernel took, by the name of its spec."""
+        """Observation of the kernel and its baseline, named by the path of its spec."""
         return Observation(self.shape, self.spec, self.seconds, self.baseline_seconds)
 
     def as_line(self) -> str:
@@ -72,7 +73,7 @@ class Row:
         return json.dumps({"table": TABLE, "format": FORMAT, **members}, allow_nan=False) + "\n"
 
 
-def read_table(path: Path, gpu: str | None = None) -> tuple[Row, ...]:
+def read_table(path: Path, gpu: str | None = None) -> tuple[TunedRow, ...]:
     """Return the rows of a table; with ``gpu``, it must be of that one, as CUDA names it.
 
     Raises GemmgenError: ``bad-table`` for what is no such table, at its line; ``other-gpu``.
@@ -97,7 +98,7 @@ def read_table(path: Path, gpu: str | None = None) -> tuple[Row, ...]:
     return rows
 
 
-def _row(line: str, path: Path, number: int) -> Row:
+def _row(line: str, path: Path, number: int) -> TunedRow:
     try:
         found = parsed(line)
         if not isinstance(found, dict) or cast("dict[str, object]", found).get("table") != TABLE:
@@ -107,14 +108,14 @@ def _row(line: str, path: Path, number: int) -> Row:
         version = members.pop("format", None)
         if type(version) is not int or version != FORMAT:
             raise _bad_table(path, other_version("format", shown(version), version, FORMAT), number)
-        return decode(Row, members)
+        return decode(TunedRow, members)
     except BadFieldError as error:
         raise _bad_table(path, error.message, number, error.field) from error
     except (ValueError, RecursionError) as error:
         raise _bad_table(path, "no line of JSON", number) from error
 
 
-def add_to_table(path: Path, rows: Iterable[Row]) -> None:
+def add_to_table(path: Path, rows: Iterable[TunedRow]) -> None:
     """Write rows into a table, new or not: each in place of the one of its spec that there was.
 
     Raises GemmgenError: as ``read_table``; ``cannot-write``.

@@ -121,7 +121,7 @@ FOLLOWING: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningTarget:
     """What is tuned: a spec for one shape."""
 
     source: SpecFile
@@ -204,7 +204,7 @@ UNTUNED: Final = ("title", "check", "bench", "problem")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TuningCandidate:
     """A kernel that leaves nothing open, and its module."""
 
     label: str
@@ -218,7 +218,7 @@ class Candidate:
     """The hash of the module, less the lines that name the spec."""
 
 
-def candidate_of(tuned: Tuned, plan: Kernel) -> Candidate:
+def candidate_of(tuned: TuningTarget, plan: Kernel) -> TuningCandidate:
     """Return a plan for the shape as a spec that leaves nothing open.
 
     Raises ValueError if no spec can state the plan: the planner makes another one of what it decides.
@@ -230,7 +230,7 @@ def candidate_of(tuned: Tuned, plan: Kernel) -> Candidate:
     text = spec_text(spec)
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     module = render(plan, spec_name=f"{tuned.stem}.yaml", spec_sha256=sha256)
-    return Candidate(_label(plan), pins, text, module, kernel_sha256(plan, tuned.stem))
+    return TuningCandidate(_label(plan), pins, text, module, kernel_sha256(plan, tuned.stem))
 
 
 def _label(plan: Kernel) -> str:
@@ -242,7 +242,7 @@ def _label(plan: Kernel) -> str:
     return ", ".join([family_for(plan).label(plan), *registers, rings, " ".join(lines), stores])
 
 
-def _open_decisions(tuned: Tuned, plan: Kernel) -> dict[str, Value]:
+def _open_decisions(tuned: TuningTarget, plan: Kernel) -> dict[str, Value]:
     """Return the decisions of a plan that the spec leaves open and another one can state, by their paths."""
     known = pinned(tuned.source.spec)
     return {path: value for path, value in statements(plan).items() if FIELDS[path] not in known}
@@ -265,7 +265,7 @@ NO_SPEC: Final = "0" * 64
 # --- what is tried
 
 
-def first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
+def first_candidates(tuned: TuningTarget, count: int) -> list[TuningCandidate]:
     """Return what the planner ranks first for the shape, and one legal kernel of each other kind.
 
     Found in a process beside this one: a ranking takes seconds.
@@ -273,7 +273,7 @@ def first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
     Raises GemmgenError where no kernel is legal.
     """
 
-    def found() -> list[Candidate] | GemmgenError:
+    def found() -> list[TuningCandidate] | GemmgenError:
         try:
             return _first_candidates(tuned, count)
         except GemmgenError as error:
@@ -289,7 +289,7 @@ def first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
     return answer
 
 
-def _first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
+def _first_candidates(tuned: TuningTarget, count: int) -> list[TuningCandidate]:
     spec = tuned.spec()
     first = plan_spec(  # of an illegal spec this says what is wrong, at its line
         replace(tuned.source, spec=spec.model_copy(update={"bench": Runs(shapes=(tuned.shape,))}))
@@ -299,9 +299,9 @@ def _first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
     return _candidates(tuned, (first, *ranked, *seeds))
 
 
-def _candidates(tuned: Tuned, plans: Iterable[Kernel | None]) -> list[Candidate]:
+def _candidates(tuned: TuningTarget, plans: Iterable[Kernel | None]) -> list[TuningCandidate]:
     """Return the candidates of plans, each kernel once; what breaks the spec's promise is left out."""
-    found: dict[str, Candidate] = {}
+    found: dict[str, TuningCandidate] = {}
     for plan in dict.fromkeys(plans):
         if plan is not None and tuned.adds_up(plan):
             candidate = candidate_of(tuned, plan)
@@ -309,20 +309,20 @@ def _candidates(tuned: Tuned, plans: Iterable[Kernel | None]) -> list[Candidate]
     return list(found.values())
 
 
-def neighbours(tuned: Tuned, pins: Pins) -> list[Candidate]:
+def neighbours(tuned: TuningTarget, pins: Pins) -> list[TuningCandidate]:
     """Return the legal kernels that differ from one in a field, and in what follows from it if need be."""
     plans = (_neighbour(tuned, pins, step) for step in _steps(tuned, pins))
     return _candidates(tuned, plans)
 
 
-def _neighbour(tuned: Tuned, pins: Pins, step: Pins) -> Kernel | None:
+def _neighbour(tuned: TuningTarget, pins: Pins, step: Pins) -> Kernel | None:
     changed = {**pins, **step}
     open_to = {path: value for path, value in changed.items() if path in step or path not in FOLLOWING}
     first, second = (changed, open_to) if step.keys() <= FOLLOWING else (open_to, changed)
     return tuned.plan(first) or tuned.plan(second)
 
 
-def _steps(tuned: Tuned, pins: Pins) -> Iterator[Pins]:
+def _steps(tuned: TuningTarget, pins: Pins) -> Iterator[Pins]:
     """Yield the changes of a field, or of those of an order together, that the spec leaves open."""
     changes: list[Pins] = [
         {path: value}

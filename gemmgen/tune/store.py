@@ -40,7 +40,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.problem import Shape, shape_text
-from gemmgen.tune.candidates import Candidate, Pins, Value
+from gemmgen.tune.candidates import Pins, TuningCandidate, Value
 
 FORMAT: Final = 2
 """Of what is kept in a study."""
@@ -89,10 +89,11 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Seconds per call of each sample: of the kernel, of the one that it took turns with, of the baseline.
+class TrialSamples:
+    """Samples of a trial, in seconds per call: the kernel, the kernel it is compared with, and the baseline.
 
-    It is no ``Observation``, which has two arms and medians: a search compares kernels with one another.
+    The class is separate from ``Observation``, which has medians of two arms: a search compares kernels with
+    one another, sample by sample.
     """
 
     seconds: tuple[Seconds, ...]
@@ -108,13 +109,13 @@ class Evidence:
             raise ValueError("all arms need the same number of samples, at least one")
 
     @property
-    def ratio(self) -> Spread:
-        """The time of the other kernel over that of this one: above 1, this one is faster."""
+    def against_spread(self) -> Spread:
+        """Spread of the other kernel's time over this kernel's: above 1, this kernel is faster."""
         return ratios(self.against_seconds, self.seconds)
 
     @property
-    def baseline_ratio(self) -> Spread:
-        """The same with the baseline for the other kernel."""
+    def baseline_spread(self) -> Spread:
+        """Spread of the baseline's time over this kernel's: above 1, this kernel is faster."""
         return ratios(self.baseline_seconds, self.seconds)
 
 
@@ -129,8 +130,8 @@ UNDONE: Final = ("lost", "taken")
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A job that somebody has taken, and what came of it."""
+class TrialRecord:
+    """A job that a process has claimed: its owner and state, and its samples or the reason of its failure."""
 
     number: int
     state: Literal["running", "done", "failed"]
@@ -141,7 +142,7 @@ class Trial:
     date: str = ""
     """When it ended, UTC."""
     gpu_seconds: float = 0.0
-    evidence: Evidence | None = None
+    samples: TrialSamples | None = None
     why: Why | None = None
     message: str = ""
 
@@ -298,7 +299,7 @@ class Store:
                 raise self._error(f"{what} is none of gemmgen's")
             stated = cast("dict[str, Any]", facts)
             if stated.get("format") == FORMAT:
-                self._refuse_bad(KeptFacts, stated, what)
+                self._refuse_bad(StoredFacts, stated, what)
             found[study.study_name] = stated
         return found
 
@@ -315,7 +316,7 @@ class Store:
         mine = [each for each in facts if each["digest"] == digest and tuple(each["shape"]) == shape]
         return sorted({str(each["gpu"]) for each in mine if each["gemmgen"] == __version__})
 
-    def study(self, facts: Facts) -> Study:
+    def study(self, facts: StudyFacts) -> Study:
         """Return the study for these facts, made if there is none.
 
         Raises GemmgenError (``other-machine``) for one that was measured with other versions.
@@ -326,19 +327,19 @@ class Store:
         study_id = storage.get_study_id_from_name(name)
         before = storage.get_study_user_attrs(study_id).get("gemmgen")
         if before is not None:
-            self._refuse_bad(KeptFacts, before, f"the study {name}")
+            self._refuse_bad(StoredFacts, before, f"the study {name}")
         if before is None:
             storage.set_study_user_attr(study_id, "gemmgen", facts.as_dict())
         elif facts.environment is not None:
             self._refuse_other_machine(before["environment"], facts)
         return Study(storage, study_id, storage.get_study_user_attrs(study_id)["gemmgen"], self.place)
 
-    def forget(self, facts: Facts) -> None:
+    def forget(self, facts: StudyFacts) -> None:
         """Remove the study for these facts, if there is one."""
         with suppress(KeyError):
             self.storage.delete_study(self.storage.get_study_id_from_name(facts.name))
 
-    def _refuse_other_machine(self, before: Mapping[str, Any] | None, facts: Facts) -> None:
+    def _refuse_other_machine(self, before: Mapping[str, Any] | None, facts: StudyFacts) -> None:
         assert facts.environment is not None
         for member, new in asdict(facts.environment).items():
             if before is not None and before[member] != new:
@@ -360,7 +361,7 @@ def _shown(place: str) -> str:
 
 
 @dataclass(frozen=True)
-class Facts:
+class StudyFacts:
     """What a study is of."""
 
     stem: str
@@ -390,7 +391,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class KeptFacts(Facts):
+class StoredFacts(StudyFacts):
     """The same as a store keeps it: a document, in which somebody else may have written."""
 
     format: int
@@ -407,16 +408,16 @@ class Study:
     storage: BaseStorage
     study_id: int
     facts: Mapping[str, Any]
-    """What it says of itself, as ``Facts.as_dict`` has it."""
+    """What it says of itself, as ``StudyFacts.as_dict`` has it."""
     place: str
     """What messages call its store."""
 
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[TrialRecord]:
         """Return all that count, by their numbers; running ones whose process is gone are failed as lost.
 
         Raises GemmgenError (``bad-store``) for a trial that `gemmgen tune` does not write.
         """
-        found: list[Trial] = []
+        found: list[TrialRecord] = []
         for frozen in self.storage.get_all_trials(self.study_id, deepcopy=False):
             trial = self._trial(frozen)
             if trial is not None and trial.state == "running" and is_gone(trial.owner):
@@ -425,19 +426,19 @@ class Study:
                 trial = self._trial(self.storage.get_trial(self._trial_id(frozen.number)))
             if trial is not None and trial.why not in UNDONE:
                 found.append(trial)
-        first: dict[Job, Trial] = {}
+        first: dict[Job, TrialRecord] = {}
         for trial in sorted(found, key=lambda trial: trial.number):
             first.setdefault(trial.job, trial)
         return list(first.values())
 
-    def _trial(self, frozen: FrozenTrial) -> Trial | None:
+    def _trial(self, frozen: FrozenTrial) -> TrialRecord | None:
         try:
             return _trial(frozen)
         except BadFieldError as error:
             message = f"the trial {frozen.number} is not what `gemmgen tune` writes: {error}"
             raise GemmgenError([Diagnostic(self.place, "bad-store", message)]) from error
 
-    def claim(self, job: Job, candidate: Candidate) -> int | None:
+    def claim(self, job: Job, candidate: TuningCandidate) -> int | None:
         """Take a job; return the number of its trial, or None where another process was first."""
         token = uuid.uuid4().hex
         attributes = {
@@ -460,17 +461,17 @@ class Study:
             return None
         return own
 
-    def finish(self, number: int, evidence: Evidence, gpu_seconds: float, date: str) -> bool:
+    def finish(self, number: int, samples: TrialSamples, gpu_seconds: float, date: str) -> bool:
         """Keep what a trial found; return False where it has been given to another process meanwhile."""
-        ratio = evidence.ratio
+        ratio = samples.against_spread
         attributes = {
-            **asdict(evidence),
+            **asdict(samples),
             "ratio": ratio.median,
             "ratio_quartiles": ratio.quartiles,
             "gpu_seconds": gpu_seconds,
             "date": date,
         }
-        return self._end(number, TrialState.COMPLETE, attributes, [median(evidence.seconds)])
+        return self._end(number, TrialState.COMPLETE, attributes, [median(samples.seconds)])
 
     def fail(self, number: int, why: Why, message: str, gpu_seconds: float, date: str) -> bool:
         """Keep why a trial found nothing; the same is returned."""
@@ -515,7 +516,7 @@ class _Owner:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _StoredTrial:
     """What every trial has in a store."""
 
     kernel: str
@@ -528,7 +529,7 @@ class _Kept:
     gpu_seconds: Share = 0.0
 
 
-def _trial(frozen: FrozenTrial) -> Trial | None:
+def _trial(frozen: FrozenTrial) -> TrialRecord | None:
     """Return a trial of Optuna's as one of gemmgen's; None of what somebody else has added.
 
     Raises BadFieldError for one that is not as gemmgen writes them.
@@ -538,14 +539,14 @@ def _trial(frozen: FrozenTrial) -> Trial | None:
         return None
     state = STATES[frozen.state]
     written = {"date": "", "gpu_seconds": 0.0, **known}
-    kept = decode(_Kept, {each.name: written.get(each.name) for each in fields(_Kept)})
-    evidence = None
+    kept = decode(_StoredTrial, {each.name: written.get(each.name) for each in fields(_StoredTrial)})
+    samples = None
     if state == "done":
-        evidence = decode(Evidence, {each.name: known.get(each.name) for each in fields(Evidence)})
+        samples = decode(TrialSamples, {each.name: known.get(each.name) for each in fields(TrialSamples)})
     why = known.get("why") if state == "failed" else None
     if why is not None and why not in get_args(Why):
         raise BadFieldError("why", f"must be one of {', '.join(get_args(Why))}, not {shown(why)}")
-    return Trial(
+    return TrialRecord(
         number=frozen.number,
         state=state,
         job=Job(kept.kernel, kept.rung, kept.against),
@@ -554,7 +555,7 @@ def _trial(frozen: FrozenTrial) -> Trial | None:
         owner=asdict(kept.owner),
         date=kept.date,
         gpu_seconds=kept.gpu_seconds,
-        evidence=evidence,
+        samples=samples,
         why=why,
         message=visible(str(known.get("message", ""))),
     )

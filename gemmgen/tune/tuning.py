@@ -30,21 +30,21 @@ from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make, write_files
 from gemmgen.scratch import scratch, usable_cores
 from gemmgen.spec import load_spec
-from gemmgen.tune import Row, add_to_table, read_table
+from gemmgen.tune import TunedRow, add_to_table, read_table
 from gemmgen.tune.candidates import (
-    Candidate,
     Pins,
-    Tuned,
+    TuningCandidate,
+    TuningTarget,
     candidate_of,
     first_candidates,
     kernel_sha256,
     neighbours,
 )
-from gemmgen.tune.store import Evidence, Facts, Job, Store, Study, Trial
+from gemmgen.tune.store import Job, Store, Study, StudyFacts, TrialRecord, TrialSamples
 from gemmgen.tune.worker import (
     PROTOCOL,
     Comparison,
-    Gpu,
+    GpuWorker,
     MachineOn,
     Prepare,
     compile_in_children,
@@ -82,7 +82,7 @@ kernels up to 0.0023 apart (``benchmarks/tune/h200.jsonl``), each with quartiles
 
 
 @dataclass(frozen=True)
-class Stage:
+class JobBatch:
     """Jobs that can be done beside each other, all before it is known what comes next."""
 
     name: str
@@ -90,24 +90,24 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SearchVerdict:
     """Nothing is left to be measured: which kernel is the fastest, and what says so."""
 
     winner: str
     first: str
     """The planner's first choice that works."""
-    final: Trial
+    final: TrialRecord
     """The winner against the first choice; of that one against itself where it stays."""
-    refused: Trial | None
+    refused: TrialRecord | None
     """A kernel that was ahead, and whose lead is within the noise when it is measured again."""
 
 
-def gain(evidence: Evidence) -> float:
+def gain(samples: TrialSamples) -> float:
     """Return by how much a kernel is faster than the one that it took turns with; 0 if within the noise.
 
     The noise is half of what lies between the quartiles of the rounds, and at least LEAST_GAIN.
     """
-    ratio = evidence.ratio
+    ratio = samples.against_spread
     lower, upper = ratio.quartiles
     found = ratio.median - 1
     return found if found > max(LEAST_GAIN, (upper - lower) / 2) else 0.0
@@ -117,16 +117,16 @@ def gain(evidence: Evidence) -> float:
 class Search:
     """The search among the candidates for one shape, the planner's first choice first."""
 
-    candidates: Sequence[Candidate]
-    neighbours: Callable[[Pins], Sequence[Candidate]]
-    known: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
+    candidates: Sequence[TuningCandidate]
+    neighbours: Callable[[Pins], Sequence[TuningCandidate]]
+    known: dict[str, TuningCandidate] = field(default_factory=dict[str, TuningCandidate])
     """All that were tried or can be, by their hashes."""
     _around: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def __post_init__(self) -> None:
         self.known |= {candidate.kernel: candidate for candidate in self.candidates}
 
-    def next(self, trials: Iterable[Trial], *, tired: bool) -> Stage | Verdict | None:
+    def next(self, trials: Iterable[TrialRecord], *, tired: bool) -> JobBatch | SearchVerdict | None:
         """Return what is to be done, or the verdict; None where no candidate works.
 
         ``tired`` is whether the budget is spent: then nothing new is begun but what decides.
@@ -146,7 +146,7 @@ class Search:
 class _Wait(Exception):  # noqa: N818 it is no error
     """There are jobs to be done first."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: JobBatch) -> None:
         super().__init__(stage.name)
         self.stage = stage
 
@@ -156,10 +156,10 @@ class _Step:
     """One look at what is known."""
 
     search: Search
-    trials: Mapping[Job, Trial]
+    trials: Mapping[Job, TrialRecord]
     tired: bool
 
-    def next(self) -> Stage | Verdict | None:
+    def next(self) -> JobBatch | SearchVerdict | None:
         try:
             first = self._first()
             if first is None:
@@ -174,7 +174,7 @@ class _Step:
         for candidate in self.search.candidates:
             job = Job(candidate.kernel, LAST_RUNG, candidate.kernel)
             self._done("the planner's first choice", [job], decides=True)
-            if self.trials[job].evidence:
+            if self.trials[job].samples:
                 return candidate.kernel
         return None
 
@@ -185,7 +185,7 @@ class _Step:
         for rung in range(LAST_RUNG + 1):
             name = f"rung {rung + 1} of {LAST_RUNG + 1}"
             found = self._done(name, [Job(kernel, rung, first) for kernel in field])
-            if found and next(iter(found.values())).ratio.median > 1:
+            if found and next(iter(found.values())).against_spread.median > 1:
                 leader = next(iter(found))
             elif found or rung == 0:
                 leader = first
@@ -202,7 +202,7 @@ class _Step:
             seen |= {*kernels}
             name = f"neighbours, {descent + 1} of at most {DESCENTS}"
             found = self._done(name, [Job(kernel, 1, leader) for kernel in kernels])
-            better = [kernel for kernel, evidence in found.items() if evidence.ratio.median > 1][:KEPT]
+            better = [kernel for kernel, samples in found.items() if samples.against_spread.median > 1][:KEPT]
             found = self._done(name, [Job(kernel, LAST_RUNG, leader) for kernel in better])
             best = next(iter(found), None)
             if best is None or not gain(found[best]):
@@ -214,18 +214,18 @@ class _Step:
         """Whether neighbours of a kernel were tried before the budget was spent."""
         return any(job.against == leader and job.rung == 1 for job in self.trials)
 
-    def _verdict(self, first: str, leader: str) -> Verdict:
+    def _verdict(self, first: str, leader: str) -> SearchVerdict:
         own = self.trials[Job(first, LAST_RUNG, first)]
         if leader == first:
-            return Verdict(first, first, own, None)
+            return SearchVerdict(first, first, own, None)
         job = Job(leader, FINAL, first)
         self._done("the winner once more", [job], decides=True)
         final = self.trials[job]
-        if final.evidence is None or not gain(final.evidence):
-            return Verdict(first, first, own, final)
-        return Verdict(leader, first, final, None)
+        if final.samples is None or not gain(final.samples):
+            return SearchVerdict(first, first, own, final)
+        return SearchVerdict(leader, first, final, None)
 
-    def _done(self, name: str, jobs: Sequence[Job], *, decides: bool = False) -> dict[str, Evidence]:
+    def _done(self, name: str, jobs: Sequence[Job], *, decides: bool = False) -> dict[str, TrialSamples]:
         """Return what was found of kernels, the fastest first, once all have been measured that will be.
 
         With the budget spent, those are the ones that somebody is measuring, and those that decide.
@@ -235,13 +235,13 @@ class _Step:
         if self.tired and not decides:
             left = [job for job in left if job in running]
         if left:
-            raise _Wait(Stage(name, tuple(left)))
-        measured = {job.kernel: self.trials[job].evidence for job in jobs if job in self.trials}
-        found = {kernel: evidence for kernel, evidence in measured.items() if evidence}
-        return dict(sorted(found.items(), key=lambda each: -each[1].ratio.median))
+            raise _Wait(JobBatch(name, tuple(left)))
+        measured = {job.kernel: self.trials[job].samples for job in jobs if job in self.trials}
+        found = {kernel: samples for kernel, samples in measured.items() if samples}
+        return dict(sorted(found.items(), key=lambda each: -each[1].against_spread.median))
 
 
-def remaining(trials: Sequence[Trial], budget: float) -> float:
+def remaining(trials: Sequence[TrialRecord], budget: float) -> float:
     """Return the seconds of GPU time that are left, less what the last trial may take."""
     seconds = [trial.gpu_seconds for trial in trials if trial.state == "done"]
     # The first trial of a worker takes longer than others: not the longest one decides.
@@ -253,7 +253,7 @@ def remaining(trials: Sequence[Trial], budget: float) -> float:
 
 
 @dataclass(frozen=True)
-class Tick:
+class TuningProgress:
     """How far tuning is."""
 
     subject: str
@@ -271,22 +271,22 @@ class Tick:
 class Outcome:
     """What is known of a spec for a shape when nothing is left to be measured."""
 
-    tuned: Tuned
+    tuned: TuningTarget
     gpu: str
-    winner: Candidate
-    verdict: Verdict
-    trials: tuple[Trial, ...]
+    winner: TuningCandidate
+    verdict: SearchVerdict
+    trials: tuple[TrialRecord, ...]
     measured: int
     """Trials of this run."""
     path: Path
     """The winner's spec."""
-    row: Row
+    row: TunedRow
 
     @property
-    def evidence(self) -> Evidence:
+    def samples(self) -> TrialSamples:
         """Of the winner."""
-        assert self.verdict.final.evidence
-        return self.verdict.final.evidence
+        assert self.verdict.final.samples
+        return self.verdict.final.samples
 
     @property
     def gpu_seconds(self) -> float:
@@ -319,8 +319,8 @@ class Outcome:
         return {
             "spec": self.path.as_posix(),
             "us": f"{self.row.seconds * 1e6:.2f}",
-            "over first": f"{self.evidence.ratio.median:.3f}",
-            "over baseline": f"{self.evidence.baseline_ratio.median:.3f}",
+            "over first": f"{self.samples.against_spread.median:.3f}",
+            "over baseline": f"{self.samples.baseline_spread.median:.3f}",
             "tried": self.row.tried,
             "GPU s": f"{self.gpu_seconds:.1f}",
             "kernel": self.winner.label,
@@ -328,7 +328,7 @@ class Outcome:
 
     def as_dict(self) -> dict[str, object]:
         """Return plain data for JSON."""
-        ratio, baseline = self.evidence.ratio, self.evidence.baseline_ratio
+        ratio, baseline = self.samples.against_spread, self.samples.baseline_spread
         return {
             "spec": self.tuned.source.path,
             "shape": list(self.tuned.shape),
@@ -350,8 +350,8 @@ class Outcome:
         }
 
 
-def _lead(trial: Trial) -> str:
-    found = f"{trial.evidence.ratio.median:.3f}" if trial.evidence else f"{trial.why}: {trial.message}"
+def _lead(trial: TrialRecord) -> str:
+    found = f"{trial.samples.against_spread.median:.3f}" if trial.samples else f"{trial.why}: {trial.message}"
     return f"once more `{trial.label}` reads {found}"
 
 
@@ -370,7 +370,7 @@ def tune(
     machine_on: MachineOn = cuda_machine,
     prepare: Prepare = compile_in_children,
     protocol: Rounds = PROTOCOL,
-    progress: Callable[[Tick], None] = lambda _: None,
+    progress: Callable[[TuningProgress], None] = lambda _: None,
 ) -> list[Outcome]:
     """Find the fastest kernel of each spec for each shape, and write its spec into a directory.
 
@@ -414,7 +414,7 @@ def tune(
     return outcomes
 
 
-def _ranked(tuned: Sequence[Tuned], count: int) -> list[list[Candidate]]:
+def _ranked(tuned: Sequence[TuningTarget], count: int) -> list[list[TuningCandidate]]:
     """Return the first candidates of each, found in processes beside each other.
 
     Nothing else goes on meanwhile: a process that is forked has the locks that other threads hold, for good.
@@ -435,9 +435,9 @@ def _ranked(tuned: Sequence[Tuned], count: int) -> list[list[Candidate]]:
 # --- what is tuned, and where
 
 
-def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[Tuned], dict[str, Baseline]]:
+def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[TuningTarget], dict[str, Baseline]]:
     """Return each spec for each shape, and the baseline of each spec."""
-    found: list[Tuned] = []
+    found: list[TuningTarget] = []
     baselines: dict[str, Baseline] = {}
     errors: list[Diagnostic] = []
     for path in specs:
@@ -449,7 +449,7 @@ def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[Tuned],
                 if not fitting([shape], single_tile(source)):
                     message = f"a kernel of a single tile does not compute {shape_text(shape)}"
                     raise GemmgenError([Diagnostic(source.path, "bad-shapes", message)])
-                found.append(Tuned(source, shape))
+                found.append(TuningTarget(source, shape))
         except GemmgenError as error:
             errors += error.diagnostics
     if errors:
@@ -462,7 +462,7 @@ def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[Tuned],
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TuningGpu:
     """The GPUs to measure on, or why there are none: then the store must have all that is asked for."""
 
     gpu: str
@@ -473,11 +473,11 @@ class _Place:
 
 def _choose(
     store: Store,
-    tuned: Sequence[Tuned],
+    tuned: Sequence[TuningTarget],
     devices: Sequence[int] | None,
     gpu: str | None,
     machine_on: MachineOn,
-) -> _Place:
+) -> _TuningGpu:
     """Return the GPU that is asked for, or that is here, or that the store has been filled on."""
     known = [store.gpus(each.digest, each.shape) for each in tuned]
     if gpu is not None:
@@ -488,19 +488,19 @@ def _choose(
                 where = f"{each.source.stem} {shape_text(each.shape)}"
                 raise GemmgenError([Diagnostic(store.place, "other-gpu", message, field=where)])
         message = f"its trials on {gpu} are not finished: tune there first"
-        return _Place(gpu, (), None, GemmgenError([Diagnostic(store.place, "other-gpu", message)]))
+        return _TuningGpu(gpu, (), None, GemmgenError([Diagnostic(store.place, "other-gpu", message)]))
     try:
         found, environment = look(machine_on, devices, tuned[0].source.request.gpu.architecture)
     except GemmgenError as error:
         names = {name for each in known for name in each}
         if all(known) and len(names) == 1 and error.diagnostics[0].code == "no-gpu":
-            return _Place(names.pop(), (), None, error)
+            return _TuningGpu(names.pop(), (), None, error)
         raise
-    return _Place(environment.gpu, found, environment, None)
+    return _TuningGpu(environment.gpu, found, environment, None)
 
 
-def _facts(tuned: Tuned, baseline: Baseline, place: _Place) -> Facts:
-    return Facts(
+def _facts(tuned: TuningTarget, baseline: Baseline, place: _TuningGpu) -> StudyFacts:
+    return StudyFacts(
         stem=tuned.source.stem,
         digest=tuned.digest,
         description=tuned.source.description,
@@ -511,14 +511,14 @@ def _facts(tuned: Tuned, baseline: Baseline, place: _Place) -> Facts:
     )
 
 
-def _least_seconds(tuned: Tuned, gpu: str) -> float:
+def _least_seconds(tuned: TuningTarget, gpu: str) -> float:
     """Return the time that the datasheet allows, 0 for a GPU that no spec can name."""
     problem = tuned.source.problem
     peaks = peaks_of(gpu, max(problem.a.smem_bits, problem.b.smem_bits))
     return peaks.seconds(tuned.shape, dtypes_of(problem).moved_bytes(tuned.shape)) if peaks else 0.0
 
 
-def _refuse_stale(store: Store, study: Study, tuned: Tuned, facts: Facts) -> None:
+def _refuse_stale(store: Store, study: Study, tuned: TuningTarget, facts: StudyFacts) -> None:
     """Kernels that gemmgen makes otherwise now are not those that were measured."""
     kernels = {trial.job.kernel: trial for trial in study.trials()}
     stale = [trial.label for kernel, trial in kernels.items() if not _is_made(tuned, trial.pins, kernel)]
@@ -530,7 +530,7 @@ def _refuse_stale(store: Store, study: Study, tuned: Tuned, facts: Facts) -> Non
         raise GemmgenError([Diagnostic(store.place, "stale-kernel", message, field=facts.field)])
 
 
-def _is_made(tuned: Tuned, pins: Pins, kernel: str) -> bool:
+def _is_made(tuned: TuningTarget, pins: Pins, kernel: str) -> bool:
     plan = tuned.plan(pins)
     return plan is not None and candidate_of(tuned, plan).kernel == kernel
 
@@ -542,24 +542,24 @@ def _is_made(tuned: Tuned, pins: Pins, kernel: str) -> bool:
 class _Teller:
     """Says how far a shape is."""
 
-    progress: Callable[[Tick], None]
+    progress: Callable[[TuningProgress], None]
     subject: str
     number: int
     count: int
     budget: float
 
     def __call__(self, spent: float, text: str) -> None:
-        self.progress(Tick(self.subject, self.number, self.count, spent, self.budget, text))
+        self.progress(TuningProgress(self.subject, self.number, self.count, spent, self.budget, text))
 
 
 @dataclass
 class _Run:
     """The trials of one study that this process makes, one worker for each GPU."""
 
-    tuned: Tuned
+    tuned: TuningTarget
     study: Study
     search: Search
-    workers: Sequence[Gpu]
+    workers: Sequence[GpuWorker]
     prepare: Prepare
     budget: float
     tell: _Teller
@@ -572,11 +572,11 @@ class _Run:
     lock: Lock = field(default_factory=Lock)
     ended: Event = field(default_factory=Event)
 
-    def verdict(self, why_not: GemmgenError | None) -> tuple[Verdict, int]:
+    def verdict(self, why_not: GemmgenError | None) -> tuple[SearchVerdict, int]:
         """Measure until nothing is left, and return what is known then, and how many trials were made."""
         if why_not is not None:
             found, _ = self._next()
-            if isinstance(found, Verdict):
+            if isinstance(found, SearchVerdict):
                 return found, 0
             raise why_not
         with scratch() as directory:
@@ -597,7 +597,7 @@ class _Run:
                 self._give_back()
                 pool.shutdown(wait=False, cancel_futures=True)
         found, _ = self._next()
-        assert isinstance(found, Verdict)
+        assert isinstance(found, SearchVerdict)
         return found, self.measured
 
     def _give_back(self) -> None:
@@ -605,7 +605,7 @@ class _Run:
         for number in tuple(self.running):
             self.study.fail(number, "lost", "interrupted", 0.0, utc_now())
 
-    def _next(self) -> tuple[Stage | Verdict, list[Trial]]:
+    def _next(self) -> tuple[JobBatch | SearchVerdict, list[TrialRecord]]:
         """Return what is to be done, and what is known."""
         trials = self.study.trials()
         tired = remaining(trials, self.budget) <= 0
@@ -619,11 +619,11 @@ class _Run:
             raise GemmgenError([Diagnostic(self.tuned.source.path, "no-kernel", message, field=where)])
         return found, trials
 
-    def _loop(self, gpu: Gpu, directory: Path) -> None:
+    def _loop(self, gpu: GpuWorker, directory: Path) -> None:
         """Take one job after the other, until there are none and nobody has any."""
         while not self.ended.is_set():
             found, trials = self._next()
-            if isinstance(found, Verdict):
+            if isinstance(found, SearchVerdict):
                 return
             taken = {trial.job for trial in trials}
             free = [job for job in found.jobs if job not in taken]
@@ -651,7 +651,7 @@ class _Run:
                 found = self.prepare(self.tuned.source.request, self.tuned.shape, [*paths.values()])
                 self.failures |= {kernel: found.get(path, "") for kernel, path in paths.items()}
 
-    def _measure(self, gpu: Gpu, job: Job, number: int, directory: Path) -> None:
+    def _measure(self, gpu: GpuWorker, job: Job, number: int, directory: Path) -> None:
         """Have a trial measured, and keep what came of it."""
         if failure := self.failures[job.kernel]:
             self.study.fail(number, "failed", failure, 0.0, utc_now())
@@ -671,17 +671,15 @@ class _Run:
         )
         self.running.discard(number)
         self.measured += 1
-        evidence, date = answer.evidence, utc_now()
-        if evidence is None:
+        samples, date = answer.samples, utc_now()
+        if samples is None:
             self.study.fail(number, answer.why or "failed", answer.message, answer.gpu_seconds, date)
-        elif (
-            seconds := min(median(evidence.seconds), median(evidence.baseline_seconds))
-        ) < self.least_seconds:
-            whose = "it" if seconds == median(evidence.seconds) else "the baseline beside it"
+        elif (seconds := min(median(samples.seconds), median(samples.baseline_seconds))) < self.least_seconds:
+            whose = "it" if seconds == median(samples.seconds) else "the baseline beside it"
             message = f"{whose} reads {self.least_seconds / seconds:.2f} of the datasheet: do not believe it"
             self.study.fail(number, "impossible", message, answer.gpu_seconds, date)
         else:
-            self.study.finish(number, evidence, answer.gpu_seconds, date)
+            self.study.finish(number, samples, answer.gpu_seconds, date)
 
 
 WHY: Final[Mapping[str, str]] = {
@@ -701,22 +699,22 @@ def _module_path(directory: Path, kernel: str) -> Path:
 
 
 def _outcome(
-    tuned: Tuned,
-    facts: Facts,
+    tuned: TuningTarget,
+    facts: StudyFacts,
     search: Search,
     study: Study,
-    verdict: Verdict,
+    verdict: SearchVerdict,
     measured: int,
     out: Path,
     table: Path | None,
 ) -> Outcome:
     trials, winner, final = study.trials(), search.known[verdict.winner], verdict.final
-    environment, evidence = study.facts["environment"], final.evidence
-    assert evidence
+    environment, samples = study.facts["environment"], final.samples
+    assert samples
     path = out / f"{tuned.stem}.yaml"
     beside = Path.cwd() if table is None else table.parent
     m, n, k = tuned.shape
-    row = Row(
+    row = TunedRow(
         gpu=facts.gpu,
         m=m,
         n=n,
@@ -726,9 +724,9 @@ def _outcome(
         description=tuned.source.description,
         spec=Path(os.path.relpath(path, beside)).as_posix(),
         kernel_sha256=winner.kernel,
-        seconds=median(evidence.seconds),
-        baseline_seconds=median(evidence.baseline_seconds),
-        first_seconds=median(evidence.against_seconds),
+        seconds=median(samples.seconds),
+        baseline_seconds=median(samples.baseline_seconds),
+        first_seconds=median(samples.against_seconds),
         tried=len({trial.job.kernel for trial in trials}),
         date=final.date,
         gemmgen=__version__,
@@ -752,10 +750,8 @@ def _write_winner(outcome: Outcome, study: Study) -> None:
 
 def _evidence_text(outcome: Outcome, study: Study) -> str:
     """Return the comments that a winner's spec begins with."""
-    row, evidence, environment = outcome.row, outcome.evidence, study.facts["environment"]
-    states = [
-        f"{value:g} {unit}" for name, unit in UNITS if (value := evidence.machine.get(name)) is not None
-    ]
+    row, samples, environment = outcome.row, outcome.samples, study.facts["environment"]
+    states = [f"{value:g} {unit}" for name, unit in UNITS if (value := samples.machine.get(name)) is not None]
     failed = sum(outcome.failures.values())
     failures = f", {counted(failed, 'trial')} failed" if failed else ""
     tuned, tried = outcome.tuned, counted(row.tried, "kernel")
@@ -763,9 +759,9 @@ def _evidence_text(outcome: Outcome, study: Study) -> str:
     stays = ", which this is" if outcome.verdict.winner == outcome.verdict.first else ""
     lines = [
         f"{MARK} {row.gemmgen} from {tuned.source.stem}.yaml for {shape_text(tuned.shape)}, {row.date}.",
-        f"# {_times(evidence.seconds)} a call{at}:",
-        f"# {_ratio(evidence.baseline_ratio)} times as fast as {study.facts['baseline']},",
-        f"# {_ratio(evidence.ratio)} times as fast as the planner's first choice{stays}.",
+        f"# {_times(samples.seconds)} a call{at}:",
+        f"# {_ratio(samples.baseline_spread)} times as fast as {study.facts['baseline']},",
+        f"# {_ratio(samples.against_spread)} times as fast as the planner's first choice{stays}.",
         f"# {tried} tried{failures}, {outcome.gpu_seconds:.1f} s of GPU time.",
         f"# {row.gpu}, torch {row.torch}, Triton {row.triton}, driver {environment['driver']}.",
         f"# kernel {row.kernel_sha256}",

@@ -33,7 +33,7 @@ from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.problem import Request, Shape
 from gemmgen.scratch import LostError, forked, serving, usable_cores
 from gemmgen.spec import SpecFile
-from gemmgen.tune.store import Evidence, Why
+from gemmgen.tune.store import TrialSamples, Why
 
 PROTOCOL: Final = Rounds(graph_seconds=2e-3, warm_up_seconds=1.0, settle_seconds=0.05)
 """What a worker's first trial begins with, and every other one."""
@@ -72,10 +72,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a comparison: evidence, or why there is none."""
+    """What came of a comparison: samples, or why there is none."""
 
     gpu_seconds: float
-    evidence: Evidence | None = None
+    samples: TrialSamples | None = None
     why: Why | None = None
     message: str = ""
     ends: bool = False
@@ -140,7 +140,7 @@ class Worker:
             self._machine = machine
         return self._machine
 
-    def _measured(self, machine: SuiteMachine, comparison: Comparison) -> Evidence:
+    def _measured(self, machine: SuiteMachine, comparison: Comparison) -> TrialSamples:
         gc.collect()  # of the trial before; in a quiet context nothing else does
         baseline = cublas(comparison.source)
         with baseline.settings():
@@ -162,7 +162,7 @@ class Worker:
             if faults := session.faults_after(own):
                 raise _FaultError("wrong", f"after many replays: {'; '.join(faults)}")
         state = self._state_since(start)
-        return Evidence(
+        return TrialSamples(
             seconds=found[2],
             against_seconds=found[1],
             baseline_seconds=found[0],
@@ -206,7 +206,7 @@ class Worker:
         return self._modules[kernel]
 
 
-class Gpu:
+class GpuWorker:
     """A GPU by its index, and the process that measures on it: started when there is something to measure."""
 
     def __init__(
@@ -295,9 +295,9 @@ def compile_in_children(request: Request, shape: Shape, modules: Sequence[Path])
 
 
 @contextmanager
-def gpus(devices: Sequence[int], machine_on: MachineOn, protocol: Rounds) -> Generator[list[Gpu]]:
+def gpus(devices: Sequence[int], machine_on: MachineOn, protocol: Rounds) -> Generator[list[GpuWorker]]:
     """Give the GPUs of these indices; their processes end with the context."""
-    found = [Gpu(device, machine_on, protocol) for device in devices]
+    found = [GpuWorker(device, machine_on, protocol) for device in devices]
     try:
         yield found
     finally:
