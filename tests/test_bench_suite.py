@@ -28,6 +28,8 @@ from torch import Tensor
 
 from gemmgen.bench import (
     ResultLog,
+    SuiteMachinery,
+    SuiteSelection,
     errors_of,
     load_suite,
     ratio_picture,
@@ -138,11 +140,9 @@ def run(
         specs_in(directory, *names),
         suite_in(directory, suite),
         log,
-        protocol=protocol,
-        machine=arms.machine,
-        prepare=more.pop("prepare", prepared),
+        machinery=SuiteMachinery(protocol, arms.machine, more.pop("prepare", prepared)),
         progress=progress,
-        **more,
+        selection=SuiteSelection(**more),
     )
     return log
 
@@ -392,11 +392,8 @@ def test_a_spec_takes_part_with_what_its_planner_ranks_first_for_each_shape(
             [open_, pinned],
             suite,
             log,
-            extents=shapes,
-            candidates=2,
-            protocol=PROTOCOL,
-            machine=arms.machine,
-            prepare=prepared,
+            SuiteSelection(shapes, candidates=2),
+            SuiteMachinery(PROTOCOL, arms.machine, prepared),
         )
 
     chosen(range(1, 9))  # of the large one the ranking is enough
@@ -551,16 +548,17 @@ def test_rounds_that_fail_are_not_begun_again(
 def test_a_spec_that_is_rejected_stops_all_before_the_gpu_is_used(tmp_path: Path, arms: Arms) -> None:
     good, bad = specs_in(tmp_path, "kernel_a", "bad")
     bad.write_text("title: 5\n")
+    machinery = SuiteMachinery(machine=arms.machine, prepare=prepared)
     with pytest.raises(GemmgenError, match=r"bad\.yaml:1:8: error\[wrong-type\] title"):
-        time_suite([good, bad], suite_in(tmp_path), ResultLog(), machine=arms.machine, prepare=prepared)
+        time_suite([good, bad], suite_in(tmp_path), ResultLog(), machinery=machinery)
     with pytest.raises(GemmgenError, match=r"error\[module-name\]: another spec of this name takes part"):
-        time_suite([good, good], suite_in(tmp_path), ResultLog(), machine=arms.machine, prepare=prepared)
+        time_suite([good, good], suite_in(tmp_path), ResultLog(), machinery=machinery)
     other = ROOT / "specs" / "b200_bf16.yaml"
     with pytest.raises(GemmgenError, match=r"\[no-gpu\]: these specs are for Blackwell and Hopper: one GPU"):
-        time_suite([good, other], suite_in(tmp_path), ResultLog(), machine=arms.machine, prepare=prepared)
+        time_suite([good, other], suite_in(tmp_path), ResultLog(), machinery=machinery)
     fp16 = suite_in(tmp_path, TWO_SHAPES.replace("bf16", "fp16"))
     with pytest.raises(GemmgenError, match=r"error\[no-shapes\]: has no shapes for the types of these specs"):
-        time_suite([good], fp16, ResultLog(), machine=arms.machine, prepare=prepared)
+        time_suite([good], fp16, ResultLog(), machinery=machinery)
     assert arms.machine.timed == []
 
 
@@ -604,9 +602,7 @@ def test_a_kernel_whose_module_has_changed_is_timed_anew(tmp_path: Path, arms: A
         specs,
         suite_in(tmp_path),
         log,
-        protocol=PROTOCOL,
-        machine=arms.machine,
-        prepare=prepared,
+        machinery=SuiteMachinery(PROTOCOL, arms.machine, prepared),
     )
     points = {(point.kernel, point.shape): point.ratio for point in points_of(log)}
     assert points["kernel_a", (8, 16, 32)] == pytest.approx(0.5)
@@ -1287,17 +1283,15 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
         paths: Sequence[Path],
         suite: Suite,
         log: ResultLog,
+        selection: SuiteSelection,
         *,
-        extents: range,
-        candidates: int | None,
-        chosen: Callable[[Shape], str] | None,
         progress: Progress,
     ) -> None:
-        calls.append((extents, candidates))
+        calls.append((selection.extents, selection.candidates))
         assert list(paths) == specs
-        assert chosen is None
+        assert selection.chosen is None
         progress("timing")
-        run(tmp_path, arms, log, "kernel_a", "kernel_b", extents=extents)
+        run(tmp_path, arms, log, "kernel_a", "kernel_b", extents=selection.extents)
 
     monkeypatch.setattr("gemmgen.bench.time_suite", timed)
     out = tmp_path / "new" / "out"

@@ -68,6 +68,9 @@ from gemmgen.tune.tuning import (
     Outcome,
     Search,
     SearchVerdict,
+    TuningBudget,
+    TuningMachinery,
+    TuningOptions,
     TuningProgress,
     gain,
     remaining,
@@ -493,16 +496,18 @@ def prepared(request: Request, shape: Shape, modules: Sequence[Path]) -> Mapping
 def tuned(directory: Path, kernels: Kernels, **more: Any) -> Outcome:
     path = directory / "open.yaml"
     path.write_text(more.pop("text", OPEN))
+    machinery = TuningMachinery(
+        more.pop("machine_on", kernels.machine_on), more.pop("prepare", prepared), PROTOCOL
+    )
+    progress = more.pop("progress", list[TuningProgress]().append)
     given: dict[str, Any] = {
+        "store": str(directory / more.pop("store", "tune.journal")),  # of the stores that is the fastest
         "table": directory / "table.jsonl",
         "devices": [0],
-        "machine_on": kernels.machine_on,
-        "prepare": prepared,
-        "protocol": PROTOCOL,
-        "budget": 1e6,
+        "budget": TuningBudget(more.pop("budget", 1e6)),
     }
-    place = str(directory / more.pop("store", "tune.journal"))  # of the stores that is the fastest
-    (outcome,) = tune([path], [SHAPE], place, out=directory / "tuned", **(given | more))
+    options = TuningOptions(out=directory / "tuned", **(given | more))
+    (outcome,) = tune([path], [SHAPE], options, machinery, progress)
     return outcome
 
 
@@ -609,18 +614,17 @@ def test_specs_that_do_not_take_a_shape_are_refused_before_anything_is_measured(
         tune(
             [path],
             [(8, 512, 32)],
-            str(tmp_path / "tune.db"),
-            out=tmp_path,
-            machine_on=kernels.machine_on,
-            prepare=prepared,
+            TuningOptions(str(tmp_path / "tune.db"), tmp_path),
+            TuningMachinery(kernels.machine_on, prepared),
         )
     assert str(caught.value).startswith(message.format(path=path))
 
 
 def test_specs_for_two_generations_are_not_tuned_together(tmp_path: Path, kernels: Kernels) -> None:
     paths = [spec_file("h100_bf16"), spec_file("b200_bf16")]
+    options = TuningOptions(str(tmp_path / "tune.db"), tmp_path)
     with pytest.raises(GemmgenError) as caught:
-        tune(paths, [SHAPE], str(tmp_path / "tune.db"), out=tmp_path, machine_on=kernels.machine_on)
+        tune(paths, [SHAPE], options, TuningMachinery(kernels.machine_on))
     assert caught.value.diagnostics[0].message == (
         "these specs are for Blackwell and Hopper: one GPU runs one of them"
     )
@@ -1069,8 +1073,8 @@ def interrupt_parent(d: Tensor) -> None:
 def test_an_interrupt_gives_the_running_trial_back_and_says_how_to_go_on(
     tmp_path: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"machine_on": kernels.machine_on, "prepare": prepared, "protocol": PROTOCOL}
-    monkeypatch.setattr("gemmgen.tune.tuning.tune", partial(tune, **given))
+    machinery = TuningMachinery(kernels.machine_on, prepared, PROTOCOL)
+    monkeypatch.setattr("gemmgen.tune.tuning.tune", partial(tune, machinery=machinery))
     (tmp_path / "open.yaml").write_text(OPEN)
     arguments = ["tune", "open.yaml", "--shape", "8x16x32", "--out", "tuned", "--budget", "1000000"]
     kernels.stages[5] = interrupt_parent

@@ -20,7 +20,7 @@ from gemmgen.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.tune.candidates import TuningCandidate, TuningTarget, candidate_of, first_candidates, neighbours
 from gemmgen.tune.store import TrialRecord, TrialSamples
-from gemmgen.tune.tuning import BUDGET_SECONDS, ROUNDS, Outcome, TuningProgress, tune
+from gemmgen.tune.tuning import ROUNDS, Outcome, TuningOptions, TuningProgress, tune
 from gemmgen.tune.worker import Comparison, GpuWorker, compile_in_children, cuda_machine, look
 
 HERE = Path(__file__).parent
@@ -119,11 +119,12 @@ def _tuned(directory: Path, line: str) -> tuple[dict[str, Any], Outcome]:
     (outcome,) = tune(
         [SPEC],
         [SHAPE],
-        str(directory / "tune.db"),
-        out=directory / "tuned",
-        table=directory / "table.jsonl",
-        budget=BUDGET_SECONDS,
-        devices=[0],
+        TuningOptions(
+            store=str(directory / "tune.db"),
+            out=directory / "tuned",
+            table=directory / "table.jsonl",
+            devices=[0],
+        ),
         progress=_tell(),
     )
     seconds = round(time.monotonic() - began, 1)

@@ -1,6 +1,6 @@
 """From a module to a timing record, and from a record to a table and a plot."""
 
-from gemmgen.bench.campaign import time_suite
+from gemmgen.bench.campaign import SuiteMachinery, SuiteSelection, time_suite
 from gemmgen.bench.figures import (
     markdown_table,
     plain_table,
@@ -34,6 +34,8 @@ __all__ = [
     "ResultLog",
     "Subject",
     "Suite",
+    "SuiteMachinery",
+    "SuiteSelection",
     "bench",
     "errors_of",
     "from_json",

@@ -57,36 +57,51 @@ PLAYOFF_SECONDS: Final = 0.25
 """In pairs of the winner and the baseline: where power limits, the clock swings for tens of milliseconds, and
 seven pairs at 8192 x 8192 x 8192 had medians of 0.93 and 1.03 (``benchmarks/fit/h200_orders.json``).
 """
+SUITE_ROUNDS: Final = Rounds(playoff_seconds=PLAYOFF_SECONDS)
+"""The timing protocol of a suite."""
+
+
+@dataclass(frozen=True)
+class SuiteSelection:
+    """Selects the shapes of a suite that are timed, and the kernels that are timed on each."""
+
+    extents: range = range(1, LARGEST + 1)
+    """Values of M whose shapes are timed."""
+    candidates: int | None = None
+    """Number of kernels of each open spec that its planner ranks first for a shape; None: the spec's own."""
+    chosen: Callable[[Shape], str] | None = None
+    """Returns the name of the one spec that is timed on a shape, as in a library; None: all are timed."""
+
+
+@dataclass(frozen=True)
+class SuiteMachinery:
+    """The parts that touch a GPU: the timing protocol, the machine, and how kernels are compiled."""
+
+    protocol: Rounds = SUITE_ROUNDS
+    machine: SuiteMachine | None = None
+    """None: the current CUDA device."""
+    prepare: Callable[[Sequence[Task], Progress], Prepared] = prepare_in_children
 
 
 def time_suite(
     specs: Sequence[Path],
     suite: Suite,
     log: ResultLog,
-    *,
-    extents: range = range(1, LARGEST + 1),
-    candidates: int | None = None,
-    chosen: Callable[[Shape], str] | None = None,
-    protocol: Rounds | None = None,
-    machine: SuiteMachine | None = None,
-    prepare: Callable[[Sequence[Task], Progress], Prepared] | None = None,
+    selection: SuiteSelection = SuiteSelection(),
+    machinery: SuiteMachinery = SuiteMachinery(),
     progress: Progress = lambda _: None,
 ) -> None:
-    """Time the kernels of specs on the shapes of a suite whose M is in a range, and write it into a log.
+    """Time the kernels of specs on the selected shapes of a suite, and append the results to a log.
 
-    With ``candidates``, a spec that leaves something open takes part on each shape with so many kernels:
-    those that its planner ranks first for that shape. With ``chosen``, which returns the name of one of the
-    specs, only that one takes part on a shape, as in a library.
+    Results that the log has already are not timed again. On each shape the kernels of one contest alternate
+    with one baseline, cuBLAS. A kernel that does not support a shape, is wrong or fails is recorded as
+    refused, and not timed there. Modules are compiled in child processes before anything is timed.
 
-    What the log has already is not timed again. All kernels that compute the same from the same types are
-    timed by turns with one baseline, cuBLAS. A kernel that does not take a shape, is wrong or fails is noted
-    as such and not timed there. Modules are compiled in processes of their own before anything is timed.
-
-    Raises GemmgenError: a spec is rejected; no spec is of the suite's types (``no-shapes``); ``no-gpu``;
-    ``no-baseline``; ``other-machine`` for a log of another GPU or other versions; ``device-lost`` after a
-    kernel that leaves the GPU unusable: the same call in a new process goes on behind it.
+    Raises GemmgenError: a spec is rejected; no spec has the suite's types (``no-shapes``); ``no-gpu``;
+    ``no-baseline``; ``other-machine`` if the log is of another GPU or other versions; ``device-lost`` if a
+    kernel leaves the GPU unusable: the same call in a new process resumes after that kernel.
     """
-    protocol = protocol or Rounds(playoff_seconds=PLAYOFF_SECONDS)
+    protocol, machine, extents = machinery.protocol, machinery.machine, selection.extents
     with scratch() as directory:
         participants = kernels_of(specs, Path(directory))
         baselines = baselines_of(participants)
@@ -94,17 +109,17 @@ def time_suite(
             message = "has no shapes for the types of these specs"
             raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
         runs = shape_runs(participants, suite, extents)
-        if chosen:
-            runs = [of_one(found, chosen(found.shape)) for found in runs]
-        if candidates:
-            runs = ranked_runs(runs, candidates, Path(directory), progress)
+        if selection.chosen:
+            runs = [of_one(found, selection.chosen(found.shape)) for found in runs]
+        if selection.candidates:
+            runs = ranked_runs(runs, selection.candidates, Path(directory), progress)
             participants = tuple(
                 {each.entry.name: each for found in runs for each in found.participants}.values()
             )
         tasks = open_tasks(runs, baselines, _log_with(log, participants).done())
         if not tasks:
             return
-        prepared = (prepare or prepare_in_children)(tasks, progress)
+        prepared = machinery.prepare(tasks, progress)
         gpu = tasks[0].source.request.gpu
         machine = machine or CudaMachine(require_gpu(gpu.architecture))
         session = _session(participants, baselines, suite, protocol, machine)

@@ -169,15 +169,8 @@ def _bench_suite(subjects: list[Path], options: SuiteOptions) -> None:
             out.mkdir(parents=True, exist_ok=True)
         log = bench.ResultLog.opened(out / RECORD_NAME) if out else bench.ResultLog()
         with progressing("benchmarking") as progress:
-            bench.time_suite(
-                subjects,
-                loaded,
-                log,
-                extents=chosen,
-                candidates=options.candidates,
-                chosen=choose,
-                progress=progress,
-            )
+            selection = bench.SuiteSelection(chosen, options.candidates, choose)
+            bench.time_suite(subjects, loaded, log, selection, progress=progress)
             if options.peer_command:
                 bench.time_peers(loaded, log, chosen, options.peer_command, progress)
     if options.as_json:
@@ -250,7 +243,7 @@ def tune_command(
 
     require_optuna()
     from gemmgen.bench import parse_shapes
-    from gemmgen.tune.tuning import tune
+    from gemmgen.tune.tuning import TuningBudget, TuningOptions, tune
 
     wanted = ",".join(shape or [])
     chosen = [*(parse_shapes(shapes) if shapes else ()), *(parse_shapes(wanted) if wanted else ())]
@@ -261,22 +254,18 @@ def tune_command(
     if again and gpu:
         raise typer.BadParameter("measures, and --gpu does not", param_hint="--again")
     refuse_duplicates(specs)
-    numbers = [int(device) for device in devices.split(",")] if devices else None
+    options = TuningOptions(
+        store=store,
+        out=out,
+        table=table,
+        budget=TuningBudget(budget, candidates),
+        devices=[int(device) for device in devices.split(",")] if devices else None,
+        gpu=gpu,
+        again=again,
+    )
     try:
         with tuning_progress() as progress:
-            outcomes = tune(
-                specs,
-                tuple(dict.fromkeys(chosen)),
-                store,
-                out=out,
-                table=table,
-                budget=budget,
-                candidates=candidates,
-                devices=numbers,
-                gpu=gpu,
-                again=again,
-                progress=progress,
-            )
+            outcomes = tune(specs, tuple(dict.fromkeys(chosen)), options, progress=progress)
     except (SystemExit, KeyboardInterrupt):
         tell("interrupted: the trials so far are kept, and the same command goes on")
         raise

@@ -54,10 +54,6 @@ from gemmgen.tune.worker import (
 )
 from gemmgen.verify.shapes import fitting, refuse_k, single_tile
 
-BUDGET_SECONDS: Final = 60.0
-"""Of GPU time for a shape."""
-CANDIDATES: Final = 10
-"""Of the planner's ranking."""
 WAITING_SECONDS: Final = 0.2
 """How often who has nothing to do looks whether others are done."""
 MARK: Final = "# Tuned by gemmgen"
@@ -355,61 +351,95 @@ def _lead(trial: TrialRecord) -> str:
     return f"once more `{trial.label}` reads {found}"
 
 
+@dataclass(frozen=True)
+class TuningBudget:
+    """Limits of the search for one spec and shape."""
+
+    gpu_seconds: float = 60.0
+    """GPU time of all trials."""
+    candidates: int = 10
+    """Number of kernels that the planner ranks first, with which the search begins."""
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """Options of ``tune``: which trials count, what they may cost, and where the results are written."""
+
+    store: str
+    """Place of the trials, as ``Store`` takes it. Recorded trials are not measured again."""
+    out: Path
+    """Directory for the specs of the winners."""
+    table: Path | None = None
+    """File for the table of winners; None: no table is written."""
+    budget: TuningBudget = TuningBudget()
+    devices: Sequence[int] | None = None
+    """Indices of the GPUs to measure on; None: all that are visible."""
+    gpu: str | None = None
+    """Name of a GPU whose recorded trials decide; nothing is measured then."""
+    again: bool = False
+    """True to discard the recorded trials and measure them again."""
+
+
+@dataclass(frozen=True)
+class TuningMachinery:
+    """The parts that touch a GPU: how it is opened, how kernels are compiled, and the timing protocol."""
+
+    machine_on: MachineOn = cuda_machine
+    prepare: Prepare = compile_in_children
+    protocol: Rounds = PROTOCOL
+
+
 def tune(
     specs: Sequence[Path],
     shapes: Sequence[Shape],
-    place: str,
-    *,
-    out: Path,
-    table: Path | None = None,
-    budget: float = BUDGET_SECONDS,
-    candidates: int = CANDIDATES,
-    devices: Sequence[int] | None = None,
-    gpu: str | None = None,
-    again: bool = False,
-    machine_on: MachineOn = cuda_machine,
-    prepare: Prepare = compile_in_children,
-    protocol: Rounds = PROTOCOL,
+    options: TuningOptions,
+    machinery: TuningMachinery = TuningMachinery(),
     progress: Callable[[TuningProgress], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Find the fastest kernel of each spec for each shape, and write its spec into a directory.
+    """Find the fastest kernel of each spec for each shape [M, N, K], and write its spec into a directory.
 
-    ``place`` is where trials are kept, as ``Store`` takes it; what it has is not measured again, unless
-    ``again``. ``budget`` is in seconds of GPU time for a spec and a shape. With ``gpu``, nothing is measured:
-    the winners are those that the store has for the GPU of this name.
-
-    Raises GemmgenError: a spec is rejected or takes no such shape; ``bad-store``; ``bad-table``; ``no-gpu``;
-    ``other-gpu``; ``other-machine`` for trials of other versions; ``stale-kernel`` for trials of kernels that
-    gemmgen does not make any more; ``no-kernel`` where none works; ``cannot-write``; ``foreign-file``.
+    Raises GemmgenError: a spec is rejected or does not support a shape; ``bad-store``; ``bad-table``;
+    ``no-gpu``; ``other-gpu``; ``other-machine`` if the trials are of other versions; ``stale-kernel`` if
+    gemmgen now makes other kernels than the measured ones; ``no-kernel`` if none works; ``cannot-write``;
+    ``foreign-file``.
     """
     tuned, baselines = _tuned(specs, shapes)
-    store = Store(place, new=gpu is None)
-    chosen = _choose(store, tuned, devices, gpu, machine_on)
-    if table is not None and table.exists():
-        read_table(table, chosen.gpu)  # raises before anything is measured
+    store = Store(options.store, new=options.gpu is None)
+    chosen = _choose(store, tuned, options, machinery.machine_on)
+    if options.table is not None and options.table.exists():
+        read_table(options.table, chosen.gpu)  # raises before anything is measured
     outcomes: list[Outcome] = []
     tellers = [
-        _Teller(progress, each.field, number, len(tuned), budget) for number, each in enumerate(tuned, 1)
+        _Teller(progress, each.field, number, len(tuned), options.budget.gpu_seconds)
+        for number, each in enumerate(tuned, 1)
     ]
     tellers[0](0.0, "ranking kernels")
-    ranked = _ranked(tuned, candidates)
-    with gpus(chosen.devices, machine_on, protocol) as workers:
+    ranked = _ranked(tuned, options.budget.candidates)
+    with gpus(chosen.devices, machinery.machine_on, machinery.protocol) as workers:
         for each, found, tell in zip(tuned, ranked, tellers, strict=True):
             facts = _facts(each, baselines[each.source.path], chosen)
-            if again and chosen.why_not:
+            if options.again and chosen.why_not:
                 raise chosen.why_not
-            if again:
+            if options.again:
                 store.forget(facts)
             study = store.study(facts)
             _refuse_stale(store, study, each, facts)
             search = Search(found, partial(neighbours, each))
-            least_seconds = _least_seconds(each, chosen.gpu)
-            run = _Run(each, study, search, workers, prepare, budget, tell, least_seconds)
+            run = _Run(
+                each,
+                study,
+                search,
+                workers,
+                machinery.prepare,
+                options.budget.gpu_seconds,
+                tell,
+                _least_seconds(each, chosen.gpu),
+            )
             verdict, measured = run.verdict(chosen.why_not)
-            outcome = _outcome(each, facts, search, study, verdict, measured, out, table)
+            outcome = _outcome(each, facts, search, study, verdict, measured, options)
             _write_winner(outcome, study)
-            if table is not None:
-                add_to_table(table, [outcome.row])
+            if options.table is not None:
+                add_to_table(options.table, [outcome.row])
             outcomes.append(outcome)
     return outcomes
 
@@ -472,13 +502,10 @@ class _TuningGpu:
 
 
 def _choose(
-    store: Store,
-    tuned: Sequence[TuningTarget],
-    devices: Sequence[int] | None,
-    gpu: str | None,
-    machine_on: MachineOn,
+    store: Store, tuned: Sequence[TuningTarget], options: TuningOptions, machine_on: MachineOn
 ) -> _TuningGpu:
-    """Return the GPU that is asked for, or that is here, or that the store has been filled on."""
+    """Return the GPU that the options name, or the GPUs of this machine, or else the GPU of the store."""
+    gpu = options.gpu
     known = [store.gpus(each.digest, each.shape) for each in tuned]
     if gpu is not None:
         for each, names in zip(tuned, known, strict=True):
@@ -490,7 +517,7 @@ def _choose(
         message = f"its trials on {gpu} are not finished: tune there first"
         return _TuningGpu(gpu, (), None, GemmgenError([Diagnostic(store.place, "other-gpu", message)]))
     try:
-        found, environment = look(machine_on, devices, tuned[0].source.request.gpu.architecture)
+        found, environment = look(machine_on, options.devices, tuned[0].source.request.gpu.architecture)
     except GemmgenError as error:
         names = {name for each in known for name in each}
         if all(known) and len(names) == 1 and error.diagnostics[0].code == "no-gpu":
@@ -705,14 +732,13 @@ def _outcome(
     study: Study,
     verdict: SearchVerdict,
     measured: int,
-    out: Path,
-    table: Path | None,
+    options: TuningOptions,
 ) -> Outcome:
     trials, winner, final = study.trials(), search.known[verdict.winner], verdict.final
     environment, samples = study.facts["environment"], final.samples
     assert samples
-    path = out / f"{tuned.stem}.yaml"
-    beside = Path.cwd() if table is None else table.parent
+    path = options.out / f"{tuned.stem}.yaml"
+    beside = Path.cwd() if options.table is None else options.table.parent
     m, n, k = tuned.shape
     row = TunedRow(
         gpu=facts.gpu,
