@@ -70,7 +70,7 @@ def require_compiler() -> None:
         GemmgenError: One of the two is not (``no-torch``, ``no-triton``, ``unknown-triton``).
     """
     if importlib.util.find_spec("torch") is None:
-        message = f"torch is not installed, and this needs it: `{triton_api.INSTALL}`"
+        message = f"torch is not installed, and this needs it: {triton_api.INSTALL}"
         raise GemmgenError([Diagnostic("torch", "no-torch", message)])
     triton_api.require()
 

@@ -100,6 +100,18 @@ class GemmgenError(Exception):
         return (GemmgenError, (self.diagnostics,))
 
 
+# --- missing packages
+
+
+def install_advice(extra: str) -> str:
+    """Return how to install an extra of pyproject.toml, as the end of a message.
+
+    The command needs a checkout: gemmgen is on no package index, so nobody may be told to install it by name,
+    which would run the code of whoever registers that name.
+    """
+    return f"run `pip install '.[{extra}]'` in a checkout of gemmgen"
+
+
 # --- SARIF
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -23,14 +23,14 @@ from traceback import walk_tb
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn, cast
 
-from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.errors import Diagnostic, GemmgenError, install_advice
 from gemmgen.module import SOURCE
 
 SUPPORTED = "3.9"
 """The release of Triton whose lowering the plan predicts to the byte; any of its patches will do."""
 
-INSTALL = "pip install 'gemmgen[compile]'"
-"""The command that brings this release, and the torch that goes with it."""
+INSTALL = install_advice("compile")
+"""How to install this release and a torch that works with it."""
 
 COMPILER_ENVIRONMENT = {"TRITON_DUMP_PTXAS_LOG": "1"}
 """Makes the compiler print what ptxas reports, which it does only when it compiles and its cache is empty."""
@@ -53,10 +53,10 @@ def require() -> None:
     """
     version = found_version()
     if version is None:
-        message = f"Triton is not installed, and this needs Triton {SUPPORTED}: `{INSTALL}`"
+        message = f"Triton is not installed, and this needs Triton {SUPPORTED}: {INSTALL}"
         raise GemmgenError([Diagnostic("triton", "no-triton", message)])
     if not is_supported(version):
-        message = f"found Triton {version}, and this needs Triton {SUPPORTED}: `{INSTALL}`"
+        message = f"found Triton {version}, and this needs Triton {SUPPORTED}: {INSTALL}"
         raise GemmgenError([Diagnostic("triton", "unknown-triton", message)])
 
 

@@ -587,9 +587,7 @@ def test_a_plot_without_matplotlib_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    message = (
-        r"error\[missing-package\]: plots need matplotlib; install it with: pip install 'gemmgen\[plot\]'"
-    )
+    message = r"error\[missing-package\]: plots need matplotlib: run `pip install '\.\[plot\]'` in a checkout"
     with pytest.raises(GemmgenError, match=message):
         plot([from_json(RECORD.read_text(), "r.json")], tmp_path / "p.svg")
 

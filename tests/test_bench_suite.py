@@ -1320,8 +1320,8 @@ def test_without_matplotlib_there_are_figures_and_a_warning(
     assert code == 0
     assert "bf16: one kernel, over an invented baseline" in out
     assert err == (
-        f"{tmp_path}/ratio.svg: warning[missing-package]: plots need matplotlib; "
-        "install it with: pip install 'gemmgen[plot]'\n"
+        f"{tmp_path}/ratio.svg: warning[missing-package]: plots need matplotlib: "
+        "run `pip install '.[plot]'` in a checkout of gemmgen\n"
     )
 
 

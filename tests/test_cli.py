@@ -621,7 +621,7 @@ def test_doctor_says_what_a_cpu_build_and_a_machine_without_a_driver_lack(
     assert (versions["CUDA of torch"], versions["NVIDIA driver"]) == ("none: a CPU build", "none")
 
 
-INSTALL = "`pip install 'gemmgen[compile]'`"
+INSTALL = "run `pip install '.[compile]'` in a checkout of gemmgen"
 
 
 def test_doctor_refuses_another_triton(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:

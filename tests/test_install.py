@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 
 import gemmgen
 from gemmgen import api, triton_api
-from gemmgen.errors import GemmgenError
+from gemmgen.errors import GemmgenError, install_advice
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -464,3 +464,23 @@ def test_hooks_install_the_versions_of_the_project() -> None:
 
 def test_the_citation_is_of_this_version() -> None:
     assert load("CITATION.cff")["version"] == gemmgen.__version__ == PYPROJECT["project"]["version"]
+
+
+def test_nothing_that_is_shipped_advises_to_install_an_unpublished_name() -> None:
+    """Who registers the name on an index would run code on the machines of those who follow the advice."""
+    shipped = [
+        path
+        for root in ("gemmgen", "gluonsim", "templates")
+        for path in (ROOT / root).rglob("*")
+        if path.suffix in (".py", ".j2", ".yaml", ".md")
+    ]
+    by_name = re.compile(r"pip install ['\"]?gem" + r"mgen")
+    assert len(shipped) > 100
+    found = [p.relative_to(ROOT).as_posix() for p in shipped if by_name.search(p.read_text("utf-8"))]
+    assert found == []
+
+
+@pytest.mark.parametrize("extra", ["compile", "plot", "tune"])
+def test_advice_to_install_names_an_extra_that_exists(extra: str) -> None:
+    assert extra in EXTRAS
+    assert install_advice(extra) == f"run `pip install '.[{extra}]'` in a checkout of gemmgen"

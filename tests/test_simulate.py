@@ -288,7 +288,9 @@ def test_an_unknown_attribute_is_an_error_with_its_line(monkeypatch: pytest.Monk
 
 def test_another_triton_is_an_error_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "__version__", "4.0.0")
-    with pytest.raises(GemmgenError, match=r"found Triton 4\.0\.0, and this needs Triton 3\.9: `pip install"):
+    with pytest.raises(
+        GemmgenError, match=r"found Triton 4\.0\.0, and this needs Triton 3\.9: run `pip install"
+    ):
         run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1, dtype=torch.int32),))
 
 

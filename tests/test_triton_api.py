@@ -68,7 +68,9 @@ def test_no_triton_and_another_are_refused_with_the_command_that_helps(
     monkeypatch: pytest.MonkeyPatch, version: str | None, message: str
 ) -> None:
     monkeypatch.setattr(triton_api, "found_version", lambda: version)
-    with pytest.raises(GemmgenError, match=message + r": `pip install 'gemmgen\[compile\]'`$"):
+    with pytest.raises(
+        GemmgenError, match=message + r": run `pip install '\.\[compile\]'` in a checkout of gemmgen$"
+    ):
         triton_api.require()
 
 

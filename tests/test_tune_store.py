@@ -439,5 +439,5 @@ def test_without_optuna_one_message_says_what_to_install(monkeypatch: pytest.Mon
         require_optuna()
     assert str(caught.value) == (
         "optuna: error[no-optuna]: Optuna, which keeps the trials, is not installed: "
-        "`pip install 'gemmgen[tune]'`"
+        "run `pip install '.[tune]'` in a checkout of gemmgen"
     )

@@ -30,7 +30,7 @@ from gemmgen.bench.suite_figures import (
     points_of,
     winners_of,
 )
-from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.errors import Diagnostic, GemmgenError, install_advice
 from gemmgen.literals import visible
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.contest import Contest
@@ -390,7 +390,7 @@ def _matplotlib(path: Path) -> Any:
     try:
         return importlib.import_module("matplotlib")
     except ImportError as error:
-        message = "plots need matplotlib; install it with: pip install 'gemmgen[plot]'"
+        message = f"plots need matplotlib: {install_advice('plot')}"
         raise _error(path, "missing-package", message) from error
 
 

@@ -16,7 +16,7 @@ from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, sho
 from gemmgen.documents.files import read_text
 from gemmgen.documents.former import other_version
 from gemmgen.documents.kinds import Count, Extent, GpuName, Seconds, Sha256
-from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.errors import Diagnostic, GemmgenError, install_advice
 from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
 from gemmgen.problem.dtypes import Dtypes
@@ -26,7 +26,7 @@ from gemmgen.product import write_files
 TABLE: Final = "gemmgen tune"
 """What every line of a table says that it is of."""
 FORMAT: Final = 2
-INSTALL: Final = "pip install 'gemmgen[tune]'"
+INSTALL: Final = install_advice("tune")
 
 
 @dataclass(frozen=True)
@@ -142,5 +142,5 @@ def _other_gpu(path: Path, found: str, wanted: str) -> GemmgenError:
 def require_optuna() -> None:
     """Return if what keeps trials is installed; raise GemmgenError (``no-optuna``) if not."""
     if importlib.util.find_spec("optuna") is None:
-        message = f"Optuna, which keeps the trials, is not installed: `{INSTALL}`"
+        message = f"Optuna, which keeps the trials, is not installed: {INSTALL}"
         raise GemmgenError([Diagnostic("optuna", "no-optuna", message)])

@@ -36,7 +36,7 @@ from gemmgen.bench.record import Environment, Spread
 from gemmgen.bench.result_log import ratios
 from gemmgen.documents.decode import BadFieldError, decode, shown
 from gemmgen.documents.kinds import Extents, GpuName, Kind, Seconds, Share
-from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.errors import Diagnostic, GemmgenError, install_advice
 from gemmgen.literals import visible
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.problem import Shape, shape_text
@@ -249,7 +249,7 @@ class Store:
             engine = sqlalchemy.create_engine(url, poolclass=NullPool)
             names = sqlalchemy.inspect(engine).get_table_names()
         except ModuleNotFoundError as error:
-            message = "PostgreSQL needs psycopg: install it with: pip install 'gemmgen[tune]'"
+            message = f"PostgreSQL needs psycopg: {install_advice('tune')}"
             raise self._error(message) from error
         self._refuse_foreign(names)
         return self._tables(url, {})
