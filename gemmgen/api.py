@@ -58,14 +58,14 @@ def plan(spec: str | Path) -> Product:
     """Return what follows from a spec without a compiler.
 
     Its ``module`` is the text of the generated module, ``ledger`` the account of the hardware's resources
-    (``as_text()``, ``as_dict()``), ``plan`` every decision.
+    (``as_text()``, ``as_dict()``), ``plan`` every decision. Any file name is accepted: nothing is written.
 
     Raises:
         GemmgenError: The spec is malformed, or no legal plan satisfies it.
     """
     from gemmgen.product import make
 
-    return make(Path(spec))
+    return make(Path(spec), any_name=True)
 
 
 def build(

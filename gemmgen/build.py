@@ -25,10 +25,10 @@ from gemmgen.plan.rule import Violation
 from gemmgen.plan.search import narrow_tile
 from gemmgen.plan.verdicts import PassedOver, kernel_digest
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.product import Product, make_as_built, make_of, write, write_files
+from gemmgen.product import Product, load, make_as_built, make_of, write, write_files
 from gemmgen.render import render_launcher
 from gemmgen.render.launcher import Launcher
-from gemmgen.spec import SpecFile, load_spec
+from gemmgen.spec import SpecFile
 from gemmgen.triton_api import disassemble
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def build(
         GemmgenError: A stage refuses the spec or finds a fault; then nothing has been written.
     """
     if lowering:
-        settled = settle(load_spec(spec), partial(_prove, simulation=simulation))
+        settled = settle(load(spec), partial(_prove, simulation=simulation))
         product, proofs = settled.product, settled.results
     else:
         product = make_as_built(spec, out)
@@ -316,7 +316,7 @@ def export(spec: Path, directory: Path) -> Exported:
         GemmgenError: A stage refuses the spec, there is no launcher for such a kernel, or the compiler passes
             arguments otherwise than the launcher would; then nothing has been written.
     """
-    settled = settle(load_spec(spec), _exportable, gradients=False)
+    settled = settle(load(spec), _exportable, gradients=False)
     product, lowered = settled.product, settled.results[0]
     source = product.source
     assert isinstance(product.plan, WgmmaKernel)  # what `_refusals` has left

@@ -207,7 +207,6 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no YAML": ("text.yaml", lambda path: path.write_text("title: [\n"), "yaml-syntax"),
     "a list": ("list.yaml", lambda path: path.write_text("- 1\n"), "wrong-type"),
     "a key that there is not": ("key.yaml", lambda path: path.write_text(SPEC + "tiles: 1\n"), "unknown-key"),
-    "a name that is no module's": ("a-b.yaml", lambda path: path.write_text(SPEC), "module-name"),
     "a kernel that does not fit": (
         "deep.yaml",
         lambda path: path.write_text(too_many_stages()),
@@ -236,6 +235,15 @@ def test_bad_input_is_diagnosed_on_stderr_and_exits_with_1(
     assert all(line.startswith(name) for line in ran.diagnostics)
     assert ran.stdout.strip() == ""
     assert not Path("generated").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["build", "--no-lower"], ["check"], ["lower"], ["simulate"]], ids=" ".join
+)
+def test_a_name_that_is_no_module_s_is_refused(gemmgen_: Gemmgen, good: Path, command: list[str]) -> None:
+    Path("a-b.yaml").write_text(SPEC)
+    ran = gemmgen_(*command, "a-b.yaml")
+    assert (ran.code, ran.codes, ran.stdout.strip()) == (1, ["module-name"], "")
 
 
 @pytest.mark.parametrize("command", ["plan", "lower", "simulate"])
@@ -279,6 +287,36 @@ def test_one_bad_spec_among_several_does_not_stop_the_others(
             "last.json",
             "last.py",
         ]
+
+
+MISTAKES = SPEC.replace("m: 128", "m: 100") + "foo: 3\n"
+"""An unknown key, and a value that a rule refuses."""
+
+
+@pytest.mark.parametrize(
+    "command", [["plan"], ["build", "--no-lower"], ["check"], ["lower"], ["simulate"]], ids=" ".join
+)
+def test_an_unknown_key_does_not_hide_what_rules_refuse(
+    gemmgen_: Gemmgen, good: Path, command: list[str]
+) -> None:
+    Path("two.yaml").write_text(MISTAKES)
+    ran = gemmgen_(*command, "two.yaml")
+    assert (ran.code, ran.codes) == (1, ["tile-power-of-two", "unknown-key"])
+
+
+def test_a_file_s_name_hides_neither_keys_nor_rules(gemmgen_: Gemmgen, good: Path) -> None:
+    Path("my-gemm.yaml").write_text(MISTAKES)
+    ran = gemmgen_("build", "--no-lower", "my-gemm.yaml")
+    assert (ran.code, ran.codes) == (1, ["module-name", "tile-power-of-two", "unknown-key"])
+
+
+def test_a_spec_of_any_file_name_is_planned_with_a_warning(gemmgen_: Gemmgen, good: Path) -> None:
+    Path("my-gemm.yaml").write_text(SPEC)
+    ran = gemmgen_("plan", "my-gemm.yaml")
+    assert ran.code == 0
+    assert ran.stderr.startswith("my-gemm.yaml: warning[module-name]: ")
+    assert "shared memory per CTA" in ran.stdout
+    assert gemmgen_("diff", "my-gemm.yaml", good).code == 0
 
 
 def test_two_specs_of_one_name_are_refused_before_anything_is_built(gemmgen_: Gemmgen, good: Path) -> None:
@@ -746,7 +784,7 @@ def test_a_machine_without_a_place_for_temporary_files_says_so(
 def test_what_the_machine_refuses_is_told_in_words(
     gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, *_: object) -> Product:
+    def full(path: Path, *_: object, **__: object) -> Product:
         raise OSError(28, "No space left on device", "/some/file")
 
     monkeypatch.setattr("gemmgen.cli.make.make", full)

@@ -7,7 +7,9 @@ import json
 import os
 import pickle
 import re
+import tomllib
 from collections.abc import Callable, Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -18,6 +20,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from modules import SPECS
 from pace import reference_seconds
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pydantic import BaseModel
 
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -28,6 +32,7 @@ from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import Code
 from gemmgen.spec.load import MAX_BYTES
 from gemmgen.spec.model import OneOf
+from gemmgen.spec.names import module_name_problem
 
 ROOT = Path(__file__).parents[1]
 INVALID = sorted((ROOT / "tests/invalid/load").glob("*.yaml"))
@@ -144,6 +149,43 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
     section[int(name) if name.isdecimal() else name] = word
     Path("x.yaml").write_text(json.dumps(spec))
     assert complaints("x.yaml").endswith(f"; did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("target: sm_90a", "did you mean h100 or h200?"),
+        ("target: hopper", "did you mean h100 or h200?"),
+        ("target: sm_100", "did you mean b200?"),
+        ("target: a100", "; sm_80 has neither wgmma nor tcgen05, which the kernels are made of"),
+        ("target: rtx4090", "; sm_89 has neither wgmma nor tcgen05, which the kernels are made of"),
+        ("operands: {b: {dtype: int4}}", "; int4 is not supported"),
+        ("operands: {d: {dtype: int8}}", "; int8 is a type of other operands only"),
+        ("operands: {a: {swizzle: 128B}}", "; write 128"),
+        ("epilogue: {ops: [swiglu]}", "; gated activations are not supported"),
+        (
+            "epilogue: {ops: [sigmoid]}",
+            "; an activation is added by a row and a template, as docs/extending.md says",
+        ),
+        ("epilogue: {ops: [{relu: true}]}", "relu has no parameters; write relu alone"),
+        ("epilogue: {ops: [{leaky_relu: {alpha: 1}}]}", 'unknown key "alpha": it is slope'),
+        ("schedule: {kind: stream_k}", "; stream-K is schedule.last_wave: stream_k"),
+        ("schedule: {kind: split-k}", "; split-K is schedule.splits"),
+        ("stream_k: true", "it is schedule.last_wave: stream_k"),
+        ("tile_m: 128", 'unknown key "tile_m": it is tile.m'),
+        ("groups: 8", "grouped matmul is not supported; call the module for each group"),
+        ("tiles: {m: 128}", 'unknown key "tiles": did you mean tile?'),
+    ],
+)
+def test_a_hint_names_the_field_that_is_meant_and_never_other_mathematics(
+    desk: Path, text: str, end: str
+) -> None:
+    section, _, _ = text.partition(":")
+    kept = [line for line in MINIMAL.splitlines() if not line.startswith(section)]
+    if section == "operands":
+        kept = [line for line in kept if not line.startswith("  ")]
+    Path("x.yaml").write_text("\n".join([*kept, text]))
+    assert any(line.endswith(end) for line in complaints("x.yaml").splitlines())
 
 
 # Files that are wrong before, or apart from, their text: they cannot be committed, so each is made here.
@@ -328,6 +370,34 @@ def test_a_stem_that_cannot_name_a_module_is_refused_with_one_that_can(
         f"{path}: error[module-name]: the file's name is the generated module's,"
         f' and "{stem}" {problem}; rename it, e.g. to {suggestion}.yaml'
     )
+
+
+@pytest.mark.parametrize(
+    "stem",
+    ["yaml", "pytest", "optuna", "jinja2", "nvidia", "pip", "numpy", "pydantic", "gluonsim", "dis", "test_x"],
+)
+def test_a_stem_that_would_hide_an_installed_module_is_refused(desk: Path, stem: str) -> None:
+    Path(f"{stem}.yaml").write_text(MINIMAL)
+    assert f"error[module-name]: the file's name is the generated module's, and \"{stem}\" " in complaints(
+        f"{stem}.yaml"
+    )
+
+
+def test_every_top_level_module_of_a_requirement_is_a_taken_name() -> None:
+    """Distributions that pyproject.toml names, of those that are installed here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    wanted = {canonicalize_name(Requirement(line).name) for line in lines}
+    tops = {
+        top
+        for top, names in packages_distributions().items()
+        if top.isidentifier() and wanted & {canonicalize_name(name) for name in names}
+    }
+    assert {"torch", "triton", "jinja2", "optuna"} <= tops
+    assert {top for top in tops if module_name_problem(top) is None} == set()
 
 
 @pytest.mark.parametrize("stem", ["h100_bf16", "match", "_private", "x", "Torch2"])

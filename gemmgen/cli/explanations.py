@@ -12,7 +12,10 @@ from typing import Any
 
 import gemmgen
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.spec.diagnostics import did_you_mean, quoted
+from gemmgen.spec.diagnostics import did_you_mean, listing, quoted
+
+MOST_OFFERED = 5
+"""Rules that contain a part of a name, above which none is offered."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,9 @@ def explanation_of(code: str) -> Explanation:
     known = explanations()
     name = code.removeprefix("error[").removesuffix("]").replace("_", "-").lower()
     if name not in known:
-        message = f"no rule is called {quoted(code)}{did_you_mean(name, list(known))}"
+        parts = [each for each in known if name and name in each]
+        meant = f"; did you mean {listing(parts, 'or')}?" if 0 < len(parts) <= MOST_OFFERED else ""
+        message = f"no rule is called {quoted(code)}{meant or did_you_mean(name, list(known))}"
         raise GemmgenError([Diagnostic("gemmgen explain", "unknown-rule", message)])
     return known[name]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,8 @@ from gemmgen.plan.decisions import gradient_stem
 from gemmgen.problem import OPERANDS
 from gemmgen.product import Product, check, make, make_as_built
 from gemmgen.spec import load_spec
+from gemmgen.spec.load import STDIN
+from gemmgen.spec.names import stem_problem
 
 SECONDS_OF_SILENCE = 2.0
 """After which, and every so many more, a long search says how far it has come."""
@@ -228,10 +230,18 @@ def _planned(specs: list[Path]) -> tuple[list[Product], bool]:
     """Plan specs; what is worth a word of legal ones is said on stderr."""
     from gemmgen.plan.planner import warnings
 
-    products, failed = run_each(specs, lambda path: make(path, _patience(path.as_posix())))
+    products, failed = run_each(specs, lambda path: make(path, _patience(path.as_posix()), any_name=True))
     for product in products:
-        complain(GemmgenError(warnings(product.source, product.plan)))
+        found = (*_name_warnings(product.source.path), *warnings(product.source, product.plan))
+        complain(GemmgenError(found))
     return products, failed
+
+
+def _name_warnings(path: str) -> Iterator[Diagnostic]:
+    """Yield a warning if a spec file's name cannot be a module's: commands that write one will refuse it."""
+    if path != STDIN and (problem := stem_problem(Path(path))):
+        code, message = problem
+        yield Diagnostic(path, code, message, severity="warning")
 
 
 def _patience(subject: str) -> Callable[[int, int], None]:

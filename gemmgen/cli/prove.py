@@ -30,9 +30,8 @@ from gemmgen.cli.reporting import choose, complain, end, print_json, say, write
 from gemmgen.cli.running import prefixed, progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.product import Product, make, staged
+from gemmgen.product import Product, load, make, staged
 from gemmgen.scratch import usable_cores
-from gemmgen.spec import load_spec
 
 if TYPE_CHECKING:
     from gemmgen.verify.simulation import Simulation
@@ -61,7 +60,7 @@ def lower_command(
     from gemmgen.ptx import Code, changes, write_digests
 
     def lower_one(path: Path) -> list[tuple[Product, Lowered]]:
-        settled = settle(load_spec(path), lowered_of, gradients=bool(digests))
+        settled = settle(load(path), lowered_of, gradients=bool(digests))
         return list(zip(settled.product.each, settled.results, strict=False))
 
     with progressing("lowering") as progress:

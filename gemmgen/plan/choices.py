@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -126,13 +127,20 @@ def search_values(statement: Statement) -> Iterator[Finding]:
     for path, values in statement.spec.search.items():
         field = f"search.{path}"
         if path not in known:
-            limit = f"on {statement.target} these are {', '.join(known)}"
+            limit = _searchable(path, (*known,), statement)
             yield Finding(field, "no field that can be searched", limit, leave_out())
         elif known[path] in stated:
             limit = f"{path} has a value already"
             yield Finding(field, "searched and stated", limit, leave_out() | leave_out(path))
         else:
             yield from _unsearchable(path, known[path], values, statement.mma)
+
+
+def _searchable(path: str, known: Sequence[str], statement: Statement) -> str:
+    """Return the fields that can be searched and are spelled like a path, or all of them if none is."""
+    close = difflib.get_close_matches(path, known, n=1, cutoff=0.8)
+    found = f"the closest one is {close[0]}" if close else f"these are {', '.join(known)}"
+    return f"on {statement.target} {found}"
 
 
 def _unsearchable(path: str, name: str, values: tuple[int | str, ...], mma: str) -> Iterator[Finding]:

@@ -84,6 +84,10 @@ class Report:
         """Return everything found so far, in the order of the file."""
         return GemmgenError(sorted(self._diagnostics, key=lambda found: (found.line or 0, found.column or 0)))
 
+    def only(self, codes: Sequence[Code]) -> bool:
+        """Return whether each problem found so far has one of these codes."""
+        return all(found.code in codes for found in self._diagnostics)
+
     def __bool__(self) -> bool:
         return bool(self._diagnostics)
 

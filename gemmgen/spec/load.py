@@ -9,11 +9,11 @@ user wrote is quoted in the message.
 from __future__ import annotations
 
 import hashlib
-import keyword
 import re
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Matmul, Request
 from gemmgen.problem.contest import Contest, description_of
 from gemmgen.problem.operations import OPERATIONS, Operation
@@ -40,25 +41,14 @@ from gemmgen.spec.diagnostics import (
     listing,
     meant,
     quoted,
-    shortened,
 )
+from gemmgen.spec.hints import choice_hint, key_hint
 from gemmgen.spec.model import SIZE_LIMIT, OneOf, Spec
+from gemmgen.spec.names import stem_problem
 from gemmgen.spec.request import request_of
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 64 * 1024
-
-# A generated module stands where other modules are imported from: it must not hide one that
-# Python, pytest or the kernel itself imports.
-_TAKEN_NAMES = sys.stdlib_module_names | {
-    "conftest",
-    "gemmgen",
-    "numpy",
-    "sitecustomize",
-    "torch",
-    "triton",
-    "usercustomize",
-}
 
 # Outside the printable characters of YAML 1.2.2, section 5.1; or a second byte order mark; or U+0085, U+2028
 # or U+2029, which some editors count as line breaks and YAML does not.
@@ -121,33 +111,6 @@ def _similar_file(path: Path) -> str:
     except (OSError, ValueError):
         names = {}
     return did_you_mean(path.stem, names, SIMILAR_STEMS)
-
-
-def check_module_name(path: Path, report: Report) -> None:
-    """Report a stem that Python could not import, or that would stand in another module's way."""
-    problem = module_name_problem(path.stem)
-    if not problem:
-        return
-    fixed = re.sub("[^A-Za-z0-9]+", "_", path.stem).strip("_")
-    if module_name_problem(fixed):
-        fixed = f"matmul_{fixed}".rstrip("_")
-    report.add(
-        "module-name",
-        f"the file's name is the generated module's, and {quoted(path.stem)} {problem};"
-        f" rename it, e.g. to {fixed}{path.suffix}",
-    )
-
-
-def module_name_problem(name: str) -> str | None:
-    """Return why a module should not have this name: Python cannot import it, or would miss another one."""
-    # `match` and other soft keywords can be imported; which words are soft depends on Python's version.
-    if not (name.isascii() and name.isidentifier()):
-        return "is not made of ASCII letters, digits and underscores with no digit first"
-    if keyword.iskeyword(name):
-        return "is a keyword of Python"
-    if name in _TAKEN_NAMES or name.startswith("__"):
-        return "would shadow a module that Python or the kernel imports"
-    return None
 
 
 def decode(data: bytes, report: Report) -> str:
@@ -234,18 +197,33 @@ class SpecFile:
         return 1, 1
 
 
+class SpecError(GemmgenError):
+    """Mistakes in a spec file that leave a spec which can be planned, so that its rules can be judged too."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], usable: SpecFile) -> None:
+        super().__init__(diagnostics)
+        self.usable = usable
+        """The spec without its unknown keys, under the name that the file has."""
+
+    def with_others(self, found: Iterable[Diagnostic]) -> GemmgenError:
+        """Return these mistakes and others of the same file as one error, in the order of the file."""
+        every = (*self.diagnostics, *found)
+        return GemmgenError(sorted(every, key=lambda each: (each.line or 0, each.column or 0)))
+
+
 def load_spec(path: Path) -> SpecFile:
     """Return the spec in a YAML file, or with ``-`` on stdin, with the place of each value.
 
-    Raises GemmgenError with one diagnostic per bad field, in the order of the file.
+    Raises GemmgenError with one diagnostic per bad field, in the order of the file; it is a SpecError
+    if the file still has a spec that can be planned.
     """
     given = str(path) == "-"
     name, stem = (STDIN, STDIN_STEM) if given else (path.as_posix(), path.stem)
     report = Report(name)
     data = read_bytes(path, report)
-    if not given:
-        check_module_name(path, report)
-    return _parse(data, name, stem, report)
+    if not given and (problem := stem_problem(path)):
+        report.add(*problem)
+    return _accepted(_parse(data, name, stem, report), report)
 
 
 def parse_spec(data: bytes, stem: str) -> SpecFile:
@@ -254,7 +232,8 @@ def parse_spec(data: bytes, stem: str) -> SpecFile:
     Raises GemmgenError as ``load_spec`` does.
     """
     name = f"{stem}.yaml"
-    return _parse(data, name, stem, Report(name))
+    report = Report(name)
+    return _accepted(_parse(data, name, stem, report), report)
 
 
 def _parse(data: bytes, name: str, stem: str, report: Report) -> SpecFile:
@@ -271,16 +250,46 @@ def _parse(data: bytes, name: str, stem: str, report: Report) -> SpecFile:
     )
 
 
+def _accepted(source: SpecFile, report: Report) -> SpecFile:
+    """Return a spec, or raise SpecError if a mistake was reported."""
+    if report:
+        raise SpecError(report.error().diagnostics, source)
+    return source
+
+
+PLANNABLE: tuple[Code, ...] = ("module-name", "unknown-key", "duplicate-key")
+"""Codes of mistakes beside which the rest of a spec still means what its user wanted."""
+
+
 def _validate(root: Node, report: Report) -> Spec:
-    """Return the spec that a tree says, unless anything was reported on the way."""
+    """Return the spec that a tree says, without its unknown keys.
+
+    Raises GemmgenError with everything that was reported, unless each problem leaves a spec to plan.
+    """
+    data = root.plain()
     try:
-        spec = Spec.model_validate(root.plain())
+        spec = Spec.model_validate(data)
     except ValidationError as error:
         explain(error, root, report)
-        raise report.error() from None
-    if report:
+        for detail in error.errors(include_url=False, include_input=False):
+            if detail["type"] == "extra_forbidden":
+                _remove(data, detail["loc"])
+        try:
+            spec = Spec.model_validate(data)
+        except ValidationError:
+            raise report.error() from None
+    if not report.only(PLANNABLE):
         raise report.error()
     return spec
+
+
+def _remove(data: Any, location: Location) -> None:
+    """Remove a key from nested mappings and lists."""
+    *section, key = location
+    with suppress(LookupError, TypeError):  # a location can name a type that the value might have had
+        for step in section:
+            data = data[step]
+        del data[key]
 
 
 # --- what Pydantic finds wrong, in YAML's words
@@ -324,17 +333,16 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
         case "extra_forbidden":
             *section, key = detail["loc"]
             keys = _keys(_declared(tuple(section)))
-            hint = _meant_key(str(key), keys, node, top=not section)
-            return "unknown-key", (
-                f"unknown key {quoted(str(key))}, the keys here are {listing(keys, 'and')}{hint}"
-            )
+            hint = key_hint(str(key), keys, node, top=not section)
+            found = f"unknown key {quoted(str(key))}"
+            return "unknown-key", f"{found}: {hint}" if hint else f"{found}; {_known_keys(keys)}"
         case "literal_error":
             declared = _declared(detail["loc"])
             word = node.text if node else ""
             if node and isinstance(node.value, dict) and len(node.value) == 1:  # an operation with parameters
                 (word,) = node.value
                 found = f"the key {quoted(word)}"
-            hint = _meant_order(word, detail["loc"]) or meant(word, _choices(declared))
+            hint = choice_hint(word, detail["loc"], _choices(declared)) or meant(word, _choices(declared))
             return "not-a-choice", f"expected {_expected(declared)}, found {found}{hint}"
         case (
             "bool_type"
@@ -359,79 +367,9 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
             raise NotImplementedError(f"no text for Pydantic's {unknown!r}")
 
 
-ELSEWHERE: dict[str, str] = {
-    **dict.fromkeys(
-        ("batch", "batch_size", "batches", "groups"),
-        "one module is one matmul: fold a batch that shares B into M, or call the module for each",
-    ),
-    **dict.fromkeys("mnk", "what a kernel is for is stated as problem: {m: …, n: …, k: …}"),
-    **{operand: f"it goes under operands, as {operand}: {{dtype: …}}" for operand in "abcd"},
-    **dict.fromkeys(("dtype", "dtypes", "type"), "the types are operands.a.dtype, b.dtype and d.dtype"),
-    **dict.fromkeys(
-        ("a_dtype", "b_dtype", "c_dtype", "d_dtype"), "the types are operands.a.dtype, b.dtype and d.dtype"
-    ),
-    **dict.fromkeys(
-        ("layout", "layouts", "major", "transpose", "trans_a", "trans_b"),
-        "what is contiguous is operands.a.major and operands.b.major",
-    ),
-    **dict.fromkeys(("alpha", "beta", "ops", "subtile_n"), "it goes under epilogue"),
-    **dict.fromkeys(
-        ("bias", "activation", "relu", "gelu", "silu"),
-        "what follows the product is a list under epilogue.ops",
-    ),
-    **dict.fromkeys(("stages", "num_stages"), "it is buffering.stages"),
-    **dict.fromkeys(
-        ("num_warps", "consumers", "num_consumers"), "the roles of warps are under warp_specialization"
-    ),
-    **dict.fromkeys(
-        ("split_k", "splits", "stream_k"), "K is divided by schedule.splits or schedule.last_wave"
-    ),
-    **{f"block_{size}": f"it is tile.{size}" for size in "mnk"},
-    **{f"block_size_{size}": f"it is tile.{size}" for size in "mnk"},
-    **dict.fromkeys(("shape", "shapes"), "they are check.shapes and bench.shapes"),
-    **dict.fromkeys(("gpu", "arch", "device"), "it is target"),
-    **dict.fromkeys(
-        ("autograd", "grad", "gradients", "requires_grad", "training"),
-        "gradients are asked for by backward: true",
-    ),
-    **dict.fromkeys(("name", "description"), "it is title, and the module is named by the file"),
-}
-"""Where a spec says what other generators and libraries say at the top level."""
-
-
-def _meant_key(key: str, keys: Sequence[str], node: Node | None, *, top: bool) -> str:
-    """Return the end of a message about a key that there is not: what it stands for, or the closest one."""
-    name, colon, value = key.partition(":")
-    if colon and name in keys and value and node and node.value is None:
-        return f"; write a space behind the colon: {name}: {shortened(value)}"
-    place = ELSEWHERE.get(key.lower()) if top else None
-    if place is None:
-        return did_you_mean(key, keys)
-    return f"; {place}"
-
-
-ROW_MAJOR = ("row", "row_major", "rowmajor", "r")
-COLUMN_MAJOR = ("col", "column", "col_major", "column_major", "colmajor", "c")
-
-
-def _meant_order(word: str, location: Location) -> str:
-    """Return the end of a message about an operand's order in the words of BLAS; else nothing.
-
-    A [M, K] whose rows are contiguous is K-major, B [K, N] is so where its columns are.
-    """
-    if location[:1] != ("operands",) or location[-1] != "major":
-        return ""
-    name = word.lower().replace("-", "_").replace(" ", "_")
-    operand = str(location[1])
-    rows = "k" if operand == "a" else "mn"
-    extents = "[M, K]" if operand == "a" else "[K, N]"
-    for words, order, major in (
-        (ROW_MAJOR, "row", rows),
-        (COLUMN_MAJOR, "column", "mn" if rows == "k" else "k"),
-    ):
-        if name in words:
-            return f"; of {order}-major {operand.upper()} {extents} that is {major}"
-    return ""
+def _known_keys(keys: Sequence[str]) -> str:
+    """Return the part of a message that lists the keys of a section."""
+    return f"the keys here are {listing(keys, 'and')}" if len(keys) > 1 else f"the only key here is {keys[0]}"
 
 
 def _declared(location: Location) -> Any:
@@ -533,7 +471,7 @@ def _conversion(declared: Any, node: Node | None) -> str:
         case str() as text if declared is float and re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", text):
             return f"; write {text}"
         case str() as text if declared is int:
-            digits = re.sub("[ _,]", "", text)
+            digits = re.sub("[ _,]", "", text.removesuffix("B"))  # a swizzle of 128 bytes is called 128B
             return f"; write {digits}" if re.fullmatch("[1-9][0-9]{0,8}", digits) else ""
         case _:
             return ""

@@ -1,0 +1,172 @@
+"""Hints for users who write the words of other generators, libraries and GPUs in a spec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gemmgen.hardware import DTYPES
+from gemmgen.hardware.gpus import GPUS, targets_of
+from gemmgen.spec.diagnostics import UNSIGNED, Location, Node, did_you_mean, listing, shortened
+
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(
+        ("batch", "batch_size", "batches"),
+        "batched matmul is not supported; fold a batch that shares B into M, or call the module for each",
+    ),
+    **dict.fromkeys(
+        ("groups", "num_groups", "experts", "num_experts"),
+        "grouped matmul is not supported; call the module for each group",
+    ),
+    **dict.fromkeys("mnk", "the sizes that a kernel is for are problem: {m: …, n: …, k: …}"),
+    **{operand: f"it goes under operands, as {operand}: {{dtype: …}}" for operand in "abcd"},
+    **dict.fromkeys(("dtype", "dtypes", "type"), "the types are operands.a.dtype, b.dtype and d.dtype"),
+    **dict.fromkeys(
+        ("a_dtype", "b_dtype", "c_dtype", "d_dtype"), "the types are operands.a.dtype, b.dtype and d.dtype"
+    ),
+    **dict.fromkeys(
+        ("layout", "layouts", "major", "transpose", "trans_a", "trans_b"),
+        "the contiguous dimension is operands.a.major and operands.b.major",
+    ),
+    **dict.fromkeys(("alpha", "beta", "ops", "subtile_n"), "it goes under epilogue"),
+    **dict.fromkeys(
+        ("bias", "activation", "relu", "gelu", "silu"),
+        "operations after the product are a list, epilogue.ops",
+    ),
+    **dict.fromkeys(("stages", "num_stages"), "it is buffering.stages"),
+    **dict.fromkeys(
+        ("num_warps", "consumers", "num_consumers"), "the roles of warps are under warp_specialization"
+    ),
+    **dict.fromkeys(
+        ("split_k", "splits"), "split-K is schedule.splits, and stream-K is schedule.last_wave: stream_k"
+    ),
+    "stream_k": "it is schedule.last_wave: stream_k",
+    **{f"block_{size}": f"it is tile.{size}" for size in "mnk"},
+    **{f"block_size_{size}": f"it is tile.{size}" for size in "mnk"},
+    **{f"tile_{size}": f"it is tile.{size}" for size in "mnk"},
+    **dict.fromkeys(("shape", "shapes"), "they are check.shapes and bench.shapes"),
+    **dict.fromkeys(("gpu", "arch", "device"), "it is target"),
+    **dict.fromkeys(
+        ("autograd", "grad", "gradients", "requires_grad", "training"), "backward: true generates gradients"
+    ),
+    **dict.fromkeys(("name", "description"), "it is title, and the module is named by the file"),
+}
+"""The field that has a setting which other generators and libraries have at the top level."""
+
+
+def key_hint(key: str, keys: Sequence[str], node: Node | None, *, top: bool) -> str:
+    """Return a clause about an unknown key: the field that it stands for, or the closest key, or nothing.
+
+    `keys` are the keys of its section, which is the whole spec if `top`; `node` is the key's value.
+    """
+    name, colon, value = key.partition(":")
+    if colon and name in keys and value and node and node.value is None:
+        return f"write a space after the colon: {name}: {shortened(value)}"
+    if top and (place := ELSEWHERE.get(key.lower())):
+        return place
+    if closest := did_you_mean(key, keys):
+        return closest.removeprefix("; ")
+    return f"it is {keys[0]}" if len(keys) == 1 else ""
+
+
+# --- words in place of a choice
+
+
+def choice_hint(word: str, location: Location, choices: Sequence[str]) -> str:
+    """Return the end of a message about a word that is none of its field's choices; nothing if none is known.
+
+    A hint never offers other mathematics: words that are spelled alike can mean different operations.
+    """
+    name = re.sub("[- ]", "_", word.lower()).removeprefix("torch.")
+    match location:
+        case ("target",):
+            return _target_hint(name)
+        case ("operands", operand, "major"):
+            return _order_hint(name, str(operand))
+        case ("operands", _, "dtype"):
+            return _dtype_hint(name, choices)
+        case ("epilogue", "ops", *_):
+            return _operation_hint(name)
+        case ("schedule", "kind"):
+            return _schedule_hint(name)
+        case _:
+            return ""
+
+
+OTHER_GPUS: dict[str, int] = {
+    **dict.fromkeys(("v100", "volta"), 70),
+    **dict.fromkeys(("t4", "turing"), 75),
+    **dict.fromkeys(("a100", "a30", "a800", "ampere"), 80),
+    **dict.fromkeys(("a10", "a10g", "a40", "a6000", "rtx3090", "rtx_3090"), 86),
+    **dict.fromkeys(("l4", "l40", "l40s", "rtx4090", "rtx_4090", "ada"), 89),
+    **dict.fromkeys(("rtx5090", "rtx_5090", "rtx_pro_6000"), 120),
+}
+"""GPUs that no kernel is generated for, with their compute capability, major * 10 + minor."""
+
+
+def _target_hint(name: str) -> str:
+    """Return which targets an architecture's name stands for, or why a GPU is none."""
+    number = re.fullmatch(r"(?:sm|compute)?_?(\d{2,3})[af]?", name)
+    capability = int(number[1]) if number else OTHER_GPUS.get(name.removeprefix("nvidia_"))
+    generations = {row.architecture.generation.lower(): row.architecture for row in GPUS.values()}
+    if name in generations:
+        capability = generations[name].compute_capability
+    if capability is None:
+        return ""
+    if targets := targets_of(capability):
+        return f"; did you mean {listing(targets, 'or')}?"
+    instructions = listing(sorted({row.architecture.mma for row in GPUS.values()}, reverse=True), "nor")
+    return f"; sm_{capability} has neither {instructions}, which the kernels are made of"
+
+
+ROW_MAJOR = ("row", "row_major", "rowmajor", "r")
+COLUMN_MAJOR = ("col", "column", "col_major", "column_major", "colmajor", "c")
+
+
+def _order_hint(name: str, operand: str) -> str:
+    """Return which dimension is contiguous in an operand whose order is given in the words of BLAS.
+
+    A [M, K] in row-major order is K-major, B [K, N] is K-major in column-major order.
+    """
+    rows = "k" if operand == "a" else "mn"
+    extents = "[M, K]" if operand == "a" else "[K, N]"
+    for words, order, major in (
+        (ROW_MAJOR, "row", rows),
+        (COLUMN_MAJOR, "column", "mn" if rows == "k" else "k"),
+    ):
+        if name in words:
+            return f"; of {order}-major {operand.upper()} {extents} that is {major}"
+    return ""
+
+
+NUMBERS = re.compile(r"(u?int|i|u|fp|f|float|e\dm)\d+\w*|nf4|mxfp\d|nvfp4|double|bool|complex\w*")
+"""Names of types of numbers."""
+
+
+def _dtype_hint(name: str, choices: Sequence[str]) -> str:
+    """Return that a type of numbers is not supported here: one that is spelled alike is another type."""
+    known = {word for choice in choices for word in (choice, *DTYPES[choice].also)}
+    if name in known or (name in UNSIGNED and "int8" in choices):
+        return ""
+    if name in DTYPES:
+        return f"; {name} is a type of other operands only"
+    return f"; {name} is not supported" if NUMBERS.fullmatch(name) else ""
+
+
+GATED = ("swiglu", "geglu", "reglu", "glu", "silu_and_mul", "gelu_and_mul")
+
+
+def _operation_hint(name: str) -> str:
+    """Return what to do without an operation that there is not."""
+    if name in GATED:
+        return "; gated activations are not supported"
+    if name in ("sigmoid", "tanh", "relu2", "elu", "selu", "softplus", "mish", "hardswish", "quick_gelu"):
+        return "; an activation is added by a row and a template, as docs/extending.md says"
+    return ""
+
+
+def _schedule_hint(name: str) -> str:
+    """Return the field that divides K, which is no kind of schedule."""
+    if name in ("stream_k", "streamk"):
+        return "; stream-K is schedule.last_wave: stream_k"
+    return "; split-K is schedule.splits" if name in ("split_k", "splitk") else ""
