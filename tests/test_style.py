@@ -73,7 +73,7 @@ DOCSTRINGS = {
     "gemmgen/pictures": 43,
     "gemmgen/plan": 403,
     "gemmgen/problem": 88,
-    "gemmgen/render": 190,
+    "gemmgen/render": 185,
     "gemmgen/spec": 37,
     "gemmgen/tune": 65,
     "gemmgen/verify": 37,

@@ -1,9 +1,9 @@
-"""An element type, an operation and a GPU are added through their tables alone, and their kernels are right.
+"""An element type, an operation, a GPU and a walk come from their tables alone, and their kernels are right.
 
-Each test registers one row (and a template for an activation) that no other file knows, and takes a spec with
-it through the whole chain: planned, rendered, compiled, simulated against the reference, and on Hopper
-exported, with the test program in C compiled. Where any code still looked up a name of its own, the new one
-would be missing there.
+Each test registers one row (and a template for an activation or a walk) that no other file knows, and takes a
+spec with it through the whole chain: planned, rendered, compiled, simulated against the reference, and on
+Hopper exported, with the test program in C compiled. Where any code still looked up a name of its own, the
+new one would be missing there.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from gemmgen.numerics.evaluation import activated
 from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, Parameter, torch_call
 from gemmgen.product import Product, make
 from gemmgen.render import _environment  # pyright: ignore[reportPrivateUsage]
+from gemmgen.render.walks import WALKS, Walk, walk_of
 from gemmgen.spec import Spec, load_spec
 from gemmgen.verify.simulation import ring_launch, simulate_product
 
@@ -68,6 +69,18 @@ def proven(folder: Path, text: str) -> Product:
     return product
 
 
+def add_templates(folder: Path, templates: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the renderer find templates, by their names, in a folder of their own before the package's."""
+    for name, text in templates.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    environment = _environment()
+    assert environment.loader is not None
+    own = jinja2.FileSystemLoader(folder)
+    monkeypatch.setattr(environment, "loader", jinja2.ChoiceLoader([own, environment.loader]))
+
+
 def refusal(folder: Path, text: str) -> str:
     with pytest.raises(GemmgenError) as caught:
         made(folder, text)
@@ -77,7 +90,7 @@ def refusal(folder: Path, text: str) -> str:
 @pytest.fixture(autouse=True)
 def tables() -> Generator[None]:
     """Leave each table as it was: a row that is put back comes last, and messages list the rows in order."""
-    before = [(table, dict(table)) for table in (DTYPES, OPERATIONS, GPUS)]
+    before = [(table, dict(table)) for table in (DTYPES, OPERATIONS, GPUS, WALKS)]
     yield
     for table, rows in before:
         table.clear()
@@ -173,15 +186,11 @@ def relu2(x):
 @pytest.fixture
 def activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three activations, one of them with a parameter: rows, and templates in a folder of their own."""
-    parts = tmp_path / "templates" / "shared"
-    parts.mkdir(parents=True)
+    templates: dict[str, str] = {}
     for row, template in ((RELU6, RELU6_TEMPLATE), (SHRINK, SHRINK_TEMPLATE), (RELU2, RELU2_TEMPLATE)):
         monkeypatch.setitem(OPERATIONS, row.name, row)
-        (parts / f"activation_{row.name}.py.j2").write_text(template)
-    environment = _environment()
-    own = jinja2.FileSystemLoader(parts.parent)
-    assert environment.loader is not None
-    monkeypatch.setattr(environment, "loader", jinja2.ChoiceLoader([own, environment.loader]))
+        templates[f"shared/activation_{row.name}.py.j2"] = template
+    add_templates(tmp_path / "templates", templates, monkeypatch)
 
 
 @pytest.mark.parametrize("target", ["h100", "b200"])
@@ -340,3 +349,64 @@ def test_every_row_is_complete() -> None:
         measured = {"launch_order"} if gpu.launch_order is None else set[str]()
         assert all(getattr(gpu, field.name) for field in fields(gpu) if field.name not in measured)
         assert gpu_of(f"NVIDIA {gpu.target.upper()}") is gpu
+
+
+# --- walks
+
+REVERSED_TEMPLATE = '''@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: each is a whole tile, and the last one comes first."""
+
+    args: Args
+
+{% include "walks/by_turns.py.j2" %}
+{% if view.walks_steps %}
+    @gluon.jit
+    def steps(self):
+        """The K steps of an item: all."""
+        return Steps(gl.to_tensor(0), self.args.k_steps)
+
+{% endif %}
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, self.end() - 1 - item)
+        return Tile(row, column)
+'''
+
+
+def add_reversed_walk(folder: Path, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the walk of persistent kernels that compute the last tile first."""
+    row = Walk("reversed", lambda plan: plan.persistent, walked="tiles of D, the last one first")
+    monkeypatch.setitem(WALKS, "reversed", row)
+    add_templates(folder / "templates", {"walks/reversed.py.j2": template}, monkeypatch)
+
+
+@pytest.mark.parametrize("target", ["h100", "b200"])
+def test_a_walk_is_one_row_and_one_template(
+    tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = spec_text(target, ("bf16", "bf16", "bf16"), "schedule: {kind: persistent}\n")
+    plain = made(tmp_path, text)
+    add_reversed_walk(tmp_path, REVERSED_TEMPLATE, monkeypatch)
+    product = proven(tmp_path, text)
+    assert product.plan == plain.plan
+    assert "tile_origin(self.args, self.end() - 1 - item)" in product.module
+    assert "walks over tiles of D, the last one first." in " ".join(product.module.split())
+
+
+def test_a_walk_that_leaves_out_a_tile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator judges the new walk: one that never comes to the first tile leaves D there unwritten."""
+    wrong = REVERSED_TEMPLATE.replace("self.end() - 1 - item", "gl.maximum(self.end() - 1 - item, 1)")
+    add_reversed_walk(tmp_path, wrong, monkeypatch)
+    product = made(tmp_path, spec_text("h100", ("bf16", "bf16", "bf16"), "schedule: {kind: persistent}\n"))
+    simulation = simulate_product(product, (ring_launch(product.plan, ("lazy",)),))
+    assert any(diagnostic.code == "wrong-numbers" for diagnostic in simulation.diagnostics)
+
+
+def test_a_kernel_has_the_last_walk_that_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = made(tmp_path, spec_text("h100", ("bf16", "bf16", "bf16"), "schedule: {kind: persistent}\n")).plan
+    assert walk_of(plan) is WALKS["static"]
+    monkeypatch.delitem(WALKS, "static")
+    with pytest.raises(LookupError, match="no row of WALKS holds for a persistent kernel"):
+        walk_of(plan)

@@ -92,7 +92,7 @@ class BlackwellView(KernelView):
         parts = ["shared/copy_kernel"] if plan.problem.copies_misaligned else []
         parts += ["shared/buffers"] if self.epilogue.loads else []
         parts += ["shared/args", "tcgen05/ring_position", "walks/tile", self.order]
-        parts.append("walks/launch_control" if plan.launch_control else "walks/static")
+        parts.append(f"walks/{self.walk.template}")
         parts += ["tcgen05/scheduler_partition"] if plan.launch_control else []
         parts += ["tcgen05/load_tile", "tcgen05/load_partition"]
         parts += ["tcgen05/as_matrix"] if plan.block_scaled else []
@@ -111,11 +111,6 @@ class BlackwellView(KernelView):
     def divides_k(self) -> bool:
         """Whether several programs share a tile's K."""
         return False
-
-    @property
-    def each_item(self) -> str:
-        """The part that begins a role's loop over its work items."""
-        return f"walks/each_in_{'turn' if self.plan.launch_control else 'range'}.py.j2"
 
     # --- accumulators
 

@@ -27,6 +27,7 @@ from gemmgen.render.overview import (
     fit,
     layout_name,
 )
+from gemmgen.render.walks import Walk, walk_of
 from gemmgen.render.wrapper import Wrapper
 
 GLUON_NVIDIA = "triton.experimental.gluon.language.nvidia"
@@ -138,6 +139,11 @@ class KernelView(ABC):
     def wrapper(self) -> Wrapper:
         """The module's public function."""
         return Wrapper(self.plan)
+
+    @cached_property
+    def walk(self) -> Walk:
+        """The row of `WALKS` that holds for the kernel."""
+        return walk_of(self.plan)
 
     @property
     @abstractmethod

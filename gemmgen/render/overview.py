@@ -16,6 +16,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Operand, Request
 from gemmgen.problem.epilogue import described, listed_steps, written
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.walks import walk_of
 
 LINE_LENGTH = 110  # of pyproject.toml, section [tool.ruff]
 MEASURES: dict[Measure, str] = {
@@ -189,9 +190,8 @@ class KernelOverview(ABC):
 
     @property
     def walked(self) -> str:
-        """What programs walk over."""
-        parts = self.plan.splits_per_tile
-        return "tiles of D" if parts == 1 else f"parts of tiles of D, whose K is divided by {parts}"
+        """The work items that programs walk over, in words."""
+        return walk_of(self.plan).walked.format(splits=self.plan.splits_per_tile)
 
     @property
     def structure(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.epilogue import EpilogueView
+from gemmgen.render.walks import Walk
 from gemmgen.render.wgmma.k_loop import KLoop
 
 
@@ -25,6 +26,7 @@ class DeviceParts:
     """The templates of one plan's device code."""
 
     plan: WgmmaKernel
+    walk: Walk
     epilogue: EpilogueView
     order: str
     """The one that places a tile."""
@@ -41,7 +43,7 @@ class DeviceParts:
             parts.insert(0, "shared/copy_kernel")
         if not plan.synchronous:
             parts.append("wgmma/ring_position_ping_pong" if plan.ping_pong else "shared/ring_position")
-        parts += self._walk
+        parts += self._walk_parts
         parts += ["wgmma/staggered"] * plan.staggered
         if plan.specialized:
             parts.append("wgmma/fill_stage" if plan.read_early else self._load_stage)
@@ -69,26 +71,15 @@ class DeviceParts:
         return tuple(f"{part}.py.j2" for part in parts)
 
     @property
-    def _walk(self) -> Iterator[str]:
-        """The parts that say what a program computes, and where its tiles lie."""
+    def _walk_parts(self) -> Iterator[str]:
+        """The templates that define the work items of a program and find their tiles."""
         yield "walks/tile"
-        if self.plan.schedule_kind == "single_tile":
+        if self.walk.template is None:
             return
         yield self.order
         if walks_steps(self.plan):
             yield "walks/steps"
-        yield f"walks/{self._items}"
-
-    @property
-    def _items(self) -> str:
-        """The walk: which work items a program has, and which tile and K steps are an item."""
-        plan = self.plan
-        if plan.divides_last_wave:
-            return "stream_k"
-        if plan.sorts_parts_by_gpc:
-            return "by_gpc"
-        whose = "static" if plan.persistent else "one"
-        return f"{whose}_split" if self.plan.splits > 1 else whose
+        yield f"walks/{self.walk.template}"
 
     @property
     def _sum_parts(self) -> Iterator[str]:

@@ -65,7 +65,7 @@ class HopperView(KernelView):
     @property
     def parts(self) -> tuple[str, ...]:
         """The templates of the module's device code, callees first."""
-        return DeviceParts(self.plan, self.epilogue, self.order, self.k_loop).names
+        return DeviceParts(self.plan, self.walk, self.epilogue, self.order, self.k_loop).names
 
     @property
     def walks_steps(self) -> bool:
@@ -238,36 +238,6 @@ class HopperView(KernelView):
         """The call that leaves the sums of a split, which an atomic reduction does not tell apart."""
         splits = (self.item_split,) if self.plan.reduction == "ordered" else ()
         return f"is_last({', '.join(('args', self.of_consumer(self.item_tile), *splits, 'accumulator'))})"
-
-    @property
-    def place(self) -> str:
-        """The part that finds the tile of a program that has one."""
-        if self.plan.schedule_kind == "single_tile":
-            return "walks/place_only.py.j2"
-        which = "part" if self.plan.reduces_apart else "split" if self.divides_k else "whole"
-        return f"walks/place_{which}.py.j2"
-
-    @property
-    def tiles(self) -> str:
-        """What makes the `Tiles` of a role that has several."""
-        if self.plan.divides_last_wave:
-            return "Tiles(divide(args))"
-        return "Tiles(args, args.tiles_m * args.tiles_n)" if self.plan.sorts_parts_by_gpc else "Tiles(args)"
-
-    @property
-    def item(self) -> str:
-        """The name of what a role has of a work item: its number, or the piece of a tile that it is."""
-        return "piece" if self.plan.divides_last_wave else "item"
-
-    @property
-    def item_steps(self) -> str:
-        """The K steps of a work item: where each has all of its tile's, they depend on no number."""
-        return f"tiles.steps({self.item})" if self.plan.shares_tiles else "tiles.steps()"
-
-    @property
-    def first_steps(self) -> str:
-        """Those of a program's first one."""
-        return "tiles.steps(tiles.first())" if self.divides_k else "tiles.steps()"
 
     @property
     def item_tile(self) -> str:

@@ -1,0 +1,107 @@
+"""Walks as a table: which template says what work items a program has, and how the roles use it.
+
+A walk is the aggregate `Tiles` of a module. Its template alone knows how tiles are found. Its row says which
+kernels have it, and which words the templates of the roles write to use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gemmgen.plan.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A row of `WALKS`. Names of templates are relative to ``templates/walks/`` and have no ending."""
+
+    template: str | None
+    """The template that defines `Tiles`; None if the kernel has a single tile and needs no aggregate."""
+    holds: Callable[[Kernel], bool]
+    """Return whether a kernel has this walk, unless a later row holds too."""
+    walked: str = "tiles of D"
+    """The work items in words, for a module's docstring; ``{splits}`` stands for the splits of a tile."""
+    place: str | None = None
+    """The template that finds the tile of a program with one work item; None if programs have several."""
+    begin: str = "each_in_range"
+    """The template that begins a loop over the work items of a program."""
+    unpack: str | None = None
+    """The template that makes `item` of the loop's variable; None if they are the same."""
+    advance: str | None = None
+    """The template that ends a loop's body with the next work item; None if the loop counts by itself."""
+    tiles: str = "Tiles(args)"
+    """The expression that makes `Tiles` in a role."""
+    item: str = "item"
+    """The variable that holds a work item: `Tiles.at` takes it."""
+    steps: str = "tiles.steps()"
+    """The expression of the K steps of a work item."""
+    first_steps: str = "tiles.steps()"
+    """The expression of the K steps of a program's first work item."""
+
+
+def _has_one_tile(plan: Kernel) -> bool:
+    return plan.schedule_kind == "single_tile"
+
+
+def _is_tiled(plan: Kernel) -> bool:
+    return plan.schedule_kind == "tiled"
+
+
+def _splits_k(plan: Kernel) -> bool:
+    return plan.splits_per_tile > 1
+
+
+def _walk_of_splits(template: str, holds: Callable[[Kernel], bool], tiles: str = "Tiles(args)") -> Walk:
+    """Return the row of a walk whose work items are the splits of tiles."""
+    return Walk(
+        template,
+        holds,
+        walked="parts of tiles of D, whose K is divided by {splits}",
+        tiles=tiles,
+        steps="tiles.steps(item)",
+        first_steps="tiles.steps(tiles.first())",
+    )
+
+
+WALKS: Final[dict[str, Walk]] = {
+    "no_walk": Walk(None, _has_one_tile, place="place_only"),
+    "one_tile": Walk("one", _is_tiled, place="place_whole"),
+    "one_split": Walk("one_split", lambda plan: _is_tiled(plan) and _splits_k(plan), place="place_split"),
+    "one_part": Walk("one_split", lambda plan: _is_tiled(plan) and plan.reduces_apart, place="place_part"),
+    "static": Walk("static", lambda plan: plan.persistent),
+    "static_split": _walk_of_splits("static_split", lambda plan: plan.persistent and _splits_k(plan)),
+    "by_gpc": _walk_of_splits(
+        "by_gpc",
+        lambda plan: plan.persistent and plan.sorts_parts_by_gpc,
+        tiles="Tiles(args, args.tiles_m * args.tiles_n)",
+    ),
+    "stream_k": Walk(
+        "stream_k",
+        lambda plan: plan.divides_last_wave,
+        unpack="piece_of_item",
+        tiles="Tiles(divide(args))",
+        item="piece",
+        steps="tiles.steps(piece)",
+    ),
+    "launch_control": Walk(
+        "launch_control",
+        lambda plan: plan.schedule_kind == "launch_control",
+        begin="each_in_turn",
+        advance="next_in_turn",
+    ),
+}
+"""All walks of both families, general ones first: a kernel has the last one that holds for it."""
+
+
+def walk_of(plan: Kernel) -> Walk:
+    """Return the walk of a kernel: the last row of `WALKS` that holds for it.
+
+    Raises:
+        LookupError: No row holds: the kernel's kind of schedule has no walk yet.
+    """
+    for walk in reversed(WALKS.values()):
+        if walk.holds(plan):
+            return walk
+    raise LookupError(f"no row of WALKS holds for a {plan.schedule_kind} kernel")
