@@ -1,8 +1,8 @@
 """Fill the marked blocks of the pages from what they quote: a generated module, and the benchmark records.
 
-``python docs/refresh.py`` rewrites README.md, docs/benchmarks.md, docs/performance.md, docs/speed.svg, the
-pictures of suites, those of plans in DRAWN and docs/pipeline.svg, which is drawn from a simulation; tests
-fail while one is not what this would write. A block begins with ``<!-- excerpt: FILE FUNCTION… -->``, with
+``python docs/refresh.py`` rewrites PAGES, docs/speed.svg, the pictures of plans in DRAWN, and
+docs/pipeline.svg, which it draws from a simulation. A test fails while one of them is out of date.
+A block begins with ``<!-- excerpt: FILE FUNCTION… -->``, with
 ``<!-- speed -->`` for the rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and ends
 with ``<!-- end -->``:
 
@@ -13,7 +13,7 @@ with ``<!-- end -->``:
 ``<!-- last wave: RECORD TILE… SPEC -->``  tiles whole and with a divided last wave, and a spec's best kernel
 ``<!-- change: RECORD SPEC SPEC -->``  what the second spec changes in kernels that both have
 ``<!-- peers: RECORD -->``           each spec's best kernel beside Inductor's Triton templates
-``<!-- few rows -->``                a sentence of FEW_ROWS, FEW_ROWS_8BIT and MANY_ROWS
+``<!-- overview -->``                the planner's first choice and its best of N by M, from OVERVIEW
 ``<!-- reading -->``                 modules beside kernels that only read, from READING
 ``<!-- gemv -->``                    modules beside a kernel without tensor cores, from GEMV
 ``<!-- misaligned -->``              copies of misaligned operands beside loads without TMA, from MISALIGNED
@@ -34,7 +34,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemmgen import pictures
 from gemmgen.bench import (
@@ -42,9 +42,7 @@ from gemmgen.bench import (
     ResultLog,
     markdown_table,
     plot,
-    ratio_picture,
     read_record,
-    roofline_picture,
     suite_markdown,
 )
 from gemmgen.bench.record import Environment
@@ -53,12 +51,13 @@ from gemmgen.bench.suite_figures import BEST, RatioFigures, SuiteObservation, po
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.contest import Contest
 from gemmgen.product import make
-from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).resolve().parent.parent
+STUDIES = ROOT / "benchmarks" / "studies"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "library", "performance", "tuning")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("library", "performance", "tuning")),
+    *(STUDIES / f"{name}.md" for name in ("kernels_by_shape", "suites")),
 )
 PICTURE = ROOT / "docs" / "speed.svg"
 PIPELINE = ROOT / "docs" / "pipeline.svg"
@@ -97,12 +96,32 @@ LIBRARY_HOST = ROOT / "benchmarks" / "reading" / "library_host.json"
 CHAIN = ROOT / "benchmarks" / "chain" / "h200.json"
 MISALIGNED_ARMS = ("", ", B aligned before", ", A and B aligned before", ", into an out of such rows")
 TUNED = ROOT / "benchmarks" / "tune" / "h200.jsonl"
-FEW_ROWS = SUITES / "h200_few_rows.jsonl"
-FEW_ROWS_8BIT = SUITES / "h200_few_rows_e4m3.jsonl"
-MANY_ROWS = SUITES / "h200_many_rows.jsonl"
-LONG_K = SUITES / "h200_long_k.jsonl"
-LONGEST_K: tuple[Shape, ...] = ((256, 256, 32768), (512, 512, 16384))
-"""The largest D of a long K: ratios of their own in the README, and in no group of many rows."""
+LARGEST = 1 << 31
+"""More rows than any record has."""
+
+
+class Reached(NamedTuple):
+    """A row of docs/performance.md: an open spec, the record of its kernels, and a range of M."""
+
+    operands: str
+    record: str
+    spec: str
+    rows: tuple[int, int]
+    """The least and the most M."""
+
+
+OVERVIEW = (
+    Reached("bf16", "h200_few_rows", "h200_bf16_few_rows", (1, 16)),
+    Reached("bf16", "h200_few_rows", "h200_bf16_few_rows", (32, 64)),
+    Reached("bf16, PDL", "h200_few_rows", "h200_bf16_few_rows_dependent", (1, 16)),
+    Reached("bf16, PDL", "h200_few_rows", "h200_bf16_few_rows_dependent", (32, 64)),
+    Reached("bf16", "h200_many_rows", "h200_bf16", (128, 512)),
+    Reached("bf16", "h200_many_rows", "h200_bf16", (513, LARGEST)),
+    Reached("e4m3, one scale", "h200_few_rows_e4m3", "h200_e4m3_few_rows", (1, 64)),
+    Reached("e4m3, one scale", "h200_many_rows_e4m3", "h200_e4m3", (128, LARGEST)),
+    Reached("e4m3, row and column scales", "h200_few_rows_e4m3", "h200_e4m3_few_rows_scaled", (1, 64)),
+    Reached("e4m3, row and column scales", "h200_many_rows_e4m3", "h200_e4m3_scaled", (128, LARGEST)),
+)
 SPLIT_FAMILY = "split_k"
 """The shapes of a suite that are all K: they count in no group of M."""
 GROUPS: tuple[tuple[str, range], ...] = (
@@ -198,7 +217,7 @@ def _excerpt(path: Path, functions: list[str]) -> str:
 
 
 def _speed() -> str:
-    return f"{_where(shown())}\n\n{markdown_table(shown())}\n{_range(records())}\n"
+    return f"{markdown_table(shown())}\n{_where(shown()).removesuffix(':')}. {_range(records())}\n"
 
 
 def _benchmarks() -> str:
@@ -496,33 +515,29 @@ def _peers(log: ResultLog, _: str) -> str:
     return f"{lines[0].name}:\n\n{_table(header, rows())}"
 
 
-def _contest(stem: str) -> Contest:
-    """Return the contest of a spec that was measured, by its stem."""
-    return load_spec(FEW_ROWS.parent / "specs" / f"{stem}.yaml").contest
+def _overview() -> str:
+    """Return the rows of OVERVIEW: geometric means and minima over cuBLAS."""
+    environments: list[Environment] = []
 
+    def row(reached: Reached) -> tuple[str, ...]:
+        log = ResultLog.opened(SUITES / f"{reached.record}.jsonl")
+        environments.extend(session.environment for session in log.sessions)
+        (by_shape,) = (
+            c[reached.spec] for where in log.contests if reached.spec in (c := _chosen(log, where))
+        )
+        least, most = reached.rows
+        apart = _all_k(log)
+        pairs = [pair for shape, pair in by_shape.items() if least <= shape[0] <= most and shape not in apart]
+        tried = max(
+            len(choice.kernels) for (_, _, spec), choice in log.choices.items() if spec == reached.spec
+        )
+        extents = f"{least} to {most}" if most < LARGEST else f"{least} and more"
+        first, best = (_figures([pair[which] for pair in pairs]) for which in (1, 0))
+        return reached.operands, extents, str(len(pairs)), first, best, str(tried)
 
-def _few_rows() -> str:
-    """Return the README's sentences: geometric means over cuBLAS, and the lowest ratio."""
-    logs = ResultLog.opened(FEW_ROWS), ResultLog.opened(FEW_ROWS_8BIT)
-    plain, dependent = _chosen(logs[0], _contest("h200_bf16_few_rows")).values()
-    (scaled,) = _chosen(logs[1], _contest("h200_e4m3_few_rows")).values()
-    apart = _all_k(logs[0])
-
-    def best(found: Mapping[Shape, tuple[SuiteObservation, SuiteObservation]], least: int, most: int) -> str:
-        return _figures([pair[0] for s, pair in found.items() if least <= s[0] <= most and s not in apart])
-
-    many = next(iter(_chosen(ResultLog.opened(MANY_ROWS), _contest("h200_bf16")).values()))
-    divided = next(iter(_chosen(ResultLog.opened(LONG_K), _contest("h200_bf16")).values()))
-    of_long_k = ", ".join(f"{divided[shape][0].ratio:.3f} at {shape_text(shape)}" for shape in LONGEST_K)
-    beyond = [pair for shape, pair in many.items() if shape not in LONGEST_K]
-    return (
-        f"geometric mean [minimum] of the best of the planner's first eight, bf16: {best(plain, 1, 32)} at "
-        f"1 to 32 rows, {best(plain, 64, 64)} at 64;\nwith dependent launch {best(dependent, 1, 16)} at 1 to "
-        f"16; e4m3: {best(scaled, 1, 64)} at 1 to 64. Of its first 16, bf16 from 128 rows "
-        f"on: {_figures([best for best, _ in beyond])}, its first choice\n"
-        f"{_figures([first for _, first in beyond])}. Of a long K with few tiles, which cuBLAS divides: "
-        f"{_figures([best for best, _ in divided.values()])};\n{of_long_k}.\n"
-    )
+    heads = ["operands", "M", "shapes", "planner's first choice", "best of N candidates", "N"]
+    table = _table(heads, map(row, OVERVIEW), words=2)
+    return f"{table}\n{_on(environments).removesuffix(':')}.\n"
 
 
 def _reading() -> str:
@@ -693,7 +708,7 @@ BLOCKS: Mapping[str, Callable[[ResultLog, str], str]] = {
 PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
     "speed": _speed,
     "benchmarks": _benchmarks,
-    "few rows": _few_rows,
+    "overview": _overview,
     "reading": _reading,
     "gemv": _gemv,
     "misaligned": _misaligned,
@@ -704,12 +719,9 @@ PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
 }
 
 
-def suite_records() -> dict[Path, tuple[Path, Path]]:
-    """Return the committed records of suites, each with its pictures: of the ratios, and of the roofline."""
-    return {
-        path: (ROOT / "docs" / f"{path.stem}_ratio.svg", ROOT / "docs" / f"{path.stem}_roofline.svg")
-        for path in sorted(SUITES.glob("*.jsonl"))
-    }
+def suite_records() -> list[Path]:
+    """Return the committed records of suites."""
+    return sorted(SUITES.glob("*.jsonl"))
 
 
 def _where(found: list[Record]) -> str:
@@ -731,16 +743,13 @@ def _range(found: list[Record]) -> str:
     )
     below = sum(ratio < 1 for ratio, _, _ in ratios)
     ends = " to ".join(f"{ratio:.3f} (`{name}`, {shape})" for ratio, name, shape in (ratios[0], ratios[-1]))
-    return f"All {len(ratios)} rows, {below} of them below 1, go from {ends}."
+    return f"The {len(ratios)} rows on record, {below} of them below 1, range from {ends}."
 
 
 if __name__ == "__main__":
     for page in PAGES:
         page.write_text(refreshed(page.read_text()))
     plot(shown(), PICTURE)
-    for record, (ratio, roofline) in suite_records().items():
-        ratio_picture(ResultLog.opened(record), ratio)
-        roofline_picture(ResultLog.opened(record), roofline)
     for picture, text in drawn().items():
         picture.write_text(text, encoding="utf-8")
     PIPELINE.write_text(pipeline(), encoding="utf-8")

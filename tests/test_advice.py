@@ -169,7 +169,7 @@ def test_the_page_has_the_figures_of_the_record() -> None:
     record = json.loads((ROOT / "tests/records/advice.json").read_text(encoding="utf-8"))
     assert (record["without_end"], list(record["rounds"])) == (0, ["1"])
     alone, two, *more = record["fields_changed"].values()
-    page = " ".join((ROOT / "docs/planner.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "benchmarks/studies/random_specs.md").read_text(encoding="utf-8").split())
     first, last = record["numbers"]
     drawn = f"(numbers {first} to {last:,} of seed {record['seed']})"
     assert f"All {record['invalid_specs']} and all {record['random_refused_specs']:,} {drawn}" in page

@@ -1007,20 +1007,23 @@ def test_a_page_quotes_what_each_spec_reaches(
     assert refresh.refreshed(page) == page
 
 
-def test_every_committed_record_of_a_suite_is_quoted_and_drawn(refresh: ModuleType) -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
-    for record, pictures in refresh.suite_records().items():
+def test_every_committed_record_of_a_suite_is_quoted_and_can_be_drawn(
+    refresh: ModuleType, tmp_path: Path
+) -> None:
+    page = (refresh.STUDIES / "suites.md").read_text()
+    ratio, roofline = tmp_path / "ratio.svg", tmp_path / "roofline.svg"
+    for record in refresh.suite_records():
         assert f"<!-- suite: {record.relative_to(ROOT).as_posix()} -->" in page
         log = ResultLog.opened(record)
         assert errors_of(log) == []
+        ratio_picture(log, ratio)
+        roofline_picture(log, roofline)
         for contest, facts in log.contests.items():
             best = RatioFigures.of(p for p in points_of(log) if p.contest == contest and p.kernel == BEST)
             assert best
             name = facts.description
-            assert any(f"{name}: geometric mean {best.geomean:.3f}" in text for text in texts_of(pictures[0]))
-            assert f"{name}: {best.count} shapes" in texts_of(pictures[1])
-        for picture in pictures:
-            assert f"]({picture.name})" in page
+            assert any(f"{name}: geometric mean {best.geomean:.3f}" in text for text in texts_of(ratio))
+            assert f"{name}: {best.count} shapes" in texts_of(roofline)
 
 
 # --- peers

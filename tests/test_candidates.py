@@ -843,7 +843,7 @@ def test_both_are_given_as_json(command: Callable[..., str]) -> None:
 
 
 def test_the_document_has_the_constants_of_the_code() -> None:
-    text = (ROOT / "docs" / "planner.md").read_text()
+    text = (ROOT / "benchmarks" / "studies" / "cost_model.md").read_text()
     rows = dict(re.findall(r"^\| `([A-Z0-9_]+)` \| ([\d.,]+) \|", text, re.MULTILINE))
     constants = {
         name: value

@@ -207,7 +207,7 @@ def test_staggered_tiles_are_predicted_to_gain_what_they_gained(
     record: Path, columns: int, source: str, measured: float
 ) -> None:
     found, predicted = over_equal_columns(record, columns, source)
-    assert found == pytest.approx(measured, abs=5e-4)  # as docs/performance.md has it
+    assert found == pytest.approx(measured, abs=5e-4)  # as the study kernels_by_shape has it
     assert predicted == pytest.approx(measured, abs=0.08)
 
 
@@ -230,7 +230,7 @@ def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_
         min(each, key=lambda one: cost.cost(hopper(one.kernel), one.shape)).seconds for each in candidates
     ]
     speeds = [fast / own for fast, own in zip(best, first, strict=True)]
-    # As docs/planner.md and docs/performance.md have it.
+    # As the studies cost_model and kernels_by_shape have it.
     assert sum(each >= 1 / 1.05 for each in speeds) == near
     assert geometric_mean(speeds) == pytest.approx(mean, abs=5e-4)
     assert sorted(speeds)[1] >= worst  # beside it, rows of 4,097 elements, which TMA cannot load
@@ -293,7 +293,7 @@ def test_with_roles_the_cost_knows_who_gains_by_dependent_launch() -> None:
 
 
 def test_the_page_has_the_ranks_of_the_record() -> None:
-    page = (ROOT / "docs" / "planner.md").read_text()
+    page = (ROOT / "benchmarks/studies/cost_model.md").read_text()
     quoted = re.search(r"<!-- fit: \S+ -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
     assert quoted
     assert quoted[1] == table(by_group(agreements(MANY)))

@@ -1,6 +1,6 @@
 """Kernels that nobody here wrote, with their own tests: right numbers, and no finding that is not a fault.
 
-docs/foreign.md says what each of the findings is. All cases: `python tests/foreign.py`.
+benchmarks/studies/foreign_kernels.md says what each of the findings is. All cases: `python tests/foreign.py`.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ def recorded(found: dict[str, Any], tmp_path: Path) -> SpecFile:
 @pytest.mark.quick
 def test_the_page_tells_what_seeds_find_that_no_repair_has_seen() -> None:
     accepted = 0
-    page = " ".join((ROOT / "docs/planner.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "benchmarks/studies/random_specs.md").read_text(encoding="utf-8").split())
     for run in UNSEEN:
         broke = sum(found["verdict"] == "accepted" for found in run["findings"])
         fine = sum(count for end, count in run["counts"].items() if end.startswith("accepted"))
@@ -319,7 +319,7 @@ def test_at_most_one_spec_of_a_hundred_on_record_is_refused_but_fine() -> None:
 
 @pytest.mark.quick
 def test_the_page_tells_what_ran() -> None:
-    page = " ".join((ROOT / "docs/planner.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "benchmarks/studies/random_specs.md").read_text(encoding="utf-8").split())
     for run in RUNS:
         least = ", with the fewest registers" if run["minimum"] else ""
         assert (

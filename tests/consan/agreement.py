@@ -3,7 +3,7 @@
 ``python -m consan.agreement FILE…``, run in tests/, simulates what `consan.device` has observed, and writes
 the record; what a later file has of a case replaces what an earlier one had. With ``--extend`` first, what
 they have replaces that of the committed record, which keeps all other cases. `consan.document` writes
-docs/agreement.md from it.
+benchmarks/studies/agreement.md from it.
 """
 
 from __future__ import annotations

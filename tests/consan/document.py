@@ -1,4 +1,4 @@
-"""docs/agreement.md, from the record: ``python -m consan.document``, run in tests/, writes it."""
+"""Write benchmarks/studies/agreement.md from the record: ``python -m consan.document``, run in tests/."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from consan.reasons import BY_DESIGN, DIFFERENCES, MESSAGES
 from gemmgen.numerics.reference import tolerance
 from gluonsim import Kind
 
-DOCUMENT = ROOT / "docs" / "agreement.md"
+DOCUMENT = ROOT / "benchmarks" / "studies" / "agreement.md"
 CLASSES: Mapping[str, tuple[Kind, ...]] = {
     "accesses to shared memory that nothing orders": (
         Kind.UNINITIALISED_READ, Kind.READ_AFTER_WRITE, Kind.WRITE_AFTER_READ, Kind.WRITE_AFTER_WRITE,
@@ -56,7 +56,7 @@ OF_AGREEMENT = (
 
 
 def document(record: Record) -> str:
-    """Return docs/agreement.md."""
+    """Return benchmarks/studies/agreement.md."""
     sections = "\n\n".join(f"## {title}\n\n{text}" for title, text in _sections(record).items() if text)
     return f"""<!-- Written by tests/consan/document.py from tests/records/consan.json. -->
 # Simulator and hardware

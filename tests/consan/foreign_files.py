@@ -1,4 +1,6 @@
-"""Other people's kernels under their own tests, for the comparison with ConSan; docs/foreign.md says whose.
+"""Other people's kernels under their own tests, for the comparison with ConSan.
+
+benchmarks/studies/foreign_kernels.md names the authors.
 
 On the GPU too they find few SMs, so that a persistent program computes several tiles. Nothing of the files is
 kept: what a message names is told by file and line.

@@ -61,7 +61,8 @@ DIFFERENCES = {
     "twin_last_store_left_running": NOT_AT_EXIT,
     "add leaves a store running": NOT_AT_EXIT,
     "07-persistence::test_persistent_matmul_pipelined*": (
-        "the fault that is in the file itself, its loads beyond the last tile ([foreign.md](foreign.md)): "
+        "the fault that is in the file itself, its loads beyond the last tile "
+        "([foreign kernels](foreign_kernels.md)): "
         "nothing on the GPU looks for work in flight when a kernel ends, nor for coordinates that come of "
         "a division by zero."
     ),
@@ -134,7 +135,8 @@ MESSAGES = {
         "looks for deadlocks where partitions wait for mbarriers, GSan for none."
     ),
     REFUSED: (
-        "Triton's own verifier refuses the kernel, on the GPU as in the simulator ([foreign.md](foreign.md))."
+        "Triton's own verifier refuses the kernel, on the GPU as in the simulator "
+        "([foreign kernels](foreign_kernels.md))."
     ),
     SKIPPED: "the file's own test does.",
 }

@@ -145,7 +145,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def sorts_parts_by_gpc(self) -> bool:
         """Whether programs that start on one GPC take tiles side by side of one part of K.
 
-        What they load together L2 sends them once (``docs/performance.md``, "Who shares what L2 sends").
+        L2 sends the lines that they load together once (``benchmarks/studies/kernels_by_shape.md``).
         """
         order = self.gpu.launch_order
         return self.reduces_apart and self.specialized and self.cluster_size == 2 and order is not None
