@@ -172,7 +172,8 @@ def refreshed(text: str) -> str:
 
 def pipeline() -> str:
     """Return the picture of a module's pipeline, as the simulator ran it."""
-    from gemmgen.verify.simulation import Launch, simulate_product  # torch, which the pages do not need
+    from gemmgen.verify.launches import Launch
+    from gemmgen.verify.simulation import simulate_product  # torch, which the pages do not need
 
     launch = Launch(PIPELINE_SHAPE, programs=1, inputs="integers", schedules=("lazy",))
     return simulate_product(make(PIPELINE_SPEC), [launch]).svg()

@@ -125,7 +125,8 @@ def simulate(
     from gemmgen.product import make
 
     require_compiler()
-    from gemmgen.verify.simulation import all_launches, pinned_launches, simulate_product
+    from gemmgen.verify.launches import all_launches, pinned_launches
+    from gemmgen.verify.simulation import simulate_product
 
     product = make(Path(spec))
     launches = pinned_launches(shape, schedules) if shape else all_launches(product.plan, schedules)

@@ -206,7 +206,8 @@ def _simulate(product: Product) -> Simulation:
     """Run the module under the few schedules that a build has time for."""
     # Before anything below imports parts of it, in another order than the thread that compiles.
     triton_api.load()
-    from gemmgen.verify.simulation import ring_launch, simulate_product  # torch: a second, only where needed
+    from gemmgen.verify.launches import ring_launch
+    from gemmgen.verify.simulation import simulate_product  # torch: a second, only where needed
 
     simulated = simulate_product(product, (ring_launch(product.plan),))
     if simulated.problems:

@@ -15,7 +15,8 @@ from gemmgen.plan.tcgen05.tile_rules import CLUSTERS
 from gemmgen.problem import Shape
 from gemmgen.product import Product
 from gemmgen.render import render
-from gemmgen.verify.simulation import Launch, ring_launch, simulate_product
+from gemmgen.verify.launches import Launch, ring_launch
+from gemmgen.verify.simulation import simulate_product
 from gluonsim.policies import schedules
 from tools.fuzz import draft, judge, tables
 

@@ -40,7 +40,8 @@ from gemmgen.render.statements import statements
 from gemmgen.spec import SpecFile
 from gemmgen.spec.expression import ExpressionError, parsed
 from gemmgen.spec.load import parse_spec
-from gemmgen.verify.simulation import ring_launch, simulate_product
+from gemmgen.verify.launches import ring_launch
+from gemmgen.verify.simulation import simulate_product
 
 EXTRAS = {
     "c": torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.25, -1.0]]),

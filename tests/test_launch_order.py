@@ -14,7 +14,8 @@ from modules import module_file
 from mutants.mutant import changed, product_of
 
 from gemmgen.hardware.gpus import GPUS
-from gemmgen.verify.simulation import Launch, ragged, simulate_product
+from gemmgen.verify.launches import Launch, ragged
+from gemmgen.verify.simulation import simulate_product
 from gluonsim import Kind
 
 RECORD = Path(__file__).parent.parent / "benchmarks" / "fit" / "h200_launch_order.json"

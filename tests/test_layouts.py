@@ -28,7 +28,8 @@ from gemmgen.lower import lower
 from gemmgen.pictures import drawings, layouts, look_ups, place
 from gemmgen.pictures.layouts import Bases, RegisterTile, ScaleTile, SharedTile, TensorTile
 from gemmgen.plan.kernel import Kernel
-from gemmgen.verify.simulation import Launch, simulate_product
+from gemmgen.verify.launches import Launch
+from gemmgen.verify.simulation import simulate_product
 from gluonsim import places
 from gluonsim.parse import Operation
 

@@ -39,15 +39,17 @@ from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import GPUS
 from gemmgen.launcher_file import LAUNCHER
-from gemmgen.library import SelectionReport, exchange, package, sources
+from gemmgen.library import SelectionReport, exchange, package, pinned, source_files
 from gemmgen.library.assemble import assemble, launched_early, words_of
-from gemmgen.library.sources import KernelObservation, Sources, anonymous, read
+from gemmgen.library.pinned import KernelObservation, anonymous
+from gemmgen.library.sources import Sources, read
 from gemmgen.library.view import rendered
 from gemmgen.migrate import Migration
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.wgmma.cost import card_of
 from gemmgen.problem import Shape
 from gemmgen.product import make
+from gemmgen.spec import load_spec
 from gemmgen.tune.candidates import kernel_sha256
 from tools.rendered import libraries, packed
 from tools.rendered import library as built_library
@@ -1009,14 +1011,14 @@ def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: 
 @pytest.mark.parametrize("record", ["h200_few_rows", "h200_long_k", "h200_many_rows"])
 def test_a_record_says_every_decision_of_its_kernels(record: str) -> None:
     """What is recorded is pinned again: as a spec that leaves nothing open."""
-    open_spec = sources.load_spec(RECORDS / "suites" / "specs" / "h200_bf16.yaml")
+    open_spec = load_spec(RECORDS / "suites" / "specs" / "h200_bf16.yaml")
     log = ResultLog.opened(RECORDS / "suites" / f"{record}.jsonl")
     names = [name for name in log.kernels if name.startswith("h200_bf16: ")]
     assert len(names) >= 40 or record == "h200_few_rows"
     for name in names[::7]:
-        kernel = sources.anonymous(sources.kernel_of(log.kernels[name], open_spec))
-        assert f"h200_bf16: {sources.family_label(kernel)} (" in name
-        assert "null" not in sources.pinned_text(kernel, open_spec.spec, "bf16 matmul")
+        kernel = pinned.anonymous(source_files.kernel_of(log.kernels[name], open_spec))
+        assert f"h200_bf16: {pinned.family_label(kernel)} (" in name
+        assert "null" not in pinned.pinned_text(kernel, open_spec.spec, "bf16 matmul")
 
 
 # --- one operator

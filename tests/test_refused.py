@@ -14,7 +14,8 @@ from gemmgen.plan.rule import altered
 from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.triton_api import disassemble
-from gemmgen.verify.simulation import Launch, ring_launch, simulate_product
+from gemmgen.verify.launches import Launch, ring_launch
+from gemmgen.verify.simulation import simulate_product
 from tools.fuzz import draft, judge, tables
 
 PLAIN: tables.Values = {

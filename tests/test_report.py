@@ -26,7 +26,8 @@ from gemmgen.bench.suite_figures import BEST, RatioFigures, points_of
 from gemmgen.cli import app
 from gemmgen.errors import GemmgenError
 from gemmgen.problem.dtypes import Dtypes
-from gemmgen.report import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, report
+from gemmgen.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale
+from gemmgen.report.page import report
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200_inductor.jsonl"
 """Ten shapes, with the planner's first choices and peers."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import GPUS
-from gemmgen.library.sources import anonymous
+from gemmgen.library.pinned import anonymous
 from gemmgen.module import MatmulFunction, import_generated, matmul_of
 from gemmgen.numerics.encoding import bits
 from gemmgen.numerics.inputs import Inputs, random_inputs

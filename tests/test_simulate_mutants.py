@@ -15,7 +15,8 @@ from mutants.rings import SHAPES
 
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.verify.simulation import all_launches, pinned_launches, simulate_product, takes_parts
+from gemmgen.verify.launches import all_launches, pinned_launches, takes_parts
+from gemmgen.verify.simulation import simulate_product
 from gluonsim import POLICIES
 
 FAMILIES = (rings, kinds, splits, parallel, stream_k, early, committed)

@@ -19,7 +19,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import shape_text
 from gemmgen.product import Product, make
 from gemmgen.spec import Spec, SpecFile
-from gemmgen.verify.simulation import (
+from gemmgen.verify.launches import (
     Launch,
     all_launches,
     order_launch,
@@ -28,9 +28,9 @@ from gemmgen.verify.simulation import (
     pinned_launches,
     ragged,
     ring_launch,
-    simulate_product,
     takes_parts,
 )
+from gemmgen.verify.simulation import simulate_product
 
 SPEC = Path(__file__).parent.parent / "specs" / "h100_bf16.yaml"
 SEEDS = 10

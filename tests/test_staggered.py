@@ -12,7 +12,8 @@ from hopper import hopper
 from gemmgen.errors import GemmgenError
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make
-from gemmgen.verify.simulation import Launch, simulate_product
+from gemmgen.verify.launches import Launch
+from gemmgen.verify.simulation import simulate_product
 
 ROOT = Path(__file__).parent.parent
 

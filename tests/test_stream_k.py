@@ -18,7 +18,8 @@ from modules import made, module_file, spec_file
 from gemmgen.module import import_generated
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Shape
-from gemmgen.verify.simulation import Launch, parts_launch, simulate_product
+from gemmgen.verify.launches import Launch, parts_launch
+from gemmgen.verify.simulation import simulate_product
 
 STEMS = ("h100_bf16_streamk", "h100_bf16_streamk_gelu")
 DIVIDING = ("Steps", "Division", "divide", "Piece", "Tiles", "pieces_of_tile")

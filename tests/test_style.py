@@ -62,7 +62,7 @@ def hits_of_pages() -> Counter[str]:
 
 
 DOCSTRINGS = {
-    "gemmgen": 131,
+    "gemmgen": 115,
     "gemmgen/bench": 116,
     "gemmgen/cli": 46,
     "gemmgen/documents": 9,
@@ -74,6 +74,7 @@ DOCSTRINGS = {
     "gemmgen/plan": 403,
     "gemmgen/problem": 88,
     "gemmgen/render": 185,
+    "gemmgen/report": 16,
     "gemmgen/spec": 37,
     "gemmgen/tune": 65,
     "gemmgen/verify": 37,

@@ -29,11 +29,8 @@ from gemmgen.plan.planner import family_for, family_of
 from gemmgen.plan.rule import _traced  # pyright: ignore[reportPrivateUsage]
 from gemmgen.plan.sum_order import PATHS, SumOrder
 from gemmgen.product import Product, make, staged
-from gemmgen.verify.simulation import (
-    Launch,
-    _Simulated,  # pyright: ignore[reportPrivateUsage]
-    programs_of,
-)
+from gemmgen.verify.launches import Launch, programs_of
+from gemmgen.verify.simulation import _Simulated
 from gluonsim.memory import View
 from gluonsim.operations import tensor_cores
 from tools.fuzz.draft import drawn, spec_of

@@ -32,7 +32,8 @@ from gemmgen.product import Product, make
 from gemmgen.render import _environment  # pyright: ignore[reportPrivateUsage]
 from gemmgen.render.walks import WALKS, Walk, walk_of
 from gemmgen.spec import Spec, load_spec
-from gemmgen.verify.simulation import ring_launch, simulate_product
+from gemmgen.verify.launches import ring_launch
+from gemmgen.verify.simulation import simulate_product
 
 HOPPER_TILE = "tile: {m: 64, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"
 BLACKWELL_TILE = "tile: {m: 128, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from gemmgen.bench.result_log import KernelEntry, Result, ResultLog
-from gemmgen.library.sources import kernel_of
+from gemmgen.library.source_files import kernel_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.problem import Shape

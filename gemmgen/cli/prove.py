@@ -204,7 +204,8 @@ def _simulate_programs(
 
 def _simulate_specs(specs: list[Path], shape: str, programs: int | None, options: SimulationOptions) -> None:
     """Run each spec's kernel in the simulator."""
-    from gemmgen.verify.simulation import all_launches, parse_shape, pinned_launches, simulate_product
+    from gemmgen.verify.launches import all_launches, parse_shape, pinned_launches
+    from gemmgen.verify.simulation import simulate_product
 
     if programs and not shape:
         raise typer.BadParameter("needs --shape", param_hint="--programs")

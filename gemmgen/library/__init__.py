@@ -14,7 +14,8 @@ from operator import itemgetter
 from typing import Final, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.library.sources import KernelObservation, Sources
+from gemmgen.library.pinned import KernelObservation
+from gemmgen.library.sources import Sources
 from gemmgen.plan.forecast import Forecast
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import traffic_of

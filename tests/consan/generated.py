@@ -25,7 +25,8 @@ from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, ra
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.product import Product, make
 from gemmgen.spec import SpecFile
-from gemmgen.verify.simulation import Launch, early_arguments, restored_arguments, ring_launch
+from gemmgen.verify.launches import Launch, ring_launch
+from gemmgen.verify.simulation import early_arguments, restored_arguments
 from gluonsim import Kind, Result, run
 
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"

@@ -12,14 +12,8 @@ from pathlib import Path
 from modules import ROOT, module_file, spec_file
 
 from gemmgen.product import Product, make
-from gemmgen.verify.simulation import (
-    Launch,
-    Problem,
-    parts_launch,
-    ring_launch,
-    simulate_product,
-    takes_parts,
-)
+from gemmgen.verify.launches import Launch, parts_launch, ring_launch, takes_parts
+from gemmgen.verify.simulation import Problem, simulate_product
 from gluonsim import Severity
 from mutants.symptom import Symptom, Told
 

@@ -24,7 +24,7 @@ from tools.fuzz.draft import spec_of
 from tools.fuzz.tables import PLAIN, REQUIRED, Values
 
 if TYPE_CHECKING:
-    from gemmgen.verify.simulation import Launch
+    from gemmgen.verify.launches import Launch
 
 MOST_CONFIGURATIONS = 300
 """Of what a refused spec leaves open, the cheapest that are judged without the rules that refuse it."""
@@ -178,7 +178,7 @@ def launches(plan: Kernel) -> Iterator[Launch]:
     of K than there are splits; of more tiles than its groups have; of a last wave that is divided, and in
     pieces.
     """
-    from gemmgen.verify.simulation import order_launch, parts_launch, ragged, ring_launch
+    from gemmgen.verify.launches import order_launch, parts_launch, ragged, ring_launch
 
     ring, order = ring_launch(plan), order_launch(plan)
     if prod(ring.shape) > MOST_PRODUCTS:

@@ -1,0 +1,5 @@
+"""Records as one page for a browser."""
+
+from gemmgen.report.page import report
+
+__all__ = ["report"]

@@ -1,0 +1,206 @@
+"""The sections of a page: what records, logs of suites and tables of tuning say of each contest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gemmgen import tune
+from gemmgen.bench.record import (
+    Ceilings,
+    Record,
+    measured_of,
+    peaks_of,
+)
+from gemmgen.bench.result_log import Peer, Refused, ResultLog
+from gemmgen.bench.suite_figures import BEST, FIRST, RatioFigures, points_of, winners_of
+from gemmgen.hardware import DTYPES
+from gemmgen.problem import Shape
+from gemmgen.problem.contest import Contest
+from gemmgen.report.charts import Chart, ratio_chart, roofline_chart
+from gemmgen.report.ranked import RankedObservation, ranked, ranked_observation
+
+
+@dataclass(frozen=True)
+class KernelSummary:
+    """Figures of a kernel over all shapes that it was timed on, and the number of shapes that it wins."""
+
+    kernel: str
+    best_at: int
+    figures: RatioFigures
+
+
+@dataclass(frozen=True)
+class ContestSection:
+    """Observations of kernels of one contest, against one baseline on one GPU."""
+
+    name: str
+    baseline: str
+    method: str
+    """How it was measured, in a sentence."""
+    trials: tuple[RankedObservation, ...]
+    """All kernels, by shape and rank."""
+    best: tuple[RankedObservation, ...]
+    """The fastest of each shape."""
+    of_best: str
+    """What the figures of the fastest are, in a sentence."""
+    first: dict[Shape, float]
+    """The ratio of what the planner ranks first for a shape, before anything is measured."""
+    tried: Mapping[Shape, int]
+    """How many kernels were timed on a shape."""
+    refused: tuple[tuple[Shape, str, str], ...]
+    """What was not timed: shape, kernel, why."""
+    peers: tuple[Peer, ...]
+    moved_bytes: dict[Shape, int]
+    peak: Ceilings | None
+    measured: Ceilings | None
+
+    @cached_property
+    def figures(self) -> RatioFigures:
+        """Of the fastest kernels."""
+        return _figures(self.best)
+
+    @property
+    def kernels(self) -> int:
+        """How many were timed."""
+        return len({trial.kernel for trial in self.trials})
+
+    @cached_property
+    def ranking(self) -> tuple[KernelSummary, ...]:
+        """The kernels, those first that are the fastest the most often."""
+        won = Counter(trial.kernel for trial in self.best)
+        by_kernel: dict[str, list[RankedObservation]] = {}
+        for trial in self.trials:
+            by_kernel.setdefault(trial.kernel, []).append(trial)
+        found = (KernelSummary(kernel, won[kernel], _figures(of)) for kernel, of in by_kernel.items())
+        return tuple(sorted(found, key=lambda r: (-r.best_at, -r.figures.geomean, r.kernel)))
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        """The fastest kernel's ratio by M, and its rate by intensity below the ceilings."""
+        return (
+            ratio_chart(self.name, self.best),
+            roofline_chart(self.name, self.best, self.moved_bytes, self.peak, self.measured),
+        )
+
+
+def _figures(trials: Iterable[RankedObservation]) -> RatioFigures:
+    found = RatioFigures.of(trials)
+    assert found  # a section has trials
+    return found
+
+
+def sections_of_log(log: ResultLog) -> Iterator[ContestSection]:
+    """Yield a section for each contest of a suite's record."""
+    points, winners = points_of(log), winners_of(log)
+    refused = [line for line in log.current() if isinstance(line, Refused)]
+    gpu = log.sessions[-1].environment.gpu
+    for contest, facts in log.contests.items():
+        own = [point for point in points if point.contest == contest]
+        measured = [p for p in own if p.kernel != BEST and not p.kernel.endswith(FIRST)]
+        if not measured:
+            continue
+        trials = ranked(ranked_observation(p, p.kernel) for p in measured)
+        fastest = {trial.shape: trial for trial in trials if trial.rank == 1}
+        for p in own:
+            if p.kernel == BEST:
+                fastest[p.shape] = ranked_observation(p, winners[contest, p.shape], 1)
+        yield ContestSection(
+            name=facts.description,
+            baseline=facts.baseline,
+            method=(
+                f"All kernels of a shape were timed by turns with the baseline on one {gpu}, on the same "
+                "tensors, without a pause: a ratio is the baseline's time over the kernel's, round by round."
+            ),
+            trials=trials,
+            best=tuple(fastest[shape] for shape in sorted(fastest)),
+            of_best=(
+                "The kernel that won a shape's rounds was timed once more in pairs of its own with the "
+                "baseline, for the fastest of many owes some of that to luck; its figures are of those pairs."
+            ),
+            first={p.shape: p.ratio for p in own if p.kernel.endswith(FIRST)},
+            tried=Counter(trial.shape for trial in trials),
+            refused=tuple(
+                (line.shape, line.kernel, line.message) for line in refused if line.contest == contest
+            ),
+            peers=tuple(line for line in log.lines if isinstance(line, Peer) and line.contest == contest),
+            moved_bytes={shape: facts.dtypes.moved_bytes(shape) for shape in fastest},
+            peak=facts.peak,
+            measured=facts.measured,
+        )
+
+
+def sections_of_records(records: Sequence[Record]) -> Iterator[ContestSection]:
+    """Yield a section for each GPU, baseline and element types of records of single kernels."""
+    groups: dict[tuple[object, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.environment.gpu, record.baseline, record.dtypes), []).append(record)
+    for together in groups.values():
+        record = together[0]
+        types = record.dtypes
+        trials = ranked(
+            ranked_observation(m.observed(), each.subject.name)
+            for each in together
+            for m in each.measurements
+        )
+        if not trials:
+            continue
+        best = tuple(trial for trial in trials if trial.rank == 1)
+        yield ContestSection(
+            name=f"{types.a} x {types.b} -> {types.d}{_few(trials)}",
+            baseline=record.baseline,
+            method=(
+                f"Each kernel was timed by turns with the baseline on one {record.environment.gpu}, in a "
+                "process of its own, under sustained load: a ratio is the baseline's time over the kernel's, "
+                "pair by pair. Kernels of one shape were not timed beside one another."
+            ),
+            trials=trials,
+            best=best,
+            of_best="The figures of the fastest kernel of a shape are those of its own record.",
+            first={},
+            tried=Counter(trial.shape for trial in trials),
+            refused=(),
+            peers=(),
+            moved_bytes={trial.shape: types.moved_bytes(trial.shape) for trial in best},
+            peak=None,
+            measured=record.ceilings,
+        )
+
+
+def _few(trials: Iterable[RankedObservation]) -> str:
+    """Return the names of kernels, behind a colon, where they are one or two."""
+    kernels = sorted({trial.kernel for trial in trials})
+    return f": {', '.join(kernels)}" if len(kernels) <= 2 else ""
+
+
+def sections_of_table(rows: Iterable[tune.TunedRow]) -> Iterator[ContestSection]:
+    """Yield a section for each problem of a table of tuned kernels."""
+    problems: dict[Contest, list[tune.TunedRow]] = {}
+    for row in rows:
+        problems.setdefault(row.problem, []).append(row)
+    for together in problems.values():
+        dtypes = {row.shape: row.dtypes for row in together}
+        kinds = dtypes[together[0].shape]
+        gpu, bits = together[0].gpu, max(DTYPES[kinds.a].bits, DTYPES[kinds.b].bits)
+        trials = ranked(ranked_observation(row.observed, Path(row.spec).stem) for row in together)
+        yield ContestSection(
+            name=together[0].description,
+            baseline="cuBLAS",
+            method=(
+                f"Tuned on one {gpu}: of each shape the table has the median time of a call of the fastest "
+                "kernel that was found, and of the baseline beside it; a ratio is of these medians."
+            ),
+            trials=trials,
+            best=tuple(trial for trial in trials if trial.rank == 1),
+            of_best="How many kernels were measured on the way is in the column of those tried.",
+            first={row.shape: row.baseline_seconds / row.first_seconds for row in together},
+            tried={row.shape: row.tried for row in together},
+            refused=(),
+            peers=(),
+            moved_bytes={shape: kind.moved_bytes(shape) for shape, kind in dtypes.items()},
+            peak=peaks_of(gpu, bits),
+            measured=measured_of(gpu, kinds.a),
+        )

@@ -1,0 +1,195 @@
+"""The launches that a simulation runs: problem, grid and schedules.
+
+Shapes are small enough to be fast, and large enough to wrap every ring.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan.kernel import Kernel
+from gemmgen.problem import Shape, shape_text
+from gluonsim.policies import schedules
+from gluonsim.result import counted
+
+QUICK_SCHEDULES = ("lazy", "eager", "random")
+"""What a build has time for."""
+
+
+ONE_TILE_KINDS = ("single_tile", "tiled")
+"""Schedules in which a program computes one tile."""
+
+
+ROW_TILES = 5
+"""Along M, where tiles are walked row by row: no power of two, and more than four."""
+
+
+LARGEST_SQUARE = 8
+"""Tiles along a side of the largest square of a Hilbert curve that is run whole."""
+
+
+MAX_PRODUCTS = 4096**3
+"""Of a problem: a schedule takes three seconds for 2048**3, and there are fourteen."""
+
+
+MAX_ELEMENTS = 1 << 28
+"""Of one matrix, which the reference holds in float64."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One problem, the grid it runs on, and the schedules under which it is run."""
+
+    shape: Shape
+    programs: int
+    inputs: Literal["integers", "normal"]
+    """Small integers, whose products compare bit for bit; or N(0, 1), within verify's tolerance."""
+    schedules: tuple[str, ...]
+    wraps: bool = False
+    """Whether every ring must come round in it."""
+    one_tile: bool = False
+    """Whether each program computes one tile only."""
+
+    def __str__(self) -> str:
+        programs = counted(self.programs, "program")
+        under = counted(len(self.schedules), "schedule")
+        return f"{shape_text(self.shape)}, {self.inputs}, {programs}, {under}"
+
+    def on(self, plan: Kernel, module: str) -> Launch:
+        """Return the launch with the grid that the plan's kernel needs; ``module`` is for messages.
+
+        Raises:
+            GemmgenError: The kernel is of one tile, and the shape is larger (``shape-too-large``).
+        """
+        tile = (plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
+        too_large = any(extent > most for extent, most in zip(self.shape, tile, strict=True))
+        if plan.schedule_kind == "single_tile" and too_large:
+            message = f"{shape_text(self.shape)} is more than the one tile of {shape_text(tile)}"
+            raise GemmgenError([Diagnostic(module, "shape-too-large", message)])
+        programs = programs_of(plan, self.shape, self.programs)
+        return replace(self, programs=programs, one_tile=plan.schedule_kind in ONE_TILE_KINDS)
+
+
+def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
+    """Return the programs of a launch: as many as are resident, one for a single tile, or one for each."""
+    tiles_m, tiles_n = plan.tiles(shape)
+    if plan.persistent:
+        return resident
+    return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n * plan.splits_per_tile
+
+
+def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
+    """Return what a whole simulation runs, with `seeds` random schedules."""
+    launches = (ring_launch(plan, schedules(seeds)), order_launch(plan))
+    return (*launches, parts_launch(plan, schedules(seeds))) if takes_parts(plan) else launches
+
+
+def takes_parts(plan: Kernel) -> bool:
+    """Whether programs take several tiles, or parts of them, and share some."""
+    return plan.persistent and (plan.splits_per_tile > 1 or plan.divides_last_wave)
+
+
+def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
+    """Return the smallest launch in which every ring comes round twice and goes on, with ragged edges.
+
+    One program computes every tile, or, with launch control, as many as it can take over: two laps of the
+    stages and two steps more in each, two laps of the rings of tiles and a tile more in all; with ping-pong,
+    so many for each consumer. Where a program has one tile, the stages come round three times in it, and the
+    epilogue once; in a kernel of a single tile there is one step, and no ring. Where K is divided there is
+    one row of tiles, each of which has many parts.
+    """
+    if plan.schedule_kind == "single_tile":
+        return Launch(ragged(plan, 1, 1, 1), 1, "integers", schedules)
+    tiles_m = 1 if plan.splits_per_tile > 1 else 2
+    if plan.schedule_kind == "tiled":
+        k_steps = plan.splits_per_tile * (3 * plan.stages + 2)
+        return Launch(ragged(plan, tiles_m, 2, k_steps), 4, "integers", schedules, wraps=True)
+    tiles_n = max(2, ceil(plan.tiles_to_wrap / tiles_m))
+    return Launch(ragged(plan, tiles_m, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
+
+
+PARTS_PROGRAMS = 3
+"""Programs that take the parts of tiles by turns, where programs take several."""
+
+
+WAVE_PROGRAMS = 5
+"""The same where they divide the last wave."""
+
+
+def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
+    """Return a launch in which different programs have the parts of a tile, of one step of K each.
+
+    In the ring launch one program takes them all, and the last of them always stores the tile. Where programs
+    divide the last wave, there are a whole wave and three tiles more: three programs have most steps of one
+    each, and two share what is behind, which parts one of the tiles once more.
+    """
+    if plan.divides_last_wave:
+        # Of what five programs have each of three tiles, 0.6 is the chunk: so 0.4 are saved.
+        steps = 5 * max(plan.least_steps, plan.least_saved_steps) // 2
+        return Launch(ragged(plan, 2, 4, steps), WAVE_PROGRAMS, "normal", schedules)
+    tiles_m = 1 if plan.splits_per_tile > 2 * PARTS_PROGRAMS else 2  # each program takes several parts
+    return Launch(ragged(plan, tiles_m, 2, plan.splits_per_tile), PARTS_PROGRAMS, "normal", schedules)
+
+
+def order_launch(plan: Kernel) -> Launch:
+    """Return a launch of two programs with more tiles along the minor dimension than a group has.
+
+    Of a Hilbert curve it has a whole square and parts of others at two edges. There is a single step of K. A
+    kernel of a single tile computes all of it.
+    """
+    if plan.schedule_kind == "single_tile":
+        tile = (plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
+        return Launch(tile, 1, "normal", ("random",))
+    if plan.order == "hilbert" and plan.width <= LARGEST_SQUARE:
+        tiles_m = tiles_n = plan.width + 1  # a whole square, and parts of others
+    else:
+        along = plan.width + 1 if plan.order in ("grouped", "snake") else ROW_TILES
+        tiles_m, tiles_n = (3, along) if plan.minor == "n" else (along, 3)
+    return Launch(ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",))
+
+
+def pinned_launches(shape: Shape, seeds: int, programs: int | None = None) -> tuple[Launch, ...]:
+    """Return launches of a given shape, with integers under every schedule and with normal inputs.
+
+    A persistent kernel runs with so many programs, or with one and with two. Of another kernel, `Launch.on`
+    says how many there are.
+    """
+    return (
+        Launch(shape, programs or 1, "integers", schedules(seeds)),
+        Launch(shape, programs or 2, "normal", ("random",)),
+    )
+
+
+def parse_shape(text: str) -> Shape:
+    """Return the shape [M, N, K] that ``MxNxK`` spells.
+
+    Raises:
+        ValueError: It spells none, or one that would take hours.
+    """
+    match = re.fullmatch(r"([1-9][0-9]{0,9})x([1-9][0-9]{0,9})x([1-9][0-9]{0,9})", text)
+    if match is None:
+        raise ValueError(f"`{text}` is no shape: write MxNxK")
+    m, n, k = map(int, match.groups())
+    if m * n * k > MAX_PRODUCTS:
+        raise ValueError(f"`{text}` would take hours on a CPU: M * N * K can be at most {MAX_PRODUCTS:,}")
+    if max(m * n, m * k, n * k) > MAX_ELEMENTS:
+        raise ValueError(f"`{text}` has a matrix of more than {MAX_ELEMENTS:,} elements")
+    return m, n, k
+
+
+def ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
+    """Return the shape of so many tiles and steps, the last of each filled in part only where it can be."""
+    step, multiple = plan.cta_tile_k, plan.problem.k_multiple
+    wanted = k_steps * step - step // 3
+    k = wanted // multiple * multiple
+    if k <= (k_steps - 1) * step:  # no part of the last step that the operands can have
+        k = k_steps * step
+    return (
+        tiles_m * plan.program_tile_m - plan.program_tile_m // 3,
+        tiles_n * plan.program_tile_n - plan.program_tile_n // 3,
+        k,
+    )
