@@ -17,9 +17,6 @@ MOST_FILES_OF_A_NAME = 2
 MOST_LINES = 450
 """Above which a file may have more than one idea."""
 LONG_FILES = {
-    "gemmgen/bench/baseline.py": 560,
-    "gemmgen/bench/figures.py": 630,
-    "gemmgen/bench/machine.py": 470,
     "gemmgen/cache.py": 460,
     "gemmgen/pictures/__init__.py": 790,
     "gemmgen/pictures/matrices.py": 520,

@@ -31,9 +31,10 @@ from gemmgen.bench import (
     plot,
     to_json,
 )
-from gemmgen.bench.baseline import Baseline, cublas, other_module, rival
-from gemmgen.bench.figures import IN_THE_DARK, axis_limits, figures_text, label_of
-from gemmgen.bench.machine import query_gpu, state_of
+from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.figures.record_plot import axis_limits, figures_text, label_of
+from gemmgen.bench.figures.style import IN_THE_DARK
+from gemmgen.bench.nvidia_smi import query_gpu, state_of
 from gemmgen.bench.record import (
     H200,
     H200_FP8,
@@ -42,6 +43,7 @@ from gemmgen.bench.record import (
     ceilings_of,
     flops,
 )
+from gemmgen.bench.rival import other_module, rival
 from gemmgen.bench.single import AGAINST_A_MODULE
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError

@@ -21,10 +21,12 @@ from torch import Tensor
 
 from gemmgen.bench import Protocol, Record, Subject, bench, from_json, markdown_table, to_json
 from gemmgen.bench.arms import dtypes_of, input_sets
-from gemmgen.bench.baseline import Baseline, block_scaled_mm, cublas, offered, rival, variant
+from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.machine import Work
 from gemmgen.bench.record import Environment, GpuState, ceilings_of
+from gemmgen.bench.rival import rival, variant
 from gemmgen.bench.single import time_spec
+from gemmgen.bench.torch_matmul import block_scaled_mm, offered
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import TORCH_DTYPES
@@ -319,7 +321,7 @@ def test_a_spec_without_a_call_of_torch_is_timed_against_its_rival(
         monkeypatch.setattr(made, "pack_scales", counting(packed, made.pack_scales))
         return made
 
-    monkeypatch.setattr("gemmgen.bench.baseline.import_generated", imported)
+    monkeypatch.setattr("gemmgen.bench.rival.import_generated", imported)
     subject = Subject.of(path, module_file(path.stem))
     told: list[str] = []
     with rival(make(path)) as baseline:

@@ -41,7 +41,9 @@ from gemmgen.bench import (
 )
 from gemmgen.bench.arms import Progress
 from gemmgen.bench.baseline import Baseline
-from gemmgen.bench.figures import IN_THE_DARK, ratio_limits, short_name
+from gemmgen.bench.figures.style import IN_THE_DARK
+from gemmgen.bench.figures.suite_plots import ratio_limits
+from gemmgen.bench.figures.suite_tables import short_name
 from gemmgen.bench.machine import CudaMachine, UnfinishedError
 from gemmgen.bench.prepare import Prepared, prepare_in_children
 from gemmgen.bench.record import GpuState

@@ -7,7 +7,7 @@ import ast
 from modules import ROOT
 
 READS = {
-    "gemmgen/bench/figures.py": "the profiler's names of cuBLAS kernels",
+    "gemmgen/bench/figures/suite_tables.py": "the profiler's names of cuBLAS kernels",
     "gemmgen/bench/peers.py": "code that Inductor generates",
     "gemmgen/build.py": "PTX",
     "gemmgen/cache.py": "modules of other programs, and names of files in a folder that others may write to",

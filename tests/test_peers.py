@@ -16,7 +16,8 @@ from kernels.tutorial_launch import box
 from modules import module_file
 from torch import Tensor
 
-from gemmgen.bench.machine import CudaMachine, measure
+from gemmgen.bench.machine import CudaMachine
+from gemmgen.bench.paired_timing import measure
 from gemmgen.bench.record import Protocol
 from gemmgen.module import import_generated, matmul_of
 

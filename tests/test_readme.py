@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from modules import WANTED, made
 
-from gemmgen.bench.figures import figures_text, label_of
+from gemmgen.bench.figures.record_plot import figures_text, label_of
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
 from gemmgen.product import make

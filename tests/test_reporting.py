@@ -24,7 +24,7 @@ import pytest
 from modules import ROOT
 from rich.console import Console
 
-from gemmgen.bench.figures import suite_tables
+from gemmgen.bench.figures.suite_tables import suite_tables
 from gemmgen.bench.result_log import Refused, ResultLog
 from gemmgen.cli import excerpt, explanations, main, reporting, running
 from gemmgen.errors import Diagnostic, GemmgenError

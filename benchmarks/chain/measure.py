@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-from gemmgen.bench.baseline import bound
 from gemmgen.bench.machine import CudaMachine
+from gemmgen.bench.rival import bound
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
 from gemmgen.numerics.inputs import Inputs

@@ -1,15 +1,10 @@
 """From a module to a timing record, and from a record to a table and a plot."""
 
 from gemmgen.bench.campaign import SuiteMachinery, SuiteSelection, time_suite
-from gemmgen.bench.figures import (
-    markdown_table,
-    plain_table,
-    plot,
-    ratio_picture,
-    roofline_picture,
-    suite_markdown,
-    suite_tables,
-)
+from gemmgen.bench.figures.record_plot import plot
+from gemmgen.bench.figures.record_tables import markdown_table, plain_table
+from gemmgen.bench.figures.suite_plots import ratio_picture, roofline_picture
+from gemmgen.bench.figures.suite_tables import suite_markdown, suite_tables
 from gemmgen.bench.peers import time_peers
 from gemmgen.bench.record import (
     Ceilings,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gemmgen.bench.baseline import Call
 from gemmgen.bench.record import Protocol
 from gemmgen.bench.result_log import Rounds
+from gemmgen.bench.torch_matmul import Call
 from gemmgen.literals import visible
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs

@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 
 from gemmgen.bench.arms import Progress, dtypes_of, first_line, input_set
-from gemmgen.bench.baseline import bound
 from gemmgen.bench.machine import CudaMachine
+from gemmgen.bench.rival import bound
 from gemmgen.bench.tasks import KernelUnderTest, Task
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError

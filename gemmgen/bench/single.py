@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from gemmgen.bench.arms import Calls, InputSet, Progress, dtypes_of, input_sets, judged, wrong
-from gemmgen.bench.baseline import Baseline, Call, bound, cublas, other_module, rival
-from gemmgen.bench.machine import CudaMachine, Machine, measure
+from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.machine import CudaMachine, Machine
+from gemmgen.bench.paired_timing import measure
 from gemmgen.bench.record import (
     SCHEMA,
     Ceilings,
@@ -27,6 +28,8 @@ from gemmgen.bench.record import (
     ceilings_of,
     utc_now,
 )
+from gemmgen.bench.rival import bound, other_module, rival
+from gemmgen.bench.torch_matmul import Call
 from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import MatmulFunction, import_generated, matmul_of, pack_scales_of

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from gemmgen.bench.arms import Calls, InputSet, input_sets, judged, wrong
-from gemmgen.bench.baseline import Call
-from gemmgen.bench.machine import Arm, SuiteMachine, Work, call_times, each_set, estimate
+from gemmgen.bench.machine import SuiteMachine, Work
+from gemmgen.bench.paired_timing import Arm, call_times, each_set, estimate
 from gemmgen.bench.result_log import Rounds
+from gemmgen.bench.torch_matmul import Call
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references, tolerance
 from gemmgen.problem import Shape

@@ -1,0 +1,77 @@
+"""Records of single kernels as tables: Markdown, and columns of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gemmgen.bench.record import Measurement, Record
+from gemmgen.problem import shape_text
+
+TEXT_COLUMNS: Final = 2
+"""Columns on the left that hold words; the others hold numbers and are aligned on the right."""
+
+
+def markdown_table(records: Sequence[Record]) -> str:
+    """Return a Markdown table, a row for each measurement, and what in it cannot be true.
+
+    Rates are at the median time. The ratio is the baseline's time over gemmgen's, the median of the pairs:
+    more than 1 is faster. The baseline is named where it is cuBLAS throughout.
+    """
+    header = _header(records)
+    rule = ["---"] * TEXT_COLUMNS + ["---:"] * (len(header) - TEXT_COLUMNS)
+    lines = [f"| {' | '.join(row)} |" for row in (header, rule, *_rows(records))]
+    return "\n".join((*lines, *(f"\n{error}" for error in _errors(records)))) + "\n"
+
+
+def plain_table(records: Sequence[Record]) -> str:
+    """Return the same table in columns of plain text."""
+    rows = [_header(records), *_rows(records)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell.ljust(width) if index < TEXT_COLUMNS else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+    return "\n".join((*lines, *_errors(records))) + "\n"
+
+
+def baseline_name(records: Sequence[Record]) -> str:
+    """Return what the records compare with, in a word: cuBLAS, unless gemmgen's own kernels are among it."""
+    return "baseline" if any(record.baseline.startswith("gemmgen") for record in records) else "cuBLAS"
+
+
+def _header(records: Sequence[Record]) -> tuple[str, ...]:
+    baseline = baseline_name(records)
+    return "spec", "M x N x K", "gemmgen TFLOP/s", f"{baseline} TFLOP/s", "ratio [quartiles]"
+
+
+def _rows(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
+    for record in records:
+        for measurement in record.measurements:
+            yield (
+                record.subject.name,
+                shape_text(measurement.shape),
+                rate_text(measurement.observed().tflops),
+                rate_text(measurement.observed().baseline_tflops),
+                _ratio_text(measurement),
+            )
+
+
+def _errors(records: Sequence[Record]) -> Iterator[str]:
+    for record in records:
+        yield from record.errors
+
+
+def _ratio_text(measurement: Measurement) -> str:
+    """Return the median ratio with its quartiles: ``1.043 [1.038, 1.047]``."""
+    ratio = measurement.observed().measured_spread
+    lower, upper = ratio.quartiles
+    return f"{ratio.median:.3f} [{lower:.3f}, {upper:.3f}]"
+
+
+def rate_text(tflops: float) -> str:
+    """Return a rate to a tenth of a TFLOP/s, and small ones to three digits."""
+    return f"{tflops:.1f}" if tflops >= 10 else f"{tflops:.3g}"

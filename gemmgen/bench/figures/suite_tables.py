@@ -1,0 +1,185 @@
+"""The record of a suite as tables: rich ones for a terminal, and Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from gemmgen.bench.result_log import Peer, Refused, ResultLog, ratios
+from gemmgen.bench.suite_figures import (
+    ALL,
+    BEST,
+    FIRST,
+    GROUPS,
+    RatioFigures,
+    SuiteObservation,
+    grouped,
+    points_of,
+    winners_of,
+)
+from gemmgen.literals import visible
+from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.contest import Contest
+
+NONE: Final = "\N{EN DASH}"
+SLOWEST: Final = 12
+"""Shapes of a table that shows where to look."""
+
+
+MOST_KERNELS: Final = 30
+"""In a table; a planner that chooses for each shape has hundreds."""
+
+
+def suite_tables(log: ResultLog) -> Iterator[Table]:
+    """Yield for each contest the best kernel's figures by groups of M, and the geometric means of every one.
+
+    The figures of the best are of pairs of its own with the baseline, shape by shape; those of the others
+    are of the rounds.
+    """
+    points = points_of(log)
+    for contest, facts in log.contests.items():
+        figures = grouped(points, contest)
+        if not figures:
+            continue
+        winners = {shape: kernel for (where, shape), kernel in winners_of(log).items() if where == contest}
+        best = [point for point in points if point.contest == contest and point.kernel == BEST]
+        yield _best_table(facts.description, facts.baseline, figures)
+        yield _kernel_table(figures, Counter(winners.values()))
+        yield _slowest_table(best, winners)
+    refused = [line for line in log.current() if isinstance(line, Refused)]
+    if refused:
+        yield _refusal_table(log, refused)
+    peers = [line for line in log.lines if isinstance(line, Peer)]
+    if peers:
+        best = {(point.contest, point.shape): point for point in points if point.kernel == BEST}
+        yield _peer_table(log, peers, best)
+
+
+def suite_markdown(log: ResultLog) -> str:
+    """Return the figures of the best kernels by groups of M as a Markdown table for each contest."""
+    points, lines = points_of(log), list[str]()
+    for contest, facts in log.contests.items():
+        figures = grouped(points, contest)
+        if BEST in figures:
+            rows = list(_best_rows(figures[BEST]))
+            rule = ["---", *["---:"] * (len(BEST_COLUMNS) - 1)]
+            lines += ["", f"{_best_title(facts.description, figures)}, over {facts.baseline}:", ""]
+            lines += [f"| {' | '.join(row)} |" for row in (BEST_COLUMNS, rule, *rows)]
+    return "\n".join((*lines[1:], ""))
+
+
+BEST_COLUMNS: Final = ("M", "shapes", "geomean", "minimum", "at", "share >= 1")
+
+
+def _best_title(name: str, figures: Mapping[str, Mapping[str, RatioFigures]]) -> str:
+    kernels = sum(kernel != BEST and not kernel.endswith(FIRST) for kernel in figures)
+    return f"{name}: the best of {kernels} kernels" if kernels > 1 else f"{name}: one kernel"
+
+
+def _best_rows(groups: Mapping[str, RatioFigures]) -> Iterator[tuple[str, ...]]:
+    for group, found in groups.items():
+        numbers = f"{found.geomean:.3f}", f"{found.minimum:.3f}"
+        yield group, str(found.count), *numbers, shape_text(found.worst), f"{found.share:.0%}"
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Return a table of words in its first column and numbers in the others."""
+    table = Table(
+        title=_plain(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for index, column in enumerate(columns):
+        table.add_column(_plain(column), justify="right" if index else "left", no_wrap=True)
+    return table
+
+
+def _plain(text: str) -> str:
+    """Return text for a table in which nothing is markup, and nothing is what a terminal obeys."""
+    return escape(visible(text))
+
+
+def _add(table: Table, *cells: str) -> None:
+    """Add a row of text to a table."""
+    table.add_row(*map(_plain, cells))
+
+
+def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, RatioFigures]]) -> Table:
+    table = _table(f"{_best_title(name, figures)}, over {baseline}", *BEST_COLUMNS)
+    for row in _best_rows(figures.get(BEST, {})):
+        _add(table, *row)
+    return table
+
+
+def _kernel_table(figures: Mapping[str, Mapping[str, RatioFigures]], won: Mapping[str, int]) -> Table:
+    groups = [group for group in GROUPS if any(group in found for found in figures.values())]
+    which = f", of the {MOST_KERNELS} that were best the most often" if len(figures) > MOST_KERNELS else ""
+    table = _table(
+        f"geometric means by M{which}", "kernel", "shapes", "best at", *groups, "minimum", "share >= 1"
+    )
+    shown = sorted(figures, key=lambda kernel: -won.get(kernel, 0))[:MOST_KERNELS]
+    for kernel, found in figures.items():
+        if kernel not in shown and kernel != BEST and not kernel.endswith(FIRST):
+            continue
+        cells = (f"{found[group].geomean:.3f}" if group in found else NONE for group in groups)
+        every = found[ALL]
+        places = str(won.get(kernel, 0)) if kernel != BEST else NONE
+        ends = f"{every.minimum:.3f}", f"{every.share:.0%}"
+        _add(table, kernel, str(every.count), places, *cells, *ends)
+    return table
+
+
+def _slowest_table(best: Sequence[SuiteObservation], winners: Mapping[Shape, str]) -> Table:
+    """Return the shapes at which the best kernel compares worst, with what the baseline launches there."""
+    columns = "M x N x K", "ratio [quartiles]", "us", "baseline's", "best kernel", "baseline's kernels"
+    table = _table(f"the {SLOWEST} slowest shapes beside the baseline", *columns)
+    for point in sorted(best, key=lambda point: point.ratio)[:SLOWEST]:
+        ends = ", ".join(f"{quartile:.3f}" for quartile in point.measured_spread.quartiles)
+        times = f"{point.seconds * 1e6:.1f}", f"{point.baseline_seconds * 1e6:.1f}"
+        kernels = winners[point.shape], ", ".join(map(short_name, point.baseline_kernels))
+        cells = shape_text(point.shape), f"{point.ratio:.3f} [{ends}]", *times, *kernels
+        _add(table, *cells)
+    return table
+
+
+def _refusal_table(log: ResultLog, refused: Sequence[Refused]) -> Table:
+    """Return what was not timed, with the first shape of those that have the same reason."""
+    table = _table("not timed", "contest", "kernel", "shapes", "the first", "why")
+    together: dict[tuple[Contest, str, str], list[Shape]] = {}
+    for line in refused:
+        together.setdefault((line.contest, line.kernel, line.message), []).append(line.shape)
+    for (contest, kernel, message), shapes in together.items():
+        what = log.contests[contest].description
+        cells = what, kernel, str(len(shapes)), shape_text(shapes[0]), message
+        _add(table, *cells)
+    return table
+
+
+def short_name(kernel: str) -> str:
+    """Return a kernel's name without its return type, namespaces, arguments and cuBLAS's own name."""
+    bare = re.split(r"[<(]", kernel.removeprefix("void "))[0].rpartition("::")[2]
+    return bare.removeprefix("nvjet_")
+
+
+def _peer_table(
+    log: ResultLog, peers: Sequence[Peer], best: Mapping[tuple[Contest, Shape], SuiteObservation]
+) -> Table:
+    """Return each peer beside the best kernel, both over the baseline in their own processes."""
+    names = ", ".join(dict.fromkeys(line.name for line in peers))
+    columns = "contest", "M x N x K", "peer", "best", "best over peer", "tuning s", "kernels"
+    table = _table(f"peers: {names}", *columns)
+    for line in peers:
+        place = log.contests[line.contest].description, shape_text(line.shape)
+        ours = best.get((line.contest, line.shape))
+        own = f"{ours.ratio:.3f}" if ours else NONE
+        if line.why_not:
+            _add(table, *place, NONE, own, NONE, NONE, line.why_not)
+            continue
+        theirs = ratios(line.baseline_seconds, line.seconds).median
+        over = f"{ours.ratio / theirs:.3f}" if ours else NONE
+        _add(table, *place, f"{theirs:.3f}", own, over, f"{line.tuning_seconds:.1f}", ", ".join(line.kernels))
+    return table
