@@ -35,8 +35,6 @@ LONG_FILES = {
     "gemmgen/spec/load.py": 480,
     "gemmgen/spec/model.py": 670,
     "gemmgen/triton_api.py": 570,
-    "gemmgen/tune/store.py": 560,
-    "gemmgen/tune/tuning.py": 790,
     "gluonsim/execution.py": 640,
     "gluonsim/global_memory.py": 800,
     "gluonsim/picture.py": 500,

@@ -33,7 +33,7 @@ from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.planner import FAMILIES
 from gemmgen.scratch import is_full, scratch
 from gemmgen.spec.diagnostics import Code
-from gemmgen.tune.tuning import TuningProgress
+from gemmgen.tune.measuring import TuningProgress
 
 SPEC = """\
 title: a matmul

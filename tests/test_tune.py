@@ -59,23 +59,14 @@ from gemmgen.tune.candidates import (
     neighbours,
     spec_text,
 )
-from gemmgen.tune.store import Job, Store, StudyFacts, TrialRecord, TrialSamples
-from gemmgen.tune.tuning import (
-    FINAL,
-    LAST_RUNG,
-    ROUNDS,
-    JobBatch,
-    Outcome,
-    Search,
-    SearchVerdict,
-    TuningBudget,
-    TuningMachinery,
-    TuningOptions,
-    TuningProgress,
-    gain,
-    remaining,
-    tune,
-)
+from gemmgen.tune.measuring import TuningProgress
+from gemmgen.tune.options import TuningBudget, TuningMachinery, TuningOptions
+from gemmgen.tune.outcome import Outcome
+from gemmgen.tune.search import FINAL, LAST_RUNG, ROUNDS, JobBatch, Search, SearchVerdict, gain, remaining
+from gemmgen.tune.store import Store
+from gemmgen.tune.study import StudyFacts
+from gemmgen.tune.trials import Job, TrialRecord, TrialSamples
+from gemmgen.tune.tuning import tune
 from gemmgen.tune.worker import compile_in_children, look
 
 SHAPE: Shape = (8, 16, 32)
@@ -482,7 +473,7 @@ class Kernels:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     made = Kernels()
-    monkeypatch.setattr("gemmgen.tune.tuning.ROUNDS", (2, 2, 3, 3))
+    monkeypatch.setattr("gemmgen.tune.measuring.ROUNDS", (2, 2, 3, 3))
     monkeypatch.setattr("gemmgen.tune.worker.import_generated", made.imported)
     monkeypatch.setattr("gemmgen.tune.worker.cublas", made.baseline)
     monkeypatch.setattr("gemmgen.tune.tuning.cublas", made.baseline)

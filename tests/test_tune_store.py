@@ -30,17 +30,9 @@ from gemmgen.errors import GemmgenError
 from gemmgen.scratch import forked
 from gemmgen.tune import require_optuna
 from gemmgen.tune.candidates import TuningCandidate
-from gemmgen.tune.store import (
-    LEASE_SECONDS,
-    TABLES,
-    Job,
-    Store,
-    Study,
-    StudyFacts,
-    TrialRecord,
-    TrialSamples,
-    is_gone,
-)
+from gemmgen.tune.store import TABLES, Store
+from gemmgen.tune.study import Study, StudyFacts
+from gemmgen.tune.trials import LEASE_SECONDS, Job, TrialRecord, TrialSamples, is_gone
 
 ENVIRONMENT = Environment("0", "2.11", "3.9", "13", "13", "580", "NVIDIA H200", 132, 1 << 26)
 FACTS = StudyFacts("open", "d" * 64, "bf16", (8, 16, 32), "NVIDIA H200", "a baseline", ENVIRONMENT)
@@ -223,7 +215,7 @@ def test_a_trial_that_ends_with_its_process_while_others_look_counts(
     def ends(owner: object) -> bool:
         return other.finish(0, SAMPLES, 1.0, DATE)
 
-    monkeypatch.setattr("gemmgen.tune.store.is_gone", ends)
+    monkeypatch.setattr("gemmgen.tune.study.is_gone", ends)
     assert [trial.state for trial in study.trials()] == ["done"]
     assert study.claim(JOB, CANDIDATE) is None
 

@@ -19,8 +19,12 @@ from gemmgen.plan.planner import rank
 from gemmgen.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.tune.candidates import TuningCandidate, TuningTarget, candidate_of, first_candidates, neighbours
-from gemmgen.tune.store import TrialRecord, TrialSamples
-from gemmgen.tune.tuning import ROUNDS, Outcome, TuningOptions, TuningProgress, tune
+from gemmgen.tune.measuring import TuningProgress
+from gemmgen.tune.options import TuningOptions
+from gemmgen.tune.outcome import Outcome
+from gemmgen.tune.search import ROUNDS
+from gemmgen.tune.trials import TrialRecord, TrialSamples
+from gemmgen.tune.tuning import tune
 from gemmgen.tune.worker import Comparison, GpuWorker, compile_in_children, cuda_machine, look
 
 HERE = Path(__file__).parent

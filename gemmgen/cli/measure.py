@@ -243,7 +243,8 @@ def tune_command(
 
     require_optuna()
     from gemmgen.bench import parse_shapes
-    from gemmgen.tune.tuning import TuningBudget, TuningOptions, tune
+    from gemmgen.tune.options import TuningBudget, TuningOptions
+    from gemmgen.tune.tuning import tune
 
     wanted = ",".join(shape or [])
     chosen = [*(parse_shapes(shapes) if shapes else ()), *(parse_shapes(wanted) if wanted else ())]

@@ -22,7 +22,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.literals import visible
 
 if TYPE_CHECKING:
-    from gemmgen.tune.tuning import TuningProgress
+    from gemmgen.tune.measuring import TuningProgress
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.problem import Request, Shape
 from gemmgen.scratch import LostError, forked, serving, usable_cores
 from gemmgen.spec import SpecFile
-from gemmgen.tune.store import TrialSamples, Why
+from gemmgen.tune.trials import TrialSamples, Why
 
 PROTOCOL: Final = Rounds(graph_seconds=2e-3, warm_up_seconds=1.0, settle_seconds=0.05)
 """What a worker's first trial begins with, and every other one."""

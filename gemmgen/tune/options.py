@@ -1,0 +1,59 @@
+"""Options of `tune`: budget, places, GPUs, and the machinery that touches a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gemmgen.bench.result_log import Rounds
+from gemmgen.tune.worker import (
+    PROTOCOL,
+    MachineOn,
+    Prepare,
+    compile_in_children,
+    cuda_machine,
+)
+
+
+@dataclass(frozen=True)
+class TuningBudget:
+    """Limits of the search for one spec and shape."""
+
+    gpu_seconds: float = 60.0
+    """GPU time of all trials."""
+    candidates: int = 10
+    """Number of kernels that the planner ranks first, with which the search begins."""
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """Options of ``tune``: which trials count, what they may cost, and where the results are written."""
+
+    store: str
+    """Place of the trials, as ``Store`` takes it. Recorded trials are not measured again."""
+    out: Path
+    """Directory for the specs of the winners."""
+    table: Path | None = None
+    """File for the table of winners; None: no table is written."""
+    budget: TuningBudget = TuningBudget()
+    devices: Sequence[int] | None = None
+    """Indices of the GPUs to measure on; None: all that are visible."""
+    gpu: str | None = None
+    """Name of a GPU whose recorded trials decide; nothing is measured then."""
+    again: bool = False
+    """True to discard the recorded trials and measure them again."""
+
+
+@dataclass(frozen=True)
+class TuningMachinery:
+    """The parts that touch a GPU: how it is opened, how kernels are compiled, and the timing protocol."""
+
+    machine_on: MachineOn = cuda_machine
+    prepare: Prepare = compile_in_children
+    protocol: Rounds = PROTOCOL
+
+
+CUDA: Final = TuningMachinery()
+"""Measures on the CUDA GPUs of this machine."""

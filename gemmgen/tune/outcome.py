@@ -1,0 +1,206 @@
+"""The result of tuning a spec for a shape: its figures, the spec of the winner, and its row in the table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from gemmgen import __version__
+from gemmgen.bench.arms import dtypes_of
+from gemmgen.bench.record import Spread
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.literals import comment_text
+from gemmgen.plan.rule import counted
+from gemmgen.problem import shape_text
+from gemmgen.product import make, write_files
+from gemmgen.tune import TunedRow
+from gemmgen.tune.candidates import (
+    TuningCandidate,
+    TuningTarget,
+    kernel_sha256,
+)
+from gemmgen.tune.options import TuningOptions
+from gemmgen.tune.search import Search, SearchVerdict
+from gemmgen.tune.study import Study, StudyFacts
+from gemmgen.tune.trials import TrialRecord, TrialSamples
+
+MARK: Final = "# Tuned by gemmgen"
+"""What the spec of a winner begins with."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a spec for a shape when nothing is left to be measured."""
+
+    tuned: TuningTarget
+    gpu: str
+    winner: TuningCandidate
+    verdict: SearchVerdict
+    trials: tuple[TrialRecord, ...]
+    measured: int
+    """Trials of this run."""
+    path: Path
+    """The winner's spec."""
+    row: TunedRow
+
+    @property
+    def samples(self) -> TrialSamples:
+        """Of the winner."""
+        assert self.verdict.final.samples
+        return self.verdict.final.samples
+
+    @property
+    def gpu_seconds(self) -> float:
+        """What all trials took."""
+        return sum(trial.gpu_seconds for trial in self.trials)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How many trials failed, by their reasons."""
+        found: dict[str, int] = {}
+        for trial in self.trials:
+            if trial.why:
+                found[trial.why] = found.get(trial.why, 0) + 1
+        return found
+
+    @property
+    def remark(self) -> str:
+        """Why the planner's first choice stays, and what is not to be believed; empty without either."""
+        said: list[str] = []
+        if self.verdict.winner == self.verdict.first:
+            said.append("the planner's first choice stays")
+            if self.verdict.refused is not None:
+                said.append(f"{_lead(self.verdict.refused)}, which is within the noise")
+        if count := self.failures.get("impossible"):
+            said.append(f"{count} above the roofline, which is a measurement error, took no part")
+        return "; ".join(said)
+
+    def as_row(self) -> dict[str, object]:
+        """Return the figures as cells of a table."""
+        return {
+            "spec": self.path.as_posix(),
+            "us": f"{self.row.seconds * 1e6:.2f}",
+            "over first": f"{self.samples.against_spread.median:.3f}",
+            "over baseline": f"{self.samples.baseline_spread.median:.3f}",
+            "tried": self.row.tried,
+            "GPU s": f"{self.gpu_seconds:.1f}",
+            "kernel": self.winner.label,
+        }
+
+    def as_dict(self) -> dict[str, object]:
+        """Return plain data for JSON."""
+        ratio, baseline = self.samples.against_spread, self.samples.baseline_spread
+        return {
+            "spec": self.tuned.source.path,
+            "shape": list(self.tuned.shape),
+            "gpu": self.gpu,
+            "winner": self.winner.label,
+            "kernel_sha256": self.winner.kernel,
+            "first_choice_stays": self.verdict.winner == self.verdict.first,
+            "microseconds": self.row.seconds * 1e6,
+            "ratio_to_first": ratio.median,
+            "ratio_to_first_quartiles": list(ratio.quartiles),
+            "ratio_to_baseline": baseline.median,
+            "ratio_to_baseline_quartiles": list(baseline.quartiles),
+            "tried": self.row.tried,
+            "failures": self.failures,
+            "measured": self.measured,
+            "gpu_seconds": self.gpu_seconds,
+            "remark": self.remark,
+            "written": self.path.as_posix(),
+        }
+
+
+def _lead(trial: TrialRecord) -> str:
+    found = f"{trial.samples.against_spread.median:.3f}" if trial.samples else f"{trial.why}: {trial.message}"
+    return f"once more `{trial.label}` reads {found}"
+
+
+def outcome_of(
+    tuned: TuningTarget,
+    facts: StudyFacts,
+    search: Search,
+    study: Study,
+    verdict: SearchVerdict,
+    measured: int,
+    options: TuningOptions,
+) -> Outcome:
+    """Return the outcome of a study that is finished; nothing is written."""
+    trials, winner, final = study.trials(), search.known[verdict.winner], verdict.final
+    environment, samples = study.facts["environment"], final.samples
+    assert samples
+    path = options.out / f"{tuned.stem}.yaml"
+    beside = Path.cwd() if options.table is None else options.table.parent
+    m, n, k = tuned.shape
+    row = TunedRow(
+        gpu=facts.gpu,
+        m=m,
+        n=n,
+        k=k,
+        dtypes=dtypes_of(tuned.source.problem),
+        problem=tuned.source.contest,
+        description=tuned.source.description,
+        spec=Path(os.path.relpath(path, beside)).as_posix(),
+        kernel_sha256=winner.kernel,
+        seconds=median(samples.seconds),
+        baseline_seconds=median(samples.baseline_seconds),
+        first_seconds=median(samples.against_seconds),
+        tried=len({trial.job.kernel for trial in trials}),
+        date=final.date,
+        gemmgen=__version__,
+        torch=environment["torch"],
+        triton=environment["triton"],
+    )
+    return Outcome(tuned, facts.gpu, winner, verdict, tuple(trials), measured, path, row)
+
+
+def write_winner(outcome: Outcome, study: Study) -> None:
+    """Write the winner's spec; what is there under its name must be one of this command's too."""
+    path = outcome.path
+    if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+        message = "exists and is not of `gemmgen tune`: move it, or choose another --out"
+        raise GemmgenError([Diagnostic(path.as_posix(), "foreign-file", message)])
+    write_files({path: f"{_evidence_text(outcome, study)}{outcome.winner.text}".encode()})
+    product = make(path)
+    if kernel_sha256(product.plan, product.source.stem) != outcome.winner.kernel:
+        raise AssertionError(f"{path}: does not make the kernel that was measured")
+
+
+def _evidence_text(outcome: Outcome, study: Study) -> str:
+    """Return the comments that a winner's spec begins with."""
+    row, samples, environment = outcome.row, outcome.samples, study.facts["environment"]
+    states = [f"{value:g} {unit}" for name, unit in UNITS if (value := samples.machine.get(name)) is not None]
+    failed = sum(outcome.failures.values())
+    failures = f", {counted(failed, 'trial')} failed" if failed else ""
+    tuned, tried = outcome.tuned, counted(row.tried, "kernel")
+    at = f" at {', '.join(states)}" if states else ""
+    stays = ", which this is" if outcome.verdict.winner == outcome.verdict.first else ""
+    lines = [
+        f"{MARK} {row.gemmgen} from {tuned.source.stem}.yaml for {shape_text(tuned.shape)}, {row.date}.",
+        f"# {_times(samples.seconds)} a call{at}:",
+        f"# {_ratio(samples.baseline_spread)} times as fast as {study.facts['baseline']},",
+        f"# {_ratio(samples.against_spread)} times as fast as the planner's first choice{stays}.",
+        f"# {tried} tried{failures}, {outcome.gpu_seconds:.1f} s of GPU time.",
+        f"# {row.gpu}, torch {row.torch}, Triton {row.triton}, driver {environment['driver']}.",
+        f"# kernel {row.kernel_sha256}",
+    ]
+    if outcome.remark:
+        lines.insert(-2, f"# {outcome.remark[0].upper()}{outcome.remark[1:]}.")
+    return "".join(f"{comment_text(line)}\n" for line in lines)
+
+
+UNITS: Final = (("sm_clock_mhz", "MHz"), ("power_w", "W"), ("temperature_c", "degrees"))
+
+
+def _times(seconds: Sequence[float]) -> str:
+    found = Spread.of((tuple(seconds),))
+    lower, upper = found.quartiles
+    return f"{found.median * 1e6:.2f} us [{lower * 1e6:.2f}, {upper * 1e6:.2f}]"
+
+
+def _ratio(found: Spread) -> str:
+    return f"{found.median:.3f} [{found.quartiles[0]:.3f}, {found.quartiles[1]:.3f}]"

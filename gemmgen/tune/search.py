@@ -1,0 +1,211 @@
+"""The search for the fastest kernel of a shape: which jobs are next, or which kernel has won.
+
+The answer follows from the trials alone: rungs of fewer kernels and more rounds, and then neighbours of the
+fastest. All processes that share a study ask the same question of the same trials, and get the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from gemmgen.tune.candidates import (
+    Pins,
+    TuningCandidate,
+)
+from gemmgen.tune.trials import Job, TrialRecord, TrialSamples
+
+ROUNDS: Final = (5, 15, 45, 60)
+"""Of a trial on each rung: of all kernels, of a third of them, of a ninth, and of the winner at last."""
+
+
+LAST_RUNG: Final = 2
+
+
+FINAL: Final = 3
+"""The rung on which the winner meets the planner's first choice once more: the fastest of many owes some of
+its lead to luck, which this does not measure again."""
+
+
+KEPT: Final = 3
+"""One of so many goes on to the next rung."""
+
+
+DESCENTS: Final = 3
+"""How often the neighbours of the fastest are tried, at most."""
+
+
+LEAST_GAIN: Final = 0.003
+"""What gains less is not taken for faster: two processes on an H200 read the ratios of the last rung's
+kernels up to 0.0023 apart (``benchmarks/tune/h200.jsonl``), each with quartiles a few 0.0001 around."""
+
+
+@dataclass(frozen=True)
+class JobBatch:
+    """Jobs that can be done beside each other, all before it is known what comes next."""
+
+    name: str
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True)
+class SearchVerdict:
+    """Nothing is left to be measured: which kernel is the fastest, and what says so."""
+
+    winner: str
+    first: str
+    """The planner's first choice that works."""
+    final: TrialRecord
+    """The winner against the first choice; of that one against itself where it stays."""
+    refused: TrialRecord | None
+    """A kernel that was ahead, and whose lead is within the noise when it is measured again."""
+
+
+def gain(samples: TrialSamples) -> float:
+    """Return by how much a kernel is faster than the one that it took turns with; 0 if within the noise.
+
+    The noise is half of what lies between the quartiles of the rounds, and at least LEAST_GAIN.
+    """
+    ratio = samples.against_spread
+    lower, upper = ratio.quartiles
+    found = ratio.median - 1
+    return found if found > max(LEAST_GAIN, (upper - lower) / 2) else 0.0
+
+
+@dataclass
+class Search:
+    """The search among the candidates for one shape, the planner's first choice first."""
+
+    candidates: Sequence[TuningCandidate]
+    neighbours: Callable[[Pins], Sequence[TuningCandidate]]
+    known: dict[str, TuningCandidate] = field(default_factory=dict[str, TuningCandidate])
+    """All that were tried or can be, by their hashes."""
+    _around: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    def __post_init__(self) -> None:
+        self.known |= {candidate.kernel: candidate for candidate in self.candidates}
+
+    def next(self, trials: Iterable[TrialRecord], *, tired: bool) -> JobBatch | SearchVerdict | None:
+        """Return what is to be done, or the verdict; None where no candidate works.
+
+        ``tired`` is whether the budget is spent: then nothing new is begun but what decides.
+        """
+        return _Step(self, {trial.job: trial for trial in trials}, tired).next()
+
+    def around(self, kernel: str) -> tuple[str, ...]:
+        """Return the kernels next to one, found once."""
+        if kernel not in self._around:
+            found = self.neighbours(self.known[kernel].pins)
+            for candidate in found:
+                self.known.setdefault(candidate.kernel, candidate)
+            self._around[kernel] = tuple(candidate.kernel for candidate in found)
+        return self._around[kernel]
+
+
+class _Wait(Exception):  # noqa: N818 it is no error
+    """There are jobs to be done first."""
+
+    def __init__(self, stage: JobBatch) -> None:
+        super().__init__(stage.name)
+        self.stage = stage
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One look at what is known."""
+
+    search: Search
+    trials: Mapping[Job, TrialRecord]
+    tired: bool
+
+    def next(self) -> JobBatch | SearchVerdict | None:
+        try:
+            first = self._first()
+            if first is None:
+                return None
+            leader = self._descended(self._halved(first))
+            return self._verdict(first, leader)
+        except _Wait as wait:
+            return wait.stage
+
+    def _first(self) -> str | None:
+        """Return the first candidate that works, measured against itself."""
+        for candidate in self.search.candidates:
+            job = Job(candidate.kernel, LAST_RUNG, candidate.kernel)
+            self._done("the planner's first choice", [job], decides=True)
+            if self.trials[job].samples:
+                return candidate.kernel
+        return None
+
+    def _halved(self, first: str) -> str:
+        """Return the fastest of the candidates, each rung of those that were the fastest on the one below."""
+        field = [each.kernel for each in self.search.candidates if each.kernel != first]
+        leader = first
+        for rung in range(LAST_RUNG + 1):
+            name = f"rung {rung + 1} of {LAST_RUNG + 1}"
+            found = self._done(name, [Job(kernel, rung, first) for kernel in field])
+            if found and next(iter(found.values())).against_spread.median > 1:
+                leader = next(iter(found))
+            elif found or rung == 0:
+                leader = first
+            field = [*found][: math.ceil(len(found) / KEPT)]
+        return leader
+
+    def _descended(self, leader: str) -> str:
+        """Return the fastest that neighbours lead to."""
+        seen = {candidate.kernel for candidate in self.search.candidates}
+        for descent in range(DESCENTS):
+            if self.tired and not self._has_begun(leader):
+                break
+            kernels = [kernel for kernel in self.search.around(leader) if kernel not in seen]
+            seen |= {*kernels}
+            name = f"neighbours, {descent + 1} of at most {DESCENTS}"
+            found = self._done(name, [Job(kernel, 1, leader) for kernel in kernels])
+            better = [kernel for kernel, samples in found.items() if samples.against_spread.median > 1][:KEPT]
+            found = self._done(name, [Job(kernel, LAST_RUNG, leader) for kernel in better])
+            best = next(iter(found), None)
+            if best is None or not gain(found[best]):
+                break
+            leader = best
+        return leader
+
+    def _has_begun(self, leader: str) -> bool:
+        """Whether neighbours of a kernel were tried before the budget was spent."""
+        return any(job.against == leader and job.rung == 1 for job in self.trials)
+
+    def _verdict(self, first: str, leader: str) -> SearchVerdict:
+        own = self.trials[Job(first, LAST_RUNG, first)]
+        if leader == first:
+            return SearchVerdict(first, first, own, None)
+        job = Job(leader, FINAL, first)
+        self._done("the winner once more", [job], decides=True)
+        final = self.trials[job]
+        if final.samples is None or not gain(final.samples):
+            return SearchVerdict(first, first, own, final)
+        return SearchVerdict(leader, first, final, None)
+
+    def _done(self, name: str, jobs: Sequence[Job], *, decides: bool = False) -> dict[str, TrialSamples]:
+        """Return what was found of kernels, the fastest first, once all have been measured that will be.
+
+        With the budget spent, those are the ones that somebody is measuring, and those that decide.
+        """
+        running = {job for job in jobs if job in self.trials and self.trials[job].state == "running"}
+        left = [job for job in jobs if job in running or job not in self.trials]
+        if self.tired and not decides:
+            left = [job for job in left if job in running]
+        if left:
+            raise _Wait(JobBatch(name, tuple(left)))
+        measured = {job.kernel: self.trials[job].samples for job in jobs if job in self.trials}
+        found = {kernel: samples for kernel, samples in measured.items() if samples}
+        return dict(sorted(found.items(), key=lambda each: -each[1].against_spread.median))
+
+
+def remaining(trials: Sequence[TrialRecord], budget: float) -> float:
+    """Return the seconds of GPU time that are left, less what the last trial may take."""
+    seconds = [trial.gpu_seconds for trial in trials if trial.state == "done"]
+    # The first trial of a worker takes longer than others: not the longest one decides.
+    reserve = 2 * median(seconds) if seconds else 0.0
+    return budget - sum(trial.gpu_seconds for trial in trials) - reserve

@@ -1,0 +1,242 @@
+"""The trials of one spec, shape and GPU: an Optuna study, read and written as values.
+
+A process claims a job by adding a running trial, which is one transaction in every kind of store. Of the
+trials of a job the one with the lowest number counts, so no job is done twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import median
+from typing import Any, Final, Literal, get_args
+
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from gemmgen import __version__
+from gemmgen.bench.record import Environment
+from gemmgen.documents.decode import BadFieldError, decode, shown
+from gemmgen.documents.kinds import Extents, GpuName, Share
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.literals import visible
+from gemmgen.problem import shape_text
+from gemmgen.tune.candidates import TuningCandidate, Value
+from gemmgen.tune.trials import (
+    UNDONE,
+    FieldOfSpec,
+    Job,
+    TrialRecord,
+    TrialSamples,
+    Why,
+    is_gone,
+    this_process,
+)
+
+FORMAT: Final = 2
+"""Of what is kept in a study."""
+
+
+PREFIX: Final = "gemmgen/"
+"""Of the names of studies."""
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """What a study is of."""
+
+    stem: str
+    digest: str
+    """Of all that the spec states."""
+    description: str
+    shape: Extents
+    gpu: GpuName
+    baseline: str
+    environment: Environment | None
+    """None where there is no GPU: then it is what the study says."""
+
+    @property
+    def name(self) -> str:
+        """The name of the study."""
+        words = (__version__, self.gpu, shape_text(self.shape), self.digest[:16])
+        return PREFIX + "/".join(words)
+
+    @property
+    def field(self) -> str:
+        """What messages name."""
+        return f"{self.stem} {shape_text(self.shape)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"format": FORMAT, "gemmgen": __version__, **asdict(self), "shape": list(self.shape)}
+
+
+@dataclass(frozen=True)
+class StoredFacts(StudyFacts):
+    """The same as a store keeps it: a document, in which somebody else may have written."""
+
+    format: int
+    gemmgen: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """The trials of one spec, shape and GPU."""
+
+    storage: BaseStorage
+    study_id: int
+    facts: Mapping[str, Any]
+    """What it says of itself, as ``StudyFacts.as_dict`` has it."""
+    place: str
+    """What messages call its store."""
+
+    def trials(self) -> list[TrialRecord]:
+        """Return all that count, by their numbers; running ones whose process is gone are failed as lost.
+
+        Raises GemmgenError (``bad-store``) for a trial that `gemmgen tune` does not write.
+        """
+        found: list[TrialRecord] = []
+        for frozen in self.storage.get_all_trials(self.study_id, deepcopy=False):
+            trial = self._trial(frozen)
+            if trial is not None and trial.state == "running" and is_gone(trial.owner):
+                # It may have ended, and its process with it, since it was read.
+                self._end(frozen.number, TrialState.FAIL, {"why": "lost", "message": "its process is gone"})
+                trial = self._trial(self.storage.get_trial(self._trial_id(frozen.number)))
+            if trial is not None and trial.why not in UNDONE:
+                found.append(trial)
+        first: dict[Job, TrialRecord] = {}
+        for trial in sorted(found, key=lambda trial: trial.number):
+            first.setdefault(trial.job, trial)
+        return list(first.values())
+
+    def _trial(self, frozen: FrozenTrial) -> TrialRecord | None:
+        try:
+            return _trial(frozen)
+        except BadFieldError as error:
+            message = f"the trial {frozen.number} is not what `gemmgen tune` writes: {error}"
+            raise GemmgenError([Diagnostic(self.place, "bad-store", message)]) from error
+
+    def claim(self, job: Job, candidate: TuningCandidate) -> int | None:
+        """Take a job; return the number of its trial, or None where another process was first."""
+        token = uuid.uuid4().hex
+        attributes = {
+            "kernel": job.kernel,
+            "rung": job.rung,
+            "against": job.against,
+            "label": candidate.label,
+            "pins": dict(candidate.pins),
+            "owner": this_process(),
+            "token": token,
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            template = create_trial(state=TrialState.RUNNING, user_attrs=attributes)
+        self.storage.create_new_trial(self.study_id, template_trial=template)
+        every = self.storage.get_all_trials(self.study_id, deepcopy=False)
+        (own,) = (frozen.number for frozen in every if frozen.user_attrs.get("token") == token)
+        if any(trial.job == job and trial.number < own for trial in self.trials()):
+            self._end(own, TrialState.FAIL, {"why": "taken"})
+            return None
+        return own
+
+    def finish(self, number: int, samples: TrialSamples, gpu_seconds: float, date: str) -> bool:
+        """Keep what a trial found; return False where it has been given to another process meanwhile."""
+        ratio = samples.against_spread
+        attributes = {
+            **asdict(samples),
+            "ratio": ratio.median,
+            "ratio_quartiles": ratio.quartiles,
+            "gpu_seconds": gpu_seconds,
+            "date": date,
+        }
+        return self._end(number, TrialState.COMPLETE, attributes, [median(samples.seconds)])
+
+    def fail(self, number: int, why: Why, message: str, gpu_seconds: float, date: str) -> bool:
+        """Keep why a trial found nothing; the same is returned."""
+        attributes = {"why": why, "message": message, "gpu_seconds": gpu_seconds, "date": date}
+        return self._end(number, TrialState.FAIL, attributes)
+
+    def _end(
+        self,
+        number: int,
+        state: TrialState,
+        attributes: Mapping[str, Any],
+        values: Sequence[float] | None = None,
+    ) -> bool:
+        trial_id = self._trial_id(number)
+        try:
+            for name, value in attributes.items():
+                self.storage.set_trial_user_attr(trial_id, name, value)
+            self.storage.set_trial_state_values(trial_id, state, values)
+        except UpdateFinishedTrialError:
+            return False
+        return True
+
+    def _trial_id(self, number: int) -> int:
+        return self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
+
+
+STATES: Final[Mapping[TrialState, Literal["running", "done", "failed"]]] = {
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "done",
+    TrialState.FAIL: "failed",
+}
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """What tells a process from all others."""
+
+    host: str
+    pid: int
+    started: int | None
+    since: float
+
+
+@dataclass(frozen=True)
+class _StoredTrial:
+    """What every trial has in a store."""
+
+    kernel: str
+    rung: int
+    against: str
+    label: str
+    pins: Mapping[FieldOfSpec, Value]
+    owner: _Owner
+    date: str = ""
+    gpu_seconds: Share = 0.0
+
+
+def _trial(frozen: FrozenTrial) -> TrialRecord | None:
+    """Return a trial of Optuna's as one of gemmgen's; None of what somebody else has added.
+
+    Raises BadFieldError for one that is not as gemmgen writes them.
+    """
+    known = frozen.user_attrs
+    if "kernel" not in known or frozen.state not in STATES:
+        return None
+    state = STATES[frozen.state]
+    written = {"date": "", "gpu_seconds": 0.0, **known}
+    kept = decode(_StoredTrial, {each.name: written.get(each.name) for each in fields(_StoredTrial)})
+    samples = None
+    if state == "done":
+        samples = decode(TrialSamples, {each.name: known.get(each.name) for each in fields(TrialSamples)})
+    why = known.get("why") if state == "failed" else None
+    if why is not None and why not in get_args(Why):
+        raise BadFieldError("why", f"must be one of {', '.join(get_args(Why))}, not {shown(why)}")
+    return TrialRecord(
+        number=frozen.number,
+        state=state,
+        job=Job(kept.kernel, kept.rung, kept.against),
+        label=kept.label,
+        pins=kept.pins,
+        owner=asdict(kept.owner),
+        date=kept.date,
+        gpu_seconds=kept.gpu_seconds,
+        samples=samples,
+        why=why,
+        message=visible(str(known.get("message", ""))),
+    )

@@ -1,0 +1,130 @@
+"""Jobs, the samples of trials, and the processes that own them.
+
+A *job* is a kernel to measure against another one on a rung, and a *trial* is a job that a process claimed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from gemmgen.bench.record import Spread
+from gemmgen.bench.result_log import ratios
+from gemmgen.documents.kinds import Kind, Seconds, Share
+from gemmgen.plan.decisions import FIELDS
+from gemmgen.tune.candidates import Pins
+
+LEASE_SECONDS: Final = 900.0
+"""A trial takes seconds: one that another machine began so long ago has lost its process."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel to be measured, by the hashes of modules."""
+
+    kernel: str
+    rung: int
+    """How thoroughly."""
+    against: str
+    """The kernel that it takes turns with."""
+
+
+@dataclass(frozen=True)
+class TrialSamples:
+    """Samples of a trial, in seconds per call: the kernel, the kernel it is compared with, and the baseline.
+
+    The class is separate from ``Observation``, which has medians of two arms: a search compares kernels with
+    one another, sample by sample.
+    """
+
+    seconds: tuple[Seconds, ...]
+    against_seconds: tuple[Seconds, ...]
+    baseline_seconds: tuple[Seconds, ...]
+    relative_error: Share
+    machine: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    """Clock, power and temperature meanwhile."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(arm) for arm in (self.seconds, self.against_seconds, self.baseline_seconds)}
+        if len(lengths) > 1 or 0 in lengths:
+            raise ValueError("all arms need the same number of samples, at least one")
+
+    @property
+    def against_spread(self) -> Spread:
+        """Spread of the other kernel's time over this kernel's: above 1, this kernel is faster."""
+        return ratios(self.against_seconds, self.seconds)
+
+    @property
+    def baseline_spread(self) -> Spread:
+        """Spread of the baseline's time over this kernel's: above 1, this kernel is faster."""
+        return ratios(self.baseline_seconds, self.seconds)
+
+
+def _is_field(path: str) -> bool:
+    return path in FIELDS
+
+
+FieldOfSpec = Annotated[str, Kind(_is_field, "the path of a field of a spec")]
+
+
+Why = Literal["cannot", "wrong", "failed", "impossible", "lost", "taken"]
+
+
+UNDONE: Final = ("lost", "taken")
+"""Why a trial failed that says nothing of its kernel: the job is to be done, or another trial does it."""
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A job that a process has claimed: its owner and state, and its samples or the reason of its failure."""
+
+    number: int
+    state: Literal["running", "done", "failed"]
+    job: Job
+    label: str
+    pins: Pins
+    owner: Mapping[str, Any]
+    date: str = ""
+    """When it ended, UTC."""
+    gpu_seconds: float = 0.0
+    samples: TrialSamples | None = None
+    why: Why | None = None
+    message: str = ""
+
+
+def is_gone(owner: Mapping[str, Any]) -> bool:
+    """Whether the process that took a trial is no more; of another machine's, whether it took it long ago."""
+    if owner.get("host") != _host():
+        return time.time() - float(owner.get("since", 0.0)) > LEASE_SECONDS
+    return _started(int(owner.get("pid", 0))) != owner.get("started")
+
+
+def this_process() -> dict[str, Any]:
+    """Return what tells this process from all others."""
+    return {"host": _host(), "pid": os.getpid(), "started": _started(os.getpid()), "since": time.time()}
+
+
+def _host() -> str:
+    """Return a hash that tells this machine, since it started, and this container from others."""
+    known = [str(uuid.getnode())]
+    with suppress(OSError):
+        known.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        known.append(str(Path("/proc/self/ns/pid").stat().st_ino))
+    return hashlib.sha256("".join(known).encode()).hexdigest()[:16]
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process of this machine was started, in ticks; None of one that is no more."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *others = text[text.rindex(")") + 2 :].split()
+    return None if state in "ZX" else int(others[18])
