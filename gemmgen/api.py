@@ -8,6 +8,7 @@ where ``gemmgen.plan`` is the package of that stage.)
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -22,15 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Diagnostic", "GemmgenError", "build", "export", "init", "plan", "simulate"]
 
+SCHEMA_FILE = "gemmgen.schema.json"
+"""The file of the JSON Schema that the first line of a new spec names, for editors; it is beside the spec."""
+
 
 def init(path: str | Path = "matmul.yaml") -> Path:
     """Write a commented spec to start from, and return its path; ``.yaml`` is added to a name without it.
+
+    The JSON Schema that the first line of the spec names is written beside it, as ``gemmgen.schema.json``. A
+    file of this name that gemmgen has not written stays as it is.
 
     Raises:
         GemmgenError: The file exists already (``file-exists``), cannot be written (``cannot-write``), or its
             name cannot be a module's (``module-name``).
     """
+    from gemmgen.product import write_files
     from gemmgen.spec import load_spec
+    from gemmgen.spec.model import SCHEMA_ID, json_schema
 
     path = Path(path)
     path = path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml")
@@ -51,6 +60,9 @@ def init(path: str | Path = "matmul.yaml") -> Path:
     except GemmgenError:
         path.unlink()
         raise
+    schema = path.with_name(SCHEMA_FILE)
+    if not schema.exists() or SCHEMA_ID in schema.read_text(encoding="utf-8", errors="replace"):
+        write_files({schema: f"{json.dumps(json_schema(), indent=2)}\n".encode()})
     return path
 
 

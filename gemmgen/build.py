@@ -78,9 +78,9 @@ def spec_row(product: Product, module: str) -> dict[str, object]:
 
 
 def columns(rows: Sequence[dict[str, object]]) -> list[str]:
-    """Align rows of equal keys under their names."""
+    """Return rows of equal keys as aligned lines, the first one of their names; no lines without rows."""
     if not rows:
-        return ["no specs under specs/"]
+        return []
     table = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     return [

@@ -29,6 +29,7 @@ import gemmgen.device
 from gemmgen import __version__, triton_api
 from gemmgen.cli import app, main
 from gemmgen.product import Product
+from gemmgen.spec.model import json_schema
 
 ROOT = Path(__file__).parent.parent
 
@@ -459,9 +460,12 @@ def test_check_finds_orphans_only_when_it_knows_all_specs(gemmgen_: Gemmgen, goo
 
 
 def test_check_without_specs_says_so(gemmgen_: Gemmgen, good: Path) -> None:
+    good.unlink()
     ran = gemmgen_("check")
     assert ran == Ran(
-        1, "", "specs: error[no-specs]: holds no .yaml or .yml files: name the specs to check\n"
+        1,
+        "",
+        ".: error[no-specs]: there is no spec in specs/ or in this directory: name the specs to check\n",
     )
 
 
@@ -480,7 +484,7 @@ def test_a_spec_with_a_backward_is_one_row_whose_state_is_that_of_all_its_module
     Path("specs/learns.yml").write_text(SPEC + "backward: true\n")
     gemmgen_("build", "--no-lower", "specs/learns.yml")
     assert "from learns.yml:" in Path("generated/learns_grad_a.yaml").read_text()
-    assert gemmgen_("check") == Ran(0, "1 specs, 3 modules under generated: all up to date\n", "")
+    assert gemmgen_("check") == Ran(0, "1 spec, 3 modules under generated: all up to date\n", "")
     assert [row["module"] for row in gemmgen_("list", "--json").results] == ["up to date"]
     Path("generated/learns_grad_b.py").unlink()
     assert [(row["spec"], row["module"]) for row in gemmgen_("list", "--json").results] == [
@@ -507,7 +511,9 @@ def test_list_shows_every_spec_and_the_state_of_its_module(gemmgen_: Gemmgen, go
 
 
 def test_list_of_nothing_is_no_error(gemmgen_: Gemmgen, good: Path) -> None:
-    assert gemmgen_("list") == Ran(0, "no specs under specs/\n", "")
+    good.unlink()
+    message = "there is no spec in specs/ or in this directory: `gemmgen init` writes one\n"
+    assert gemmgen_("list") == Ran(0, message, "")
     assert gemmgen_("list", "--json").results == []
 
 
@@ -714,7 +720,9 @@ def test_doctor_runs_without_torch_and_triton(gemmgen_: Gemmgen, monkeypatch: py
 
 
 def test_init_writes_a_spec_that_can_be_built(gemmgen_: Gemmgen, good: Path) -> None:
-    assert gemmgen_("init") == Ran(0, "wrote matmul.yaml: next, `gemmgen plan matmul.yaml`\n", "")
+    told = "wrote matmul.yaml, and gemmgen.schema.json for editors\nnext: `gemmgen build matmul.yaml`\n"
+    assert gemmgen_("init") == Ran(0, told, "")
+    assert gemmgen_("init", "theirs", "--json").results == {"wrote": ["theirs.yaml", "gemmgen.schema.json"]}
     assert gemmgen_("init", "some where/mine").code == 0
     for path in ("matmul.yaml", "some where/mine.yaml"):
         assert gemmgen_("build", "--no-lower", path).code == 0
@@ -726,6 +734,33 @@ def test_every_field_that_the_example_leaves_out_can_be_uncommented(gemmgen_: Ge
     Path("pinned.yaml").write_text(text)
     assert count == 7
     assert gemmgen_("plan", "matmul.yaml", "pinned.yaml").code == 0
+
+
+def test_init_build_check_and_list_fit_together(
+    gemmgen_: Gemmgen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an empty directory, where other tools have YAML files of their own."""
+    monkeypatch.chdir(tmp_path)
+    Path("mkdocs.yml").write_text("site_name: mine\n")
+    Path("bytes.yaml").write_bytes(b"\xff")
+    gemmgen_("init", "mine")
+    assert json.loads(Path("gemmgen.schema.json").read_text()) == json_schema()
+    assert [row["module"] for row in gemmgen_("list", "--json").results] == ["missing"]
+    assert gemmgen_("build", "--no-lower", "mine.yaml").code == 0
+    assert gemmgen_("check") == Ran(0, "1 spec, 1 module under generated: all up to date\n", "")
+    assert [row["spec"] for row in gemmgen_("list", "--json").results] == ["mine"]
+
+
+def test_init_renews_its_own_schema_and_leaves_another_file_of_that_name(
+    gemmgen_: Gemmgen, good: Path
+) -> None:
+    schema = Path("gemmgen.schema.json")
+    schema.write_text('{"$id": "urn:gemmgen:spec"}')
+    gemmgen_("init", "first")
+    assert json.loads(schema.read_text()) == json_schema()
+    schema.write_text("{}")
+    assert gemmgen_("init", "second").code == 0
+    assert schema.read_text() == "{}"
 
 
 def test_init_overwrites_nothing(gemmgen_: Gemmgen, good: Path) -> None:

@@ -854,7 +854,7 @@ def test_kernels_that_no_library_can_have_are_refused() -> None:
     )
     many = read([SPECS / WIDE, SPECS / SQUARE])
     assert refusal(lambda: library.choose(many, 1)) == (
-        "--from: error[too-many-kernels]: 2 specs were not measured, a library has at most 1 kernels: raise"
+        "--from: error[too-many-kernels]: 2 specs were not measured, a library has at most 1 kernel: raise"
         " --kernels"
     )
 
@@ -1000,7 +1000,7 @@ def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: 
     pages = tmp_path / "pages"
     one = ("--table", tuned, "--out", out, "--no-lower", "--kernels", 1)
     _, said, _ = gemmgen("library", "tiny", *one, "--pictures", pages)
-    assert said.splitlines()[-1] == f"wrote {pages}: a page of pictures for each of 1 kernels"
+    assert said.splitlines()[-1] == f"wrote {pages}: 1 page of pictures, one for each kernel"
     assert [path.name for path in pages.iterdir()] == [f"{MANY}.html"]
     assert [path.name for path in (out / "tiny").glob("tiny*.py")] == [f"{MANY}.py"]
     code, _, err = gemmgen("library", "tiny")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gemmgen.cli.reporting import unwritable, write
+from gemmgen.plan.rule import counted
 from gemmgen.product import Product
 
 if TYPE_CHECKING:
@@ -84,4 +85,4 @@ def write_pages(products: Iterable[Product], directory: Path | None) -> list[str
     for product in products:
         write(directory / f"{product.source.stem}.html", pictures.page(product))
         count += 1
-    return [f"wrote {directory}: a page of pictures for each of {count} kernels"]
+    return [f"wrote {directory}: {counted(count, 'page')} of pictures, one for each kernel"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -35,12 +36,14 @@ from gemmgen.cli.options import (
 from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell
 from gemmgen.cli.running import progressing, run_each, watch
 from gemmgen.device import require_compiler
+from gemmgen.documents.files import read_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.decisions import gradient_stem
+from gemmgen.plan.rule import counted
 from gemmgen.problem import OPERANDS
 from gemmgen.product import Product, check, make, make_as_built
 from gemmgen.spec import load_spec
-from gemmgen.spec.load import STDIN
+from gemmgen.spec.load import STDIN, SUFFIXES
 from gemmgen.spec.names import stem_problem
 
 SECONDS_OF_SILENCE = 2.0
@@ -55,9 +58,11 @@ def init(
 ) -> None:
     """Write a commented spec to start from."""
     path = api.init(name)
-    print_json({"wrote": [path.as_posix()]})
+    schema = path.with_name(api.SCHEMA_FILE)
+    print_json({"wrote": [path.as_posix(), schema.as_posix()]})
     if not as_json:
-        say(f"wrote {path}: next, `{shlex.join(['gemmgen', 'plan', str(path)])}`")
+        say(f"wrote {path}, and {schema} for editors")
+        say(f"next: `{shlex.join(['gemmgen', 'build', str(path)])}`")
 
 
 def plan(
@@ -160,7 +165,8 @@ def build_command(
 
 def check_command(
     specs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[SPEC…]", help="Default: all of specs/.")
+        list[Path] | None,
+        typer.Argument(metavar="[SPEC…]", help="Default: all in specs/, or without that folder all here."),
     ] = None,
     out: Out = Path("generated"),
     form: Format = "text",
@@ -174,8 +180,7 @@ def check_command(
         watch(lambda: specs or _all_specs(), lambda: check_command(specs, out, form))
     chosen = specs or _all_specs()
     if not chosen:
-        message = "holds no .yaml or .yml files: name the specs to check"
-        raise GemmgenError([Diagnostic("specs", "no-specs", message)])
+        raise GemmgenError([Diagnostic(".", "no-specs", f"{NO_SPECS}: name the specs to check")])
     products, failed = run_each(chosen, partial(make_as_built, directory=out))
     findings = check(products, out, exhaustive=not specs and not failed)
     if as_json:
@@ -186,12 +191,12 @@ def check_command(
             say(finding.diff, end="")
     if not (findings or failed or as_json):
         modules = sum(1 + len(product.gradients) for product in products)
-        say(f"{len(products)} specs, {modules} modules under {out}: all up to date")
+        say(f"{counted(len(products), 'spec')}, {counted(modules, 'module')} under {out}: all up to date")
     end(failed or bool(findings))
 
 
 def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
-    """List the specs of this directory, what they plan, and the state of their modules."""
+    """List specs with their plans and the state of their modules."""
     products, failed = run_each(_all_specs(), make)
     rows: list[dict[str, object]] = []
     for product in products:
@@ -199,8 +204,10 @@ def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
         rows.append(spec_row(product, findings[0].diagnostic.code if findings else "up to date"))
     if as_json:
         print_json(rows)
-    else:
+    elif rows:
         say("\n".join(columns(rows)))
+    elif not failed:
+        say(f"{NO_SPECS}: `gemmgen init` writes one")
     end(failed)
 
 
@@ -299,8 +306,27 @@ def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None
 # --- which specs
 
 
+NO_SPECS = "there is no spec in specs/ or in this directory"
+
+
 def _all_specs() -> list[Path]:
-    return sorted(path for path in Path("specs").glob("*") if path.suffix in (".yaml", ".yml"))
+    """Return the YAML files in specs/; if there is no such folder, the ones in this directory that are specs.
+
+    Other YAML files are common in a working directory: a spec is known by its `operands`, which it must have.
+    """
+    folder = Path("specs")
+    found = sorted(
+        path for path in (folder if folder.is_dir() else Path()).glob("*") if path.suffix in SUFFIXES
+    )
+    return found if folder.is_dir() else [path for path in found if _is_spec(path)]
+
+
+def _is_spec(path: Path) -> bool:
+    """Return whether a YAML file has the section that every spec has."""
+    try:
+        return re.search(r"""\boperands["']?\s*:""", read_text(path)) is not None
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _refuse_gradients(paths: list[Path]) -> None:

@@ -30,6 +30,7 @@ from gemmgen.cli.reporting import choose, complain, end, print_json, say, write
 from gemmgen.cli.running import prefixed, progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan.rule import counted
 from gemmgen.product import Product, load, make, staged
 from gemmgen.scratch import usable_cores
 
@@ -76,7 +77,8 @@ def lower_command(
     if as_json:
         print_json({product.source.path: asdict(found.resources) for product, found in every})
     elif digests:
-        say(f"{len(every)} modules {'recorded in' if record else 'compared with'} {digests.as_posix()}")
+        done = "recorded in" if record else "compared with"
+        say(f"{counted(len(every), 'module')} {done} {digests.as_posix()}")
     elif every:
         texts = (
             f"{product.source.path}\n\n{resources_text(found.resources, product.plan)}"
@@ -264,5 +266,6 @@ def verify_command(
             complain(GemmgenError([Diagnostic(path, "wrong-kernel", str(failure))]))
         if not as_json:
             passed = len(verification.checks) - len(verification.failures)
-            say(f"{path}: {passed} of {len(verification.checks)} checks passed on {verification.device}")
+            checks = counted(len(verification.checks), "check")
+            say(f"{path}: {passed} of {checks} passed on {verification.device}")
     end(failed or not all(verification.passed for _, verification in verifications))

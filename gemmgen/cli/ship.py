@@ -17,6 +17,7 @@ from gemmgen.device import require_compiler
 from gemmgen.errors import GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.library import assemble, exchange, package
+from gemmgen.plan.rule import counted
 
 
 def library_command(
@@ -104,7 +105,11 @@ def library_command(
     if not failed:
         written = package.write(made, out)
         early = sum(member.product.plan.dependent for member in made.members)
-        told = [f"{early} of {len(made.members)} kernels start early"] if dependent else []
+        told = (
+            [f"{early} of {counted(len(made.members), 'kernel')} with programmatic dependent launch"]
+            if dependent
+            else []
+        )
         told += [f"wrote {exchange.write_hub(made, hub)}: its sources for the hub"] if hub else []
         told += [f"wrote {configs}: {exchange.write_configs(made, configs)}"] if configs else []
         told += write_pages((member.product for member in made.members), pages)

@@ -18,6 +18,7 @@ from gemmgen.library.pinned import KernelObservation
 from gemmgen.library.sources import Sources
 from gemmgen.plan.forecast import Forecast
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.rule import counted
 from gemmgen.plan.search import traffic_of
 from gemmgen.plan.timing import Stream, Tiles
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -187,9 +188,8 @@ def choose(sources: Sources, limit: int = KERNELS) -> Selection:
     measured = {one.kernel for one in sources.measurements}
     spare = tuple(kernel for kernel in sources.specs if kernel not in measured)
     if len(spare) > limit:
-        message = (
-            f"{len(spare)} specs were not measured, a library has at most {limit} kernels: raise --kernels"
-        )
+        most = counted(limit, "kernel")
+        message = f"{len(spare)} specs were not measured, a library has at most {most}: raise --kernels"
         raise GemmgenError([Diagnostic("--from", "too-many-kernels", message)])
     kernels = (*select(ratios, limit - len(spare)), *spare)
     own = _of(kernels, sources.measurements)

@@ -15,6 +15,7 @@ from gemmgen.library.pinned import family_label, pinned_text
 from gemmgen.library.sources import Sources
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.rule import counted
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.family import kind_of
 from gemmgen.problem.contest import Contest
@@ -75,7 +76,8 @@ class Library:
     def __str__(self) -> str:
         ranges = sum(len(row.ranges) for row in self.table)
         tuned = f"{ranges} ranges of M at {len(self.table)} pairs of N and K, measured on {self.gpu}"
-        return f"{len(self.members)} kernels; {tuned if self.table else 'nothing tuned: the rule decides'}"
+        choice = tuned if self.table else "nothing tuned: the rule decides"
+        return f"{counted(len(self.members), 'kernel')}; {choice}"
 
     def as_dict(self) -> dict[str, object]:
         """Return what it has as plain data for JSON."""
