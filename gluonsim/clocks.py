@@ -188,11 +188,11 @@ class Barrier:
         knowledge.release_into(self._accumulating)
         self._count(count, who, location)
 
-    def arrive_later(self, who: str, location: Location, released: Released) -> None:
-        """Count one arrival that publishes what was known when it was asked for; see `arrive`."""
+    def arrive_later(self, who: str, location: Location, released: Released, count: int = 1) -> None:
+        """Count arrivals that publish what was known when they were asked for; see `arrive`."""
         join(self._accumulating.clock, released.clock)
         join(self._accumulating.fenced, released.fenced)
-        self._count(1, who, location)
+        self._count(count, who, location)
 
     def _count(self, count: int, who: str, location: Location) -> None:
         self.arrivals.append(Arrival(count, who, location))

@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from math import prod
 from operator import index, mul
 from time import perf_counter
@@ -19,33 +19,18 @@ from torch import Tensor
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.scratch import LostError, forked
+from gluonsim.compiled import bind, changed_tensors, described, elements_of, parsed_kernel
 from gluonsim.findings import Findings, Kind, refusal
 from gluonsim.global_memory import (
     Dependence,
-    Descriptor,
     Elements,
     GlobalMemory,
-    Storage,
     differing,
 )
-from gluonsim.ir_types import DescriptorType
-from gluonsim.operations import (
-    arith,
-    atomics,
-    code,
-    control,
-    conversions,
-    loads_stores,
-    reductions,
-    shapes,
-    tensor_cores,
-    transfers,
-)
+from gluonsim.ir.parse import Block, Operation, walk
+from gluonsim.known import Known
 from gluonsim.operations.control import GDC_WAIT, only_looks
-from gluonsim.operations.loads_stores import Pointer
-from gluonsim.parse import Block, Operation, parse, walk
 from gluonsim.picture import Trace
-from gluonsim.places import Layout, shared_memory_index, tensor_memory_index
 from gluonsim.policies import (
     DEFAULT_SCHEDULES,
     POLICIES,
@@ -54,13 +39,11 @@ from gluonsim.policies import (
     Policy,
     policy_of,
 )
-from gluonsim.program import Agent, Cluster, IdleError, Kernel, Known, SpinWait
+from gluonsim.program import Agent, Cluster, IdleError, Kernel
 from gluonsim.result import Result
 from gluonsim.ttgir import GenericTtgir, lower_kernel
 from gluonsim.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
-
-FAMILIES = (arith, atomics, control, conversions, loads_stores, reductions, shapes, tensor_cores, transfers)
-"""What has the operations, a family a file: to import them makes the operations known."""
+from gluonsim.waits import SpinWait
 
 PROGRAMS_AT_A_TIME = 16
 """Begun together: enough for any order of two or three, and few to choose from at every step."""
@@ -172,7 +155,7 @@ def run_lowered(
         _check_names(option, names, lowered.arguments)
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
     programs = programs_of(grid, lowered.bound)
-    module, known, files = _parsed(lowered.text, lowered.library)
+    module, known, files = parsed_kernel(lowered.text, lowered.library)
     for file in files:  # and not all that this process has quoted: each is looked up on the disk
         linecache.checkcache(file)  # it may have been edited since
     compiled = replace(known, layout=known.layout.afresh(), tensor_layout=known.tensor_layout.afresh())
@@ -281,8 +264,8 @@ class _Schedules:
         self._checks = checks
         self._dependence = dependence
         self._restored = [_Restored(name, lowered.arguments[name]) for name in restored]
-        self._arguments = _bind(kernel, lowered)
-        self._tensors = _tensors(lowered.arguments.values())
+        self._arguments = bind(kernel, lowered)
+        self._tensors = changed_tensors(lowered.arguments.values())
         self._initial = [tensor.clone() for tensor in self._tensors]
         size = sum(tensor.nbytes for tensor in self._tensors)
         self._max_idle_operations = (
@@ -359,7 +342,7 @@ class _Restored:
         count = f"{len(changed):,} of {self._tensor.numel():,} elements are not left as they were found"
         text = f"{count}, the first at {list(first)}: {left:g}, not {found:g}"
         element = self._tensor.storage_offset() + sum(map(mul, first, self._tensor.stride()))
-        last = memory.last_write(Elements(_elements(self._tensor), torch.tensor([element])))
+        last = memory.last_write(Elements(elements_of(self._tensor), torch.tensor([element])))
         kind, name = Kind.WORKSPACE_NOT_RESTORED, self._name
         if last is None:
             findings.add(kind, name, (), "", 0, text)
@@ -548,89 +531,3 @@ def _spinning(running: Sequence[Cluster]) -> list[Agent]:
     """Return who can go on when nothing happens: a loop that only looks at memory and counts goes round."""
     stuck = (agent for cluster in running for agent in cluster.agents if not agent.done)
     return [agent for agent in stuck if isinstance(agent.waiting, SpinWait) and agent.waiting.counts]
-
-
-@lru_cache(maxsize=4)
-def _parsed(text: str, library: str) -> tuple[Operation, Kernel, frozenset[str]]:
-    """Return a module, its kernel, which nothing changes but the division of its layouts, and its files."""
-    module = parse(text, library)
-    body = walk(module.regions[0])
-    return module, _kernel(module), frozenset(frame.file for op in body for frame in op.location.frames)
-
-
-def _kernel(module: Operation) -> Kernel:
-    functions = [op for op in module.regions[0].operations if op.name == "tt.func"]
-    public = [op for op in functions if op.attributes.get("sym_visibility") == "public"]
-    if len(functions) != 1 or len(public) != 1:
-        raise refusal("functions that are not inlined are not known to the simulator")
-    function = public[0]
-    known = code(function.regions[0], FAMILIES)
-    layout, tensor_layout = Layout(), Layout()
-    for op in walk(function.regions[0]):
-        if op.name == "ttg.local_alloc":
-            layout.add(op, shared_memory_index(op))
-        elif op.name == "ttng.tmem_alloc":
-            tensor_layout.add(op, tensor_memory_index(op))
-    ctas = module.attributes["ttg.num-ctas"]
-    pairs = bool(module.attributes.get("ttng.two-ctas"))
-    used = frozenset(name for op in walk(function.regions[0]) for name in op.operands)
-    return Kernel(function, known, layout, tensor_layout, ctas, pairs, used)
-
-
-def _bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
-    """Give the function's parameters their values: a descriptor comes with its shape and strides."""
-    block = kernel.function.regions[0]
-    values: list[Any] = []
-    for name, value in lowered.arguments.items():
-        position = len(values)
-        if position < len(block.arguments) and isinstance(block.argument_types[position], DescriptorType):
-            padding = float("nan") if getattr(value, "padding", "zero") == "nan" else 0.0
-            rounds = bool(getattr(value, "round_f32_to_tf32", False))
-            values.append(Descriptor(name, _view(value), padding, rounds))
-            values += [*map(int, value.shape), *map(int, value.strides)]
-        elif isinstance(value, Tensor):
-            if value.device.type != "cpu":
-                raise refusal(f"{name} is on {value.device}: tensors must be on the CPU", code="bad-launch")
-            values.append(Pointer(name, _elements(value), value.storage_offset()))
-        else:
-            values.append(value)
-    if len(values) != len(block.arguments):
-        raise refusal(f"the kernel takes {len(block.arguments)} values, its arguments make {len(values)}")
-    return dict(zip(block.arguments, values, strict=True))
-
-
-def described(value: Any) -> Tensor | None:
-    """Return the tensor that an argument is or describes; None for a number."""
-    if isinstance(value, Tensor):
-        return value
-    return _view(value) if hasattr(value, "base") and hasattr(value, "block_shape") else None
-
-
-def _view(descriptor: Any) -> Tensor:
-    """Return what a host descriptor describes, over the tensor's own storage."""
-    base: Any = descriptor.base
-    if not isinstance(base, Tensor) or base.device.type != "cpu":
-        raise refusal("a descriptor must be over a CPU tensor", code="bad-launch")
-    shape, strides = tuple(map(int, descriptor.shape)), tuple(map(int, descriptor.strides))
-    return base.as_strided(shape, strides, base.storage_offset())
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    """Return the tensors that a launch may change, each storage once."""
-    found: dict[int, Tensor] = {}
-    for value in values:
-        tensor = value if isinstance(value, Tensor) else getattr(value, "base", None)
-        if isinstance(tensor, Tensor):
-            found.setdefault(tensor.untyped_storage().data_ptr(), _flat(tensor))
-    return list(found.values())
-
-
-def _elements(tensor: Tensor) -> Tensor:
-    """Return all of a tensor's storage as one dimension."""
-    return tensor.as_strided((Storage.of(tensor).elements,), (1,), 0)
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """Return all bits of a tensor's storage, in few elements: they are compared one by one."""
-    data = _elements(tensor).view(torch.uint8)
-    return data if data.numel() % 8 else data.view(torch.int64)

@@ -51,6 +51,10 @@ def _functions(source: str) -> dict[int, str]:
     return found
 
 
+LONGEST_TEXT = 60
+"""Characters of a line that stand for a value without a name."""
+
+
 @dataclass(frozen=True)
 class Location:
     """Call frames, innermost first; empty when the compiler lost the source."""
@@ -76,6 +80,12 @@ class Location:
     def name(self) -> str | None:
         """The variable that the innermost line assigns, or else the call that it returns to."""
         return next((frame.name for frame in self.frames if frame.name), None)
+
+    @property
+    def called(self) -> str:
+        """The variable, or else the text of the line, for a message about what is made there."""
+        text = self.frames[0].snippet if self.frames else ""
+        return self.name or (text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…") or str(self)
 
     def named(self, name: str) -> Location:
         """Return the same place, its innermost frame assigning to `name`."""

@@ -12,13 +12,17 @@ from torch import Tensor
 
 from gluonsim.clocks import NUMBER_MASK, Clock, Component, Tick, reached
 from gluonsim.findings import Findings, Kind, Location, Severity, refusal
-from gluonsim.ir_types import MemDescType, Type
-from gluonsim.parse import Operation
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import TENSOR_MEMORY, MemDescType, Type
 from gluonsim.places import Layout, Place, apply_view
+from gluonsim.tensor_memory import allocated
 
 POISON_INTEGER = 0x5A
 """What uninitialised integers hold in each byte; floats hold NaN."""
 
+
+ATOMIC = "atomic on shared memory"
+"""What a partition does to an element of shared memory that others may do to it at the same time."""
 
 STORE_OF_THE_SAME = "store to shared memory of what other CTAs hold too"
 """Each of them stores it, into the memory of whoever holds that part of the buffer."""
@@ -247,17 +251,22 @@ class Memory:
         for operation, place in layout.places.items():
             type_ = operation.result_types[0]
             assert isinstance(type_, MemDescType)
-            data = torch.empty(type_.local_shape, dtype=type_.dtype)
+            if type_.space == TENSOR_MEMORY:
+                data = allocated(type_, poison)
+            else:
+                data = torch.empty(type_.local_shape, dtype=type_.dtype)
+                poison(data)
             self.allocations[operation] = View(self, place, data)
-            poison(data)
 
-    def read(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
-        """Judge a read that is issued with a clock, and remember it."""
+    def read(
+        self, view: View, access: Access, clock: Clock, fenced: Clock, place: Place | None = None
+    ) -> None:
+        """Judge a read that is issued with a clock, of a view or of a place in it, and remember it."""
         allocation, findings = view.place.allocation, self._findings
         if findings.faulty:
             access = self._placed(access, clock)
         ordered: Access | None = None  # most atoms of a view were written by one access
-        for record in self._touched(view.place):
+        for record in self._touched(place or view.place):
             write = record.write
             if record.holder is not allocation:
                 self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
@@ -268,16 +277,20 @@ class Memory:
                     self._judge_read(view, access, record, write, clock, fenced)
             record.add_read(self._placed(access, clock) if findings.faulty else access)
 
-    def write(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
-        """Judge a write that is issued with a clock, and remember it."""
+    def write(
+        self, view: View, access: Access, clock: Clock, fenced: Clock, place: Place | None = None
+    ) -> None:
+        """Judge a write that is issued with a clock, to a view or to a place in it, and remember it."""
         if view.held is None:
             raise refusal(f"a write to {view.name} through a view that moves elements is not known")
         allocation, findings = view.place.allocation, self._findings
         if findings.faulty:
             access = self._placed(access, clock)
         ordered: Access | None = None  # as for a read
-        for record in self._touched(view.place):
+        for record in self._touched(place or view.place):
             write = record.write
+            if access.what == ATOMIC and record.holder is not allocation:
+                self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
             if write is not ordered and write is not None:
                 if access.is_ordered(write, clock):
                     ordered = write
@@ -327,6 +340,8 @@ class Memory:
     def _judge_overwrite(
         self, view: View, access: Access, write: Access, clock: Clock, fenced: Clock
     ) -> None:
+        if access.what == write.what == ATOMIC:
+            return
         if write.covered(clock):
             self._judge_fence(view, access, write, fenced)
         elif access.what == write.what == STORE_OF_THE_SAME and access.location == write.location:
@@ -372,7 +387,7 @@ class Memory:
         locations = (access.location,) if other is None else (access.location, other.location)
         if access.cta != self.cta:
             text += f"; the buffer is CTA {self.cta}'s"
-        name = view.place.allocation.location.name or "<unnamed buffer>"
+        name = view.place.allocation.location.called
         if other is None:
             text = f"{access.what} {text}"
         elif other.agent == access.agent and kind is not Kind.MISSING_FENCE and other.what in AWAITED_BY:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import cached_property
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
-from gluonsim.ir_types import Encoding, MemDescType, Type
-from gluonsim.parse import Operation
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import PADDED, TENSOR_MEMORY, Encoding, MemDescType, Type
+from gluonsim.tensor_memory import index_from, reinterpreted
 
 GRANULE_BYTES = 4
 """Accesses are told apart down to this size: a bank of shared memory."""
@@ -77,10 +78,21 @@ class Place:
     def _reinterpreted(self, how: Hashable, type_: Type) -> Place:
         """Return the place of other elements over the same bytes, from the first one on."""
         assert isinstance(type_, MemDescType)
+        path = (*self._path, (self, how))
+        if type_.space == TENSOR_MEMORY:
+            index = index_from(type_, self.offset)
+            return Place(self.allocation, index, type_.element_bytes, self._slot, path)
         count = prod(type_.local_shape)
         index = self.offset + torch.arange(count, dtype=torch.int64) * type_.element_bytes
         index = index.reshape(type_.local_shape)
-        return Place(self.allocation, index, type_.element_bytes, self._slot, (*self._path, (self, how)))
+        return Place(self.allocation, index, type_.element_bytes, self._slot, path)
+
+    def chosen(self, index: Tensor) -> Place:
+        """Return the place of some elements, given their first bytes."""
+        different: Tensor = cast(Any, index).unique()
+        if different.numel() == self.index.numel():
+            return self
+        return Place(self.allocation, different, self.element_bytes, self._slot)
 
     def views_from(self, other: Place) -> tuple[Hashable, ...] | None:
         """Return the views that lead here from another place; None where this is no view of that one."""
@@ -101,7 +113,7 @@ class Place:
     @cached_property
     def name(self) -> str:
         """The variable of the allocation, and the slot of a ring where the view is within one."""
-        name = self.allocation.location.name or "<unnamed buffer>"
+        name = self.allocation.location.called
         return name if self._slot is None else f"{name}[{self._slot}]"
 
 
@@ -109,13 +121,51 @@ def shared_memory_index(operation: Operation) -> Tensor:
     """Return the first byte of each element of an allocation, at the offset that the compiler chose.
 
     Swizzling permutes the bytes of a tile among themselves, so it makes no difference to who touches what.
+    Padding does: what lies in a gap is no element.
     """
     type_ = operation.result_types[0]
     assert isinstance(type_, MemDescType)
     start = int(operation.attributes["allocation.offset"])
-    count = type_.local_bytes // type_.element_bytes
-    index = torch.arange(count, dtype=torch.int64) * type_.element_bytes + start
-    return index.reshape(type_.local_shape)
+    order = torch.arange(prod(type_.local_shape), dtype=torch.int64)
+    if type_.encoding is not None and type_.encoding.kind == PADDED:
+        order = _padded(type_, type_.encoding)
+    return (order * type_.element_bytes + start).reshape(type_.local_shape)
+
+
+def _padded(type_: MemDescType, encoding: Encoding) -> Tensor:
+    """Return the place of each element, counted in elements, with a gap after each interval of a padding."""
+    shape, bases = type_.local_shape, _bases(encoding)
+    rank = len(bases[0])
+    tile = shape[len(shape) - rank :]
+    place = torch.zeros(tile, dtype=torch.int64)
+    for bit, basis in enumerate(bases):
+        steps = [(dim, step) for dim, step in enumerate(basis) if step]
+        if len(steps) != 1 or steps[0][1].bit_count() != 1:
+            raise refusal(f"a padded layout with the basis {basis} is not known to the simulator")
+        ((dim, step),) = steps
+        position = torch.arange(tile[dim]).reshape([-1 if each == dim else 1 for each in range(rank)])
+        place = place + ((position & step) != 0).to(torch.int64) * (1 << bit)
+    slots = torch.arange(prod(shape[: len(shape) - rank])) * prod(tile)
+    place = (slots.reshape(-1, *[1] * rank) + place).reshape(-1)
+    gaps = torch.zeros_like(place)
+    paddings: list[list[int]] = encoding.fields["paddings"]
+    for interval, padding in paddings:
+        gaps += place // interval * padding
+    return place + gaps
+
+
+def _bases(encoding: Encoding) -> list[list[int]]:
+    """Return the step that each bit of an element's place makes along each dimension."""
+    fields = encoding.fields
+    if "offset" in fields:
+        return fields["offset"]
+    shape: list[int] = fields["shape"]
+    order: list[int] = fields["order"]
+    return [
+        [1 << bit if each == dim else 0 for each in range(len(shape))]
+        for dim in order
+        for bit in range(shape[dim].bit_length() - 1)
+    ]
 
 
 REINTERPRET = "ttg.memdesc_reinterpret"
@@ -138,6 +188,8 @@ def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
         return tensor
     if kind == "ttng.tmem_subslice":
         return tensor.narrow(*numbers)
+    if kind == REINTERPRET and type_.space == TENSOR_MEMORY:
+        return reinterpreted(tensor, type_)
     if kind == REINTERPRET:
         elements = tensor.view(-1).view(type_.dtype)
         return elements[: prod(type_.local_shape)].view(type_.local_shape)
@@ -220,82 +272,3 @@ class Layout:
             self.version += 1
         self._atoms[place] = (self.version, atoms)
         return atoms
-
-
-COLUMN_BYTES = 4
-PITCH_BYTES = COLUMN_BYTES * 4096
-"""From lane to lane. More than a lane has: a kernel that takes too much is reported, and still runs."""
-
-SCALES = "ttng.tensor_memory_scales_encoding"
-ACCUMULATOR = "ttng.tensor_memory_encoding"
-
-
-def tensor_memory_index(operation: Operation) -> Tensor:
-    """Return the first byte of each element of an allocation, lanes apart by the pitch.
-
-    Raises:
-        GemmgenError: The layout is not known.
-    """
-    type_ = operation.result_types[0]
-    assert isinstance(type_, MemDescType)
-    encoding = type_.encoding
-    *slots, rows, columns = type_.local_shape
-    row, column = torch.arange(rows).unsqueeze(1), torch.arange(columns).unsqueeze(0)
-    if encoding is not None and encoding.kind == SCALES:
-        lane, byte, slot_bytes = _scales(row, column, rows, columns)
-    elif encoding is not None and encoding.kind == ACCUMULATOR:
-        lane, byte, slot_bytes = _matrix(row, column, type_, encoding)
-    else:
-        raise refusal("this layout of tensor memory is not known to the simulator", operation.location)
-    first_lane: int = operation.attributes["tensor_memory_row_offset"]
-    first_column: int = operation.attributes["tensor_memory_col_offset"]
-    start = first_lane * PITCH_BYTES + first_column * COLUMN_BYTES
-    slot = torch.arange(prod(slots)).reshape(*slots, 1, 1) * slot_bytes
-    return start + slot + lane * PITCH_BYTES + byte
-
-
-def _matrix(
-    row: Tensor, column: Tensor, type_: MemDescType, encoding: Encoding
-) -> tuple[Tensor, Tensor, int]:
-    """Return lane and byte of each element, and the bytes of a lane that one matrix takes [ptx]."""
-    fields = encoding.fields
-    rows, columns = type_.local_shape[-2:]
-    element_bytes: int = type_.dtype.itemsize * fields["colStride"]
-    block_rows: int = fields["blockM"]
-    block_columns = min(fields["blockN"], columns)
-    if rows % block_rows or columns % block_columns or fields.get("fp4Padded"):
-        raise refusal(f"tensor memory of {rows} rows in blocks of {block_rows} is not known")
-    tall, wide = rows // block_rows, columns // block_columns
-    block_row, block_column = row // block_rows, column // block_columns
-    row, column = row % block_rows, column % block_columns
-    if block_rows == 128:
-        lane, width = row, block_columns
-    elif fields.get("twoCTAs"):  # the right half of 64 rows lies in the lanes that they leave free
-        width = block_columns // 2
-        lane, column = row + column // width * 64, column % width
-    else:
-        # Sixteen rows in each quarter of the lanes; the other sixteen lanes are the next block's.
-        lane, width = row // 16 * 32 + row % 16, block_columns
-        if tall > 1:
-            lane, block_row, tall = lane + block_row % 2 * 16, block_row // 2, -(-tall // 2)
-        elif wide > 1:
-            lane, block_column, wide = lane + block_column % 2 * 16, block_column // 2, -(-wide // 2)
-    # Blocks lie side by side, those of a column of blocks first.
-    byte = ((block_column * tall + block_row) * width + column) * element_bytes
-    return lane + torch.zeros_like(byte), byte + torch.zeros_like(lane), tall * wide * width * element_bytes
-
-
-def _scales(row: Tensor, column: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor, int]:
-    """Return lane and byte of each scale: 32 rows by 4 scales in a column, four such a block [ptx].
-
-    The other three quarters of the lanes hold copies, which are always written and read with these.
-    """
-    row_blocks, column_blocks = -(-rows // 128), -(-columns // 4)
-    block = column // 4 * row_blocks + row // 128
-    block_columns = min(4, -(-rows // 32))
-    byte = (block * block_columns + row // 32 % 4) * COLUMN_BYTES + column % 4
-    return (
-        row % 32 + torch.zeros_like(column),
-        byte,
-        row_blocks * column_blocks * block_columns * COLUMN_BYTES,
-    )

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
-from gluonsim.clocks import Barrier, Component, Knowledge, Released, Tick, learn
+from gluonsim.clocks import Barrier, Component, Knowledge, Tick, learn
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
 from gluonsim.global_memory import GlobalMemory
+from gluonsim.ir.parse import Block, Operation
+from gluonsim.known import Known
 from gluonsim.memory import Access, Memory, Proxy
-from gluonsim.parse import Block, Operation
 from gluonsim.picture import Trace
 from gluonsim.places import Layout, Place
 from gluonsim.policies import Grid
+from gluonsim.waits import BarrierWait, Rendezvous, Wait, Watch
 
 
 class Components:
@@ -36,22 +36,6 @@ class Components:
         """Return a new one."""
         self._count += 1
         return Component(self._program, self._count - 1)
-
-
-class Wait(Protocol):
-    """What a partition waits for."""
-
-    on_others: ClassVar[bool]
-    """Whether other programs can bring it about."""
-
-    @property
-    def location(self) -> Location:
-        """Where it waits."""
-        ...
-
-    def ready(self) -> bool:
-        """Whether it has come about."""
-        ...
 
 
 Steps = Generator[Wait | None, None, Any]
@@ -82,54 +66,6 @@ class Accumulator(Deferred):
     """The MMA's number in its lane."""
     location: Location
     value: Tensor | None = None
-
-
-class Known:
-    """Tensors of a launch that are computed once: its programs and schedules multiply the same tiles again.
-
-    A tensor is known by what stands for its numbers: the operation that makes it, and what stands for those
-    of its operands. Where nothing does, because a race made them what no other schedule sees, or because
-    memory is full, it is computed each time; so every schedule has the numbers that it would have by itself.
-    """
-
-    max_bytes: ClassVar[int] = 256 << 20
-    """Of the tensors that are kept: launches that wrap every ring have a tenth of it."""
-
-    def __init__(self, *, keeps: bool = True) -> None:
-        self._room = self.max_bytes if keeps else 0
-        """Bytes that more tensors may take."""
-        self._tensors: dict[Hashable, Tensor] = {}
-        self._numbers: dict[int, Hashable] = {}
-        """What stands for a tensor, by its id: all of them are kept, so no other gets one of these."""
-
-    def numbers(self, tensor: Tensor) -> Hashable | None:
-        """Return what stands for the numbers of a tensor; None if nothing does."""
-        return self._numbers.get(id(tensor))
-
-    def tensor(
-        self,
-        op: Operation,
-        operands: Sequence[Hashable | None],
-        compute: Callable[[], Tensor],
-        *,
-        changes: bool = False,
-    ) -> Tensor:
-        """Return what an operation makes of operands, given what stands for them; nobody may change it.
-
-        If it `changes` later, because it is a part of memory, a copy of it is kept.
-        """
-        if None in operands:
-            return compute()
-        key = (op, *operands)
-        found = self._tensors.get(key)
-        if found is None:
-            found = compute()
-            if found.nbytes <= self._room:
-                self._room -= found.nbytes
-                found = found.clone() if changes else found
-                self._tensors[key] = found
-                self._numbers[id(found)] = object()
-        return found
 
 
 @dataclass(frozen=True)
@@ -176,7 +112,8 @@ class Lane:
 class Agent:
     """A partition of a CTA: its values, its clock and its lanes."""
 
-    def __init__(self, cluster: Cluster, cta: int, partition: int, label: str) -> None:
+    def __init__(self, cluster: Cluster, cta: int, partition: int, label: str, warps: int) -> None:
+        self.warps = warps
         self.cluster = cluster
         self.cta = cta
         self.partition = partition
@@ -227,7 +164,7 @@ class Agent:
         if self.step and self.step.computes:
             self.undefined = value
         else:
-            name = value.location.name or "<unnamed value>"
+            name = value.location.called
             text = f"{value.why}, and what is done here depends on the result"
             self.report(Kind.UNDEFINED_VALUE, name, (self.here, value.location), text)
         return value.value
@@ -244,7 +181,7 @@ class Agent:
     def use(self, accumulator: Accumulator) -> Tensor:
         """Return an accumulator's numbers, which must have been awaited."""
         if accumulator.number > self.mma.awaited:
-            name = accumulator.location.name or "<unnamed accumulator>"
+            name = accumulator.location.called
             text = "used while the MMA that writes it is in flight: warpgroup_mma_wait must come first"
             self.report(Kind.ACCUMULATOR_IN_FLIGHT, name, (self.here, accumulator.location), text)
         while accumulator.value is None:
@@ -351,165 +288,12 @@ class Kernel:
     tensor_layout: Layout
     """Of tensor memory."""
     ctas: int
+    warps: int
+    """Of a CTA's first partition, which keeps them in a region of several."""
     pairs: bool
     """Whether two CTAs issue each tcgen05 operation together: the even one, for both."""
     used: frozenset[str]
     """Names of all values that an operation takes."""
-
-
-@dataclass
-class BarrierWait:
-    """A partition waits for a phase of an mbarrier."""
-
-    on_others: ClassVar[bool] = False
-
-    barrier: Barrier | None
-    """None if it was never initialised: the wait has no end."""
-    parity: int
-    name: str
-    location: Location
-    allocation: Operation
-    """What the barrier lies in."""
-
-    def ready(self) -> bool:
-        """See `Wait`."""
-        barrier = self.barrier
-        return barrier is not None and barrier.passes(self.parity)
-
-
-@dataclass
-class JoinWait:
-    """A CTA's first partition waits for the others to end."""
-
-    on_others: ClassVar[bool] = False
-
-    agents: list[Agent]
-    location: Location
-
-    def ready(self) -> bool:
-        """See `Wait`."""
-        for agent in self.agents:  # noqa: SIM110 - asked at every step, and a generator takes twice as long
-            if not agent.done:
-                return False
-        return True
-
-
-@dataclass
-class Rendezvous:
-    """The CTAs of a cluster wait for each other."""
-
-    on_others: ClassVar[bool] = False
-
-    expected: int
-    location: Location
-    arrived: int = 0
-    released: Released = field(default_factory=Released)
-    brought: dict[int, tuple[Operation, Any]] = field(default_factory=dict[int, "tuple[Operation, Any]"])
-    """By CTA, the operation at which it meets the others, and what it hands to them."""
-
-    def ready(self) -> bool:
-        """See `Wait`."""
-        return self.arrived == self.expected
-
-
-_C_INTEGERS: dict[torch.dtype, Any] = {torch.int32: ctypes.c_int32, torch.int64: ctypes.c_int64}
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Elements of a tensor, and the values that they had."""
-
-    name: str
-    flat: Tensor
-    """The tensor's storage as one dimension."""
-    offsets: Tensor
-    """Of the elements in it."""
-    values: Tensor
-    location: Location
-    """Where they are looked at."""
-
-    @property
-    def same(self) -> bool:
-        """Whether the elements have these values now."""
-        if self._one is not None:
-            now, value = self._one
-            return now.value == value
-        return bool((self.flat[self.offsets] == self.values).all())
-
-    @cached_property
-    def _one(self) -> tuple[Any, Any] | None:
-        """A single integer, to be looked at often: itself, and the value that it had."""
-        if self.offsets.numel() != 1 or self.flat.dtype not in _C_INTEGERS:
-            return None
-        address = self.flat.data_ptr() + int(self.offsets) * self.flat.element_size()
-        return _C_INTEGERS[self.flat.dtype].from_address(address), self.values.reshape(()).item()
-
-    def __str__(self) -> str:
-        first = int(self.offsets.reshape(-1)[0]) if self.offsets.numel() else "none"
-        return f"{self.name}[{first}{':' if self.offsets.numel() > 1 else ''}]"
-
-
-@dataclass
-class PollWait:
-    """A partition waits for elements of global memory to have certain values."""
-
-    on_others: ClassVar[bool] = True
-
-    watch: Watch
-
-    @property
-    def location(self) -> Location:
-        """Where it looks."""
-        return self.watch.location
-
-    def ready(self) -> bool:
-        """See `Wait`."""
-        return self.watch.same
-
-    @property
-    def name(self) -> str:
-        """The tensor that it looks at."""
-        return self.watch.name
-
-    def __str__(self) -> str:
-        return f"{self.watch} to be {_value(self.watch.values)}; it is {_now(self.watch)}"
-
-
-@dataclass
-class SpinWait:
-    """A partition goes round a loop that only looks at global memory: it waits for a change there."""
-
-    on_others: ClassVar[bool] = True
-
-    watches: list[Watch]
-    counts: bool
-    """Whether the loop's own values change: it may end by itself then."""
-
-    @property
-    def location(self) -> Location:
-        """Where it looks last."""
-        return self.watches[-1].location
-
-    def ready(self) -> bool:
-        """See `Wait`."""
-        return not all(watch.same for watch in self.watches)
-
-    @property
-    def name(self) -> str:
-        """The tensor that it looks at."""
-        return self.watches[0].name
-
-    def __str__(self) -> str:
-        return ", ".join(f"{watch} to change; it is {_now(watch)}" for watch in self.watches)
-
-
-def _value(values: Tensor) -> str:
-    distinct = {value.item() for value in values.reshape(-1)}
-    return str(*distinct) if len(distinct) == 1 else "several values"
-
-
-def _now(watch: Watch) -> str:
-    return _value(watch.flat[watch.offsets])
 
 
 def _successor(agent: Agent, terminator: Operation) -> tuple[str, tuple[str, ...]]:
@@ -592,9 +376,9 @@ class Cluster:
         self._operations_left = max_idle_operations
         self._progress = (0, 0)
 
-    def spawn(self, cta: int, partition: int, label: str) -> Agent:
-        """Add a partition to a CTA."""
-        agent = Agent(self, cta, partition, label)
+    def spawn(self, cta: int, partition: int, label: str, warps: int) -> Agent:
+        """Add a partition of some warps to a CTA."""
+        agent = Agent(self, cta, partition, label, warps)
         self.agents.append(agent)
         self._unfinished += 1
         self._runnable = None
@@ -604,7 +388,7 @@ class Cluster:
         """Get ready to take steps."""
         body = self.kernel.function.regions[0]
         for cta in range(self.kernel.ctas):
-            agent = self.spawn(cta, 0, "partition 0")
+            agent = self.spawn(cta, 0, "partition 0", self.kernel.warps)
             agent.values.update(arguments)
             agent.steps = self._whole(agent, body)
 

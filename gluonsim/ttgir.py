@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -32,7 +32,7 @@ class GenericTtgir:
     target: Architecture
     """What the kernel was compiled for."""
     arguments: Mapping[str, Any]
-    """The values of the kernel's run-time parameters, by name."""
+    """The values of the kernel's run-time parameters by name; each element of a tuple as ``pair.0``."""
     bound: Mapping[str, Any]
     """The values of all of its parameters, by name."""
 
@@ -53,15 +53,31 @@ def lower_kernel(
     triton_api.require()
     capability, threads = machine.compute_capability, machine.threads_per_warp
     specialized = triton_api.specialize(kernel, args, keywords, capability, threads)
-    if any(isinstance(value, tuple) for value in specialized.arguments.values()):
-        raise _refusal("tuples of run-time arguments are not known to the simulator", "simulator-unsupported")
     library = triton_api.library_directory()
 
     def compiled() -> str:
         return _in_kept(specialized) or in_child(specialized.generic_ttgir)
 
     text = _cached_text(specialized, library, compiled)
-    return GenericTtgir(text, f"{library}{os.sep}", machine, specialized.arguments, specialized.bound)
+    return GenericTtgir(text, f"{library}{os.sep}", machine, _flat(specialized), specialized.bound)
+
+
+def _flat(specialized: triton_api.Specialized) -> dict[str, Any]:
+    """Return the run-time arguments by name, each element of a tuple as ``pair.0``, ``pair.1``."""
+    signature = specialized.terms.signature
+    found: dict[str, Any] = {}
+    for name, value in specialized.arguments.items():
+        found |= _leaves(name, value, signature[name])
+    return found
+
+
+def _leaves(name: str, value: Any, kind: Any) -> dict[str, Any]:
+    if not isinstance(kind, tuple):
+        return {} if kind == "constexpr" else {name: value}
+    found: dict[str, Any] = {}
+    for i, (each, its_kind) in enumerate(zip(value, cast("tuple[Any, ...]", kind), strict=True)):
+        found |= _leaves(f"{name}.{i}", each, its_kind)
+    return found
 
 
 def _cached_text(specialized: triton_api.Specialized, library: Path, compiled: Callable[[], str]) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from gemmgen.hardware import GPUS, Architecture
 from gluonsim.clocks import Clock, join, reached
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity
-from gluonsim.ir_types import MemDescType
-from gluonsim.parse import Block, Operation, walk
-from gluonsim.program import Agent, BarrierWait, Cluster, PollWait, SpinWait
+from gluonsim.ir.parse import Block, Operation, walk
+from gluonsim.ir.types import MemDescType
+from gluonsim.program import Agent, Cluster
+from gluonsim.waits import BarrierWait, PollWait, SpinWait
 
 
 def check_budget(module: Operation, function: Operation, machine: Architecture, findings: Findings) -> None:
@@ -31,7 +32,7 @@ def check_budget(module: Operation, function: Operation, machine: Architecture, 
 
 def _blame_largest(body: Block, name: str, kind: Kind, text: str, findings: Findings) -> None:
     largest = max((op for op in walk(body) if op.name == name), key=_local_bytes)
-    variable = largest.location.name or "<unnamed buffer>"
+    variable = largest.location.called
     findings.add(kind, variable, (largest.location,), "launch", 0, text)
 
 

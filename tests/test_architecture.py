@@ -35,10 +35,10 @@ LONG_FILES = {
     "gemmgen/spec/load.py": 480,
     "gemmgen/spec/model.py": 670,
     "gemmgen/triton_api.py": 570,
-    "gluonsim/execution.py": 640,
+    "gluonsim/execution.py": 540,
     "gluonsim/global_memory.py": 800,
     "gluonsim/picture.py": 500,
-    "gluonsim/program.py": 790,
+    "gluonsim/program.py": 580,
 }
 """Files above it and their lines in tens, a ratchet: these numbers go down, and no file joins them."""
 SLACK_LINES = 20

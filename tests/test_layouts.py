@@ -31,7 +31,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.verify.launches import Launch
 from gemmgen.verify.simulation import simulate_product
 from gluonsim import places
-from gluonsim.parse import Operation
+from gluonsim.ir.parse import Operation
 
 Layout = Any
 Numbers = Any

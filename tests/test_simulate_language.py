@@ -11,7 +11,11 @@ import pytest
 import torch
 
 from gemmgen.errors import GemmgenError
-from gluonsim import Result, simulate
+from gluonsim import Kind, Result, simulate
+from gluonsim.findings import UNKNOWN
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import Encoding, MemDescType
+from gluonsim.places import shared_memory_index
 
 language: Any = importlib.import_module("kernels.language")
 
@@ -87,3 +91,95 @@ def test_packed_arithmetic_rounds_once() -> None:
     wanted = (x + y).double() * (y * 0.5).double() + (z - x).double()
     torch.testing.assert_close(sums, wanted.float(), rtol=0, atol=0, equal_nan=True)
     assert halves.equal(torch.fmax(torch.fmin(x.half(), y.half()), z.half()))
+
+
+def test_functions_of_single_elements_may_branch() -> None:
+    x, y, d, largest = torch.randn(64, 64), torch.randn(64, 64), torch.zeros(64, 64), torch.zeros(64)
+    assert not ran(language.branches_kernel, x, y, d, largest, 1.5).findings
+    assert d.equal(torch.where(x > y, x * 1.5, torch.where(y > 1, y, y - 3.0)))
+    assert largest.equal(x.amax(1))
+
+
+def test_functions_that_are_not_inlined_have_memory_of_their_own() -> None:
+    x, d = torch.randn(64, 64), torch.zeros(64, 64)
+    assert not ran(language.calls_kernel, x, d, 5, 2).findings
+    torch.testing.assert_close(d, ((x * 2 + 5) * 2 + 6) * 2 + 7 + x)
+
+
+def test_arguments_come_in_tuples() -> None:
+    x, y, d = torch.randn(64, 64), torch.randn(64, 64), torch.zeros(64, 64)
+    assert not ran(language.tuples_kernel, (x, (y, 3.0)), d).findings
+    torch.testing.assert_close(d, x + y * 3)
+
+
+def test_elements_of_shared_memory_are_gathered_scattered_and_counted() -> None:
+    x = torch.randn(64, 64)
+    index = torch.stack([torch.randperm(64) for _ in range(64)]).int()
+    counts, d = torch.zeros(64, 64, dtype=torch.int32), torch.zeros(64, 64)
+    assert not ran(language.elements_kernel, x, index, counts, d).findings
+    at = index.long()
+    assert d.equal(torch.zeros(64, 64).scatter(1, at, x.gather(0, at)))
+    assert counts[:, 0].equal((index < 32).sum(1).int())
+    assert not counts[:, 1:].any()
+
+
+def test_partitions_may_scatter_to_different_elements_at_a_time() -> None:
+    x, d = torch.randn(2, 64), torch.zeros(2, 64)
+    assert not ran(language.scatter_in_roles_kernel, x, d, 1).findings
+    assert d.equal(x)
+
+
+def test_partitions_that_scatter_to_one_element_race() -> None:
+    result = ran(language.scatter_in_roles_kernel, torch.randn(2, 64), torch.zeros(2, 64), 0)
+    assert (result.findings[0].kind, result.findings[0].name) == (Kind.WRITE_AFTER_WRITE, "buffer")
+    assert {finding.kind for finding in result.findings[1:]} == {Kind.UNINITIALISED_READ}
+
+
+def test_two_numbers_for_one_element_are_a_race_of_threads() -> None:
+    result = ran(language.scatter_twice_kernel, torch.randn(64, 64), torch.zeros(64, 64))
+    assert [finding.kind for finding in result.findings] == [Kind.WRITE_AFTER_WRITE]
+    assert "several threads" in result.findings[0].text
+
+
+@pytest.mark.parametrize("count", [127, 128, 129])
+def test_each_thread_arrives_when_its_copies_are_complete(count: int) -> None:
+    x, d = torch.randn(64, 64), torch.zeros(64, 64)
+    kinds = [finding.kind for finding in ran(language.arrivals_of_threads_kernel, x, d, count).findings]
+    assert kinds[:1] == {127: [Kind.ARRIVAL_OVERFLOW], 128: [], 129: [Kind.DEADLOCK]}[count]
+    assert count != 128 or d.equal(x)
+
+
+def test_an_asynchronous_store_reaches_the_memory_of_other_ctas() -> None:
+    x, d = torch.randn(64, 64), torch.zeros(64, 64)
+    assert not ran(language.async_store_kernel, x, d, True, num_ctas=2).findings
+    assert d.equal(x)
+
+
+def test_an_asynchronous_store_that_is_not_awaited_is_a_race() -> None:
+    result = ran(language.async_store_kernel, torch.randn(64, 64), torch.zeros(64, 64), False, num_ctas=2)
+    assert {finding.name for finding in result.findings if finding.kind is not Kind.WORK_IN_FLIGHT} == {
+        "buffer"
+    }
+    assert Kind.READ_AFTER_WRITE in {finding.kind for finding in result.findings}
+
+
+def test_tensor_memory_holds_elements_of_another_type_when_it_is_reinterpreted() -> None:
+    x, found, low = torch.randn(128, 64), torch.zeros(128, 64), torch.zeros(128, 64, dtype=torch.bfloat16)
+    assert not ran(language.tensor_memory_kernel, x, found, low, target="b200").findings
+    wanted = x.clone()
+    wanted[:, 32:] = (x * 2).bfloat16().view(torch.float32)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    assert low.view(torch.int16).equal(x[:, :32].contiguous().view(torch.int16))
+
+
+def test_padding_leaves_gaps_between_elements() -> None:
+    """See the example in Triton's PaddedSharedLayout."""
+    bases = [[0, 1], [0, 2], [2, 0], [4, 0], [1, 0]]
+    encoding = Encoding("ttg.padded_shared", {"paddings": [[8, 1]], "offset": bases, "block": []})
+    type_ = MemDescType((8, 4), "f32", encoding)
+    attributes = {"allocation.offset": 16}
+    index = shared_memory_index(
+        Operation("ttg.local_alloc", ("%0",), (), attributes, (), (), (type_,), UNKNOWN)
+    )
+    rows = [(int(first) - 16) // 4 for first in index[:, 0]]
+    assert rows == [0, 18, 4, 22, 9, 27, 13, 31]

@@ -22,11 +22,11 @@ from gemmgen.verify.simulation import simulate_product
 from gluonsim import Result
 from gluonsim.execution import undisturbed
 from gluonsim.findings import UNKNOWN, Findings
-from gluonsim.ir_types import MemDescType
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import MemDescType
+from gluonsim.known import Known
 from gluonsim.memory import Memory, View
-from gluonsim.parse import Operation
 from gluonsim.places import Layout, shared_memory_index
-from gluonsim.program import Known
 
 RING, SLOT = MemDescType((2, 4), "f32", None), MemDescType((4,), "f32", None)
 HALF = MemDescType((2, 2), "f32", None)

@@ -30,15 +30,9 @@ from triton.experimental.gluon.language.nvidia.blackwell import (  # pyright: ig
 from gluonsim import run
 from gluonsim.clocks import Clock, Component, Tick, join, learn, reached
 from gluonsim.findings import UNKNOWN
-from gluonsim.ir_types import TENSOR_MEMORY, Encoding, MemDescType, TensorType
-from gluonsim.parse import Operation
-from gluonsim.places import (
-    ACCUMULATOR,
-    COLUMN_BYTES,
-    PITCH_BYTES,
-    SCALES,
-    tensor_memory_index,
-)
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import TENSOR_MEMORY, Encoding, MemDescType, TensorType
+from gluonsim.tensor_memory import ACCUMULATOR, COLUMN_BYTES, PITCH_BYTES, SCALES, tensor_memory_index
 
 kernels, gl = cast(Any, kernels_), cast(Any, gl_)
 LANES = 32

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from gemmgen.errors import GemmgenError
 from gluonsim.findings import refusal
-from gluonsim.parse import TERMINATORS, Block, Operation, blocks
+from gluonsim.ir.parse import TERMINATORS, Block, Operation, blocks
 from gluonsim.program import Agent, Code, Entry, Handler, Step, placed
 
 HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")

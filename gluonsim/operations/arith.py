@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import Kind, Severity, refusal
-from gluonsim.ir_types import Distributed, TensorType, Type, dtype_of
+from gluonsim.ir.parse import Dense, Operation
+from gluonsim.ir.types import Distributed, TensorType, Type, dtype_of
 from gluonsim.operations import computation, resolved
-from gluonsim.parse import Dense, Operation
 from gluonsim.program import Agent, Handler, Undefined
 
 Number = Any
@@ -192,7 +192,7 @@ def as_float16(agent: Agent, op: Operation, value: Tensor) -> Tensor:
     if result.isinf().any():
         count = int((result.isinf() & value.isfinite()).sum())
         if count:
-            name, largest = op.location.name or "<unnamed value>", torch.finfo(torch.float16).max
+            name, largest = op.location.called, torch.finfo(torch.float16).max
             text = f"{name}: {count:,} of {value.numel():,} numbers are above {largest:g} and become infinite"
             agent.report(Kind.OVERFLOW, name, (op.location,), text, Severity.LINT)
     return result

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from gluonsim.findings import refusal
 from gluonsim.global_memory import Scope, Strength
-from gluonsim.ir_types import Distributed
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import Distributed
 from gluonsim.operations import operation
 from gluonsim.operations.control import meet
 from gluonsim.operations.loads_stores import Chosen, Pointer
-from gluonsim.parse import Operation
-from gluonsim.program import Agent, PollWait, Steps, Watch
+from gluonsim.program import Agent, Steps
+from gluonsim.waits import PollWait, Watch
 
 _ORDERS = {1: "relaxed", 2: "acquire", 3: "release", 4: "acq_rel"}
 _SCOPES = {1: Scope.GPU, 2: Scope.CTA, 3: Scope.SYSTEM}
@@ -35,7 +36,7 @@ def _unsigned(choose: Combine) -> Combine:
     return combine
 
 
-_RMW: dict[int, tuple[str, Combine]] = {
+RMW: dict[int, tuple[str, Combine]] = {
     1: ("and", torch.bitwise_and),
     2: ("or", torch.bitwise_or),
     3: ("xor", torch.bitwise_xor),
@@ -51,7 +52,7 @@ _RMW: dict[int, tuple[str, Combine]] = {
 
 @operation("tt.atomic_rmw", "atomic_rmw_op", "sem", "scope")
 def atomic_rmw(agent: Agent, op: Operation) -> Steps:
-    name, combine = _RMW[op.attributes["atomic_rmw_op"]]
+    name, combine = RMW[op.attributes["atomic_rmw_op"]]
 
     def perform() -> Any:
         place = _Place(agent, op, f"atomic {name}", op.operands[2:])

@@ -13,21 +13,13 @@ import torch
 from gluonsim.clocks import Barrier, Tick, join, learn
 from gluonsim.findings import Kind, Severity, refusal
 from gluonsim.global_memory import AHEAD
-from gluonsim.ir_types import MemDescType
+from gluonsim.ir.parse import Block, Operation, walk
+from gluonsim.ir.types import MemDescType
 from gluonsim.memory import Proxy, View
 from gluonsim.operations import operation, resolved
-from gluonsim.parse import Block, Operation, walk
 from gluonsim.picture import Span
-from gluonsim.program import (
-    Agent,
-    BarrierWait,
-    Handler,
-    JoinWait,
-    Rendezvous,
-    SpinWait,
-    Steps,
-    Undefined,
-)
+from gluonsim.program import Agent, Handler, Steps, Undefined
+from gluonsim.waits import BarrierWait, JoinWait, Rendezvous, SpinWait
 
 GDC_WAIT = "tt.grid_dependency_wait"
 
@@ -53,7 +45,7 @@ def find(agent: Agent, view: View, cta: int, does: str) -> Barrier | None:
     else:
         base = view.place.allocation.location
         text = f"{view.name}: {does} before mbarrier.init"
-        agent.report(Kind.UNINITIALISED_BARRIER, base.name or "<unnamed>", (agent.here, base), text)
+        agent.report(Kind.UNINITIALISED_BARRIER, base.called, (agent.here, base), text)
     return barrier
 
 
@@ -69,7 +61,7 @@ def init_barrier(agent: Agent, op: Operation) -> None:
     barrier = Barrier(view.name, agent.cta, count)
     key = (agent.cta, view.place.offset)
     if key in agent.cluster.barriers:
-        name = view.place.allocation.location.name or "<unnamed>"
+        name = view.place.allocation.location.called
         text = f"{view.name}: mbarrier.init of a barrier that is in use; mbarrier.invalidate must come first"
         agent.report(Kind.DOUBLE_INIT, name, (op.location,), text)
     _write_barrier(agent, op, view, "mbarrier.init")
@@ -107,7 +99,7 @@ def wait_barrier(op: Operation) -> Handler:
         begin = cluster.step
         asked: int = agent.get(parity)
         if asked not in (0, 1):
-            name = view.place.allocation.location.name or "<unnamed>"
+            name = view.place.allocation.location.called
             text = (
                 f"{view.name}: a wait for parity {asked}; PTX has 0 and 1, and an H200 takes the lowest bit"
             )
@@ -159,7 +151,7 @@ def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
 
 def report_overflow(agent: Agent, view: View, op: Operation, barrier: Barrier) -> None:
     """Report an arrival, still to be counted, that is one too many for a barrier."""
-    base = view.place.allocation.location.name or "<unnamed>"
+    base = view.place.allocation.location.called
     text = f"{view.name}: an arrival too many; before it, {barrier}"
     agent.report(Kind.ARRIVAL_OVERFLOW, base, (op.location,), text)
 
@@ -279,6 +271,14 @@ def scf_if(agent: Agent, op: Operation) -> Steps:
     return _results(values)
 
 
+@operation("tt.call", ignored=("callee", "arg_attrs", "res_attrs"))
+def call(agent: Agent, op: Operation) -> Steps:
+    body = op.regions[0]
+    agent.values.update(zip(body.arguments, _raw(agent, op.operands), strict=True))
+    values: list[Any] = yield from agent.cluster.block(agent, body)
+    return _results(values)
+
+
 @operation("scf.while", ignored=_LOOP_HINTS)
 def scf_while(agent: Agent, op: Operation) -> Steps:
     before, after = op.regions
@@ -326,7 +326,7 @@ def print_(agent: Agent, op: Operation) -> None:
 @operation("tt.assert", "message")
 def assert_(agent: Agent, op: Operation) -> None:
     if not bool(torch.as_tensor(agent.get(op.operands[0])).all()):
-        name = op.location.name or "<unnamed condition>"
+        name = op.location.called
         agent.report(Kind.ASSERTION, name, (op.location,), f"the assertion fails: {op.attributes['message']}")
 
 
@@ -386,8 +386,9 @@ def _specialized(
     """Run the partitions: the default one in the agent itself, a worker for each of the others."""
     cluster = agent.cluster
     workers: list[Agent] = []
+    warps: Sequence[int] = op.attributes["partitionNumWarps"]
     for number, block in enumerate(inner.regions, 1):
-        worker = cluster.spawn(agent.cta, number, labels[number])
+        worker = cluster.spawn(agent.cta, number, labels[number], warps[number - 1])
         join(worker.knowledge.clock, agent.knowledge.clock)
         join(worker.knowledge.fenced, agent.knowledge.fenced)
         captured = _raw(agent, inner.operands)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gemmgen.numerics.encoding import e2m1_as_float32
 from gluonsim.findings import refusal
-from gluonsim.ir_types import Distributed, dtype_of
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import Distributed, dtype_of
 from gluonsim.operations import computation
 from gluonsim.operations.arith import (
     FLAGS,
@@ -26,7 +27,6 @@ from gluonsim.operations.arith import (
     wrap,
 )
 from gluonsim.operations.loads_stores import Pointer
-from gluonsim.parse import Operation
 from gluonsim.program import Agent
 
 

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gluonsim.clocks import learn
 from gluonsim.findings import refusal
 from gluonsim.global_memory import PLAIN, VOLATILE, Elements, Region, same_bits
-from gluonsim.ir_types import SHARED_MEMORY, Distributed, MemDescType, TensorType, Type
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import PADDED, TENSOR_MEMORY, Distributed, MemDescType, TensorType, Type
 from gluonsim.memory import STORE_OF_THE_SAME, View
 from gluonsim.operations import computation, operation, resolved
-from gluonsim.operations.control import find, owner
-from gluonsim.parse import Operation
 from gluonsim.places import REINTERPRET, SUBSLICE
-from gluonsim.program import Agent, Event, Handler, Steps, Undefined, Watch
+from gluonsim.program import Agent, Handler, Undefined
+from gluonsim.tensor_memory import is_plain
+from gluonsim.waits import Watch
 
 TOKEN = None
 """Orders operations for the compiler; here the order is that of the program."""
@@ -99,7 +99,12 @@ def memdesc_reinterpret(agent: Agent, op: Operation) -> View:
     assert isinstance(before, MemDescType)
     assert isinstance(after, MemDescType)
     whole = view.held is not None and view.data.is_contiguous()
-    if not whole or before.fp4_padded or after.fp4_padded or after.space != SHARED_MEMORY:
+    if after.space == TENSOR_MEMORY:
+        if not (is_plain(before) and is_plain(after)) or view.held is None:
+            raise refusal("this reinterpretation of tensor memory is not known to the simulator", op.location)
+        return view.view((op.name, (after.element, after.local_shape, after.encoding)), after)
+    padded = any(type_.encoding and type_.encoding.kind == PADDED for type_ in (before, after))
+    if not whole or before.fp4_padded or after.fp4_padded or padded:
         raise refusal("this reinterpretation of memory is not known to the simulator", op.location)
     return view.view((op.name, (after.element, after.local_shape)), after)
 
@@ -129,7 +134,7 @@ def local_load(agent: Agent, op: Operation) -> Tensor:
         return loaded(agent, op, view)
     # CTAs divide the tensor otherwise than the buffer: it comes from the memory of those that hold it.
     whole = torch.empty(type_.local_shape, dtype=type_.dtype)
-    for here, held in _buffers(agent, view, memory, type_):
+    for here, held in parts_of(agent, view, memory, type_):
         _read(agent, op, held)
         whole[here] = held.data
     return whole
@@ -140,7 +145,7 @@ def _read(agent: Agent, op: Operation, view: View) -> None:
     view.memory.read(view, access, agent.knowledge.clock, agent.knowledge.fenced)
 
 
-def _buffers(
+def parts_of(
     agent: Agent, view: View, memory: MemDescType, tensor: TensorType
 ) -> Iterator[tuple[tuple[slice, ...], View]]:
     """Yield the parts of a tensor that a CTA has or gets, each with its place in the memory of some CTA.
@@ -174,7 +179,7 @@ def _store_tensor(agent: Agent, op: Operation, view: View, memory: Type) -> None
         _store(agent, op, value, view, "store to shared memory")
         return
     what = STORE_OF_THE_SAME if type_.shared_bits else "store to shared memory"
-    for here, held in _buffers(agent, view, memory, type_):
+    for here, held in parts_of(agent, view, memory, type_):
         _store(agent, op, value[here], held, what)
 
 
@@ -190,10 +195,10 @@ def addptr(agent: Agent, op: Operation) -> Pointer:
     return Pointer(pointer.name, pointer.flat, pointer.offset + agent.get(op.operands[1]))
 
 
-_CACHING = ("cache", "evict", "cachePolicy", "boundaryCheck", "padding")
+CACHING = ("cache", "evict", "cachePolicy", "boundaryCheck", "padding")
 
 
-@operation("tt.load", "isVolatile", ignored=_CACHING)
+@operation("tt.load", "isVolatile", ignored=CACHING)
 def load(agent: Agent, op: Operation) -> Any:
     (pointer_name,), mask_names, other_names = op.segments
     pointer: Pointer = agent.get(pointer_name)
@@ -212,72 +217,7 @@ def load(agent: Agent, op: Operation) -> Any:
     return values if isinstance(op.result_types[0], Distributed) else values.item()
 
 
-@operation(
-    "ttg.async_copy_global_to_local",
-    ignored=(*_CACHING, "isVolatile", "contiguity"),
-)
-def async_copy(agent: Agent, op: Operation) -> Steps:
-    """cp.async: the generic proxy, at some time until the group is awaited; a masked element becomes 0."""
-    (pointer_name,), (target,), mask_names, other_names = op.segments
-    pointer: Pointer = agent.get(pointer_name)
-    chosen = Chosen(agent, pointer, mask_names)
-    view: View = agent.get(target)
-    other = agent.get(other_names[0]) if other_names else 0
-    lane, knowledge = agent.copies, agent.knowledge
-    number = lane.issue(view.name, op.location)
-    access = agent.access("cp.async", op.location)._replace(component=lane.component, number=number)
-    view.memory.write(view, access, knowledge.clock, knowledge.fenced)
-    agent.cluster.globals.read(chosen.regions(op), pointer.name, access, knowledge.clock)
-
-    def complete() -> None:
-        view.fill(chosen.spread(chosen.elements.copied(), other))
-
-    agent.cluster.issue(Event(lane.events, complete))
-    yield
-    return TOKEN
-
-
-@operation("ttg.async_commit_group")
-def async_commit_group(agent: Agent, _: Operation) -> Any:
-    agent.copy_groups.append(agent.copies.issued)
-    return TOKEN
-
-
-@operation("ttg.async_wait", "num")
-def async_wait(agent: Agent, op: Operation) -> Steps:
-    outstanding: int = op.attributes["num"]
-    if len(agent.copy_groups) > outstanding:
-        last = agent.copy_groups[-1 - outstanding]
-        agent.copies.wait(agent.copies.issued - last, agent.knowledge)
-        agent.drain(agent.copies)
-    yield
-    return TOKEN
-
-
-@operation("ttng.async_copy_mbarrier_arrive", "noIncrement")
-def async_copy_arrive(agent: Agent, op: Operation) -> Steps:
-    """Arrive when the copies so far are complete; the arrival adds itself to those that are awaited."""
-    if op.attributes.get("noIncrement"):
-        raise refusal("arrivals of copies that the barrier's count covers are not known", op.location)
-    view: View = agent.get(op.operands[0])
-    barrier = find(agent, view, owner(op, 0, agent.cta), "cp.async.mbarrier.arrive")
-    lane, cluster = agent.copies, agent.cluster
-    released = agent.knowledge.release()
-    number = lane.issue(view.name, op.location)
-    learn(released.clock, lane.component, number)
-    if barrier:
-        barrier.pending += 1
-
-    def complete() -> None:
-        if barrier:
-            barrier.arrive_later(f"cp.async of {agent.label} of CTA {agent.cta}", op.location, released)
-            cluster.settle(barrier)
-
-    cluster.issue(Event(lane.events, complete))
-    yield
-
-
-@operation("tt.store", ignored=_CACHING)
+@operation("tt.store", ignored=CACHING)
 def store(agent: Agent, op: Operation) -> None:
     type_ = op.operand_types[0]
     if isinstance(type_, Distributed) and agent.cta & type_.shared_bits:

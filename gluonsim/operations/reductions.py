@@ -1,4 +1,4 @@
-"""Reductions and scans: what combines the elements of a tensor along an axis."""
+"""Reductions, scans and maps: functions that combine or convert the elements of tensors."""
 
 # ruff: noqa: D103 - the name of a handler is its operation's, and says what it does.
 
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
-from gluonsim.ir_types import TensorType
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import TensorType
 from gluonsim.operations import computation, resolved
-from gluonsim.operations.combine import Combine, combiner
+from gluonsim.operations.combine import Combiner
 from gluonsim.operations.control import exchange
 from gluonsim.operations.shapes import assembled, within
-from gluonsim.parse import Operation
 from gluonsim.program import Agent, Handler, Steps
 
 
@@ -49,7 +49,7 @@ def _by_torch(op: Operation) -> Callable[[Tensor, int], Tensor] | None:
     return _REDUCERS.get(first.name) if alone and first.operands == body.arguments else None
 
 
-def _pairwise(combine: Combine, agent: Agent, values: Sequence[Tensor], axis: int) -> list[Tensor]:
+def _pairwise(combine: Combiner, agent: Agent, values: Sequence[Tensor], axis: int) -> list[Tensor]:
     """Combine neighbours until one element is left along an axis, whose extent is a power of two."""
     left = list(values)
     while left[0].shape[axis] > 1:
@@ -65,7 +65,7 @@ def reduce(op: Operation) -> Handler:
     assert isinstance(type_, TensorType)
     axis: int = op.attributes["axis"]
     by_torch = _by_torch(op)
-    combine = None if by_torch else combiner(op)
+    combine = None if by_torch else Combiner(op)
 
     def reduced(agent: Agent, values: Sequence[Tensor]) -> Any:
         if by_torch is not None:
@@ -103,7 +103,7 @@ def scan(op: Operation) -> Handler:
     reverse: bool = op.attributes["reverse"]
     if type_.local_shape[axis] != type_.shape[axis]:
         raise refusal("a scan across CTAs is not known to the simulator", op.location)
-    combine = combiner(op)
+    combine = Combiner(op)
 
     def run(agent: Agent, op: Operation) -> Any:
         columns = list(zip(*(agent.get(name).unbind(axis) for name in op.operands), strict=True))
@@ -131,3 +131,17 @@ def histogram(agent: Agent, op: Operation) -> Tensor:
     bins = result.shape[0]
     found = within(op, values, bins) if values.numel() else values.to(torch.int64)
     return torch.bincount(found, minlength=bins).to(result.dtype)
+
+
+@resolved("tt.map_elementwise", "pack", computes=True)
+def map_elementwise(op: Operation) -> Handler:
+    """Apply a function to the elements of tensors; it must take them one at a time."""
+    if op.attributes["pack"] != 1:
+        raise refusal("map_elementwise of several elements at a time is not known", op.location)
+    apply = Combiner(op)
+
+    def run(agent: Agent, op: Operation) -> Any:
+        found = tuple(apply(agent, [agent.get(name) for name in op.operands]))
+        return found[0] if len(found) == 1 else found
+
+    return run

@@ -14,8 +14,8 @@ from torch import Tensor
 from gemmgen.hardware import DTYPES
 from gemmgen.numerics.encoding import TORCH_DTYPES, UE8M0_VALUES, as_float32, e2m1_as_float32
 from gluonsim.findings import refusal
-from gluonsim.ir_types import MemDescType
-from gluonsim.parse import Operation
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import MemDescType
 
 
 def codes(tensor: Tensor) -> Tensor:

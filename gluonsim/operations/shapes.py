@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
-from gluonsim.ir_types import Holding, TensorType
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import Holding, TensorType
 from gluonsim.operations import computation, resolved
 from gluonsim.operations.arith import once
 from gluonsim.operations.control import exchange
 from gluonsim.operations.loads_stores import Pointer
-from gluonsim.parse import Operation
 from gluonsim.program import Agent, Handler, Steps
 
 

@@ -14,16 +14,17 @@ from torch import Tensor
 from gemmgen.numerics.encoding import as_float32
 from gluonsim.clocks import learn
 from gluonsim.findings import refusal
-from gluonsim.ir_types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
+from gluonsim.known import Known
 from gluonsim.memory import Access, Proxy, View
 from gluonsim.operations import computation, operation
 from gluonsim.operations.arith import as_float16
 from gluonsim.operations.control import find, owner, report_overflow
 from gluonsim.operations.loads_stores import TOKEN, loaded
 from gluonsim.operations.scaled import scaled_operands
-from gluonsim.parse import Operation
 from gluonsim.picture import Span
-from gluonsim.program import Accumulator, Agent, Event, Known, Lane, Steps
+from gluonsim.program import Accumulator, Agent, Event, Lane, Steps
 
 
 @operation(
@@ -38,7 +39,7 @@ def warp_group_dot(agent: Agent, op: Operation) -> Steps:
     a, b = agent.get(op.operands[0]), agent.get(op.operands[1])
     accumulator: Accumulator | Tensor = agent.values[op.operands[2]]
     use_accumulator = len(op.operands) < 4 or bool(agent.get(op.operands[3]))
-    name = op.location.name or "<unnamed accumulator>"
+    name = op.location.called
     number = agent.mma.issue(name, op.location)
     access = agent.asynchronous(agent.mma.component, number, "wgmma", op.location)
     for operand in (a, b):

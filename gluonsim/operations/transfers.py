@@ -1,4 +1,4 @@
-"""Asynchronous transfers: TMA, with multicast and reductions, and launch control's responses."""
+"""Asynchronous transfers by TMA, with multicast and reductions."""
 
 # ruff: noqa: D103 - the name of a handler is its operation's, and says what it does.
 
@@ -7,23 +7,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from gluonsim.clocks import Barrier, Component, Released, learn, reached
+from gluonsim.clocks import Barrier, Component, Released, learn
 from gluonsim.findings import Kind, refusal
 from gluonsim.global_memory import REDUCTIONS, RELAXED, Box, Descriptor, Region
-from gluonsim.ir_types import MemDescType
-from gluonsim.memory import POISON_INTEGER, View
+from gluonsim.ir.parse import Operation
+from gluonsim.ir.types import MemDescType, TensorType
+from gluonsim.memory import Proxy, View
 from gluonsim.operations import operation, resolved
 from gluonsim.operations.control import find, owner
-from gluonsim.operations.loads_stores import Pointer, loaded
-from gluonsim.parse import Operation
+from gluonsim.operations.loads_stores import Pointer, loaded, parts_of
 from gluonsim.picture import Span
-from gluonsim.policies import Pending, program_at
 from gluonsim.program import Agent, Event, Handler, Steps
 
 _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
@@ -167,7 +165,9 @@ class Rows:
             box.store(row, reduction)
 
 
-def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Component, int]:
+def destination(
+    agent: Agent, op: Operation, view: View, what: str, proxy: Proxy = Proxy.ASYNC
+) -> tuple[Component, int]:
     """Judge an asynchronous write into shared memory; return its lane and its number there."""
     loads = agent.cluster.loads
     destinations, key = agent.cluster.destinations, (view.memory.cta, view.place)
@@ -176,7 +176,7 @@ def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Com
         component = destinations[key] = agent.cluster.components.add()
     before = loads.get(component)
     number = before[0] + 1 if before else 1
-    access = agent.asynchronous(component, number, what, op.location)
+    access = agent.asynchronous(component, number, what, op.location)._replace(proxy=proxy)
     loads[component] = (number, access, view.name, view.memory.cta)
     knowledge = agent.knowledge
     # The lowering of try_cancel emits the fence that orders it after generic accesses.
@@ -185,7 +185,7 @@ def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Com
     return component, number
 
 
-def _published(agent: Agent, component: Component, number: int) -> Released:
+def published(agent: Agent, component: Component, number: int) -> Released:
     """Return what the completion of an asynchronous write tells: the write, and what its issuer knows now."""
     released = agent.knowledge.release()
     learn(released.clock, component, number)
@@ -201,7 +201,7 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
     size = view.held.nbytes  # what is out of bounds counts too [ptx]
     cluster.load_count += 1
     identity, begin = cluster.load_count, cluster.step
-    published = _published(agent, component, number)
+    told = published(agent, component, number)
     if barrier:
         barrier.issue(size, identity, component)
 
@@ -213,9 +213,46 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
         else:
             view.fill(_as_held(view, part.load()))
         if barrier:
-            barrier.receive(size, identity, published)
+            barrier.receive(size, identity, told)
             cluster.settle(barrier)
         _trace(agent, op, view, "load", begin)
+
+    cluster.issue(Event(deque(), complete))
+
+
+@operation("ttng.async_shared_store")
+def async_shared_store(agent: Agent, op: Operation) -> Steps:
+    """Store a tensor by st.async: the barrier of each CTA that holds a part gets that part's bytes."""
+    tensor, memory = op.operand_types[:2]
+    assert isinstance(tensor, TensorType)
+    assert isinstance(memory, MemDescType)
+    if tensor.shared_bits or memory.shared_bits:
+        raise refusal("an asynchronous store of what several CTAs hold is not known", op.location)
+    value: Tensor = agent.get(op.operands[0])
+    view: View = agent.get(op.operands[1])
+    barrier_view: View = agent.get(op.operands[2])
+    for here, held in parts_of(agent, view, memory, tensor):
+        barrier = find(agent, barrier_view, owner(op, 2, held.memory.cta), "st.async")
+        _store_into(agent, op, value[here], held, barrier)
+    yield
+
+
+def _store_into(agent: Agent, op: Operation, value: Tensor, view: View, barrier: Barrier | None) -> None:
+    cluster = agent.cluster
+    component, number = destination(agent, op, view, "asynchronous store", Proxy.GENERIC)
+    size = value.nbytes
+    cluster.load_count += 1
+    identity, begin = cluster.load_count, cluster.step
+    told = published(agent, component, number)
+    if barrier:
+        barrier.issue(size, identity, component)
+
+    def complete() -> None:
+        view.fill(value)
+        if barrier:
+            barrier.receive(size, identity, told)
+            cluster.settle(barrier)
+        _trace(agent, op, view, "store", begin)
 
     cluster.issue(Event(deque(), complete))
 
@@ -265,7 +302,7 @@ def _store_from(
             "stores by a descriptor that rounds to tf32 are not known to the simulator", op.location
         )
     cluster = agent.cluster
-    base = view.place.allocation.location.name or "<unnamed buffer>"
+    base = view.place.allocation.location.called
     reads, writes = agent.store_reads, agent.store_writes
     number = reads.issue(base, op.location)
     writes.issue(base, op.location)
@@ -356,96 +393,3 @@ def reinterpret_tensor_descriptor(agent: Agent, op: Operation) -> Descriptor:
     if not isinstance(scratch, Scratch) or scratch.descriptor is None:
         raise refusal("a descriptor that the kernel does not make is not known", op.location)
     return scratch.descriptor
-
-
-RESULT_BYTES = 16
-_CANCELLED, _REFUSED = 1, 0
-_UNDEFINED = POISON_INTEGER * 0x01010101
-"""What a refusal says of the program: nothing that a kernel should use."""
-
-
-class Response(NamedTuple):
-    """The result of a request, as it stands in shared memory: two words."""
-
-    state: int
-    program: int
-
-
-@operation("ttng.clc_try_cancel")
-def try_cancel(agent: Agent, op: Operation) -> Steps:
-    """Ask for one program, by the cluster's first CTA for all of them."""
-    if agent.cta != 0:
-        return
-    _check_refusals(agent, op)
-    request = _Request(agent.cluster.grid.pending)
-    result: View = agent.get(op.operands[0])
-    for cta in range(agent.cluster.kernel.ctas):
-        _respond_into(agent, op, request, result.on(agent.cluster.memories[cta]))
-    yield
-
-
-class _Request:
-    """One request: it is decided once, when the first CTA gets the response."""
-
-    def __init__(self, pending: Pending) -> None:
-        self._pending = pending
-
-    @cached_property
-    def response(self) -> Response:
-        program = self._pending.cancel()
-        return Response(_REFUSED, _UNDEFINED) if program is None else Response(_CANCELLED, program)
-
-
-def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) -> None:
-    cluster = agent.cluster
-    barrier_view: View = agent.get(op.operands[1])
-    barrier = find(agent, barrier_view, owner(op, 1, view.memory.cta), "try_cancel")
-    component, number = destination(agent, op, view, "try_cancel")
-    cluster.load_count += 1
-    identity = cluster.load_count
-    published = _published(agent, component, number)
-    if barrier:
-        barrier.issue(RESULT_BYTES, identity, component)
-
-    def complete() -> None:
-        view.fill(torch.tensor(request.response))
-        if request.response.state == _REFUSED:
-            cluster.refusals.append((component, number))
-        if barrier:
-            barrier.receive(RESULT_BYTES, identity, published)
-            cluster.settle(barrier)
-
-    cluster.issue(Event(deque(), complete))
-
-
-def _check_refusals(agent: Agent, op: Operation) -> None:
-    """Report a request by one who has seen a refusal: what it does is undefined [ptx]."""
-    clock = agent.knowledge.clock
-    if any(reached(clock, component) >= number for component, number in agent.cluster.refusals):
-        view: View = agent.get(op.operands[0])
-        name = view.place.allocation.location.name or "<unnamed buffer>"
-        text = f"{view.name}: another program is asked for after a request was refused"
-        agent.report(Kind.CANCEL_AFTER_REFUSAL, name, (op.location,), text)
-
-
-@operation("ttng.clc_load_result")
-def load_result(agent: Agent, op: Operation) -> Response:
-    view: View = agent.get(op.operands[0])
-    access = agent.access("load of the launch control's response", op.location)
-    view.memory.read(view, access, agent.knowledge.clock, agent.knowledge.fenced)
-    return Response(int(view.data[0]), int(view.data[1]))
-
-
-@operation("ttng.clc_is_canceled")
-def is_canceled(agent: Agent, op: Operation) -> int:
-    response: Response = agent.get(op.operands[0])
-    return int(response.state == _CANCELLED)
-
-
-@operation("ttng.clc_get_program_id", "dim")
-def get_program_id(agent: Agent, op: Operation) -> int:
-    response: Response = agent.get(op.operands[0])
-    if response.state != _CANCELLED:
-        return _UNDEFINED
-    dim: int = op.attributes["dim"]
-    return program_at(agent.cluster.grid.programs, response.program)[dim]

@@ -7,10 +7,13 @@ from __future__ import annotations
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
-from triton.experimental.gluon.language.nvidia import blackwell
+from triton.experimental.gluon.language.nvidia import blackwell, hopper
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 TILE = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+ROWS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
 
 
 @gluon.jit
@@ -125,3 +128,161 @@ def packed_kernel(x_ptr, y_ptr, z_ptr, sums_ptr, halves_ptr):
     gl.store(tile_of(sums_ptr, 64, 64), sums)
     halves = blackwell.max2(blackwell.min2(x.to(gl.float16), y.to(gl.float16)), z.to(gl.float16))
     gl.store(tile_of(halves_ptr, 64, 64), halves)
+
+
+@gluon.jit
+def _steps(a, b, factor):
+    """Return a number that depends on which of two is larger."""
+    if a > b:  # noqa: SIM108 - a branch is meant
+        r = a * factor
+    else:
+        r = b if b > 1 else b - 3.0
+    return r
+
+
+@gluon.jit
+def _larger_twice(a, b):
+    """Return the larger number, by a branch that also doubles and halves it."""
+    if a > b:  # noqa: SIM108 - a branch is meant
+        r = a * 2 * 0.5
+    else:
+        r = b
+    return r
+
+
+@gluon.jit
+def branches_kernel(x_ptr, y_ptr, d_ptr, largest_ptr, factor):
+    """Apply functions with branches to each element."""
+    x, y = gl.load(tile_of(x_ptr, 64, 64)), gl.load(tile_of(y_ptr, 64, 64))
+    factors = gl.full([64, 64], factor, gl.float32, TILE)
+    gl.store(tile_of(d_ptr, 64, 64), gl.map_elementwise(_steps, x, y, factors))
+    rows = gl.arange(0, 64, gl.SliceLayout(1, TILE))
+    gl.store(largest_ptr + rows, gl.reduce(x, 1, _larger_twice))
+
+
+@gluon.jit(noinline=True)
+def _double_kept(x_ptr, d_ptr, addend):
+    """Store twice a tile plus a number, by way of shared memory; return the next number."""
+    kept = gl.allocate_shared_memory(gl.float32, [64, 64], ROWS, gl.load(tile_of(x_ptr, 64, 64)))
+    gl.store(tile_of(d_ptr, 64, 64), kept.load(TILE) * 2 + addend)
+    return addend + 1
+
+
+@gluon.jit
+def calls_kernel(x_ptr, d_ptr, addend, count):
+    """Call a function that is not inlined, while a buffer of the kernel's own is in use."""
+    kept = gl.allocate_shared_memory(gl.float32, [64, 64], ROWS, gl.load(tile_of(x_ptr, 64, 64)))
+    addend = _double_kept(x_ptr, d_ptr, addend)
+    for _ in range(count):
+        addend = _double_kept(d_ptr, d_ptr, addend)
+    gl.store(tile_of(d_ptr, 64, 64), gl.load(tile_of(d_ptr, 64, 64)) + kept.load(TILE))
+
+
+@gluon.jit
+def tuples_kernel(pair, d_ptr):
+    """Add a tile and a multiple of another, which come with the factor in a tuple of tuples."""
+    x_ptr, (y_ptr, factor) = pair
+    x, y = gl.load(tile_of(x_ptr, 64, 64)), gl.load(tile_of(y_ptr, 64, 64))
+    gl.store(tile_of(d_ptr, 64, 64), x + y * factor)
+
+
+@gluon.jit
+def elements_kernel(x_ptr, index_ptr, counts_ptr, d_ptr):
+    """Gather along rows, scatter along columns, and count by atomics in shared memory, with padding."""
+    padded: gl.constexpr = gl.PaddedSharedLayout.with_identity_for([[64, 4], [1024, 8]], [64, 64], [1, 0])
+    x, index = gl.load(tile_of(x_ptr, 64, 64)), gl.load(tile_of(index_ptr, 64, 64))
+    kept = gl.allocate_shared_memory(gl.float32, [64, 64], padded, x)
+    moved = gl.allocate_shared_memory(gl.float32, [64, 64], ROWS)
+    moved.scatter(kept.gather(index, 0), index, 1)
+    gl.store(tile_of(d_ptr, 64, 64), moved.load(TILE))
+    counts = gl.allocate_shared_memory(gl.int32, [64, 64], ROWS, gl.zeros([64, 64], gl.int32, TILE))
+    ones = gl.full([64, 64], 1, gl.int32, TILE)
+    counts.atomic_scatter_add(ones, index * 0, 1, mask=index < 32)
+    gl.store(tile_of(counts_ptr, 64, 64), counts.load(TILE))
+
+
+@gluon.jit
+def _store_row(buffer, x_ptr, row, ready):
+    """Scatter 64 numbers into a row of a buffer."""
+    column = gl.arange(0, 64, gl.SliceLayout(0, TILE))
+    x = gl.load(x_ptr + row * 64 + column)
+    buffer.scatter(x[None, :], gl.full([1, 64], row, gl.int32, TILE), 0)
+    mbarrier.arrive(ready)
+
+
+@gluon.jit
+def scatter_in_roles_kernel(x_ptr, d_ptr, other_row):
+    """Scatter a row in each of two partitions; with both of row 0, they race."""
+    buffer = gl.allocate_shared_memory(gl.float32, [2, 64], ROWS)
+    ready = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=2)
+    gl.warp_specialize(
+        [(_store_row, (buffer, x_ptr, 0, ready)), (_store_row, (buffer, x_ptr, other_row, ready))], [4]
+    )
+    mbarrier.wait(ready, 0)
+    row, column = gl.arange(0, 2, gl.SliceLayout(1, TILE)), gl.arange(0, 64, gl.SliceLayout(0, TILE))
+    gl.store(d_ptr + row[:, None] * 64 + column[None, :], buffer.load(TILE))
+
+
+@gluon.jit
+def scatter_twice_kernel(x_ptr, d_ptr):
+    """Scatter two numbers to each element."""
+    buffer = gl.allocate_shared_memory(gl.float32, [64, 64], ROWS, gl.load(tile_of(d_ptr, 64, 64)))
+    column = gl.arange(0, 64, gl.SliceLayout(0, TILE))
+    halves = gl.zeros([64, 64], gl.int32, TILE) + (column // 2)[None, :]
+    buffer.scatter(gl.load(tile_of(x_ptr, 64, 64)), halves, 1)
+    gl.store(tile_of(d_ptr, 64, 64), buffer.load(TILE))
+
+
+@gluon.jit
+def arrivals_of_threads_kernel(x_ptr, d_ptr, count: gl.constexpr):
+    """Await copies by cp.async whose arrivals the barrier counts."""
+    buffer = gl.allocate_shared_memory(gl.float32, [64, 64], ROWS)
+    ready = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=count)
+    async_copy.async_load(buffer, tile_of(x_ptr, 64, 64))
+    async_copy.mbarrier_arrive(ready, increment_count=False)
+    mbarrier.wait(ready, 0)
+    gl.store(tile_of(d_ptr, 64, 64), buffer.load(TILE))
+
+
+SPLIT = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[1, 0]]))
+CROSSED = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0], cga_layout=[[0, 1]]))
+ACROSS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[0, 1]]))
+
+
+@gluon.jit
+def async_store_kernel(x_ptr, d_ptr, waits: gl.constexpr):
+    """Store a tile that two CTAs divide by rows into a buffer that they divide by columns."""
+    buffer = gl.allocate_shared_memory(gl.float32, [64, 64], CROSSED)
+    ready = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=1)
+    mbarrier.expect(ready, buffer.nbytes_per_cta)
+    row, column = gl.arange(0, 64, gl.SliceLayout(1, SPLIT)), gl.arange(0, 64, gl.SliceLayout(0, SPLIT))
+    x = gl.load(x_ptr + row[:, None] * 64 + column[None, :])
+    hopper.cluster.barrier()
+    hopper.async_store(buffer, x, ready)
+    if waits:
+        mbarrier.wait(ready, 0)
+    found = buffer.load(ACROSS)
+    row, column = gl.arange(0, 64, gl.SliceLayout(1, ACROSS)), gl.arange(0, 64, gl.SliceLayout(0, ACROSS))
+    gl.store(d_ptr + row[:, None] * 64 + column[None, :], found)
+
+
+@gluon.jit
+def tensor_memory_kernel(x_ptr, halves_ptr, low_ptr):
+    """Store fp32, then bf16 over the second half of each row; read all as fp32 and the rest as bf16."""
+    whole: gl.constexpr = blackwell.TensorMemoryLayout((128, 64), col_stride=1)
+    half: gl.constexpr = blackwell.TensorMemoryLayout((128, 64), col_stride=1)
+    memory = blackwell.allocate_tensor_memory(gl.float32, [128, 64], whole)
+    layout: gl.constexpr = memory.get_reg_layout()
+    row, column = gl.arange(0, 128, gl.SliceLayout(1, layout)), gl.arange(0, 64, gl.SliceLayout(0, layout))
+    places = row[:, None] * 64 + column[None, :]
+    x = gl.load(x_ptr + places)
+    memory.store(x)
+    upper = memory.slice(32, 32).reinterpret(gl.bfloat16, [128, 64], half)
+    halves: gl.constexpr = upper.get_reg_layout()
+    upper.store(gl.convert_layout((x * 2).to(gl.bfloat16), halves))
+    gl.store(halves_ptr + places, gl.convert_layout(memory.load(layout), layout))
+    lower = memory.reinterpret(gl.bfloat16, [128, 64], half)
+    gl.store(low_ptr + places, gl.convert_layout(lower.load(halves), layout))

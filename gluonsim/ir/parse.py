@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from gluonsim.findings import UNKNOWN, Frame, Location, refusal
-from gluonsim.ir_types import (
+from gluonsim.ir.types import (
     DTYPES,
+    PADDED,
     SHARED_MEMORY,
     TENSOR_MEMORY,
     DescriptorType,
@@ -28,6 +29,7 @@ _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|->|[()\[\]{}<>,]')
 _INTEGER = re.compile(r"(-?\d+)(?: : \w+)?$")
 _FLOAT = re.compile(r"(-?\d+\.\d+(?:[eE][+-]?\d+)?)(?: : \w+)?$")
 _HEX = re.compile(r"0x([0-9A-Fa-f]+)(?: : (\w+))?$")
+_PADDING = re.compile(r"(\d+):\+(\d+)")
 _ENUM = re.compile(r"#\w+\.\w+<\w+>$")
 
 
@@ -82,7 +84,12 @@ class Vocabulary:
         match = re.match(r"#([\w.]+)<(.*)>$", text, re.DOTALL)
         if match is None:
             raise refusal(f"cannot read the layout {text}")
-        return Encoding(match.group(1), dict(self._fields(match.group(2))))
+        kind, body = match.groups()
+        if kind != PADDED:
+            return Encoding(kind, dict(self._fields(body)))
+        intervals, _, rest = body.partition("] {")
+        paddings = [[int(interval), int(padding)] for interval, padding in _PADDING.findall(intervals)]
+        return Encoding(kind, {"paddings": paddings, **dict(self._fields(rest.removesuffix("}")))})
 
     def _fields(self, text: str) -> Iterator[tuple[str, Any]]:
         for piece in pieces(text):
@@ -152,7 +159,7 @@ class Vocabulary:
             return tuple(int(self.value(piece)) for piece in pieces(body))
         if text.startswith("dense<"):
             return self._dense(text)
-        if _ENUM.match(text) or text.startswith(("(", "[", "{", "#", "!")):
+        if _ENUM.match(text) or text.startswith(("(", "[", "{", "#", "!", "@")):
             return text
         raise refusal(f"cannot read the attribute value {text}")
 
@@ -251,6 +258,7 @@ TERMINATORS = frozenset(
         "tt.return",
         "tt.reduce.return",
         "tt.scan.return",
+        "tt.map_elementwise.return",
         "ttg.warp_yield",
         "ttg.warp_return",
     }

@@ -26,6 +26,7 @@ DTYPES: dict[str, torch.dtype] = {
 
 SHARED_MEMORY = "ttg.shared_memory"
 TENSOR_MEMORY = "ttng.tensor_memory"
+PADDED = "ttg.padded_shared"
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class Distributed:
 
     @property
     def local_bytes(self) -> int:
-        """Bytes of memory that one CTA's part takes."""
+        """Bytes of memory that one CTA's part takes, without padding."""
         return prod(self.local_shape) * self.element_bytes
 
 

@@ -1,0 +1,138 @@
+"""A compiled kernel, ready to run: its operations, the places of its memory, and its arguments."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gluonsim.findings import refusal
+from gluonsim.global_memory import Descriptor, Storage
+from gluonsim.ir.calls import with_calls
+from gluonsim.ir.parse import Operation, parse, walk
+from gluonsim.ir.types import DescriptorType
+from gluonsim.operations import (
+    arith,
+    atomics,
+    code,
+    control,
+    conversions,
+    copies,
+    elements,
+    launch_control,
+    loads_stores,
+    reductions,
+    shapes,
+    tensor_cores,
+    transfers,
+)
+from gluonsim.operations.loads_stores import Pointer
+from gluonsim.places import Layout, shared_memory_index
+from gluonsim.program import Kernel
+from gluonsim.tensor_memory import tensor_memory_index
+from gluonsim.ttgir import GenericTtgir
+
+FAMILIES = (
+    arith,
+    atomics,
+    control,
+    conversions,
+    copies,
+    elements,
+    launch_control,
+    loads_stores,
+    reductions,
+    shapes,
+    tensor_cores,
+    transfers,
+)
+"""The modules that have the operations, a family each: importing them makes the operations known."""
+
+
+@lru_cache(maxsize=4)
+def parsed_kernel(text: str, library: str) -> tuple[Operation, Kernel, frozenset[str]]:
+    """Return a module, its kernel, which nothing changes but the division of its layouts, and its files."""
+    module = parse(text, library)
+    body = walk(module.regions[0])
+    return module, _kernel(module), frozenset(frame.file for op in body for frame in op.location.frames)
+
+
+def _kernel(module: Operation) -> Kernel:
+    functions = {op.attributes["sym_name"]: op for op in module.regions[0].operations if op.name == "tt.func"}
+    public = [op for op in functions.values() if op.attributes.get("sym_visibility") == "public"]
+    if len(public) != 1:
+        raise refusal(f"a module of {len(public)} kernels is not known to the simulator")
+    function = with_calls(public[0], functions)
+    known = code(function.regions[0], FAMILIES)
+    layout, tensor_layout = Layout(), Layout()
+    for op in walk(function.regions[0]):
+        if op.name == "ttg.local_alloc":
+            layout.add(op, shared_memory_index(op))
+        elif op.name == "ttng.tmem_alloc":
+            tensor_layout.add(op, tensor_memory_index(op))
+    ctas = module.attributes["ttg.num-ctas"]
+    pairs = bool(module.attributes.get("ttng.two-ctas"))
+    used = frozenset(name for op in walk(function.regions[0]) for name in op.operands)
+    warps: int = module.attributes["ttg.num-warps"]
+    return Kernel(function, known, layout, tensor_layout, ctas, warps, pairs, used)
+
+
+def bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
+    """Give the function's parameters their values: a descriptor comes with its shape and strides."""
+    block = kernel.function.regions[0]
+    values: list[Any] = []
+    for name, value in lowered.arguments.items():
+        position = len(values)
+        if position < len(block.arguments) and isinstance(block.argument_types[position], DescriptorType):
+            padding = float("nan") if getattr(value, "padding", "zero") == "nan" else 0.0
+            rounds = bool(getattr(value, "round_f32_to_tf32", False))
+            values.append(Descriptor(name, _view(value), padding, rounds))
+            values += [*map(int, value.shape), *map(int, value.strides)]
+        elif isinstance(value, Tensor):
+            if value.device.type != "cpu":
+                raise refusal(f"{name} is on {value.device}: tensors must be on the CPU", code="bad-launch")
+            values.append(Pointer(name, elements_of(value), value.storage_offset()))
+        else:
+            values.append(value)
+    if len(values) != len(block.arguments):
+        raise refusal(f"the kernel takes {len(block.arguments)} values, its arguments make {len(values)}")
+    return dict(zip(block.arguments, values, strict=True))
+
+
+def described(value: Any) -> Tensor | None:
+    """Return the tensor that an argument is or describes; None for a number."""
+    if isinstance(value, Tensor):
+        return value
+    return _view(value) if hasattr(value, "base") and hasattr(value, "block_shape") else None
+
+
+def _view(descriptor: Any) -> Tensor:
+    """Return what a host descriptor describes, over the tensor's own storage."""
+    base: Any = descriptor.base
+    if not isinstance(base, Tensor) or base.device.type != "cpu":
+        raise refusal("a descriptor must be over a CPU tensor", code="bad-launch")
+    shape, strides = tuple(map(int, descriptor.shape)), tuple(map(int, descriptor.strides))
+    return base.as_strided(shape, strides, base.storage_offset())
+
+
+def changed_tensors(values: Any) -> list[Tensor]:
+    """Return the tensors that a launch may change, each storage once."""
+    found: dict[int, Tensor] = {}
+    for value in values:
+        tensor = value if isinstance(value, Tensor) else getattr(value, "base", None)
+        if isinstance(tensor, Tensor):
+            found.setdefault(tensor.untyped_storage().data_ptr(), _flat(tensor))
+    return list(found.values())
+
+
+def elements_of(tensor: Tensor) -> Tensor:
+    """Return all of a tensor's storage as one dimension."""
+    return tensor.as_strided((Storage.of(tensor).elements,), (1,), 0)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return all bits of a tensor's storage, in few elements: they are compared one by one."""
+    data = elements_of(tensor).view(torch.uint8)
+    return data if data.numel() % 8 else data.view(torch.int64)

@@ -1,0 +1,1 @@
+"""TTGIR as values: operations, blocks, types, and calls."""
