@@ -42,7 +42,7 @@ class Tick(NamedTuple):
     number: int
 
     def known(self, clock: Clock, /) -> bool:
-        """Whether a clock covers it."""
+        """Return whether a clock covers it."""
         return reached(clock, self.component) >= self.number
 
 
@@ -166,7 +166,7 @@ class Barrier:
         self._filled_before: set[Component] = set()
         """Of the phase before."""
         self.overtaken = False
-        """Whether a load went to where another one of its phase goes: it was a phase too early, and bytes
+        """True if a load went to where another one of its phase goes: it was a phase too early, and bytes
         are counted in wrong phases from then on."""
         self._accumulating = Released()
         self._completed = Released()
@@ -225,7 +225,7 @@ class Barrier:
 
     @property
     def lacks_load(self) -> bool:
-        """Whether a load of the phase before has none that corresponds to it in the current one."""
+        """Return whether a load of the phase before has none that corresponds to it in the current one."""
         return not self._filled_before <= self._filled
 
     @property
@@ -235,7 +235,7 @@ class Barrier:
 
     @property
     def complete(self) -> bool:
-        """Whether the current phase has nothing more to await."""
+        """Return whether the current phase has nothing more to await."""
         return self.pending == 0 and self.expected_bytes == self.received_bytes
 
     def advance(self) -> None:

@@ -122,7 +122,7 @@ def run(
 
 
 def is_dependent(keywords: Mapping[str, Any]) -> bool:
-    """Whether a launch with these options may begin before the kernel ahead of it has ended."""
+    """Return whether a launch with these options may begin before the kernel ahead of it has ended."""
     return bool(keywords.get("launch_pdl"))
 
 
@@ -237,9 +237,9 @@ class _Outcome:
     findings: Findings
     phases: Mapping[str, int]
     same: bool
-    """Whether it left the bits that the first one left."""
+    """True if it left the bits that the first one left."""
     chose: bool
-    """Whether there was ever more than one step to take: if not, every schedule takes the same."""
+    """True if there was ever more than one step to take: if not, every schedule takes the same."""
 
 
 class _Schedules:
@@ -451,7 +451,7 @@ class _Launch:
         self._running: list[Cluster] = []
         self.phases: dict[str, int] = {}
         self.chose = False
-        """Whether the policy had a choice."""
+        """True if the policy had a choice."""
 
     def run(self, policy: Policy) -> None:
         """Run every program; stop where none can go on, or one has no end."""

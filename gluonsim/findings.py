@@ -112,7 +112,7 @@ class Moment(Protocol):
     """When something happened."""
 
     def known(self, clock: Any, /) -> bool:
-        """Whether what happens with this clock comes after it."""
+        """Return whether what happens with this clock comes after it."""
         ...
 
 
@@ -304,7 +304,7 @@ class Findings:
         self._found: dict[tuple[Kind, str, tuple[str, ...], Severity], tuple[bool, Finding]] = {}
         self._faults: dict[Moment, None] = {}
         self.faulty = False
-        """Whether this run has shown a fault."""
+        """True if this run has shown a fault."""
 
     def begin_run(self) -> None:
         """Forget the moments of the run before."""
@@ -312,7 +312,7 @@ class Findings:
         self.faulty = False
 
     def follows(self, clock: Any) -> bool:
-        """Whether what happens with this clock comes after a fault of this run."""
+        """Return whether what happens with this clock comes after a fault of this run."""
         return any(moment.known(clock) for moment in self._faults)
 
     def add(
@@ -353,7 +353,7 @@ class Findings:
             self._found[key] = (follows, finding)
 
     def has(self, kind: Kind) -> bool:
-        """Whether a fault of this kind was added."""
+        """Return whether a fault of this kind was added."""
         return any(finding.kind is kind for _, finding in self._found.values())
 
     def all(self) -> tuple[Finding, ...]:

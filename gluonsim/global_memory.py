@@ -52,7 +52,7 @@ class Region(ABC):
     @cached_property
     @abstractmethod
     def empty(self) -> bool:
-        """Whether there are none."""
+        """Return whether there are none."""
 
     @abstractmethod
     def look(self, marks: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ class Elements(Region):
 
     @property
     def ascending(self) -> bool:
-        """Whether each of the numbers is larger than the one before."""
+        """Return whether each of the numbers is larger than the one before."""
         return self.consecutive is not None or bool((self.offsets[1:] > self.offsets[:-1]).all())
 
     def look(self, marks: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class Box:
         return box
 
     def holds(self, values: Tensor) -> bool:
-        """Whether the part within the tensor has these values now."""
+        """Return whether the part within the tensor has these values now."""
         return same_bits(self.region.tensor, values.reshape(self.shape)[self.inside])
 
     def store(self, values: Tensor, reduction: str | None) -> None:
@@ -202,7 +202,7 @@ class Descriptor:
     tensor: Tensor
     padding: float
     rounds_to_tf32: bool = False
-    """Whether a load rounds fp32 to tf32; the tensor core would drop the bits instead."""
+    """True if a load rounds fp32 to tf32; the tensor core would drop the bits instead."""
     _boxes: dict[Hashable, Box] = field(default_factory=dict[Hashable, Box])
     _outside: dict[Hashable, Tensor] = field(default_factory=dict[Hashable, Tensor])
 
@@ -246,7 +246,7 @@ def differing(a: Tensor, b: Tensor) -> Tensor:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one type and shape are the same, NaN included."""
+    """Return whether two tensors of one type and shape are the same, NaN included."""
     first, second = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (a, b))
     return torch.equal(first, second)
 
@@ -269,12 +269,12 @@ class Strength:
 
     @property
     def acquires(self) -> bool:
-        """Whether its issuer learns what the writer of the value that it reads has released."""
+        """Return whether its issuer learns what the writer of the value that it reads has released."""
         return self.order in ("acquire", "acq_rel")
 
     @property
     def releases(self) -> bool:
-        """Whether it hands on what its issuer knows."""
+        """Return whether it hands on what its issuer knows."""
         return self.order in ("release", "acq_rel")
 
 
@@ -302,7 +302,7 @@ class Touch:
         return self.strength is not None and other.strength is not None and not self.apart(other)
 
     def apart(self, other: Touch) -> bool:
-        """Whether the two are atomic, and of different CTAs that a scope does not hold both of."""
+        """Return whether the two are atomic, and of different CTAs that a scope does not hold both of."""
         if self.strength is None or other.strength is None:
             return False
         here, there = self.access, other.access
@@ -748,7 +748,7 @@ class GlobalMemory:
 
 
 def _stays(head: _Head, new: _Head, hands_on: bool) -> bool:
-    """Whether readers of a place learn from an earlier write there, after a new one."""
+    """Return whether readers of a place learn from an earlier write there, after a new one."""
     before, after = head.touch, new.touch
     assert before.strength is not None
     assert after.strength is not None
@@ -768,7 +768,7 @@ def _distinct(marks: Tensor) -> list[int]:
 
 
 def _issue_covered(access: Access, clock: Clock) -> bool:
-    """Whether asynchronous work was issued before everything that is issued with a clock."""
+    """Return whether asynchronous work was issued before everything that is issued with a clock."""
     return access.component != access.agent and reached(clock, access.agent) >= access.issued
 
 

@@ -56,7 +56,7 @@ class Access(NamedTuple):
     issued: int = 0
     """Of asynchronous work: the number of the issuer's own event."""
     follows: bool = False
-    """Whether it comes after a fault of this run."""
+    """True if it comes after a fault of this run."""
 
     @property
     def moment(self) -> Tick:
@@ -64,7 +64,7 @@ class Access(NamedTuple):
         return Tick(self.agent, self.issued or self.number)
 
     def covered(self, clock: Clock) -> bool:
-        """Whether the event happened before everything that is issued with this clock."""
+        """Return whether the event happened before everything that is issued with this clock."""
         return reached(clock, self.component) >= self.number
 
     def is_ordered(self, before: Access, clock: Clock) -> bool:
@@ -110,7 +110,7 @@ class _Record:
     lost: Access | None = None
     """The last write of what was there before, if nobody else had read it."""
     seen: bool = False
-    """Whether one who does not write it has read what is there."""
+    """True if one who does not write it has read what is there."""
     written: Written | None = None
     """What its bytes are a part of; None where nothing stands for that."""
 
@@ -137,7 +137,7 @@ class _Record:
         self.first_reads.clear()
 
     def ahead(self, read: Access, clock: Clock) -> bool:
-        """Whether who reads did so again where one who writes with this clock knows of the first time.
+        """Return whether who reads did so again where one who writes with this clock knows of the first time.
 
         The next contents were to come in between: it is the reader who is a lap ahead.
         """

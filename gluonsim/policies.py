@@ -138,7 +138,7 @@ class Pending:
         self._programs = deque(range(programs))
         self._policy = policy
         self.asked = False
-        """Whether a program has asked for another one, which the policy may refuse."""
+        """True if a program has asked for another one, which the policy may refuse."""
 
     @property
     def left(self) -> int:

@@ -252,7 +252,7 @@ class Entry:
     ignored: frozenset[str]
     """Hints that change the speed, or what is undefined anyway: never a defined result."""
     computes: bool
-    """Whether it does nothing but to compute its results of its operands."""
+    """True if it does nothing but to compute its results of its operands."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -291,7 +291,7 @@ class Kernel:
     warps: int
     """Of a CTA's first partition, which keeps them in a region of several."""
     pairs: bool
-    """Whether two CTAs issue each tcgen05 operation together: the even one, for both."""
+    """True if two CTAs issue each tcgen05 operation together: the even one, for both."""
     used: frozenset[str]
     """Names of all values that an operation takes."""
 
@@ -416,7 +416,7 @@ class Cluster:
 
     @property
     def finished(self) -> bool:
-        """Whether all partitions have come to their end."""
+        """Return whether all partitions have come to their end."""
         return self._unfinished == 0
 
     def take(self, chosen: Agent | Event) -> None:

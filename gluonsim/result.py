@@ -34,7 +34,7 @@ class Result:
     """For each barrier, the phases that it completed in the busiest program of any schedule: the fewest of
     any CTA, and all of a barrier that is invalidated and initialised again."""
     deterministic: bool
-    """Whether all schedules left the same bytes in every tensor."""
+    """True if all schedules left the same bytes in every tensor."""
     kernel: str = ""
     """The kernel's name."""
     grid: tuple[int, int, int] = (1, 1, 1)

@@ -58,7 +58,7 @@ def index_from(type_: MemDescType, start: int) -> Tensor:
 
 
 def is_plain(type_: MemDescType) -> bool:
-    """Whether each row of a buffer is one lane, with its elements side by side."""
+    """Return whether each row of a buffer is one lane, with its elements side by side."""
     encoding = type_.encoding
     return (
         encoding is not None

@@ -235,7 +235,7 @@ class _Stuck:
 
     @property
     def lacks_bytes(self) -> bool:
-        """Whether all have arrived, all loads too, and the bytes are not those that are expected."""
+        """Return whether all have arrived, all loads too, and the bytes are not those that are expected."""
         barrier = self.wait.barrier
         if barrier is None or barrier.pending or barrier.lacks_load:
             return False
@@ -243,12 +243,12 @@ class _Stuck:
 
     @property
     def lacks_some(self) -> bool:
-        """Whether some have arrived and others have not."""
+        """Return whether some have arrived and others have not."""
         barrier = self.wait.barrier
         return barrier is not None and 0 < barrier.pending < barrier.count
 
     def has_not_heard_of(self, other: _Stuck) -> bool:
-        """Whether another partition has not arrived in the phase that this one waits for."""
+        """Return whether another partition has not arrived in the phase that this one waits for."""
         barrier, who = self.wait.barrier, f"{other.agent.label} of CTA {other.agent.cta}"
         return barrier is not None and all(arrival.who != who for arrival in barrier.arrivals)
 
@@ -294,7 +294,7 @@ def _by_cause(cluster: Cluster, waits: list[_Stuck]) -> list[_Stuck]:
 
 
 def _may_signal(agent: Agent, name: str, partition: int) -> bool:
-    """Whether a partition's signalling operation is one that an agent executes."""
+    """Return whether a partition's signalling operation is one that an agent executes."""
     tensor_core = name.startswith("ttng.tc_gen5")
     return agent.partition == partition and not (
         tensor_core and agent.cluster.kernel.pairs and agent.cta & 1  # the even CTA of a pair issues for both

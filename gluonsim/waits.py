@@ -20,7 +20,7 @@ class Wait(Protocol):
     """What a partition waits for."""
 
     on_others: ClassVar[bool]
-    """Whether other programs can bring it about."""
+    """True if other programs can bring it about."""
 
     @property
     def location(self) -> Location:
@@ -28,7 +28,7 @@ class Wait(Protocol):
         ...
 
     def ready(self) -> bool:
-        """Whether it has come about."""
+        """Return whether it has come about."""
         ...
 
 
@@ -111,7 +111,7 @@ class Watch:
 
     @property
     def same(self) -> bool:
-        """Whether the elements have these values now."""
+        """Return whether the elements have these values now."""
         if self._one is not None:
             now, value = self._one
             return now.value == value
@@ -164,7 +164,7 @@ class SpinWait:
 
     watches: list[Watch]
     counts: bool
-    """Whether the loop's own values change: it may end by itself then."""
+    """True if the loop's own values change: it may end by itself then."""
 
     @property
     def location(self) -> Location:

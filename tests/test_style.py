@@ -79,7 +79,7 @@ DOCSTRINGS = {
     "gemmgen/tune": 65,
     "gemmgen/verify": 37,
     "gemmgen_launch.py": 18,
-    "gluonsim": 228,
+    "gluonsim": 190,
 }
 """The number of docstrings of each package that `DECODED` catches: a rewrite lowers it."""
 

@@ -172,7 +172,7 @@ class Distributed:
 
     @property
     def fp4_padded(self) -> bool:
-        """Whether each byte, two numbers of four bits, takes two bytes of shared memory."""
+        """Return whether each byte, two numbers of four bits, takes two bytes of shared memory."""
         return self.encoding is not None and bool(self.encoding.fields.get("fp4Padded"))
 
     @property

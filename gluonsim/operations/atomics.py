@@ -201,12 +201,12 @@ class _Place:
 
 
 def _differ(numbers: Tensor) -> bool:
-    """Whether no number is there twice."""
+    """Return whether no number is there twice."""
     return len(set(cast("list[int]", cast(Any, numbers).tolist()))) == numbers.numel()
 
 
 def _leads(agent: Agent, op: Operation) -> bool:
-    """Whether a CTA does an operation for those that hold the same elements: the lowest of them."""
+    """Return whether a CTA does an operation for those that hold the same elements: the lowest of them."""
     type_ = op.operand_types[0]
     return not (agent.cta & type_.shared_bits if isinstance(type_, Distributed) else agent.cta)
 

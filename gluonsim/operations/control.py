@@ -314,7 +314,7 @@ _LOOKS = (
 
 
 def only_looks(loop: Operation) -> bool:
-    """Whether a loop does nothing but to look at global memory, or to change it by atomics."""
+    """Return whether a loop does nothing but to look at global memory, or to change it by atomics."""
     return all(op.name.startswith(_LOOKS) for region in loop.regions for op in walk(region))
 
 

@@ -51,7 +51,7 @@ _LARGEST_SCALE = 2.0**50
 
 
 def _moderate(scales: Tensor) -> bool:
-    """Whether fp32 holds what these scales make of any element, and so any product of two such."""
+    """Return whether fp32 holds what these scales make of any element, and so any product of two such."""
     smallest, largest = (bound.item() for bound in scales.aminmax())
     return (smallest == 0 or smallest >= 1 / _LARGEST_SCALE) and largest <= _LARGEST_SCALE
 

@@ -144,7 +144,7 @@ def warp_group_dot_wait(agent: Agent, op: Operation) -> Steps:
 
 
 def issues(agent: Agent) -> bool:
-    """Whether this CTA issues: of a pair, the even one does, for both."""
+    """Return whether this CTA issues: of a pair, the even one does, for both."""
     return not (agent.cluster.kernel.pairs and agent.cta & 1)
 
 

@@ -125,7 +125,7 @@ class Part(Hashable, Protocol):
         ...
 
     def holds(self, values: Tensor) -> bool:
-        """Whether the elements within the tensor have these values now."""
+        """Return whether the elements within the tensor have these values now."""
         ...
 
     def store(self, values: Tensor, reduction: str | None) -> None:
