@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
-from gluonsim.global_memory import Descriptor, Storage
 from gluonsim.ir.calls import with_calls
 from gluonsim.ir.parse import Operation, parse, walk
 from gluonsim.ir.types import DescriptorType
@@ -32,6 +32,8 @@ from gluonsim.operations.loads_stores import Pointer
 from gluonsim.places import Layout, shared_memory_index
 from gluonsim.program import Kernel
 from gluonsim.tensor_memory import tensor_memory_index
+from gluonsim.tensors.descriptors import Descriptor, Pixels
+from gluonsim.tensors.regions import Storage
 from gluonsim.ttgir import GenericTtgir
 
 FAMILIES = (
@@ -86,9 +88,7 @@ def bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
     for name, value in lowered.arguments.items():
         position = len(values)
         if position < len(block.arguments) and isinstance(block.argument_types[position], DescriptorType):
-            padding = float("nan") if getattr(value, "padding", "zero") == "nan" else 0.0
-            rounds = bool(getattr(value, "round_f32_to_tf32", False))
-            values.append(Descriptor(name, _view(value), padding, rounds))
+            values.append(_descriptor(name, value))
             values += [*map(int, value.shape), *map(int, value.strides)]
         elif isinstance(value, Tensor):
             if value.device.type != "cpu":
@@ -108,13 +108,35 @@ def described(value: Any) -> Tensor | None:
     return _view(value) if hasattr(value, "base") and hasattr(value, "block_shape") else None
 
 
-def _view(descriptor: Any) -> Tensor:
-    """Return what a host descriptor describes, over the tensor's own storage."""
+def _descriptor(name: str, value: Any) -> Descriptor:
+    """Return a host descriptor as the kernel sees it."""
+    base = _base(value)
+    padding = float("nan") if getattr(value, "padding", "zero") == "nan" else 0.0
+    rounds = bool(getattr(value, "round_f32_to_tf32", False))
+    shape, strides = tuple(map(int, value.shape)), tuple(map(int, value.strides))
+    lower = getattr(value, "pixel_box_lower_corner", None)
+    pixels: Pixels | None = None
+    if lower is not None:
+        steps: Sequence[int] = value.element_strides or [1] * len(shape)
+        pixels = Pixels(tuple(lower), tuple(value.pixel_box_upper_corner), tuple(steps[1:-1]))
+    first = int(base.storage_offset())
+    return Descriptor(name, elements_of(base), first, shape, strides, padding, rounds, pixels)
+
+
+def _base(descriptor: Any) -> Tensor:
     base: Any = descriptor.base
     if not isinstance(base, Tensor) or base.device.type != "cpu":
         raise refusal("a descriptor must be over a CPU tensor", code="bad-launch")
+    return base
+
+
+def _view(descriptor: Any) -> Tensor:
+    """Return the tensor of a host descriptor, or its base if the descriptor reaches beyond the storage."""
+    base = _base(descriptor)
     shape, strides = tuple(map(int, descriptor.shape)), tuple(map(int, descriptor.strides))
-    return base.as_strided(shape, strides, base.storage_offset())
+    first = int(base.storage_offset())
+    last = first + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    return base.as_strided(shape, strides, first) if last < Storage.of(base).elements else base
 
 
 def changed_tensors(values: Any) -> list[Tensor]:

@@ -21,12 +21,7 @@ from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.scratch import LostError, forked
 from gluonsim.compiled import bind, changed_tensors, described, elements_of, parsed_kernel
 from gluonsim.findings import Findings, Kind, refusal
-from gluonsim.global_memory import (
-    Dependence,
-    Elements,
-    GlobalMemory,
-    differing,
-)
+from gluonsim.global_memory import Dependence, GlobalMemory
 from gluonsim.ir.parse import Block, Operation, walk
 from gluonsim.known import Known
 from gluonsim.operations.control import GDC_WAIT, only_looks
@@ -41,6 +36,7 @@ from gluonsim.policies import (
 )
 from gluonsim.program import Agent, Cluster, IdleError, Kernel
 from gluonsim.result import Result
+from gluonsim.tensors.regions import Elements, differing
 from gluonsim.ttgir import GenericTtgir, lower_kernel
 from gluonsim.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
 from gluonsim.waits import SpinWait

@@ -29,8 +29,8 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits
 from gluonsim import Kind, Severity, run
-from gluonsim.global_memory import Descriptor
 from gluonsim.operations.tensor_cores import EXACT_PRODUCTS, product
+from gluonsim.tensors.descriptors import Descriptor
 from gluonsim.ttgir import GenericTtgir, lower_kernel
 
 kernels = cast(Any, kernels_)
@@ -69,12 +69,12 @@ def test_a_load_rounds_to_tf32_where_the_descriptor_says_so() -> None:
     # tf32 has 10 bits of mantissa: numbers from 1 on are 2**-10 apart, and ties go to the even one.
     ulp = 2.0**-10
     given = torch.tensor([[1 + ulp / 2, 1 + 3 * ulp / 2, 1 + ulp / 2 + 2.0**-23, -0.0, math.inf, math.nan]])
-    descriptor = Descriptor("x", given, 0.0, rounds_to_tf32=True)
+    descriptor = Descriptor("x", given.view(-1), 0, (1, 6), (6, 1), 0.0, rounds_to_tf32=True)
     loaded = descriptor.box((0, 0), (2, 6)).load()
     expected = torch.tensor([[1, 1 + 2 * ulp, 1 + ulp, -0.0, math.inf, math.nan], [0.0] * 6])
     assert torch.equal(bits(loaded), bits(expected))
     assert bits(given[0, 0]) == bits(torch.tensor(1 + ulp / 2))  # the matrix stays as it is
-    plain = Descriptor("x", given, 0.0)
+    plain = Descriptor("x", given.view(-1), 0, (1, 6), (6, 1), 0.0)
     assert torch.equal(bits(plain.box((0, 0), (1, 6)).load()), bits(given))
 
 

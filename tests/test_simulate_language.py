@@ -5,10 +5,17 @@ from __future__ import annotations
 import functools
 import importlib
 import linecache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+import triton.experimental.gluon.language as gl_  # pyright: ignore[reportMissingTypeStubs]
+from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+    TensorDescriptor as Tiled,
+)
+from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+    TensorDescriptorIm2Col as Im2Col,
+)
 
 from gemmgen.errors import GemmgenError
 from gluonsim import Kind, Result, simulate
@@ -17,6 +24,8 @@ from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import Encoding, MemDescType
 from gluonsim.places import shared_memory_index
 
+gl, TensorDescriptor, TensorDescriptorIm2Col = cast(Any, gl_), cast(Any, Tiled), cast(Any, Im2Col)
+NVMMASharedLayout: Any = gl.NVMMASharedLayout
 language: Any = importlib.import_module("kernels.language")
 
 
@@ -183,3 +192,41 @@ def test_padding_leaves_gaps_between_elements() -> None:
     )
     rows = [(int(first) - 16) // 4 for first in index[:, 0]]
     assert rows == [0, 18, 4, 22, 9, 27, 13, 31]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_im2col_loads_are_the_operand_of_a_convolution(stride: int) -> None:
+    images = torch.randn(2, 9, 7, 64).half()
+    layout = NVMMASharedLayout.get_default_for([64, 64], gl.float16)
+    descriptor = TensorDescriptorIm2Col.from_tensor(
+        images,
+        [64, 64],
+        layout,
+        element_strides=[1, stride, stride, 1],
+        pixel_box_lower_corner=[-1, -1],
+        pixel_box_upper_corner=[-1, -1],
+    )
+    d = torch.zeros(9, 64, 64, dtype=torch.float16)
+    assert not ran(language.im2col_kernel, descriptor, d, 9, 0, -1, -1, taps=3).findings
+    columns = torch.nn.functional.unfold(images.permute(0, 3, 1, 2).float(), 3, padding=1, stride=stride)
+    wanted = columns.reshape(2, 64, 9, -1).permute(2, 0, 3, 1).reshape(9, -1, 64)  # taps, pixels, channels
+    count = min(64, wanted.shape[1])
+    assert d[:, :count].equal(wanted[:, :count].half())
+    assert not d[:, count:].any()  # images that are not there
+
+
+@pytest.mark.parametrize(("row", "kept"), [(0, 32), (32, 8), (-8, 32), (64, 0)])
+def test_ragged_descriptors_stay_within_a_group_of_rows(row: int, kept: int) -> None:
+    """See Triton's tools/ragged_tma.py: addresses wrap around."""
+    x, d = torch.randn(100, 64).half(), torch.zeros(100, 64).half()
+    layout = NVMMASharedLayout.get_default_for([1, 1, 32, 64], gl.float16)
+
+    def ragged(tensor: torch.Tensor) -> Any:
+        shape = [0x7FFF0000, 0x7FFF0000, 0x40000000, 64]
+        return TensorDescriptor(tensor, shape, [2**34 - 64, 64, 64, 1], [1, 1, 32, 64], layout)
+
+    assert not ran(language.ragged_kernel, ragged(x), ragged(d), 20, 40, row).findings
+    wanted = torch.zeros(100, 64).half()
+    first = 20 + row  # nothing bounds a row below: the hardware reads the rows of the group before
+    wanted[first : first + kept] = x[first : first + kept]
+    assert d.equal(wanted)

@@ -30,6 +30,7 @@ _INTEGER = re.compile(r"(-?\d+)(?: : \w+)?$")
 _FLOAT = re.compile(r"(-?\d+\.\d+(?:[eE][+-]?\d+)?)(?: : \w+)?$")
 _HEX = re.compile(r"0x([0-9A-Fa-f]+)(?: : (\w+))?$")
 _PADDING = re.compile(r"(\d+):\+(\d+)")
+_SHAPED = re.compile(r"(tensor|!ttg\.memdesc|!tt\.tensordesc|!ttng\.tensordesc_im2col)<(.*)>$", re.DOTALL)
 _ENUM = re.compile(r"#\w+\.\w+<\w+>$")
 
 
@@ -117,7 +118,7 @@ class Vocabulary:
     def _read_type(self, text: str) -> Type:
         if text in DTYPES or text.startswith("!tt.ptr<") or text in ("!ttg.async.token", "i128"):
             return ScalarType(text)
-        match = re.match(r"(tensor|!ttg\.memdesc|!tt\.tensordesc)<(.*)>$", text, re.DOTALL)
+        match = _SHAPED.match(text)
         if match is None:
             raise refusal(f"type {text} is not known to the simulator", code="unknown-type")
         first, *rest = pieces(match.group(2))
@@ -127,7 +128,7 @@ class Vocabulary:
         encoding = self.encoding(rest[0]) if rest else None
         if match.group(1) == "tensor":
             return TensorType(shape, first, encoding)
-        if match.group(1) == "!tt.tensordesc":
+        if "tensordesc" in match.group(1):
             return DescriptorType(shape, first, encoding)
         space = self.aliases.get(rest[1], rest[1]).lstrip("#")
         if space not in (SHARED_MEMORY, TENSOR_MEMORY):

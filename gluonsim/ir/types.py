@@ -200,7 +200,7 @@ class MemDescType(Distributed):
 
 @dataclass(frozen=True)
 class DescriptorType(Distributed):
-    """A TMA descriptor and the box that the cluster moves with one operation."""
+    """A TMA descriptor, and the box that the cluster moves at once: pixels by channels for im2col."""
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
-from gluonsim.global_memory import Scope, Strength
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import Distributed
 from gluonsim.operations import operation
 from gluonsim.operations.control import meet
 from gluonsim.operations.loads_stores import Chosen, Pointer
 from gluonsim.program import Agent, Steps
+from gluonsim.tensors.accesses import Scope, Strength
 from gluonsim.waits import PollWait, Watch
 
 _ORDERS = {1: "relaxed", 2: "acquire", 3: "release", 4: "acq_rel"}

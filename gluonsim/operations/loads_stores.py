@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
-from gluonsim.global_memory import PLAIN, VOLATILE, Elements, Region, same_bits
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import PADDED, TENSOR_MEMORY, Distributed, MemDescType, TensorType, Type
 from gluonsim.memory import STORE_OF_THE_SAME, View
@@ -20,6 +19,8 @@ from gluonsim.operations import computation, operation, resolved
 from gluonsim.places import REINTERPRET, SUBSLICE
 from gluonsim.program import Agent, Handler, Undefined
 from gluonsim.tensor_memory import is_plain
+from gluonsim.tensors.accesses import PLAIN, VOLATILE
+from gluonsim.tensors.regions import Elements, Region, same_bits
 from gluonsim.waits import Watch
 
 TOKEN = None

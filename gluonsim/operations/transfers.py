@@ -5,16 +5,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from gluonsim.clocks import Barrier, Component, Released, learn
 from gluonsim.findings import Kind, refusal
-from gluonsim.global_memory import REDUCTIONS, RELAXED, Box, Descriptor, Region
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import MemDescType, TensorType
 from gluonsim.memory import Proxy, View
@@ -23,6 +22,9 @@ from gluonsim.operations.control import find, owner
 from gluonsim.operations.loads_stores import Pointer, loaded, parts_of
 from gluonsim.picture import Span
 from gluonsim.program import Agent, Event, Handler, Steps
+from gluonsim.tensors.accesses import RELAXED
+from gluonsim.tensors.descriptors import REDUCTIONS, Boxes, Descriptor
+from gluonsim.tensors.regions import Region
 
 _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
 """Hints about speed."""
@@ -31,11 +33,11 @@ _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
 @resolved("ttng.async_tma_copy_global_to_local", "multicast", ignored=_CACHING)
 def load(op: Operation) -> Handler:
     (descriptor_name,), coordinates, offsets, (barrier_name,), (result,), (predicate,) = op.segments
-    if offsets:
-        raise refusal("im2col loads are not known to the simulator", op.location)
-    position = len(coordinates) + 2
+    position = len(coordinates) + len(offsets) + 2
     type_ = op.operand_types[position]
     assert isinstance(type_, MemDescType)
+    if offsets and type_.local_shape != type_.shape:
+        raise refusal("im2col loads that CTAs divide are not known to the simulator", op.location)
     shape = type_.local_shape[-len(coordinates) :]
     # The bits of the CTA's number in which those differ that one load writes into: the lowest issues it.
     spread = type_.shared_bits if op.attributes.get("multicast") else 0
@@ -45,20 +47,38 @@ def load(op: Operation) -> Handler:
         if not agent.get(predicate) or agent.cta & spread:
             return
         descriptor: Descriptor = agent.get(descriptor_name)
-        begin = type_.origin(agent.cta)[-rank:]
-        origin = tuple([int(agent.get(name)) + first for name, first in zip(coordinates, begin, strict=True)])
+        start = [int(agent.get(name)) for name in coordinates]
         barrier_view: View = agent.get(barrier_name)
         view: View = agent.get(result)
-        _check_alignment(agent, op, descriptor, origin[-1], "TMA load")
-        box = descriptor.box(origin, shape)
+        if offsets:
+            _check_alignment(agent, op, descriptor, start[-1], "TMA load")
+            part = _pixels(descriptor, start, [int(agent.get(name)) for name in offsets], shape)
+        else:
+            origin = tuple(
+                [at + first for at, first in zip(start, type_.origin(agent.cta)[-rank:], strict=True)]
+            )
+            _check_alignment(agent, op, descriptor, origin[-1], "TMA load")
+            part = descriptor.box(origin, shape)
         memories = agent.cluster.memories
         for cta in range(len(memories)) if spread else (agent.cta,):
             if cta & ~spread == agent.cta:
                 barrier = find(agent, barrier_view, owner(op, position - 1, cta), "TMA load")
-                _load_into(agent, op, box, view.on(memories[cta]), barrier)
+                _load_into(agent, op, part, view.on(memories[cta]), barrier)
         yield
 
     return run
+
+
+def _pixels(
+    descriptor: Descriptor, start: Sequence[int], offsets: Sequence[int], shape: tuple[int, ...]
+) -> Boxes:
+    """Return the pixels of an im2col load, `shape` of them by channels, each moved by the offsets."""
+    assert descriptor.pixels is not None
+    image, *position, channel = start
+    sizes = descriptor.shape[1:-1]
+    walked = descriptor.pixels.walk(sizes, image, position, shape[-2])
+    origins = tuple((number, *map(add, pixel, offsets), channel) for number, *pixel in walked)
+    return Boxes(descriptor, origins, (*[1] * (len(start) - 1), shape[-1]))
 
 
 @operation("ttng.async_tma_gather", ignored=(*_CACHING, "multicast"))
@@ -88,10 +108,10 @@ def scatter(agent: Agent, op: Operation) -> Steps:
     yield
 
 
-def _rows(agent: Agent, op: Operation, names: tuple[str, str, str], view: View, what: str) -> Rows:
+def _rows(agent: Agent, op: Operation, names: tuple[str, str, str], view: View, what: str) -> Boxes:
     descriptor, rows, column = (agent.get(name) for name in names)
     _check_alignment(agent, op, descriptor, int(column), what)
-    return Rows(descriptor, tuple(map(int, rows)), int(column), view.data.shape[-1])
+    return Boxes(descriptor, tuple((int(row), int(column)) for row in rows), (1, view.data.shape[-1]))
 
 
 _ALIGNMENT = 16
@@ -131,38 +151,6 @@ class Part(Hashable, Protocol):
     def store(self, values: Tensor, reduction: str | None) -> None:
         """Write values; what lies outside of the tensor is dropped."""
         ...
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Parts of rows of a matrix, all from the same column on."""
-
-    descriptor: Descriptor
-    rows: tuple[int, ...]
-    column: int
-    width: int
-
-    @property
-    def _boxes(self) -> list[Box]:
-        return [self.descriptor.box((row, self.column), (1, self.width)) for row in self.rows]
-
-    @property
-    def regions(self) -> list[Region]:
-        """See `Part`."""
-        return [region for box in self._boxes for region in box.regions]
-
-    def load(self) -> Tensor:
-        """See `Part`."""
-        return torch.cat([box.load() for box in self._boxes])
-
-    def holds(self, values: Tensor) -> bool:
-        """See `Part`."""
-        return all(box.holds(row) for box, row in zip(self._boxes, values, strict=True))
-
-    def store(self, values: Tensor, reduction: str | None) -> None:
-        """See `Part`."""
-        for box, row in zip(self._boxes, values, strict=True):
-            box.store(row, reduction)
 
 
 def destination(
@@ -377,9 +365,10 @@ def tensormap_create(agent: Agent, op: Operation) -> None:
         message = f"a descriptor over {pointer.name} reaches beyond the end of its storage"
         raise refusal(message, op.location, "out-of-bounds")
     padding = float("nan") if op.attributes["fill_mode"] else 0.0
-    tensor = pointer.flat.as_strided(shape, steps, pointer.offset)
     rounds = op.attributes["elem_type"] in _ELEMENTS_OF_TF32
-    scratch.descriptor = Descriptor(pointer.name, tensor, padding, rounds)
+    scratch.descriptor = Descriptor(
+        pointer.name, pointer.flat, int(pointer.offset), tuple(shape), tuple(steps), padding, rounds
+    )
 
 
 @operation("ttng.tensormap_fenceproxy_acquire")

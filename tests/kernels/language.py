@@ -9,7 +9,7 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia import blackwell, hopper
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 TILE = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
@@ -286,3 +286,35 @@ def tensor_memory_kernel(x_ptr, halves_ptr, low_ptr):
     gl.store(halves_ptr + places, gl.convert_layout(memory.load(layout), layout))
     lower = memory.reinterpret(gl.bfloat16, [128, 64], half)
     gl.store(low_ptr + places, gl.convert_layout(lower.load(halves), layout))
+
+
+@gluon.jit
+def im2col_kernel(x_desc, d_ptr, steps, image, row, column, taps: gl.constexpr):
+    """Load 64 pixels by 64 channels from a position on, for each tap of a filter."""
+    ring = gl.allocate_shared_memory(gl.float16, [2, 64, 64], x_desc.layout)
+    ready = mbarrier.allocate_mbarrier(batch=2)
+    for i in gl.static_range(2):
+        mbarrier.init(ready.index(i), count=1)
+    for step in range(steps):
+        slot = step % 2
+        mbarrier.expect(ready.index(slot), x_desc.nbytes_per_cta)
+        offsets = [(step // taps).to(gl.int16), (step % taps).to(gl.int16)]
+        place = [image, row, column, 0]
+        tma.async_load_im2col(x_desc, place, offsets, ready.index(slot), ring.index(slot))
+        mbarrier.wait(ready.index(slot), step // 2 & 1)
+        gl.store(tile_of(d_ptr + step * 4096, 64, 64), ring.index(slot).load(TILE))
+        hopper.fence_async_shared()
+
+
+@gluon.jit
+def ragged_kernel(x_desc, d_desc, first, size, row):
+    """Copy 32 rows of a group from `row` on; the group has `size` rows from `first` on."""
+    page = gl.allocate_shared_memory(gl.float16, [1, 1, 32, 64], x_desc.layout)
+    ready = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=1)
+    mbarrier.expect(ready, x_desc.nbytes_per_cta)
+    place = [0x40000000, first + size, 0x40000000 - size + row, 0]
+    tma.async_load(x_desc, place, ready, page)
+    mbarrier.wait(ready, 0)
+    tma.async_store(d_desc, place, page)
+    tma.store_wait(0)
