@@ -32,7 +32,7 @@ from gemmgen.problem import Operand
 from gemmgen.product import Product, make
 from gemmgen.render import render
 from gemmgen.render.overview import LINE_LENGTH, fit
-from gemmgen.spec.model import TITLE_LIMIT
+from gemmgen.spec.values import TITLE_LIMIT
 from tools.rendered import PAIRS, folder_of
 
 ROOT = Path(__file__).parent.parent

@@ -30,9 +30,9 @@ from gemmgen.plan.rule import Violation
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import Code
-from gemmgen.spec.load import MAX_BYTES
-from gemmgen.spec.model import OneOf
-from gemmgen.spec.names import module_name_problem
+from gemmgen.spec.module_names import module_name_problem
+from gemmgen.spec.names import OneOf
+from gemmgen.spec.reading import MAX_BYTES
 
 ROOT = Path(__file__).parents[1]
 INVALID = sorted((ROOT / "tests/invalid/load").glob("*.yaml"))

@@ -11,7 +11,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from gemmgen.errors import Diagnostic
-from gemmgen.spec.load import STDIN, stdin_bytes
+from gemmgen.spec.reading import STDIN, stdin_bytes
 
 RED, YELLOW, BOLD, FAINT, PLAIN = "\x1b[1;31m", "\x1b[1;33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 MOST_COLUMNS = 100

@@ -43,8 +43,8 @@ from gemmgen.plan.rule import counted
 from gemmgen.problem import OPERANDS
 from gemmgen.product import Product, check, make, make_as_built
 from gemmgen.spec import load_spec
-from gemmgen.spec.load import STDIN, SUFFIXES
-from gemmgen.spec.names import stem_problem
+from gemmgen.spec.module_names import stem_problem
+from gemmgen.spec.reading import STDIN, SUFFIXES
 
 SECONDS_OF_SILENCE = 2.0
 """After which, and every so many more, a long search says how far it has come."""

@@ -21,8 +21,9 @@ from gemmgen.plan.wgmma.family import kind_of
 from gemmgen.problem.contest import Contest
 from gemmgen.product import Product, make
 from gemmgen.scratch import scratch
-from gemmgen.spec.model import TITLE_LIMIT, Spec
-from gemmgen.spec.names import module_name_problem
+from gemmgen.spec.model import Spec
+from gemmgen.spec.module_names import module_name_problem
+from gemmgen.spec.values import TITLE_LIMIT
 
 
 @dataclass(frozen=True)

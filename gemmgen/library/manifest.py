@@ -18,7 +18,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.launcher_file import LAUNCHER
 from gemmgen.problem.contest import Contest
 from gemmgen.spec.diagnostics import quoted
-from gemmgen.spec.names import module_name_problem
+from gemmgen.spec.module_names import module_name_problem
 
 LIBRARY_FORMAT: Final = 3
 """Of the files of a library: what a later gemmgen reads, and what its package offers."""

@@ -16,8 +16,8 @@ from gemmgen.plan.search import Family
 from gemmgen.problem.epilogue import Epilogue, Step, written
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile
-from gemmgen.spec.model import (
-    SIZE_LIMIT,
+from gemmgen.spec.values import SIZE_LIMIT
+from gemmgen.spec.words import (
     EarlyOperand,
     LastWave,
     Minor,

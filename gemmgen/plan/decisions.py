@@ -13,7 +13,9 @@ from gemmgen import MODULE_FORMAT
 from gemmgen.hardware.gpus import round_up
 from gemmgen.problem import Gradient, gradients_of
 from gemmgen.spec import Spec, SpecFile
-from gemmgen.spec.model import SIZE_LIMIT, TITLE_LIMIT, Minor, Order, ScheduleKind, stated
+from gemmgen.spec.model import stated
+from gemmgen.spec.values import SIZE_LIMIT, TITLE_LIMIT
+from gemmgen.spec.words import Minor, Order, ScheduleKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,8 @@ from gemmgen.plan.verdicts import COMPILER_RULE
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 from gemmgen.problem import Request, Shape, shape_text
 from gemmgen.spec import Spec, SpecFile
-from gemmgen.spec.model import SIZE_LIMIT, spec_of, stated
+from gemmgen.spec.model import spec_of, stated
+from gemmgen.spec.values import SIZE_LIMIT
 
 FAMILIES = cast(
     "Mapping[str, Family[Kernel]]",

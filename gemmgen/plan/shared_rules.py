@@ -15,7 +15,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, rule
 from gemmgen.problem import OPERATIONS, Matmul, Request
 from gemmgen.problem.epilogue import MATRIX, Epilogue, written
-from gemmgen.spec.model import SIZE_LIMIT
+from gemmgen.spec.values import SIZE_LIMIT
 
 # --- the problem
 

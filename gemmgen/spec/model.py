@@ -6,334 +6,46 @@ matmul are stated here; what depends on the hardware or on another field is a ru
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeGuard, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gemmgen.spec.names import (
+    AccumulatorDType,
+    AddendDType,
+    EpilogueOp,
+    InputDType,
+    OutputDType,
+    ScaleDType,
+    ScaleFormatName,
+    Target,
 )
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
-
-from gemmgen.hardware.elements import (
-    ACCUMULATORS,
-    ADDENDS,
-    INPUTS,
-    OUTPUTS,
-    SCALE_DTYPES,
-    SCALE_FORMATS,
-    Names,
+from gemmgen.spec.values import (
+    Expression,
+    Factor,
+    NonNegative,
+    Positive,
+    Range,
+    Search,
+    Shapes,
+    Title,
+    ZeroOrOne,
 )
-from gemmgen.hardware.gpus import GPUS
-from gemmgen.problem.operations import OPERATIONS, OPS, Operation, Parameter
-from gemmgen.spec.expression import ExpressionError, parsed
-
-Major = Literal["k", "mn"]
-"""The dimension of an operand that is contiguous in memory."""
-Source = Literal["shared", "registers"]
-"""Where the MMA reads A."""
-Specialization = Literal["none", "cooperative", "ping_pong"]
-"""How the consumers of a warp-specialized kernel divide their work."""
-ScheduleKind = Literal["single_tile", "tiled", "persistent", "launch_control"]
-"""How programs get their tiles."""
-Order = Literal["row", "column", "grouped", "snake", "hilbert"]
-"""How tiles follow one another."""
-EarlyOperand = Literal["a", "b", "nothing"]
-"""What a kernel may load before the kernel ahead of it has ended."""
-Trigger = Literal["loads", "end"]
-"""When the kernel behind may be launched."""
-Reduction = Literal["ordered", "atomic", "parallel"]
-"""How the sums of a tile's splits are added up."""
-LastWave = Literal["whole", "stream_k"]
-"""How programs take the tiles that do not fill a wave."""
-Minor = Literal["m", "n"]
-"""The dimension along which tiles follow one another first."""
-Misaligned = Literal["refuse", "copy"]
-"""What becomes of a tensor over whose rows TMA cannot stride."""
-MmaRows = Literal["m", "n"]
-"""The dimension of D that lies along the rows of the matrix instruction."""
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """A name of a table, as the table is when a spec is read."""
-
-    names: Sequence[str]
-
-    def check(self, value: object) -> object:
-        """Return the name; of anything else raise what Pydantic's own literals do."""
-        if isinstance(value, str) and value in self.names:
-            return value
-        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, self.names))})
-
-    def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.check)
-
-    def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, Any]:
-        return {"enum": list(self.names), "type": "string"}
-
-
-class OneOperation(OneOf):
-    """An operation by its name, or a mapping of it to values of its parameters."""
-
-    def check(self, value: object) -> object:
-        """Return the name, or a mapping of it to the parameters that are stated, as floats."""
-        if not isinstance(value, dict):
-            return super().check(value)
-        stated = cast("dict[str, object]", value)
-        if len(stated) != 1:
-            raise PydanticCustomError(
-                "wrong-type",
-                "expected one operation, found a mapping of {count}; write an item of the list for each",
-                {"count": len(stated)},
-            )
-        ((name, parameters),) = stated.items()
-        super().check(name)
-        rows = {row.name: row for row in OPERATIONS[name].parameters}
-        if not rows:
-            raise PydanticCustomError(
-                "wrong-type", "{name} has no parameters; write {name} alone", {"name": name}
-            )
-        if parameters is None:
-            return name
-        if not isinstance(parameters, dict):
-            raise _at([("model_type", (name,), parameters, {"class_name": name})])
-        errors: list[_Error] = []
-        for parameter, found in cast("dict[str, object]", parameters).items():
-            if parameter not in rows:
-                errors.append(("extra_forbidden", (name, parameter), found, {}))
-            elif found is not None:
-                errors += _number_errors(found, (name, parameter), rows[parameter])
-        if errors:
-            raise _at(errors)
-        given = cast("dict[str, float | None]", parameters).items()
-        numbers = {parameter: float(found) for parameter, found in given if found is not None}
-        return {name: numbers} if numbers else name
-
-    def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, Any]:
-        named = super().__get_pydantic_json_schema__(_schema, _handler)
-        mappings = [_operation_schema(OPERATIONS[name]) for name in self.names if OPERATIONS[name].parameters]
-        return {"anyOf": [named, *mappings]}
-
-
-def _operation_schema(operation: Operation) -> dict[str, Any]:
-    """Return the JSON schema of a mapping of an operation to its parameters."""
-    numbers = {
-        row.name: {
-            "anyOf": [{"maximum": row.high, "minimum": row.low, "type": "number"}, {"type": "null"}],
-            "default": row.default,
-            "description": row.meaning,
-        }
-        for row in operation.parameters
-    }
-    parameters = {"additionalProperties": False, "properties": numbers, "type": "object"}
-    return {
-        "additionalProperties": False,
-        "properties": {
-            operation.name: {
-                "anyOf": [parameters, {"type": "null"}],
-                "description": "the operation with values of its parameters",
-            }
-        },
-        "required": [operation.name],
-        "type": "object",
-    }
-
-
-_Error = tuple[str, tuple[str, ...], object, dict[str, Any]]
-"""Type, place below the value, value and context of an error of Pydantic's."""
-
-
-def _number_errors(found: object, place: tuple[str, ...], row: Parameter) -> Iterator[_Error]:
-    """Yield what is wrong with the value of a parameter."""
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        yield "float_type", place, found, {}
-    elif not math.isfinite(found):
-        yield "finite_number", place, found, {}
-    elif found < row.low:
-        yield "greater_than_equal", place, found, {"ge": _shown(row.low)}
-    elif found > row.high:
-        yield "less_than_equal", place, found, {"le": _shown(row.high)}
-
-
-def _shown(limit: float) -> float:
-    """Return a limit as a user would write it."""
-    return int(limit) if limit.is_integer() else limit
-
-
-def _at(errors: Sequence[_Error]) -> ValidationError:
-    """Return Pydantic's error for problems at places inside one value."""
-    details = [
-        InitErrorDetails(type=kind, loc=place, input=found, ctx=context)
-        for kind, place, found, context in errors
-    ]
-    return ValidationError.from_exception_data("ops", details)
-
-
-SIZE_LIMIT = 2**31 - 1
-"""Kernels count in 32-bit integers."""
-TITLE_LIMIT = 100
-"""Characters."""
-
-
-_NOT_IN_TITLES = r"""\x00-\x1f\x7f-\x9f"'`\\{}"""
-TITLE_PATTERN = rf"^[^\s{_NOT_IN_TITLES}]([^{_NOT_IN_TITLES}]*[^\s{_NOT_IN_TITLES}])?$"
-"""What a title may be, as far as a regular expression of JSON Schema can say it."""
-
-
-def _check_title(title: str) -> str:
-    """Refuse what could end the docstring that holds the title, or mean something to a template."""
-    for index, character in enumerate(title, start=1):
-        if character in "\"'`\\{}" or not character.isprintable():
-            code_point = f"U+{ord(character):04X}"
-            raise PydanticCustomError(
-                "title",
-                "found {character} as character {index},"
-                " expected one line of printable text without quotes, backticks, backslashes or braces",
-                {
-                    "character": f"{character} ({code_point})" if character.isprintable() else code_point,
-                    "index": index,
-                },
-            )
-    if not title.strip():
-        raise PydanticCustomError("title", "expected one line of text, found a blank")
-    if title != title.strip():
-        raise PydanticCustomError("title", "found a space at the start or the end; remove it")
-    if len(title) > TITLE_LIMIT:
-        raise PydanticCustomError(
-            "title",
-            "expected at most {limit} characters, found {length}",
-            {"limit": TITLE_LIMIT, "length": len(title)},
-        )
-    return title
-
-
-def _is_list(value: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(value, list | tuple)
-
-
-def _check_shape(shape: object) -> object:
-    """Refuse a shape of another length; Pydantic would report each absent size on its own."""
-    if _is_list(shape) and len(shape) != 3:
-        raise PydanticCustomError(
-            "wrong-length", "expected the three sizes [M, N, K], found {count}", {"count": len(shape)}
-        )
-    return shape
-
-
-def _check_shapes(shapes: object) -> object:
-    """Refuse an empty list, and the sizes of a single shape where a list of shapes belongs."""
-    if not _is_list(shapes):
-        return shapes
-    if not shapes:
-        raise PydanticCustomError(
-            "wrong-length", "expected at least one shape [M, N, K], found an empty list"
-        )
-    if all(type(size) is int for size in shapes):
-        raise PydanticCustomError(
-            "wrong-type", "expected a list of shapes [M, N, K], found whole numbers; write [[M, N, K]]"
-        )
-    return shapes
-
-
-def _check_range(extent: object) -> object:
-    """Return a number as the range that holds it alone; refuse what is neither a number nor two of them."""
-    if type(extent) is int:
-        if extent < 1:
-            raise PydanticKnownError("greater_than_equal", {"ge": 1})
-        if extent > SIZE_LIMIT:
-            raise PydanticKnownError("less_than_equal", {"le": SIZE_LIMIT})
-        return extent, extent
-    if not _is_list(extent):
-        raise PydanticKnownError("tuple_type")
-    if len(extent) != 2:
-        raise PydanticCustomError(
-            "wrong-length", "expected a range [least, most], found a list of {count}", {"count": len(extent)}
-        )
-    return extent
-
-
-def _check_ascending(extents: tuple[int, int]) -> tuple[int, int]:
-    least, most = extents
-    if least > most:
-        raise PydanticCustomError(
-            "out-of-range",
-            "expected a range [least, most], found the larger number first; write [{least}, {most}]",
-            {"least": most, "most": least},
-        )
-    return extents
-
-
-def _check_zero_or_one(count: object) -> object:
-    """Refuse what Pydantic's literals let through (`True == 1.0 == 1`) or fail on (more than 64 bits)."""
-    if type(count) is not int or count not in (0, 1):
-        raise PydanticKnownError("literal_error", {"expected": "0 or 1"})
-    return count
-
-
-def _check_search(search: object) -> object:
-    """Refuse what is no mapping of fields to lists of whole numbers or words, and an empty list."""
-    if not isinstance(search, dict):
-        raise PydanticCustomError("wrong-type", "expected a mapping of fields to lists of values")
-    for field, values in cast("dict[object, object]", search).items():
-        if not _is_list(values) or not values:
-            raise PydanticCustomError(
-                "wrong-type", "expected a list of values for {field}, at least one", {"field": str(field)}
-            )
-        if wrong := [
-            value for value in values if isinstance(value, bool) or not isinstance(value, int | str)
-        ]:
-            raise PydanticCustomError(
-                "wrong-type",
-                "expected whole numbers or words for {field}, found {value}",
-                {"field": str(field), "value": str(wrong[0])},
-            )
-    return cast(object, search)
-
-
-Title = Annotated[
-    str,
-    AfterValidator(_check_title),
-    WithJsonSchema({"maxLength": TITLE_LIMIT, "minLength": 1, "pattern": TITLE_PATTERN, "type": "string"}),
-]
-Positive = Annotated[int, Field(ge=1, le=SIZE_LIMIT)]
-NonNegative = Annotated[int, Field(ge=0, le=SIZE_LIMIT)]
-Factor = Annotated[float, Field(allow_inf_nan=False)]
-ZeroOrOne = Annotated[Literal[0, 1], BeforeValidator(_check_zero_or_one)]
-# A YAML sequence arrives as a list; strict mode would refuse it where a tuple is declared.
-Extents = Annotated[tuple[Positive, Positive, Positive], Field(strict=False), BeforeValidator(_check_shape)]
-_EXTENT_SCHEMA: dict[str, Any] = {"maximum": SIZE_LIMIT, "minimum": 1, "type": "integer"}
-Range = Annotated[
-    tuple[Positive, Positive],
-    Field(strict=False),
-    BeforeValidator(_check_range),
-    AfterValidator(_check_ascending),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                _EXTENT_SCHEMA,
-                {
-                    "maxItems": 2,
-                    "minItems": 2,
-                    "prefixItems": [_EXTENT_SCHEMA, _EXTENT_SCHEMA],
-                    "type": "array",
-                },
-            ]
-        }
-    ),
-]
-"""The least and the most of an extent."""
-SearchValues = Annotated[tuple[int | str, ...], Field(strict=False, min_length=1)]
-Search = Annotated[dict[str, SearchValues], BeforeValidator(_check_search)]
-Shapes = Annotated[tuple[Extents, ...], Field(strict=False), BeforeValidator(_check_shapes)]
+from gemmgen.spec.words import (
+    EarlyOperand,
+    LastWave,
+    Major,
+    Minor,
+    Misaligned,
+    MmaRows,
+    Order,
+    Reduction,
+    ScheduleKind,
+    Source,
+    Specialization,
+    Trigger,
+)
 
 
 class Model(BaseModel):
@@ -348,18 +60,6 @@ class Model(BaseModel):
             return section
         members = cast("dict[str, object]", section).items()
         return {key: value for key, value in members if value is not None or key not in cls.model_fields}
-
-
-InputDType = Annotated[str, OneOf(INPUTS)]
-"""Of A and B; tf32 is what the tensor cores make of fp32 tensors."""
-AddendDType = Annotated[str, OneOf(ADDENDS)]
-OutputDType = Annotated[str, OneOf(OUTPUTS)]
-AccumulatorDType = Annotated[str, OneOf(ACCUMULATORS)]
-ScaleFormatName = Annotated[str, OneOf(Names(lambda: SCALE_FORMATS))]
-ScaleDType = Annotated[str, OneOf(SCALE_DTYPES)]
-Target = Annotated[str, OneOf(Names(lambda: GPUS))]
-EpilogueOp = Annotated[str | dict[str, dict[str, float]], OneOperation(OPS)]
-"""What the epilogue does to the product, element by element: its name, or ``{name: {parameter: value}}``."""
 
 
 class BlockScale(Model):
@@ -544,20 +244,6 @@ class DependentLaunch(Model):
         default=None,
         description="when the kernel behind may start: once the first loads are issued, or at the end",
     )
-
-
-def _check_expression(text: str) -> str:
-    """Refuse text that is no expression of D; the error says where in the text."""
-    try:
-        parsed(text)
-    except ExpressionError as error:
-        context = {"said": error.message, "offset": error.offset}
-        raise PydanticCustomError("expression", "{said}", context) from None
-    return text
-
-
-Expression = Annotated[str, AfterValidator(_check_expression)]
-"""What D is, in terms of the sums, tensors, numbers, ``+``, ``-``, ``*`` and operations."""
 
 
 class Epilogue(Model):

@@ -13,7 +13,7 @@ from gemmgen.plan.stage import Stage
 from gemmgen.plan.timing import chunks
 from gemmgen.plan.wgmma.mma import Mma, mma_of
 from gemmgen.plan.wgmma.payloads import stage_of
-from gemmgen.spec.model import (
+from gemmgen.spec.words import (
     EarlyOperand,
     LastWave,
     MmaRows,

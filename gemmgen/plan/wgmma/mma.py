@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal, TypeVar
 
-from gemmgen.spec.model import MmaRows, Source
+from gemmgen.spec.words import MmaRows, Source
 
 T = TypeVar("T")
 

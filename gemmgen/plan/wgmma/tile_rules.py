@@ -26,7 +26,7 @@ from gemmgen.plan.shared_rules import (
 )
 from gemmgen.plan.wgmma.bounds import expected_registers, most_consumer_registers, most_consumers, threads_of
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.spec.model import MmaRows
+from gemmgen.spec.words import MmaRows
 
 
 @rule("operand-dtypes", subject="problem")

@@ -1,0 +1,182 @@
+"""Types of values of a spec, and the checks that hold for every matmul: titles, sizes, shapes, searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeGuard, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError, PydanticKnownError
+
+from gemmgen.spec.expression import ExpressionError, parsed
+
+SIZE_LIMIT = 2**31 - 1
+"""Kernels count in 32-bit integers."""
+TITLE_LIMIT = 100
+"""Characters."""
+
+
+_NOT_IN_TITLES = r"""\x00-\x1f\x7f-\x9f"'`\\{}"""
+TITLE_PATTERN = rf"^[^\s{_NOT_IN_TITLES}]([^{_NOT_IN_TITLES}]*[^\s{_NOT_IN_TITLES}])?$"
+"""What a title may be, as far as a regular expression of JSON Schema can say it."""
+
+
+def _check_title(title: str) -> str:
+    """Refuse what could end the docstring that holds the title, or mean something to a template."""
+    for index, character in enumerate(title, start=1):
+        if character in "\"'`\\{}" or not character.isprintable():
+            code_point = f"U+{ord(character):04X}"
+            raise PydanticCustomError(
+                "title",
+                "found {character} as character {index},"
+                " expected one line of printable text without quotes, backticks, backslashes or braces",
+                {
+                    "character": f"{character} ({code_point})" if character.isprintable() else code_point,
+                    "index": index,
+                },
+            )
+    if not title.strip():
+        raise PydanticCustomError("title", "expected one line of text, found a blank")
+    if title != title.strip():
+        raise PydanticCustomError("title", "found a space at the start or the end; remove it")
+    if len(title) > TITLE_LIMIT:
+        raise PydanticCustomError(
+            "title",
+            "expected at most {limit} characters, found {length}",
+            {"limit": TITLE_LIMIT, "length": len(title)},
+        )
+    return title
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, list | tuple)
+
+
+def _check_shape(shape: object) -> object:
+    """Refuse a shape of another length; Pydantic would report each absent size on its own."""
+    if _is_list(shape) and len(shape) != 3:
+        raise PydanticCustomError(
+            "wrong-length", "expected the three sizes [M, N, K], found {count}", {"count": len(shape)}
+        )
+    return shape
+
+
+def _check_shapes(shapes: object) -> object:
+    """Refuse an empty list, and the sizes of a single shape where a list of shapes belongs."""
+    if not _is_list(shapes):
+        return shapes
+    if not shapes:
+        raise PydanticCustomError(
+            "wrong-length", "expected at least one shape [M, N, K], found an empty list"
+        )
+    if all(type(size) is int for size in shapes):
+        raise PydanticCustomError(
+            "wrong-type", "expected a list of shapes [M, N, K], found whole numbers; write [[M, N, K]]"
+        )
+    return shapes
+
+
+def _check_range(extent: object) -> object:
+    """Return a number as the range that holds it alone; refuse what is neither a number nor two of them."""
+    if type(extent) is int:
+        if extent < 1:
+            raise PydanticKnownError("greater_than_equal", {"ge": 1})
+        if extent > SIZE_LIMIT:
+            raise PydanticKnownError("less_than_equal", {"le": SIZE_LIMIT})
+        return extent, extent
+    if not _is_list(extent):
+        raise PydanticKnownError("tuple_type")
+    if len(extent) != 2:
+        raise PydanticCustomError(
+            "wrong-length", "expected a range [least, most], found a list of {count}", {"count": len(extent)}
+        )
+    return extent
+
+
+def _check_ascending(extents: tuple[int, int]) -> tuple[int, int]:
+    least, most = extents
+    if least > most:
+        raise PydanticCustomError(
+            "out-of-range",
+            "expected a range [least, most], found the larger number first; write [{least}, {most}]",
+            {"least": most, "most": least},
+        )
+    return extents
+
+
+def _check_zero_or_one(count: object) -> object:
+    """Refuse what Pydantic's literals let through (`True == 1.0 == 1`) or fail on (more than 64 bits)."""
+    if type(count) is not int or count not in (0, 1):
+        raise PydanticKnownError("literal_error", {"expected": "0 or 1"})
+    return count
+
+
+def _check_search(search: object) -> object:
+    """Refuse what is no mapping of fields to lists of whole numbers or words, and an empty list."""
+    if not isinstance(search, dict):
+        raise PydanticCustomError("wrong-type", "expected a mapping of fields to lists of values")
+    for field, values in cast("dict[object, object]", search).items():
+        if not _is_list(values) or not values:
+            raise PydanticCustomError(
+                "wrong-type", "expected a list of values for {field}, at least one", {"field": str(field)}
+            )
+        if wrong := [
+            value for value in values if isinstance(value, bool) or not isinstance(value, int | str)
+        ]:
+            raise PydanticCustomError(
+                "wrong-type",
+                "expected whole numbers or words for {field}, found {value}",
+                {"field": str(field), "value": str(wrong[0])},
+            )
+    return cast(object, search)
+
+
+Title = Annotated[
+    str,
+    AfterValidator(_check_title),
+    WithJsonSchema({"maxLength": TITLE_LIMIT, "minLength": 1, "pattern": TITLE_PATTERN, "type": "string"}),
+]
+Positive = Annotated[int, Field(ge=1, le=SIZE_LIMIT)]
+NonNegative = Annotated[int, Field(ge=0, le=SIZE_LIMIT)]
+Factor = Annotated[float, Field(allow_inf_nan=False)]
+ZeroOrOne = Annotated[Literal[0, 1], BeforeValidator(_check_zero_or_one)]
+# A YAML sequence arrives as a list; strict mode would refuse it where a tuple is declared.
+Extents = Annotated[tuple[Positive, Positive, Positive], Field(strict=False), BeforeValidator(_check_shape)]
+_EXTENT_SCHEMA: dict[str, Any] = {"maximum": SIZE_LIMIT, "minimum": 1, "type": "integer"}
+Range = Annotated[
+    tuple[Positive, Positive],
+    Field(strict=False),
+    BeforeValidator(_check_range),
+    AfterValidator(_check_ascending),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _EXTENT_SCHEMA,
+                {
+                    "maxItems": 2,
+                    "minItems": 2,
+                    "prefixItems": [_EXTENT_SCHEMA, _EXTENT_SCHEMA],
+                    "type": "array",
+                },
+            ]
+        }
+    ),
+]
+"""The least and the most of an extent."""
+SearchValues = Annotated[tuple[int | str, ...], Field(strict=False, min_length=1)]
+Search = Annotated[dict[str, SearchValues], BeforeValidator(_check_search)]
+Shapes = Annotated[tuple[Extents, ...], Field(strict=False), BeforeValidator(_check_shapes)]
+
+
+def _check_expression(text: str) -> str:
+    """Refuse text that is no expression of D; the error says where in the text."""
+    try:
+        parsed(text)
+    except ExpressionError as error:
+        context = {"said": error.message, "offset": error.offset}
+        raise PydanticCustomError("expression", "{said}", context) from None
+    return text
+
+
+Expression = Annotated[str, AfterValidator(_check_expression)]
+"""What D is, in terms of the sums, tensors, numbers, ``+``, ``-``, ``*`` and operations."""
