@@ -23,7 +23,6 @@ OTHERS: dict[type, Callable[[Any], object]] = {
 }
 """Another value of a decision, by its type. No rule has to accept it."""
 WORDS: dict[str, tuple[str, ...]] = {
-    "mma_rows": ("m", "n"),
     "reduction": ("ordered", "parallel"),
     "order": ("row", "column"),
     "minor": ("m", "n"),

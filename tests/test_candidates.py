@@ -533,7 +533,7 @@ def test_a_problem_of_few_rows_exchanges_its_operands(
     shape: Shape, tile: tuple[int, int], splits: int
 ) -> None:
     plan = planned(shape=shape)
-    assert (plan.mma_rows, plan.cta_tile_m, plan.cta_tile_n) == ("n", *tile)
+    assert (plan.swap_ab, plan.cta_tile_m, plan.cta_tile_n) == (True, *tile)
     assert (plan.schedule_kind, plan.splits) == ("tiled", splits)
 
 
@@ -565,13 +565,13 @@ def test_a_long_k_of_fewer_tiles_yet_is_divided_among_programs_without_roles(
     reduction: str | None, splits: int
 ) -> None:
     plan = planned(shape=(128, 128, 16384), schedule={"reduction": reduction} if reduction else {})
-    assert (plan.mma_rows, plan.schedule_kind, plan.splits) == ("n", "tiled", splits)
+    assert (plan.swap_ab, plan.schedule_kind, plan.splits) == (True, "tiled", splits)
     assert plan.reduces_apart == (not reduction)
 
 
 @pytest.mark.parametrize("shape", [(65, 4096, 4096), (512, 512, 4096)])
 def test_a_problem_of_more_rows_does_not(shape: Shape) -> None:
-    assert planned(shape=shape).mma_rows == "m"
+    assert not planned(shape=shape).swap_ab
 
 
 @pytest.mark.parametrize("shape", [(256, 4096, 4096), (1024, 1024, 1024), (512, 512, 512)])

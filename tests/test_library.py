@@ -127,7 +127,7 @@ def table(path: Path, *rows: dict[str, object]) -> Path:
 
 
 ROWS8, SQUARE, WIDE = "h100_bf16_rows8.yaml", "h100_bf16_128x128.yaml", "h100_bf16.yaml"
-FEW, SOME, MANY = "tiny_exchanged_8x64x256", "tiny_cooperative_128x128x64", "tiny_cooperative_128x256x64"
+FEW, SOME, MANY = "tiny_swap_ab_8x64x256", "tiny_cooperative_128x128x64", "tiny_cooperative_128x256x64"
 """What a library calls the kernels of these specs, in this order."""
 
 

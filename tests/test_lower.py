@@ -49,7 +49,7 @@ PING_PONG = [spec for spec in STRUCTURES if hopper(made(spec).plan).ping_pong]
 """Of these, those whose consumers take turns."""
 ONE_OF_EACH = [
     *{
-        (plan.problem.a.dtype.name, plan.specialization, plan.mma_rows, plan.a_source, plan.composed): spec
+        (plan.problem.a.dtype.name, plan.specialization, plan.swap_ab, plan.a_source, plan.composed): spec
         for spec in STRUCTURES
         for plan in [hopper(made(spec).plan)]
     }.values()

@@ -88,7 +88,7 @@ def test_without_a_problem_the_first_shape_under_bench_decides() -> None:
 
 def test_a_problem_decides_and_not_what_is_timed() -> None:
     few = planned(problem=of(16), bench={"shapes": [[8192, 8192, 8192]]})
-    assert few.mma_rows == "n"
+    assert few.swap_ab
     assert few == planned(problem=of([16, 16]), bench={"shapes": [[8192, 8192, 8192]]})
 
 
@@ -124,10 +124,9 @@ def test_a_range_of_few_rows_tries_every_tile_of_few_rows(few: Ranking) -> None:
 
 def test_a_range_of_few_and_many_rows_tries_the_kernels_of_both() -> None:
     found = rank(source(problem=of([1, 8192])))
-    assert {hopper(candidate.plan).mma_rows for candidate in found.legal} == {"m", "n"}
-    assert {hopper(candidate.plan).mma_rows for candidate in rank(source(problem=of([128, 8192]))).legal} == {
-        "m"
-    }
+    assert {hopper(candidate.plan).swap_ab for candidate in found.legal} == {False, True}
+    many = rank(source(problem=of([128, 8192])))
+    assert not any(hopper(candidate.plan).swap_ab for candidate in many.legal)
 
 
 def test_no_candidate_is_the_best_everywhere_and_the_table_says_where_one_is_worst(few: Ranking) -> None:

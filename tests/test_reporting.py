@@ -773,6 +773,7 @@ def test_an_explanation_has_the_spec_and_what_is_said_of_it(gemmgen_: Gemmgen, g
     ):
         assert words in ran.stdout
     assert gemmgen_("explain", "error[smem-capacity]").stdout == ran.stdout
+    assert gemmgen_("explain", "exchanged-operands").stdout == gemmgen_("explain", "swap-ab").stdout
     listed = gemmgen_("explain").stdout
     assert len(listed.splitlines()) == 1 + len(explanations.explanations())
 

@@ -202,7 +202,7 @@ def products(family: str, directory: Path) -> dict[str, Product]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_kernels_of_a_family_differ(family: str, tmp_path: Path) -> None:
     plans = {name: hopper(product.plan) for name, product in products(family, tmp_path).items()}
-    tiles = {(plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k, plan.mma_rows) for plan in plans.values()}
+    tiles = {(plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k, plan.swap_ab) for plan in plans.values()}
     assert len(tiles) >= 3
     (splits,) = {plan.splits for plan in plans.values()}
     assert splits == (4 if family == "bf16 in four parts" else 1)

@@ -31,8 +31,10 @@ from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import Code
 from gemmgen.spec.module_names import module_name_problem
+from gemmgen.spec.model import stated
 from gemmgen.spec.names import OneOf
 from gemmgen.spec.reading import MAX_BYTES
+from gemmgen.spec.spelling import before, data_before, today
 
 ROOT = Path(__file__).parents[1]
 INVALID = sorted((ROOT / "tests/invalid/load").glob("*.yaml"))
@@ -429,6 +431,54 @@ def test_a_committed_spec_loads_with_its_path_stem_and_hash(
 def test_null_means_the_same_as_leaving_a_field_out(desk: Path) -> None:
     nulls = "tile: null\ncluster: ~\nbuffering:\nschedule: {kind: null, width: }\ncheck: NULL\n"
     assert load_text(MINIMAL + nulls).spec == load_text(MINIMAL).spec
+
+
+@pytest.mark.parametrize(("rows", "swap_ab"), [("n", True), ("m", False)])
+def test_the_earlier_name_of_swap_ab_means_the_same(desk: Path, rows: str, swap_ab: bool) -> None:
+    earlier = load_text(f"{MINIMAL}mma: {{n: 8, rows: {rows}}}\n")
+    today = load_text(f"{MINIMAL}mma: {{n: 8, swap_ab: {str(swap_ab).lower()}}}\n")
+    assert earlier.spec == today.spec
+    assert earlier.spec.mma.swap_ab is swap_ab
+    assert stated(earlier.spec)["mma"] == {"n": 8, "swap_ab": swap_ab}
+    assert earlier.locate("mma.swap_ab") == earlier.locate("mma.rows") == (7, 19)
+
+
+def test_search_knows_the_earlier_name_of_swap_ab_too(desk: Path) -> None:
+    found = load_text(f"{MINIMAL}search: {{mma.rows: [n, m]}}\n")
+    assert found.spec.search == {"mma.swap_ab": (True, False)}
+    assert found.locate("search.mma.swap_ab") == (7, 20)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            "mma: {rows: n, swap_ab: true}",
+            "7:6: error[wrong-type] mma: found swap_ab and rows, which",
+        ),
+        (
+            "search: {mma.rows: [n], mma.swap_ab: [true]}",
+            "7:9: error[wrong-type] search: found mma.swap_ab and mma.rows, which are two",
+        ),
+        ("mma: {rows: k}", '7:13: error[not-a-choice] mma.rows: expected m or n, found the text "k"'),
+        ("mma: {swap_ab: n}", "7:16: error[wrong-type] mma.swap_ab: expected true or false, found the text"),
+        ("search: {tile.n: [1.5]}", "expected whole numbers, words, true or false for tile.n, found 1.5"),
+    ],
+)
+def test_a_wrong_swap_ab_is_told_by_the_name_in_the_file(desk: Path, more: str, told: str) -> None:
+    Path("x.yaml").write_text(f"{MINIMAL}{more}\n")
+    assert told in complaints("x.yaml")
+
+
+def test_digests_keep_the_earlier_name_of_swap_ab(desk: Path) -> None:
+    """Tuned kernels and the compiler's verdicts are found by digests that were made of it."""
+    spec = load_text(f"{MINIMAL}mma: {{swap_ab: true, n: 8}}\n").spec
+    assert data_before(stated(spec))["mma"] == {"rows": "n", "n": 8}
+    searched = load_text(f"{MINIMAL}search: {{mma.swap_ab: [false, true]}}\n").spec
+    assert data_before(stated(searched))["search"] == {"mma.rows": ["m", "n"]}
+    pins = {"mma.rows": "n", "tile.n": 64}
+    assert today(pins) == {"mma.swap_ab": True, "tile.n": 64}
+    assert before(today(pins)) == pins
 
 
 @pytest.mark.parametrize("numeral", ["128", "+128", "0128", "0x80", "0o200"])

@@ -17,6 +17,9 @@ from gemmgen.spec.diagnostics import did_you_mean, listing, quoted
 MOST_OFFERED = 5
 """Rules that contain a part of a name, above which none is offered."""
 
+EARLIER_CODES = {"exchanged-operands": "swap-ab"}
+"""Codes of today by the names that earlier versions gave them, as old logs still have them."""
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -77,6 +80,7 @@ def explanation_of(code: str) -> Explanation:
     """
     known = explanations()
     name = code.removeprefix("error[").removesuffix("]").replace("_", "-").lower()
+    name = EARLIER_CODES.get(name, name)
     if name not in known:
         parts = [each for each in known if name and name in each]
         meant = f"; did you mean {listing(parts, 'or')}?" if 0 < len(parts) <= MOST_OFFERED else ""

@@ -171,7 +171,7 @@ def words_of(kernel: WgmmaKernel) -> str:
     """
     kind = kind_of(kernel)
     words = [
-        kind.replace("-", "_").replace(" ", "_"),
+        kind.replace("-", "_").replace(" ", "_").lower(),
         f"{kernel.cta_tile_m}x{kernel.cta_tile_n}x{kernel.cta_tile_k}",
     ]
     if kernel.staggered:

@@ -35,7 +35,7 @@ def family_label(kernel: Kernel) -> str:
 
 
 DEFAULTS: Final[Mapping[str, object]] = {
-    "mma.rows": "m",
+    "mma.swap_ab": False,
     "mma.promote_k": 0,
     "tile.staggered": False,
     "schedule.splits": 1,

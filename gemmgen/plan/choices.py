@@ -10,6 +10,7 @@ from typing import get_args
 from gemmgen.hardware import DTYPES, FP8, GPUS
 from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.fix import at_least, clause, either, leave_out, use
+from gemmgen.plan.fix import written as written_value
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Finding, Rule, Violation, counted, judge, rule
 from gemmgen.plan.search import Family
@@ -21,21 +22,22 @@ from gemmgen.spec.words import (
     EarlyOperand,
     LastWave,
     Minor,
-    MmaRows,
     Order,
     Reduction,
+    Searched,
     Source,
     Specialization,
     Trigger,
 )
 
 ORDERS: dict[str, tuple[str, ...]] = {"order": get_args(Order), "minor": get_args(Minor)}
-WORDS: dict[str, dict[str, tuple[str, ...]]] = {
+WORDS: dict[str, dict[str, tuple[str | bool, ...]]] = {
     "wgmma": {
         "schedule_kind": ("single_tile", "tiled", "persistent"),
         "specialization": get_args(Specialization),
         "a_source": get_args(Source),
-        "mma_rows": get_args(MmaRows),
+        "swap_ab": (False, True),
+        "staggered": (False, True),
         "early_operand": get_args(EarlyOperand),
         "trigger": get_args(Trigger),
         "reduction": get_args(Reduction),
@@ -44,7 +46,7 @@ WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "tcgen05": {"schedule_kind": ("persistent", "launch_control"), **ORDERS},
 }
-"""What those decisions can be that are no numbers, by the family's instruction."""
+"""The values of the decisions that are no numbers, by the instruction of the family."""
 LEAST = {"a_swizzle_bytes": 0, "b_swizzle_bytes": 0, "outstanding_mmas": 0}
 """The least that numbers can be, where it is not 1."""
 
@@ -143,16 +145,18 @@ def _searchable(path: str, known: Sequence[str], statement: Statement) -> str:
     return f"on {statement.target} {found}"
 
 
-def _unsearchable(path: str, name: str, values: tuple[int | str, ...], mma: str) -> Iterator[Finding]:
+def _unsearchable(path: str, name: str, values: tuple[Searched, ...], mma: str) -> Iterator[Finding]:
     """Yield the first value that its field could not have: Pydantic has not looked at these."""
     words, least = WORDS[mma].get(name, ()), LEAST.get(name, 1)
-    kind = either(words) if words else f"whole numbers from {least} to {SIZE_LIMIT:,}"
+    kind = either([*map(written_value, words)]) if words else f"whole numbers from {least} to {SIZE_LIMIT:,}"
     for value in values:
-        if value in words if words else isinstance(value, int) and least <= value <= SIZE_LIMIT:
+        if words and any(value is word or (isinstance(value, str) and value == word) for word in words):
+            continue
+        if not words and type(value) is int and least <= value <= SIZE_LIMIT:
             continue
         yield Finding(
             f"search.{path}",
-            f"{value!r} among the values",
+            f"{written_value(value) if isinstance(value, bool) else repr(value)} among the values",
             f"those of {path} are {kind}",
             use(*((word,) for word in words)) if words else at_least((least,)),
         )

@@ -50,7 +50,7 @@ FIELDS = {
     "tile.n": "cta_tile_n",
     "tile.k": "cta_tile_k",
     "tile.staggered": "staggered",
-    "mma.rows": "mma_rows",
+    "mma.swap_ab": "swap_ab",
     "mma.n": "mma_n",
     "mma.promote_k": "promote_k",
     "warps.m": "warps_m",

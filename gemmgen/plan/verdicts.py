@@ -25,6 +25,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Gpu
 from gemmgen.plan.decisions import statements
 from gemmgen.plan.kernel import Kernel
+from gemmgen.spec.spelling import before
 
 COMPILER_RULE: Final = "compiler-registers"
 """The id of the rule of each family that has the compiler's word."""
@@ -77,7 +78,7 @@ def kernel_digest(kernel: Kernel) -> str:
     order of launched clusters. What a kernel does not have is left out, so a new decision leaves the digests
     of known kernels as they are. A change of the templates does so too: it records the verdicts anew.
     """
-    decisive = [*_target(kernel.gpu), kernel.problem.key, statements(kernel)]
+    decisive = [*_target(kernel.gpu), kernel.problem.key, before(statements(kernel))]
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode("ascii")).hexdigest()[:DIGEST_DIGITS]
 

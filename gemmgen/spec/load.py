@@ -27,6 +27,7 @@ from gemmgen.spec.model import Spec
 from gemmgen.spec.module_names import stem_problem
 from gemmgen.spec.reading import STDIN, STDIN_STEM, decode, read_bytes
 from gemmgen.spec.request import request_of
+from gemmgen.spec.spelling import RENAMED
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,13 @@ def _parse(data: bytes, name: str, stem: str, report: Report) -> SpecFile:
     root = compose(decode(data, report), report)
     spec = _validate(root, report)
     places = dict(fields(root, ()))
+    for renamed in RENAMED:  # diagnostics name the field of today, wherever the file has it
+        for earlier, path in (
+            (renamed.earlier, renamed.path),
+            (f"search.{renamed.earlier}", f"search.{renamed.path}"),
+        ):
+            if earlier in places:
+                places[path] = places[earlier]
     return SpecFile(
         spec=spec,
         path=name,

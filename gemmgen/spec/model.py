@@ -21,6 +21,7 @@ from gemmgen.spec.names import (
     ScaleFormatName,
     Target,
 )
+from gemmgen.spec.spelling import SWAP_AB
 from gemmgen.spec.values import (
     Expression,
     Factor,
@@ -31,6 +32,7 @@ from gemmgen.spec.values import (
     Shapes,
     Title,
     ZeroOrOne,
+    check_one_name,
 )
 from gemmgen.spec.words import (
     EarlyOperand,
@@ -134,15 +136,33 @@ class Tile(Model):
 class Mma(Model):
     """The matrix instruction."""
 
+    swap_ab: bool | None = Field(
+        default=None,
+        description="whether A and B change sides, so that B has the instruction's 64 rows and a tile may "
+        "have as few as 8 rows of A",
+    )
     rows: MmaRows | None = Field(
         default=None,
-        description="the dimension of D along its rows, of which it has 64: n exchanges the operands, so "
-        "that a tile may have as few as 8 rows of A",
+        description="the earlier name of swap_ab: n for true, m for false",
+        json_schema_extra={"deprecated": True},
     )
     n: Positive | None = Field(default=None, description="columns of one instruction")
     promote_k: Positive | None = Field(
         default=None, description="elements of K after which 8-bit floats' sums are added up in full fp32"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rows_is_swap_ab(cls, section: object) -> object:
+        if not isinstance(section, dict):
+            return section
+        members = dict(cast("dict[str, object]", section))
+        key, rows = SWAP_AB.key, members.get(SWAP_AB.earlier_key)
+        if rows not in SWAP_AB.values:  # left out, or a word that the field itself refuses
+            return members
+        check_one_name(members, SWAP_AB.earlier_key, key)
+        del members[SWAP_AB.earlier_key]
+        return {**members, key: SWAP_AB.today(rows)}
 
 
 class Warps(Model):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeGuard, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from gemmgen.spec.expression import ExpressionError, parsed
+from gemmgen.spec.spelling import RENAMED
+from gemmgen.spec.words import Searched
 
 SIZE_LIMIT = 2**31 - 1
 """Kernels count in 32-bit integers."""
@@ -112,7 +114,10 @@ def _check_zero_or_one(count: object) -> object:
 
 
 def _check_search(search: object) -> object:
-    """Refuse what is no mapping of fields to lists of whole numbers or words, and an empty list."""
+    """Return a mapping of fields, by their names of today, to lists of values.
+
+    Anything else raises, as do an empty list and a value that no field can have.
+    """
     if not isinstance(search, dict):
         raise PydanticCustomError("wrong-type", "expected a mapping of fields to lists of values")
     for field, values in cast("dict[object, object]", search).items():
@@ -120,15 +125,30 @@ def _check_search(search: object) -> object:
             raise PydanticCustomError(
                 "wrong-type", "expected a list of values for {field}, at least one", {"field": str(field)}
             )
-        if wrong := [
-            value for value in values if isinstance(value, bool) or not isinstance(value, int | str)
-        ]:
+        if wrong := [value for value in values if not isinstance(value, int | str)]:
             raise PydanticCustomError(
                 "wrong-type",
-                "expected whole numbers or words for {field}, found {value}",
+                "expected whole numbers, words, true or false for {field}, found {value}",
                 {"field": str(field), "value": str(wrong[0])},
             )
-    return cast(object, search)
+    fields = cast("dict[str, Sequence[object]]", search)
+    for renamed in RENAMED:
+        if renamed.earlier in fields:
+            check_one_name(fields, renamed.earlier, renamed.path)
+            members = fields.items()
+            fields = {path: values for path, values in members if path != renamed.earlier}
+            fields[renamed.path] = [*map(renamed.today, dict(members)[renamed.earlier])]
+    return fields
+
+
+def check_one_name(members: Mapping[str, object], earlier: str, name: str) -> None:
+    """Refuse a mapping that has a field under its name and under its earlier name."""
+    if members.get(name) is not None:
+        raise PydanticCustomError(
+            "wrong-type",
+            "found {name} and {earlier}, which are two names of one field; leave {earlier} out",
+            {"name": name, "earlier": earlier},
+        )
 
 
 Title = Annotated[
@@ -163,7 +183,7 @@ Range = Annotated[
     ),
 ]
 """The least and the most of an extent."""
-SearchValues = Annotated[tuple[int | str, ...], Field(strict=False, min_length=1)]
+SearchValues = Annotated[tuple[Searched, ...], Field(strict=False, min_length=1)]
 Search = Annotated[dict[str, SearchValues], BeforeValidator(_check_search)]
 Shapes = Annotated[tuple[Extents, ...], Field(strict=False), BeforeValidator(_check_shapes)]
 

@@ -27,4 +27,6 @@ Minor = Literal["m", "n"]
 Misaligned = Literal["refuse", "copy"]
 """What becomes of a tensor over whose rows TMA cannot stride."""
 MmaRows = Literal["m", "n"]
-"""The dimension of D that lies along the rows of the matrix instruction."""
+"""The dimension of D that lies along the rows of the matrix instruction: N with swap-AB."""
+Searched = bool | int | str
+"""A value that a spec wants tried."""

@@ -25,8 +25,9 @@ from gemmgen.render import render
 from gemmgen.scratch import LostError, forked
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import Runs, spec_of, stated
+from gemmgen.spec.spelling import data_before
 
-Value = int | str
+Value = int | bool | str
 Pins = Mapping[str, Value]
 """Values of fields by their paths: ``tile.n``."""
 
@@ -35,8 +36,8 @@ SEEDS: Final[tuple[Pins, ...]] = (
     {"warp_specialization.kind": "ping_pong"},
     {"schedule.kind": "tiled"},
     {"schedule.kind": "launch_control"},
-    {"mma.rows": "m"},
-    {"mma.rows": "n"},
+    {"mma.swap_ab": False},
+    {"mma.swap_ab": True},
     {"cluster.m": 2, "cluster.n": 1},
     {"cluster.m": 1, "cluster.n": 2},
     {"schedule.last_wave": "stream_k"},
@@ -140,7 +141,8 @@ class TuningTarget:
     @property
     def digest(self) -> str:
         """The hash of all that the spec states of its kernel: the problem, and what is not left open."""
-        kept = {name: value for name, value in stated(self.source.spec).items() if name not in UNTUNED}
+        data = data_before(stated(self.source.spec))
+        kept = {name: value for name, value in data.items() if name not in UNTUNED}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def spec(self, pins: Pins = MappingProxyType({})) -> Spec:

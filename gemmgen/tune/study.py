@@ -24,6 +24,7 @@ from gemmgen.documents.kinds import Extents, GpuName, Share
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 from gemmgen.problem import shape_text
+from gemmgen.spec.spelling import today
 from gemmgen.tune.candidates import TuningCandidate, Value
 from gemmgen.tune.trials import (
     UNDONE,
@@ -232,7 +233,7 @@ def _trial(frozen: FrozenTrial) -> TrialRecord | None:
         state=state,
         job=Job(kept.kernel, kept.rung, kept.against),
         label=kept.label,
-        pins=kept.pins,
+        pins=today(kept.pins),
         owner=asdict(kept.owner),
         date=kept.date,
         gpu_seconds=kept.gpu_seconds,

@@ -19,6 +19,7 @@ from gemmgen.bench.record import Spread
 from gemmgen.bench.result_log import ratios
 from gemmgen.documents.kinds import Kind, Seconds, Share
 from gemmgen.plan.decisions import FIELDS
+from gemmgen.spec.spelling import today
 from gemmgen.tune.candidates import Pins
 
 LEASE_SECONDS: Final = 900.0
@@ -67,11 +68,9 @@ class TrialSamples:
         return ratios(self.baseline_seconds, self.seconds)
 
 
-def _is_field(path: str) -> bool:
-    return path in FIELDS
-
-
-FieldOfSpec = Annotated[str, Kind(_is_field, "the path of a field of a spec")]
+FieldOfSpec = Annotated[
+    str, Kind(lambda path: {*today({path: 0})} <= {*FIELDS}, "the path of a field of a spec")
+]
 
 
 Why = Literal["cannot", "wrong", "failed", "impossible", "lost", "taken"]

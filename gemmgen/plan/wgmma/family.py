@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -254,17 +255,17 @@ class WgmmaSpace(Space[WgmmaKernel]):
     stores = STORES
 
     def branches(self, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
-        """Yield a branch for each kind of warp specialization, with the operands as they are or exchanged."""
-        for rows in wanted.get("mma_rows") or _mma_rows(request, stated, wanted):
-            defaults = _defaults(stated, rows)
+        """Yield a branch for each kind of warp specialization, with swap-AB and without."""
+        for swap_ab in wanted.get("swap_ab") or _swaps(request, stated, wanted):
+            defaults = _defaults(stated, swap_ab)
             for kind in wanted.get("specialization") or _kinds({**defaults, **stated}):
                 tiled = {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted
-                choices = _choices(request, stated, rows, kind, tiled=tiled)
-                order = _order_defaults(request, {*stated, *wanted}, rows, kind)
+                choices = _choices(request, stated, swap_ab, kind, tiled=tiled)
+                order = _order_defaults(request, {*stated, *wanted}, swap_ab, kind)
                 fixed = {name: value for name, value in {**order, **defaults}.items() if name not in choices}
                 fixed |= _implied({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
                 choices |= _thirds(stated, wanted)
-                told = {"mma_rows": rows, "specialization": kind}
+                told = {"swap_ab": swap_ab, "specialization": kind}
                 yield Branch(fixed, choices, told)
                 if _reduces_apart(request, {*stated, *wanted}, choices):
                     # The order of tiles follows from what the cluster shares, unless something is decided.
@@ -272,21 +273,21 @@ class WgmmaSpace(Space[WgmmaKernel]):
                     parallel = {name: value for name, value in fixed.items() if name not in free}
                     parallel["reduction"] = "parallel"
                     yield Branch(parallel, {**choices, **PARALLEL_CHOICES}, told)
-                if kind == KINDS[0] and rows == "m" and _is_of_a_wave(request, {*stated, *wanted}):
+                if kind == KINDS[0] and not swap_ab and _is_of_a_wave(request, {*stated, *wanted}):
                     yield from _without_roles(Branch(fixed, choices, told), request, stated, wanted)
-                if kind != "none" and rows == "m":
+                if kind != "none" and not swap_ab:
                     pairs = bool(stated.get("staggered"))
                     for tile, columns in _fitted(request, stated, wanted, kind, pairs=pairs):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
-                if kind == KINDS[0] and rows == "m" and _may_stagger(request, {*stated, *wanted}):
+                if kind == KINDS[0] and not swap_ab and _may_stagger(request, {*stated, *wanted}):
                     yield from _staggered(Branch(fixed, choices, told), request, stated, wanted)
 
     def bound(self, request: Request, decisions: Values) -> WgmmaKernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
-        down, along = ("warps_n", "warps_m") if decisions["mma_rows"] == "n" else ("warps_m", "warps_n")
+        down, along = ("warps_n", "warps_m") if decisions["swap_ab"] else ("warps_m", "warps_n")
         open_decisions = {
             **ORDER_DEFAULTS,
-            "stages": _deepest_ring(decisions["mma_rows"] == "n"),
+            "stages": _deepest_ring(bool(decisions["swap_ab"])),
             "producer_registers": PRODUCER_REGISTERS,
             "consumer_registers": 1,
             "subtile_n": decisions["cta_tile_n"],
@@ -337,26 +338,25 @@ class WgmmaSpace(Space[WgmmaKernel]):
         return choices
 
 
-def _defaults(stated: Values, rows: object) -> Values:
-    """Return the decisions that are not tried, with M or N along the instruction's rows."""
-    return {**DEFAULTS, **_swap_ab_defaults(stated)} if rows == "n" else DEFAULTS
+def _defaults(stated: Values, swap_ab: object) -> Values:
+    """Return the decisions that are not tried, with swap-AB or without."""
+    return {**DEFAULTS, **_swap_ab_defaults(stated)} if swap_ab else DEFAULTS
 
 
-def _order_defaults(request: Request, decided: Collection[str], rows: object, kind: object) -> Values:
+def _order_defaults(request: Request, decided: Collection[str], swap_ab: object, kind: object) -> Values:
     """Return what is not tried of the order of tiles; nothing where it follows from the tile."""
     if ORDER_DEFAULTS.keys() & decided:
         return {**ORDER_DEFAULTS, **({"width": PING_PONG_WIDTH} if kind == "ping_pong" else {})}
-    return LONG_K_DEFAULTS if rows == "m" and _is_of_long_k(request) else {}
+    return LONG_K_DEFAULTS if not swap_ab and _is_of_long_k(request) else {}
 
 
 def _choices(
-    request: Request, stated: Values, rows: object, kind: object, *, tiled: bool
+    request: Request, stated: Values, swap_ab: object, kind: object, *, tiled: bool
 ) -> dict[str, tuple[object, ...]]:
-    """Return what is tried for a kind of kernel where that is open, with M or N along the instruction's rows.
+    """Return the values tried for the open decisions of a kind of kernel, with swap-AB or without.
 
-    `tiled` is whether its programs have a tile each.
+    `tiled` says that each program has one tile.
     """
-    swap_ab = rows == "n"
     choices = {
         **CHOICES,
         "cta_tile_k": _steps(request.matmul, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES),
@@ -537,15 +537,15 @@ def _reduces_apart(request: Request, decided: Collection[str], tried: Collection
     return "splits" in tried and any(few) and not request.matmul.copies_misaligned
 
 
-def _mma_rows(request: Request, stated: Values, wanted: Choices) -> tuple[object, ...]:
-    """Return the dimensions to try along the instruction's rows, where a spec leaves that open.
+def _swaps(request: Request, stated: Values, wanted: Choices) -> tuple[object, ...]:
+    """Return with which values of swap-AB kernels are tried if the spec does not want some tried.
 
-    It is N for few rows of A, either for a long K and few tiles, and else M. Decisions that are made for
-    tiles of many rows, or for roles, keep it at M. Where the kernel is for several problems, it is what any
-    of them asks for.
+    Swap-AB is tried for few rows of A; both are for a long K and few tiles. Decisions that are made for
+    tiles of many rows, or for roles, exclude it. A kernel for several problems is tried with the values of
+    each of them.
     """
-    if "mma_rows" in stated:
-        return (stated["mma_rows"],)
+    if "swap_ab" in stated:
+        return (stated["swap_ab"],)
     others: Values = {
         "schedule_kind": "tiled",
         "specialization": "none",
@@ -565,22 +565,18 @@ def _mma_rows(request: Request, stated: Values, wanted: Choices) -> tuple[object
     fits &= stated.get("cta_tile_m", tiles[-1]) in tiles
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
     if not (fits and free):
-        return ("m",)
-    return tuple(dict.fromkeys(rows for shape in request.planned_shapes for rows in _rows_for(shape, stated)))
+        return (False,)
+    of_each = (_swaps_for(shape, stated) for shape in request.planned_shapes)
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(of_each)))
 
 
-def tried_rows(shape: Shape) -> tuple[str, ...]:
-    """Return the dimensions to try along the instruction's rows for a problem [M, N, K]."""
-    return tuple("n" if swap_ab else "m" for swap_ab in tried_swap_ab(*shape))
-
-
-def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:
-    """Return the same beside what a spec states."""
-    tried = tried_rows(shape)
+def _swaps_for(shape: Shape, stated: Values) -> tuple[bool, ...]:
+    """Return the values of swap-AB that are tried for a problem [M, N, K], with what a spec states."""
+    tried = tried_swap_ab(*shape)
     if len(tried) > 1 and stated.get("reduction") == "atomic":
-        return ("m",)  # exchanged ones were not measured with atomics
+        return (False,)  # swap-AB was not measured with atomics
     if len(tried) > 1 and stated.get("schedule_kind") == "tiled":
-        return ("n",)  # without roles others were no faster
+        return (True,)  # without roles others were no faster
     return tried
 
 
@@ -673,7 +669,7 @@ def _columns_of_warp(plan: WgmmaKernel) -> int:
 def _warps_down(decisions: Values) -> int:
     """Return the warps down the instruction: two warpgroups where one consumer has all rows, and enough."""
     warpgroup = HOPPER.warps_per_warpgroup
-    along, rows = ("warps_m", "cta_tile_n") if decisions["mma_rows"] == "n" else ("warps_n", "cta_tile_m")
+    along, rows = ("warps_m", "cta_tile_n") if decisions["swap_ab"] else ("warps_n", "cta_tile_m")
     lone = decisions["consumers"] == 1 and whole_number(decisions[rows]) >= 2 * WGMMA.m
     return max(warpgroup, 2 * warpgroup // whole_number(decisions.get(along, 1))) if lone else warpgroup
 
@@ -683,7 +679,7 @@ def _needs_two_warpgroups(plan: WgmmaKernel) -> bool:
 
     Where CTAs along N share a tile it is stored whole.
     """
-    return plan.ping_pong and plan.cluster_n > 1 and plan.mma_rows == "m" and not _holds_its_tile(plan)
+    return plan.ping_pong and plan.cluster_n > 1 and not plan.swap_ab and not _holds_its_tile(plan)
 
 
 def _holds_its_tile(plan: WgmmaKernel) -> bool:
@@ -778,7 +774,7 @@ def _producer_registers(plan: WgmmaKernel) -> int:
 def kind_of(plan: WgmmaKernel) -> str:
     """Return what kind of kernel a plan is."""
     if plan.swap_ab and plan.schedule_kind == "tiled":
-        return "exchanged"
+        return "swap-AB"
     if plan.specialized:
         return plan.specialization.replace("_", "-")
     if plan.synchronous:
@@ -807,7 +803,7 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
         "tile": [plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k],
         "staggered": plan.staggered,
         "cluster": [plan.cluster_m, plan.cluster_n],
-        "mma_rows": plan.mma_rows,
+        "swap_ab": plan.swap_ab,
         "splits": plan.splits,
         "reduction": plan.reduction,
         "last_wave": plan.last_wave,

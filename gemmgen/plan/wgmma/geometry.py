@@ -51,8 +51,8 @@ class WgmmaDecisions(Decisions):
 
     In the next tile along N they exchange rows and sides.
     """
-    mma_rows: MmaRows
-    """The dimension of D along the instruction's rows."""
+    swap_ab: bool
+    """True if the instruction multiplies B by A: its rows are D's columns, and its sums D transposed."""
     mma_n: int
     """Columns of one instruction."""
     promote_k: int
@@ -228,12 +228,12 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def mma(self) -> Mma:
         """Which operand is on each side of the instruction, and where it is read."""
-        return mma_of(self.mma_rows, self.a_source)
+        return mma_of(self.a_source, swap_ab=self.swap_ab)
 
     @property
-    def swap_ab(self) -> bool:
-        """Whether the instruction multiplies B by A: its rows are then D's columns, its sums D transposed."""
-        return self.mma.swap_ab
+    def mma_axis(self) -> MmaRows:
+        """The dimension of D along the instruction's rows."""
+        return self.mma.left.axis
 
     @property
     def column_parts(self) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class Mma:
 
 
 @cache
-def mma_of(rows: MmaRows, a_source: Source) -> Mma:
-    """Return the sides of an instruction with dimension `rows` of D along its rows."""
+def mma_of(a_source: Source, *, swap_ab: bool) -> Mma:
+    """Return the sides of an instruction that reads A from `a_source`: B is the left one with swap-AB."""
     a, b = Side("a", "m", a_source), Side("b", "n", "shared")
-    return Mma(b, a) if rows == "n" else Mma(a, b)
+    return Mma(b, a) if swap_ab else Mma(a, b)

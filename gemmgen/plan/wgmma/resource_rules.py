@@ -130,7 +130,7 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
             fitting = _widest_staggered(plan, fitting, most) or fitting
         field, largest = f"tile.{plan.mma.right.axis}", fitting
     else:
-        field, largest = f"tile.{plan.mma_rows}", _halved(plan, plan.mma_rows, plan.mma_shape[0], most)
+        field, largest = f"tile.{plan.mma_axis}", _halved(plan, plan.mma_axis, plan.mma_shape[0], most)
         largest = largest or power_of_two_below(max(1, rows * room // accumulator))
     partial = " with its partial sums" if plan.promote_k else ""
     yield Finding(

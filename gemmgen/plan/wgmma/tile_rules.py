@@ -377,7 +377,7 @@ def cluster_shape(plan: WgmmaKernel) -> Iterator[Finding]:
 def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
     """A consumer is warpgroups of four warps down an instruction: Gluon accepts others, which are wrong."""
     warpgroup = plan.architecture.warps_per_warpgroup
-    (down, along), rows = plan.warps_across, plan.mma_rows
+    (down, along), rows = plan.warps_across, plan.mma_axis
     if down not in (warpgroup, 2 * warpgroup):
         yield Finding(
             f"warps.{rows}",
@@ -397,23 +397,23 @@ def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
         )
 
 
-@rule("exchanged-operands")
-def exchanged_operands(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Operands are exchanged in shared memory, for consumers that do not divide a tile's rows."""
+@rule("swap-ab")
+def swap_ab(plan: WgmmaKernel) -> Iterator[Finding]:
+    """With swap-AB both operands are in shared memory, and consumers do not divide a tile's rows."""
     if not plan.swap_ab:
         return
     if plan.mma.right.source == "registers":
         yield Finding(
             "operands.a.source",
-            "A from registers with N along the instruction's rows",
-            "its first operand is then B, and only that one can be in registers",
-            use("shared") | use("m", field="mma.rows"),
+            "A from registers with swap-AB",
+            "the instruction's left operand is then B, and wgmma reads only its left one from registers",
+            use("shared") | use(False, field="mma.swap_ab"),
         )
     if plan.row_shares > 1:
         yield Finding(
             "warp_specialization.consumers",
-            f"{plan.consumers} cooperative consumers with N along the instruction's rows",
-            "they would divide the tile's rows, which are the instruction's columns",
+            f"{plan.consumers} cooperative consumers with swap-AB",
+            "cooperative consumers split M, which is the instruction's N after swap_ab",
             use(1) if plan.shares_tiles else use(1) | use("ping_pong", field="warp_specialization.kind"),
         )
 
@@ -576,11 +576,11 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
         return
     columns, widths = f"a tile of {sum_of_parts(plan)} columns", _plain_widths(plan)
     if plan.swap_ab:
-        rows = use("m", field="mma.rows")
+        rows = use(False, field="mma.swap_ab")
         if not plan.specialized:
             rows &= use("cooperative", "ping_pong", field="warp_specialization.kind")
-        found = f"{columns} with N along the instruction's rows"
-        yield Finding("tile.n", found, "parts lie along its columns", use(*widths) | rows)
+        limit = "parts divide the instruction's columns, which are M after swap_ab"
+        yield Finding("tile.n", f"{columns} with swap-AB", limit, use(*widths) | rows)
         return
     if not plan.specialized and plan.schedule_kind != "tiled":
         where = "" if plan.persistent else ", in a persistent schedule"
@@ -705,12 +705,12 @@ def consumer_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """Every warp of a consumer has its own 16 rows of the tile: Gluon lets warps repeat others' work."""
     warps, extent = plan.warps_across[0], mma_tile(plan)[0]
     rows = WGMMA.rows_per_warp * warps
-    if extent < least_rows(plan) and not consulted.broken(odd_side(plan.mma_rows)):
+    if extent < least_rows(plan) and not consulted.broken(odd_side(plan.mma_axis)):
         share = "for a lone consumer" if plan.consumers == 1 else "for each consumer"
         if plan.row_shares > 1:
             share = f"give {plan.row_shares} consumers {plan.cta_consumer_tile_m} each"
         yield Finding(
-            f"tile.{plan.mma_rows}",
+            f"tile.{plan.mma_axis}",
             f"{extent} {plan.mma.left.lines} {share}",
             f"the {warps} warps of a consumer take {rows}, {WGMMA.rows_per_warp} each",
             at_least(least_rows(plan)),
@@ -721,9 +721,9 @@ def consumer_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
 def tile_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """The producer, which issues a load per 256 rows, has registers for the coordinates of them all."""
     rows = mma_tile(plan)[0]
-    if rows > MAX_TILE_M and not consulted.broken(odd_side(plan.mma_rows)):
+    if rows > MAX_TILE_M and not consulted.broken(odd_side(plan.mma_axis)):
         yield Finding(
-            f"tile.{plan.mma_rows}",
+            f"tile.{plan.mma_axis}",
             f"a tile of {rows:,} {plan.mma.left.lines}",
             f"beyond {MAX_TILE_M:,} the TMA loads of a K step take more registers than a producer may have",
             at_most(MAX_TILE_M),
@@ -838,7 +838,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     cluster_shape,
     consumer_count,
     warp_layout,
-    exchanged_operands,
+    swap_ab,
     occupancy,
     group_width,
     minor_dimension,
