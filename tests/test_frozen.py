@@ -20,8 +20,8 @@ from gemmgen.cli import main
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import frozen, spec_text
 from gemmgen.plan.ledger import differences
-from gemmgen.plan.planner import MOST_CONFIGURATIONS, rank, warnings
-from gemmgen.plan.search import spread
+from gemmgen.plan.planner import rank, warnings
+from gemmgen.plan.search import MOST_CONFIGURATIONS, spread
 from gemmgen.product import make
 from gemmgen.render import render
 from gemmgen.spec import load_spec

@@ -71,7 +71,7 @@ DOCSTRINGS = {
     "gemmgen/library": 63,
     "gemmgen/numerics": 40,
     "gemmgen/pictures": 43,
-    "gemmgen/plan": 399,
+    "gemmgen/plan": 398,
     "gemmgen/problem": 88,
     "gemmgen/render": 185,
     "gemmgen/report": 16,

@@ -1,0 +1,23 @@
+"""From a spec to a plan: the best kernel, the ranking of all, warnings, and advice for an illegal spec."""
+
+from gemmgen.plan.planner.attempts import attempted, plan_spec
+from gemmgen.plan.planner.best import Tick
+from gemmgen.plan.planner.changes import applied
+from gemmgen.plan.planner.families import FAMILIES, family_for, family_of
+from gemmgen.plan.planner.plan_warnings import warnings
+from gemmgen.plan.planner.ranked import rank
+from gemmgen.plan.planner.ranking import Candidate, Ranking
+
+__all__ = [
+    "FAMILIES",
+    "Candidate",
+    "Ranking",
+    "Tick",
+    "applied",
+    "attempted",
+    "family_for",
+    "family_of",
+    "plan_spec",
+    "rank",
+    "warnings",
+]

@@ -1,0 +1,61 @@
+"""From a spec to its plan, or to diagnostics with advice that ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gemmgen.errors import GemmgenError
+from gemmgen.plan.choices import foreign_choices
+from gemmgen.plan.fix import leave_out, use
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner.best import Tick, cheapest_plan, ignore_progress
+from gemmgen.plan.planner.closest import closest
+from gemmgen.plan.planner.families import family_of
+from gemmgen.plan.planner.repair import advised
+from gemmgen.plan.rule import Violation
+from gemmgen.spec import Spec, SpecFile
+
+
+def plan_spec(source: SpecFile, tick: Tick = ignore_progress) -> Kernel:
+    """Return the best legal plan for a spec.
+
+    Raises:
+        GemmgenError: No combination is legal; carries what is wrong with the one that comes closest.
+    """
+    found = attempted(source, tick)
+    if isinstance(found, Kernel):
+        return found
+    raise GemmgenError(violation.diagnosed(source) for violation in advised(found, source.spec))
+
+
+def attempted(source: SpecFile, tick: Tick = ignore_progress) -> Kernel | Sequence[Violation]:
+    """Return the best legal plan for a spec, or what is wrong with the one that comes closest.
+
+    That is in the order of the file, and each rule's advice is its own: what it advises may break another.
+    """
+    family = family_of(source)
+    if foreign := foreign_choices(source, family):
+        return in_order(foreign, source)
+    if (best := cheapest_plan(source, family, tick)) is not None:
+        return best
+    plan, violations = closest(source, family)
+    if not violations:  # where there was more to try than was tried, the closest one can be legal
+        return plan
+    return in_order((as_searched(found, source.spec) for found in violations), source)
+
+
+def in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violation]:
+    """Return violations in the order of the file."""
+    return sorted(violations, key=lambda violation: source.locate(violation.field))
+
+
+def as_searched(violation: Violation, spec: Spec) -> Violation:
+    """Return a violation of a field whose values the spec wants searched as one of those values."""
+    if violation.field not in spec.search:
+        return violation
+    field = f"search.{violation.field}"
+    named = [dict(found) for found in violation.fix.changes(violation.field)]
+    values = [found[violation.field] for found in named if list(found) == [violation.field]]
+    lists = dict.fromkeys((value,) for value in values if value is not None)
+    return replace(violation, field=field, fix=use(*lists) if lists else leave_out())

@@ -1,0 +1,28 @@
+"""The families of kernels: which one plans a spec, and which one made a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.search import Family
+from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
+from gemmgen.plan.wgmma.family import WGMMA_FAMILY
+from gemmgen.spec import SpecFile
+
+FAMILIES = cast(
+    "Mapping[str, Family[Kernel]]",
+    {"wgmma": WGMMA_FAMILY, "tcgen05": TCGEN05_FAMILY},
+)
+"""Each family by its instruction. The cast is safe: a family is only given kernels that it made."""
+
+
+def family_of(source: SpecFile) -> Family[Kernel]:
+    """Return the family of a spec's target."""
+    return FAMILIES[source.request.gpu.architecture.mma]
+
+
+def family_for(kernel: Kernel) -> Family[Kernel]:
+    """Return the family that made a kernel."""
+    return FAMILIES[kernel.architecture.mma]

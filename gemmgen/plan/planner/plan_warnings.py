@@ -1,0 +1,58 @@
+"""Warnings about legal plans: idle SMs, few waves, a search that was only sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gemmgen.errors import Diagnostic
+from gemmgen.plan.fix import clause
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner.attempts import in_order
+from gemmgen.plan.planner.families import family_of
+from gemmgen.plan.rule import Violation
+from gemmgen.plan.search import MOST_CONFIGURATIONS
+from gemmgen.spec import SpecFile
+
+FEW_WAVES = 0.5
+"""Below which more than half of the programs that the GPU could hold have no tile."""
+
+
+def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
+    """Return what a user of a legal plan should know: SMs that stay idle, a space that was only sampled."""
+    found = [*_idle(plan), *_sampled(source)]
+    return tuple(replace(each.diagnosed(source), severity="warning") for each in in_order(found, source))
+
+
+def _idle(plan: Kernel) -> Iterator[Violation]:
+    gpu = plan.gpu
+    programs = plan.resident_programs // plan.occupancy
+    if idle := gpu.sm_count - programs * plan.cluster_size:
+        yield Violation(
+            "idle-sms",
+            "cluster.m" if plan.cluster_m >= plan.cluster_n else "cluster.n",
+            f"{programs} clusters of {plan.cluster_m} x {plan.cluster_n} CTAs run at a time",
+            f"which leaves {idle} of the {gpu.sm_count} SMs of an {gpu.name} without work",
+            clause("smaller clusters leave fewer"),
+        )
+    for i, shape in enumerate(plan.request.bench_shapes):
+        if (waves := plan.waves(shape)) < FEW_WAVES:
+            yield Violation(
+                "few-waves",
+                f"bench.shapes.{i}",
+                f"{waves:.2f} waves of tiles",
+                f"{1 - waves:.0%} of the programs that the {gpu.name} holds have no tile of this problem",
+                clause("smaller tiles, or parts of K, are more"),
+            )
+
+
+def _sampled(source: SpecFile) -> Iterator[Violation]:
+    search = source.spec.search
+    if (size := family_of(source).space.size(source)) > MOST_CONFIGURATIONS:
+        yield Violation(
+            "large-search",
+            f"search.{next(iter(search))}" if search else "",
+            f"{size:,} combinations",
+            f"{MOST_CONFIGURATIONS:,} of them were tried, evenly spread over all",
+            clause("state more fields, or fewer values, for all to be"),
+        )

@@ -1,0 +1,239 @@
+"""The ranking of a spec's configurations as a value: its table, its explanation, and JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.search import Estimate, Family, geometric_mean
+from gemmgen.problem import Request, Shape, shape_text
+
+MOST_OF_ONE_TIME = 2
+"""Candidates of the same predicted time that are measured."""
+TEXT_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal plan with what it is expected to cost."""
+
+    family: Family[Kernel]
+    plan: Kernel
+    estimates: tuple[Estimate, ...]
+    """One for each problem that it is ranked by."""
+    cost: tuple[float, ...]
+
+    @property
+    def label(self) -> str:
+        """Its decisions in one line."""
+        return self.family.label(self.plan)
+
+    def lost_by(self, winner: Candidate) -> tuple[str, float]:
+        """Return the term of the cost that decides against it, and the cycles by which that is larger.
+
+        Of several problems, on that on which it loses most. Where the times are equal, this is the first part
+        of the cost in which they differ, and no cycles.
+        """
+        if self.cost[0] == winner.cost[0]:
+            pairs = zip(self.family.cost_order, self.cost, winner.cost, strict=True)
+            return next((name for name, own, best in pairs if own != best), "listed later"), 0.0
+        place = self.worst_against(winner.estimates)
+        own, best = self.estimates[place].terms, winner.estimates[place].terms
+        excess = {name: own.get(name, 0.0) - best.get(name, 0.0) for name in own | best}
+        return max(excess.items(), key=lambda item: item[1])
+
+    def worst_against(self, others: Sequence[Estimate]) -> int:
+        """Return the place of the problem on which it takes longest, compared with other estimates."""
+        slower = self.over(others)
+        return slower.index(max(slower))
+
+    def over(self, others: Sequence[Estimate]) -> list[float]:
+        """Return its time over another one, problem by problem."""
+        return [own.cycles / other.cycles for own, other in zip(self.estimates, others, strict=True)]
+
+    def as_dict(self, winner: Candidate, best: Sequence[Estimate]) -> dict[str, object]:
+        """Return plain data for JSON; of several problems what it takes for each, in their order."""
+        of_each = [
+            {
+                "l2_bytes": found.l2_bytes,
+                "predicted_seconds": found.seconds,
+                "cycles": {name: round(value) for name, value in found.terms.items()},
+            }
+            for found in self.estimates
+        ]
+        over = self.over(best)
+        several = {"over_best": geometric_mean(over), "problems": of_each}
+        term, cycles = self.lost_by(winner)
+        return {
+            **self.family.as_dict(self.plan),
+            **(of_each[0] if len(of_each) == 1 else several),
+            "lost_by": None if self is winner else {"term": term, "cycles": round(cycles)},
+        }
+
+
+@dataclass(frozen=True)
+class Group:
+    """Configurations that are not planned for the same reason, and the one of them that ranks first."""
+
+    reason: str
+    """The id of a rule, or a term of the cost."""
+    count: int
+    example: str
+    detail: str
+    """What the rule found in the example, or by how much the term made it slower."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The legal configurations of a spec, best first, and the refused ones by rule."""
+
+    request: Request
+    legal: tuple[Candidate, ...]
+    refused: tuple[Group, ...]
+    refusals: int
+    """Configurations without a legal plan; one that breaks several rules is in several groups."""
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The problems that decide, each of the same weight."""
+        return self.request.planned_shapes
+
+    @cached_property
+    def best(self) -> tuple[Estimate, ...]:
+        """The estimate of the fastest candidate for each of them."""
+        of_each = zip(*(candidate.estimates for candidate in self.legal), strict=True)
+        return tuple(min(found, key=lambda estimate: estimate.cycles) for found in of_each)
+
+    @cached_property
+    def lost(self) -> tuple[Group, ...]:
+        """The legal configurations but the best, by the term of the cost that decides against them."""
+        losers: dict[str, list[tuple[Candidate, float]]] = defaultdict(list)
+        for candidate in self.legal[1:]:
+            term, cycles = candidate.lost_by(self.legal[0])
+            losers[term].append((candidate, cycles))
+        return tuple(
+            Group(term, len(members), members[0][0].label, self._margin(*members[0]))
+            for term, members in sorted(losers.items(), key=lambda item: -len(item[1]))
+        )
+
+    def to_measure(self, limit: int) -> tuple[Candidate, ...]:
+        """Return the first candidates, of those that the cost gives the same time only the first few.
+
+        What it cannot tell apart is mostly one tile with other K steps: more of them leave others no place.
+        """
+        found: list[Candidate] = []
+        for candidate in self.legal:
+            if len(found) == limit:
+                break
+            if sum(each.cost[0] == candidate.cost[0] for each in found) < MOST_OF_ONE_TIME:
+                found.append(candidate)
+        return tuple(found)
+
+    def _margin(self, candidate: Candidate, cycles: float) -> str:
+        if not cycles:
+            return "the same time"
+        winner = self.legal[0]
+        slower = candidate.cost[0] / winner.cost[0] - 1
+        margin = f"{slower:.1%} slower, with {cycles:,.0f} cycles more of it"
+        if len(self.shapes) == 1:
+            return margin
+        return f"{margin} at {shape_text(self.shapes[candidate.worst_against(winner.estimates)])}"
+
+    def table(self, limit: int) -> str:
+        """Return the first candidates as aligned lines."""
+        count, family = len(self.legal), self.legal[0].family
+        measures = MEASURES if len(self.shapes) == 1 else MEASURES_OF_SEVERAL
+        columns = ["", *(name for name, _ in family.columns), *measures]
+        rows = [columns, *(self._cells(i, c) for i, c in enumerate(self.legal[:limit], 1))]
+        total = f"{count} legal configurations of {count + self.refusals} for {self._purpose}"
+        return "\n".join([*_folded(total), *_aligned(rows), family.legend, *self._legend])
+
+    @property
+    def _purpose(self) -> str:
+        """What the candidates are ranked for, in words."""
+        if len(self.shapes) == 1:
+            return " x ".join(map(str, self.shapes[0]))
+        rows = dict.fromkeys(str(m) for m, _, _ in self.shapes)
+        others = dict.fromkeys(f"{n} x {k}" for _, n, k in self.shapes)
+        of_others = f", each with {' and '.join(others)}" if len(others) > 1 else ""
+        return f"{self.request.ranges}; what decides: M = {', '.join(rows)}{of_others}"
+
+    @property
+    def _legend(self) -> tuple[str, ...]:
+        return (LEGEND,) if len(self.shapes) == 1 else (LEGEND_OF_SEVERAL, LEGEND)
+
+    def _cells(self, place: int, candidate: Candidate) -> list[str]:
+        winner, plan = self.legal[0], candidate.plan
+        slower = candidate.cost[0] / winner.cost[0] - 1
+        decided = "" if candidate is winner else f"{slower:.1%} {candidate.lost_by(winner)[0]}"
+        known = [str(place), *(cell(plan) for _, cell in candidate.family.columns)]
+        if len(self.shapes) == 1:
+            (shape,), (found,) = self.shapes, candidate.estimates
+            measures = (plan.waves(shape), found.l2_bytes / 1e9)
+            return [*known, *(f"{each:.2f}" for each in measures), f"{found.seconds * 1e6:.1f}", decided]
+        over, worst = candidate.over(self.best), candidate.worst_against(self.best)
+        ranges = self.request.ranges
+        only_m = ranges is not None and len(set(ranges.n)) == len(set(ranges.k)) == 1
+        at = f"M = {self.shapes[worst][0]}" if only_m else shape_text(self.shapes[worst])
+        return [*known, f"{geometric_mean(over):.3f}", f"{over[worst]:.3f}", at, decided]
+
+    def explanation(self) -> str:
+        """Return why the other configurations are not planned, group by group."""
+        lost = _paragraph(f"{len(self.legal) - 1} legal ones cost more; what decides", self.lost)
+        refused = _paragraph(f"{self.refusals} are refused; by which rule", self.refused)
+        return "\n".join([*lost, "", *refused])
+
+    def as_dict(self, limit: int, *, explained: bool) -> dict[str, object]:
+        """Return plain data for JSON."""
+        shapes = [list(shape) for shape in self.shapes]
+        data: dict[str, object] = {
+            **({"shape": shapes[0]} if len(shapes) == 1 else {"shapes": shapes}),
+            "legal": len(self.legal),
+            "refused": self.refusals,
+            "candidates": [candidate.as_dict(self.legal[0], self.best) for candidate in self.legal[:limit]],
+        }
+        if explained:
+            data["lost_by"] = [vars(group) for group in self.lost]
+            data["refused_by"] = [vars(group) for group in self.refused]
+        return data
+
+
+MEASURES = ("waves", "L2 GB", "time us", "lost by")
+"""The last columns of the table, behind those of the family."""
+MEASURES_OF_SEVERAL = ("mean", "worst", "at", "lost by")
+"""The same where several problems decide."""
+
+
+LEGEND = "time is a prediction to rank by, and no measurement"
+LEGEND_OF_SEVERAL = "mean (geometric) and worst over these problems: the time over that of the best one there"
+
+
+def _folded(text: str) -> list[str]:
+    """Return text in lines of a terminal's width."""
+    return textwrap.wrap(text, TEXT_WIDTH, subsequent_indent="  ")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows in columns: words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    words = {i for i, name in enumerate(rows[0]) if name in ("kernel", "tile", "CTAs", "at", "lost by")}
+    for row in rows:
+        cells = (
+            cell.ljust(width) if i in words else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield " ".join(cells).rstrip()
+
+
+def _paragraph(title: str, groups: Sequence[Group]) -> Iterator[str]:
+    """Yield a title and, below it, a line for each group, its example folded to the width of a terminal."""
+    yield title if groups else f"{title}: none"
+    widest = max((len(group.reason) for group in groups), default=0)
+    for group in groups:
+        head = f"  {group.reason:<{widest}} {group.count:>5}  "
+        text = f"{group.example}: {group.detail}"
+        yield textwrap.fill(text, TEXT_WIDTH, initial_indent=head, subsequent_indent=" " * len(head))

@@ -1,0 +1,225 @@
+"""The search for the smallest change of an illegal spec that makes it legal, and the advice made of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from gemmgen.errors import Advice, Value
+from gemmgen.plan.choices import foreign_choices
+from gemmgen.plan.decisions import FIELDS, pinned
+from gemmgen.plan.fix import of_change
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner.best import register_divisions
+from gemmgen.plan.planner.changes import (
+    changed_spec,
+    decided_value,
+    decision_paths,
+    nearby_values,
+    union_of,
+    value_at,
+)
+from gemmgen.plan.planner.families import family_of
+from gemmgen.plan.rule import Rule, Violation, judge
+from gemmgen.plan.search import MOST_CONFIGURATIONS, Nogoods
+from gemmgen.plan.verdicts import COMPILER_RULE
+from gemmgen.spec import Spec, SpecFile
+from gemmgen.spec.model import stated
+
+MOST_TRIED = 250
+"""Configurations among which a legal plan is looked for, for each change that advice could be."""
+MOST_JUDGED = 1_500
+"""Kernels that are judged for the advice of one spec, before it settles for what is known to be legal."""
+LEAST_COUNTED = 4
+"""What a change counts at least, of so many kernels: it is read as a spec too."""
+MOST_ROUNDS = 8
+"""Faults of the problem of which one hides the next."""
+
+
+def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
+    """Return violations with advice that ends: what they advise, applied together, gives a legal plan.
+
+    A rule names the nearest value that satisfies itself. Where such values together are not legal, the
+    violations name the smallest change that was found to be, whichever fields it is of.
+    """
+    search = _RepairSearch(spec)
+    named = [violation.fix.changes(violation.field) for violation in violations]
+    if all(named) and len(violations) > 1 and search.is_legal(union_of(found[0] for found in named)):
+        return [
+            replace(violation, advice=found[0]) for violation, found in zip(violations, named, strict=True)
+        ]
+    if len(violations) == 1 and (legal := [change for change in named[0] if search.is_legal(change)]):
+        only = violations[0].fix.limited_to(legal, violations[0].field)
+        return [replace(violations[0], fix=only, advice=legal[0])]
+    repair = search.minimal_repair(violations, named)
+    return _spread_over_violations(violations, named, repair) if repair else list(violations)
+
+
+def _spread_over_violations(
+    violations: Sequence[Violation], named: Sequence[tuple[Advice, ...]], repair: Advice
+) -> list[Violation]:
+    """Return violations that name a repair together: each what it changes of its own field.
+
+    What is of no violation's field, the first one names too, and those of whose fields nothing changes.
+    """
+    own = [tuple(pair for pair in repair if pair[0] == violation.field) for violation in violations]
+    for i, choices in enumerate(named):
+        # A fix may change others with its field: it stays as it is where the repair does the same.
+        own[i] = next(
+            (found for found in choices if own[i] and set(own[i]) <= set(found) <= set(repair)), own[i]
+        )
+    told = {path for found in own for path, _ in found}
+    rest = tuple(pair for pair in repair if pair[0] not in told)
+    result: list[Violation] = []
+    for i, (violation, choices, found) in enumerate(zip(violations, named, own, strict=True)):
+        advice = (*found, *(rest if not (i and found) else ())) or repair
+        if not choices or advice != choices[0]:
+            violation = replace(violation, fix=of_change(advice, violation.field))
+        result.append(replace(violation, advice=advice))
+    return result
+
+
+class _RepairSearch:
+    """The search for the smallest change of a spec that gives a legal plan: bounded, the same each time."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._data = stated(spec)
+        self._left = MOST_JUDGED
+        self._known: dict[Advice, Kernel | None] = {}
+
+    def is_legal(self, advice: Advice) -> bool:
+        """Whether a legal plan was found for the spec with a change."""
+        return self.plan(advice) is not None
+
+    def plan(self, advice: Advice) -> Kernel | None:
+        """Return a legal plan for the spec with a change, None if none was found."""
+        key = tuple(sorted(advice, key=lambda pair: pair[0]))
+        if key not in self._known:
+            source = changed_spec(self._data, advice)
+            plan, judged = _any_plan(source, self._most_tried, self._left) if source else (None, 0)
+            self._known[key], self._left = plan, self._left - max(judged, LEAST_COUNTED)
+        return self._known[key]
+
+    @property
+    def _most_tried(self) -> int:
+        return MOST_CONFIGURATIONS if not self._known else MOST_TRIED
+
+    def minimal_repair(
+        self, violations: Sequence[Violation], named: Sequence[tuple[Advice, ...]]
+    ) -> Advice | None:
+        """Return the smallest change that was found to be legal, None if none was."""
+        open_to = set(decision_paths(self._data))
+        blamed = [path for path in dict.fromkeys(v.field for v in violations) if path in open_to]
+        problem = [
+            (violation.field, found[0])
+            for violation, found in zip(violations, named, strict=True)
+            if found and violation.field not in open_to
+        ]
+        base = self._feasible_base(union_of(found for _, found in problem), open_to)
+        if base is None:  # what the planner chose itself was blamed, and it can choose otherwise
+            chosen = union_of(found for field, found in problem if field not in FIELDS)
+            base = self._feasible_base(chosen, open_to)
+        if base is None:
+            return None
+        if self.is_legal(base):
+            return base
+        order = [*blamed, *sorted(open_to - set(blamed))]
+        gone = self._fewest(base, order)
+        return None if gone is None else self._with_values(base, gone, named)
+
+    def _feasible_base(self, problem: Advice, open_to: Collection[str]) -> Advice | None:
+        """Return a change of the problem with which there is a legal plan if the planner decides all else."""
+        for _ in range(MOST_ROUNDS):
+            free = union_of([problem, tuple((path, None) for path in open_to)])
+            if self.is_legal(free):
+                return problem
+            source = changed_spec(self._data, free)
+            if source is None:
+                return None
+            found = _violations(source)
+            more = [choices[0] for v in found if (choices := v.fix.changes(v.field))]
+            changed = union_of([problem, *(each for each in more if not open_to & dict(each).keys())])
+            if changed == problem:
+                return None
+            problem = changed
+        return None
+
+    def _fewest(self, base: Advice, order: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the fewest fields that were found to be enough to leave out, of which none can be kept."""
+
+        def legal(gone: Iterable[str]) -> bool:
+            return self.is_legal(union_of([base, tuple((path, None) for path in gone)]))
+
+        for path in order:
+            if legal([path]):
+                return (path,)
+        gone = list(order)
+        for path in reversed(order):  # those that are blamed are kept last
+            fewer = [other for other in gone if other != path]
+            if legal(fewer):
+                gone = fewer
+        for pair in itertools.combinations(order, 2) if len(gone) > 2 else ():
+            if legal(pair):
+                return pair
+        return tuple(gone)
+
+    def _with_values(self, base: Advice, gone: Sequence[str], named: Sequence[Sequence[Advice]]) -> Advice:
+        """Return the change in which fields that a spec cannot keep have values, if these are legal."""
+        left_out = union_of([base, tuple((path, None) for path in gone)])
+        plan = self.plan(left_out)
+        assert plan is not None
+        ruled: dict[str, list[Value]] = {path: [] for path in gone}
+        for change in itertools.chain.from_iterable(named):
+            if len(change) == 1 and change[0][0] in ruled and change[0][1] is not None:
+                ruled[change[0][0]].append(change[0][1])
+        if len(gone) == 1:
+            for value in nearby_values(gone[0], value_at(self._data, gone[0]), ruled[gone[0]]):
+                if self.is_legal(found := union_of([base, ((gone[0], value),)])):
+                    return found
+        chosen = union_of([base, tuple((path, decided_value(plan, path)) for path in gone)])
+        if not self.is_legal(chosen):
+            return left_out
+        for path in gone:  # what the planner decides may be far from what the spec says
+            for value in (*ruled[path], *nearby_values(path, value_at(self._data, path), ())):
+                if value == dict(chosen)[path]:
+                    break
+                if self.is_legal(nearer := union_of([chosen, ((path, value),)])):
+                    chosen = nearer
+                    break
+        return chosen
+
+
+def _any_plan(source: SpecFile, most_tried: int, most_judged: int) -> tuple[Kernel | None, int]:
+    """Return a legal plan for a spec, of a part of its configurations, and how many kernels were judged.
+
+    The plan is None where none is among them.
+    """
+    family = family_of(source)
+    if foreign_choices(source, family):
+        return None, 0
+    nogoods = Nogoods(family.rules, pinned(source.spec))
+    for configuration in family.space.configurations(source, most_tried):
+        if nogoods.everything or nogoods.judged > most_judged:
+            break
+        if nogoods.knows(configuration.decisions) or configuration.overfull:
+            continue
+        for kernel in configuration.kernels():
+            broken: Rule[Kernel] | None = None
+            for plan in register_divisions(kernel, configuration):
+                if not (broken := nogoods.refuse(plan)):
+                    return plan, nogoods.judged
+                if broken.id != COMPILER_RULE:
+                    break
+            if broken is not None and broken.subject != "store":
+                break
+    return None, nogoods.judged
+
+
+def _violations(source: SpecFile) -> tuple[Violation, ...]:
+    """Return what is wrong with a spec of which no field is more to blame than another."""
+    family = family_of(source)
+    if foreign := foreign_choices(source, family):
+        return foreign
+    kernel = next(iter(family.space.configurations(source))).lower_bound
+    return judge(kernel, family.problem_rules) or family.judge(kernel)

@@ -1,0 +1,102 @@
+"""Times and bytes that a kernel is expected to take, as both families estimate them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.timing import Traffic, moved_bytes
+from gemmgen.problem import Matmul, Shape
+from gemmgen.problem.operations import OPERATIONS
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan is expected to take for a problem: a figure to rank by, no promise."""
+
+    terms: dict[str, float]
+    """Cycles of an SM by cause: the ideal, and what is lost on top of it."""
+    l2_bytes: int
+    """Bytes of A, B and C that programs load; of a multicast tile once for all CTAs that share it."""
+    dram_bytes: int
+    """Fewest bytes from and to DRAM: each matrix and vector once."""
+    dram_seconds: float
+    hz: float
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of an SM, all terms; infinite for a cluster of more CTAs than the GPU has SMs."""
+        return sum(self.terms.values())
+
+    @property
+    def seconds(self) -> float:
+        """The time of the SMs, or that of DRAM where it is the longer one."""
+        return max(self.cycles / self.hz, self.dram_seconds)
+
+
+def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes: float) -> Estimate:
+    """Return the estimate for a problem [M, N, K] of a kernel that takes so many cycles by cause.
+
+    `step_bytes` is a CTA's share of what a K step loads, multicast tiles divided by who shares them.
+    """
+    gpu, dram = kernel.gpu, dram_bytes(kernel.problem, shape)
+    return Estimate(
+        terms=terms,
+        l2_bytes=l2_bytes(kernel, shape, step_bytes),
+        dram_bytes=dram,
+        dram_seconds=dram / gpu.dram_bytes_per_second,
+        hz=gpu.sustained_hz,
+    )
+
+
+def l2_bytes(kernel: Kernel, shape: Shape, step_bytes: float) -> int:
+    """Return the bytes that programs load for a problem: a tile's operands at every K step, and its C."""
+    tiles_m, tiles_n = kernel.tiles(shape)
+    k_steps = math.ceil(shape[2] / kernel.cta_tile_k)
+    c = kernel.problem.c
+    of_tile = kernel.program_tile_m * kernel.program_tile_n * c.bytes if c else 0
+    return round(tiles_m * tiles_n * (k_steps * kernel.cluster_size * step_bytes + of_tile))
+
+
+def dram_bytes(problem: Matmul, shape: Shape) -> int:
+    """Return the fewest bytes from and to DRAM: all that is read, and D written, once."""
+    m, n, k = shape
+    scales = sum(
+        rows * math.ceil(k / operand.scale.vector)
+        for operand, rows in ((problem.a, m), (problem.b, n))
+        if operand.scale
+    )
+    return moved_bytes(traffic_of(problem), *shape).every + scales
+
+
+def traffic_of(problem: Matmul) -> Traffic:
+    """Return the bits of elements in DRAM, without block scales."""
+    bits = {"m": 0, "n": 0}
+    for name in problem.vectors:
+        bits[OPERATIONS[name].along] += problem.vector_dtype(name).bits
+    return Traffic(
+        a=problem.a.dtype.bits,
+        b=problem.b.dtype.bits,
+        c=problem.c.bits if problem.c else 0,
+        d=problem.d.bits,
+        row_vectors=bits["m"],
+        column_vectors=bits["n"],
+    )
+
+
+def whole_cycles(terms: dict[str, float]) -> float:
+    """Return the SM cycles of all terms, to the cycle, so that equal kernels tie."""
+    total = sum(terms.values())
+    return total if math.isinf(total) else round(total)
+
+
+def geometric_mean(values: Collection[float]) -> float:
+    """Return the geometric mean of positive values, of which some may be infinite."""
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def excess_of(*used_of_limits: tuple[float, float]) -> float:
+    """Return by how much amounts exceed their limits, as a sum of fractions."""
+    return sum(max(0.0, used / limit - 1) for used, limit in used_of_limits)

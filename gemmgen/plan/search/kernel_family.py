@@ -1,0 +1,80 @@
+"""A family of kernels as one value: its search space, rules, cost and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Generic
+
+from gemmgen.plan.rule import Rule, Violation, judge
+from gemmgen.plan.search.estimates import Estimate, geometric_mean
+from gemmgen.plan.search.space import P, Space
+from gemmgen.problem import Shape
+
+
+@dataclass(frozen=True)
+class Family(Generic[P]):
+    """What the planner asks of a family of kernels."""
+
+    kernel: type[P]
+    space: Space[P]
+    """What is tried where a spec leaves decisions open."""
+    rules: tuple[Rule[P], ...]
+    cost: Callable[[P, Shape], tuple[float, ...]]
+    cost_order: tuple[str, ...]
+    """What the parts of a cost are."""
+    estimate: Callable[[P, Shape], Estimate]
+    excess: Callable[[P], float]
+    """Returns by how much an illegal kernel exceeds its limits, as a sum of fractions."""
+    columns: tuple[tuple[str, Callable[[P], str]], ...]
+    """Of a table of candidates: what tells their kernels apart."""
+    legend: str
+    """What its words mean."""
+    label: Callable[[P], str]
+    """Returns the decisions of a kernel's configuration in one line."""
+    as_dict: Callable[[P], dict[str, object]]
+    """Returns them as plain data."""
+    expectations: tuple[Rule[P], ...] = ()
+    """What is expected of a proposal: a kernel that breaks these alone is legal, and proposed last."""
+
+    def cost_over(self, kernel: P, shapes: Sequence[Shape]) -> tuple[float, ...]:
+        """Return what a kernel costs on several problems [M, N, K], all of the same weight.
+
+        Times are averaged geometrically, so that a kernel that takes twice the best one's on a short problem
+        loses as much as one that does so on a long problem; what decides between equal times, arithmetically.
+        """
+        costs = [self.cost(kernel, shape) for shape in shapes]
+        if len(costs) == 1:
+            return costs[0]
+        times, *others = zip(*costs, strict=True)
+        return geometric_mean(times), *(sum(parts) / len(parts) for parts in others)
+
+    def judge(self, kernel: P) -> tuple[Violation, ...]:
+        """Return every violation of every rule; a kernel without one is legal."""
+        return judge(kernel, self.rules)
+
+    @cached_property
+    def cautious_rules(self) -> tuple[Rule[P], ...]:
+        """The rules, and what a kernel is expected to keep besides."""
+        return (*self.rules, *self.expectations)
+
+    @cached_property
+    def decisions(self) -> frozenset[str]:
+        """The names of the decisions that its kernels have."""
+        return frozenset(field.name for field in fields(self.kernel)) - {"problem"}
+
+    @cached_property
+    def problem_rules(self) -> tuple[Rule[P], ...]:
+        """Rules of what the spec alone decides: one kernel that breaks them speaks for all."""
+        return tuple(rule for rule in self.rules if rule.subject == "problem")
+
+    @cached_property
+    def problem_rule_ids(self) -> frozenset[str]:
+        """The ids of the rules of the problem."""
+        return frozenset(rule.id for rule in self.problem_rules)
+
+    @cached_property
+    def store_rules(self) -> frozenset[str]:
+        """The ids of the rules of how D is stored: one kernel that breaks only others speaks for all ways."""
+        return frozenset(rule.id for rule in self.rules if rule.subject == "store")

@@ -1,0 +1,203 @@
+"""The combinations of decisions that one family tries for a spec, in a fixed order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from gemmgen.plan.decisions import pinned, searched
+from gemmgen.plan.kernel import Kernel
+from gemmgen.problem import Request
+from gemmgen.spec import SpecFile
+
+P = TypeVar("P", bound=Kernel)
+COUPLED = ("schedule_kind", "order", "promote_k")
+"""Decisions from which others follow: each value to search is tried as if it were stated."""
+MOST_CONFIGURATIONS = 10_000
+"""Of a spec: of more combinations so many are tried, evenly spread over all."""
+Values = Mapping[str, object]
+"""Values by the name of the decision."""
+Choices = Mapping[str, tuple[object, ...]]
+"""Values to try by the name of the decision; ties in cost go to earlier ones."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Decisions that are fixed together, and the values tried for others beside them."""
+
+    fixed: Values
+    """Those for which a spec may want other values tried."""
+    choices: Choices
+    kind: Values = field(default_factory=dict[str, object])
+    """Those that tell this branch from others."""
+
+
+class Space(ABC, Generic[P]):
+    """What one family tries."""
+
+    stores: Choices
+    """The ways to store D: they take shared memory from the ring, and no time that the cost knows."""
+    memory: tuple[str, ...] = ()
+    """Decisions that follow from the memory that is left, for which a spec may name values besides."""
+
+    @abstractmethod
+    def branches(self, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
+        """Yield what to try beside what a spec states, and the values that it wants tried."""
+
+    @abstractmethod
+    def bound(self, request: Request, decisions: Values) -> P:
+        """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
+
+    @abstractmethod
+    def stored(self, bound: P, store: Values, decisions: Values) -> P:
+        """Return that kernel with a way to store D, in so far as its tile has one."""
+
+    @abstractmethod
+    def filled(self, kernel: P, decided: Collection[str]) -> P:
+        """Return a kernel with what follows from the memory that is left, where that is not decided."""
+
+    def redivided(self, kernel: P, decided: Collection[str]) -> Iterator[P]:  # noqa: ARG002
+        """Yield a kernel of which the compiler has said that it spills with other registers for its roles.
+
+        What is decided of these stays; a family without such a choice yields nothing.
+        """
+        return iter(())
+
+    @abstractmethod
+    def preferred(self, kernel: P) -> Choices:
+        """Return what the family itself tries for decisions beside the others of a kernel, the best first."""
+
+    def strangeness(self, kernel: P, names: Collection[str]) -> int:
+        """Return how far decisions of a kernel are from what the family prefers: less wins a tie."""
+        if not names:
+            return 0
+        preferred = self.preferred(kernel)
+        return sum(_place(getattr(kernel, name), preferred.get(name, ())) for name in names)
+
+    def size(self, source: SpecFile) -> int:
+        """Return how many combinations of values a spec leaves open."""
+        return sum(grid.size for grid in self._grids(source))
+
+    def configurations(self, source: SpecFile, most: int = MOST_CONFIGURATIONS) -> Iterator[Configuration[P]]:
+        """Yield combinations of values that a spec leaves open, legal or not: all, or so many of them."""
+        grids = list(self._grids(source))
+        ends = list(itertools.accumulate(grid.size for grid in grids))
+        for index in spread(ends[-1], most):
+            place = bisect_right(ends, index)
+            grid = grids[place]
+            decisions = grid.decisions(index - (ends[place] - grid.size))
+            yield Configuration(self, source.request, decisions, grid.stored)
+
+    def _grids(self, source: SpecFile) -> Iterator[_Grid]:
+        """Yield the combinations of each branch."""
+        for stated, wanted in _spelled_out(pinned(source.spec), searched(source.spec)):
+            names = {*self.stores, *self.memory}
+            stores = {name: values for name, values in {**self.stores, **wanted}.items() if name in names}
+            for branch in self.branches(source.request, stated, wanted):
+                open_to = {name: value for name, value in branch.fixed.items() if name not in wanted}
+                fixed: dict[str, object] = {**open_to, **branch.kind, **stated}
+                choices = {**branch.choices, **wanted}
+                tried = {name: values for name, values in choices.items() if name not in (*fixed, *stores)}
+                stored = {name: values for name, values in stores.items() if name not in fixed}
+                yield _Grid(fixed, tried, stored)
+
+    def kernels(self, source: SpecFile) -> Iterator[P]:
+        """Yield a kernel for every combination of values that a spec leaves open, legal or not."""
+        for configuration in self.configurations(source):
+            yield from configuration.kernels()
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """All combinations of one branch."""
+
+    fixed: Values
+    tried: Choices
+    stored: Choices
+
+    @cached_property
+    def size(self) -> int:
+        """How many there are."""
+        return math.prod(map(len, self.tried.values()))
+
+    def decisions(self, index: int) -> Values:
+        """Return the combination of a number: the last decision changes from each to the next."""
+        values: dict[str, object] = {}
+        for name, choices in reversed([*self.tried.items()]):
+            index, place = divmod(index, len(choices))
+            values[name] = choices[place]
+        return {**self.fixed, **values}
+
+
+def _spelled_out(stated: Values, wanted: Choices) -> Iterator[tuple[Values, Choices]]:
+    """Yield what is stated and what is searched, with each value of coupled decisions among the former."""
+    coupled = {name: wanted[name] for name in COUPLED if name in wanted}
+    others = {name: values for name, values in wanted.items() if name not in coupled}
+    for values in itertools.product(*coupled.values()):
+        yield {**stated, **dict(zip(coupled, values, strict=True))}, others
+
+
+def spread(total: int, most: int) -> Sequence[int]:
+    """Return all numbers below a total, or so many that are evenly spread in steps of the golden section."""
+    if total <= most:
+        return range(total)
+    step = round(total * (math.sqrt(5) - 1) / 2)
+    while math.gcd(step, total) != 1:
+        step += 1
+    return sorted(i * step % total for i in range(most))
+
+
+def _place(value: object, preferred: Sequence[object]) -> int:
+    """Return the place of a value among those that are preferred, behind all of them where it is none."""
+    return preferred.index(value) if value in preferred else len(preferred)
+
+
+@dataclass(frozen=True)
+class Configuration(Generic[P]):
+    """The decisions that set a kernel's time, stated or tried, and the ways to store D beside them."""
+
+    space: Space[P]
+    request: Request
+    decisions: Values
+    stores: Choices
+
+    @cached_property
+    def lower_bound(self) -> P:
+        """The configuration with the deepest ring that is tried: no kernel of it is cheaper."""
+        return self.space.bound(self.request, self.decisions)
+
+    @property
+    def overfull(self) -> bool:
+        """Whether the stages that are stated do not fit into shared memory, however D is stored."""
+        bound = self.lower_bound
+        return "stages" in self.decisions and bound.stages * bound.stage_bytes > bound.smem_limit_bytes
+
+    def kernels(self) -> Iterator[P]:
+        """Yield a kernel for each way to store D, legal or not, each once."""
+        decided = {*self.decisions, *self.stores}
+        seen: set[tuple[object, ...]] = set()
+        for values in itertools.product(*self.stores.values()):
+            store = dict(zip(self.stores, values, strict=True))
+            kernel = self.space.stored(self.lower_bound, store, self.decisions)
+            # Only these tell them apart, and what follows from the memory takes most of the time.
+            way = tuple(getattr(kernel, name) for name in self.stores)
+            if way not in seen:
+                seen.add(way)
+                yield self.space.filled(kernel, decided)
+
+
+def decided(kind: type[P], request: Request, decisions: Values) -> P:
+    """Return the kernel of these decisions, of which none may lack."""
+    return kind(request=request, **decisions)  # pyright: ignore[reportArgumentType] the names are its fields
+
+
+def whole_number(value: object) -> int:
+    """Return a decision that is one; the spec has checked it."""
+    assert isinstance(value, int)
+    return value
