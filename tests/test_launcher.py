@@ -60,7 +60,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Generator[ModuleType]:
     """A launcher of its own, which may give up, for modules that are executed now."""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     yield gemmgen_launch
-    gemmgen_launch.REPLAY.is_on = True
+    gemmgen_launch.Replay.is_on = True
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, FakeDriver]:
@@ -149,26 +149,6 @@ def test_a_module_that_is_copied_alone_works_and_says_so_once(monkeypatch: pytes
     before = out._version
     assert module.matmul(a, b, out=out) is out
     assert (out._version, len(driver.jit), driver.direct) == (before + 1, 2, [])
-    for wrong, fault in (
-        ((a.float(), b), "a must be torch.bfloat16"),
-        ((a, b[:8]), r"b must be torch.bfloat16 \[KN\] = \[16, 24\] on the GPU of a, found .*\[8, 24\]"),
-        ((a, cuda(16, 24)), "b must be detached, and have aligned rows"),
-        ((a[:0], b), "a must be torch.bfloat16"),
-        ((a.as_subclass(Tensor), b), r"a must be torch.bfloat16 \[MK\] = \[4, 16\] on the GPU of a"),
-    ):
-        with pytest.raises(ValueError, match=fault):
-            module.matmul(*wrong)
-
-
-def test_a_module_alone_refuses_an_out_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_fake_gpu(monkeypatch)
-    monkeypatch.setitem(sys.modules, "gemmgen_launch", None)
-    with pytest.warns(UserWarning, match="slower"):
-        module = import_generated(module_file(STEM))
-    a, b = cuda(16, 16), cuda(16, 16).T
-    for out in (a, b.T):
-        with pytest.raises(ValueError, match="out is written while it is read"):
-            module.matmul(a, b, out=out)
 
 
 def test_a_module_alone_refuses_atomic_sums_in_deterministic_mode(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ that refuses what it does not take with a TypeError or a ValueError, in words an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ def can_implement(
     its spec asks for, by name. The module's own checks of each argument in its table are made, and those of
     the problem as a whole: compute capability, rows of `out` that TMA can write, extents of a single tile.
     """
-    host = getattr(kernel, "call", None)
-    if not hasattr(host, "fault"):
+    contract = getattr(getattr(kernel, "call", None), "contract", None)
+    if contract is None:
         return False, f"{name_of(kernel)} has no table of arguments: it is no generated module"
     wanted: tuple[str, ...] = kernel.COMPUTES["inputs"]
     given = {"a": a, "b": b, **extras} | ({} if out is None else {"out": out})
@@ -36,7 +36,7 @@ def can_implement(
         return False, f"{name_of(kernel)} takes no {', '.join(sorted(unknown))}"
     if missing := {*wanted} - given.keys():
         return False, f"{name_of(kernel)} needs {', '.join(sorted(missing))}"
-    reason: str = cast(Any, host).fault(given)
+    reason: str = contract.first_violation(given)
     return not reason, reason
 
 

@@ -157,6 +157,16 @@ class KernelOverview(ABC):
         """What the kernel takes, name by name."""
 
     @property
+    def _threads(self) -> str:
+        """The threads of a CTA, with the idle warps that Triton adds to a partial warpgroup of workers."""
+        plan = self.plan
+        pool = plan.register_pool
+        warps = pool.default_warps + sum(count for count, _ in pool.workers)
+        idle = pool.total_warps - warps
+        rest = f": {warps} warps, and {idle} that fill the last warpgroup" if idle else ""
+        return f"{plan.threads} per CTA{rest}"
+
+    @property
     def factors(self) -> tuple[str, str]:
         """The factors of the product with their shapes."""
         return "A[M, K]", "B[K, N]"
@@ -273,7 +283,7 @@ class HopperOverview(KernelOverview):
             ("cluster", f"{plan.cluster_m} x {plan.cluster_n} CTAs"),
             ("instruction", f"wgmma {', '.join(plan.mma_names)}"),
             ("shared memory", f"{plan.smem_bytes:,} bytes per CTA{shared}"),
-            ("threads", f"{plan.threads} per CTA"),
+            ("threads", self._threads),
             ("registers", self._registers),
         )
 
@@ -496,7 +506,7 @@ class BlackwellOverview(KernelOverview):
             ("instruction", f"tcgen05.mma {plan.mma_kind}, {m} x {n} x {k}, of {self._group}"),
             ("tensor memory", f"{columns}, for {accumulators}{scales}"),
             ("shared memory", f"{plan.smem_bytes:,} bytes per CTA"),
-            ("threads", f"{plan.threads} per CTA"),
+            ("threads", self._threads),
             ("registers", f"{pool.default_registers} per epilogue thread, {plan.worker_registers} per other"),
         )
 

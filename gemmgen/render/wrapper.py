@@ -538,13 +538,9 @@ class Wrapper:
         return f"{self.scale_name} = {self.scale_torch}"
 
     @property
-    def define_transposed(self) -> str:
-        """The constant that names the transposed matrices."""
-        names = [name for name in self.transposed if name in ("a", "b")]
-        text = "(" + ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "") + ")"
-        return (
-            f"TRANSPOSED = {text}  # passed as views of matrices that lie in memory with these axes exchanged"
-        )
+    def transposed_matrices(self) -> str:
+        """The names of the transposed matrices, as a tuple's text."""
+        return _literal([name for name in self.transposed if name in ("a", "b")])
 
     @property
     def epilogue(self) -> str:
@@ -596,32 +592,56 @@ class Wrapper:
         return self.plan.architecture.tma_padded_alignment_bytes if self.padded else TMA_UNIT_BYTES
 
     @property
-    def known_extents(self) -> str:
-        """The extents that are known before any tensor is."""
-        return '"1": 1' if self.plan.problem.scalar else ""
+    def extents(self) -> str:
+        """The part that finds M, N and K by the shapes of A and B, and checks them."""
+        if self.plan.schedule_kind == "single_tile":
+            return "extents_single_tile.py.j2"
+        packed = [name for name in ("a", "b") if self.packs(name)]
+        kinds = {0: "whole", 1: f"packed_{''.join(packed)}", 2: "packed"}
+        return f"extents_{kinds[len(packed)]}.py.j2"
 
     @property
-    def given(self) -> str:
-        """The tensors whose extents are axes, by their names; scales of blocks are packed."""
-        names = [name for name in (*self.inputs, "out") if name not in self.scales]
-        return fit("{", [f'"{name}": {name}' for name in names], "}", indent=len("    given = "), margin=4)
+    def rows(self) -> str:
+        """The name, the rows in memory and the extents of each input that is no scale of blocks."""
+        loop = "    for name, rows, *shape in "
+        rows = [self._row(name) for name in self.inputs if name not in self.scales]
+        line = ", ".join(rows)
+        return (
+            line if len(f"{loop}{line}:") <= LINE_LENGTH else fit("(", rows, ")", indent=len(loop), margin=4)
+        )
+
+    def _row(self, name: str) -> str:
+        """Return the name, the rows in memory and the extents of an argument, as a tuple's text."""
+        argument = self.plan.argument(name)
+        axes = self._axes(argument)
+        half = "packed_k" if self.packs("a") and self.packs("b") else "k // 2"
+        letters = reversed(axes) if name in self.transposed else axes
+        extents = ", ".join({"P": half}.get(letter, letter.lower()) for letter in letters)
+        rows = f"{name}.reshape(-1)" if argument.kind == "scalar" else self._lying(name)
+        return f'("{name}", {rows}, {extents})'
+
+    @property
+    def packs_scales(self) -> tuple[str, ...]:
+        """The part that checks and packs scales of blocks, if there are any."""
+        return ("wrapper/plain_scales.py.j2",) * bool(self.scales)
 
     @property
     def launched(self) -> str:
-        """The statement that launches in the function that needs no launcher."""
+        """The call that launches in the function that needs no launcher; it makes its own workspace."""
         memory = ["*make_sums(count_sums(m, n), a.device)"] * self.plan.reduces_apart
-        memory += ["*(workspace or make_workspace(m, n, a.device))"] * self.workspace
-        return fit("launch(", [*self.inputs, "out", *memory], ")", indent=8)
+        memory += ["*make_workspace(m, n, a.device)"] * self.workspace
+        return fit("launch(", [*self.inputs, "d", *memory], ")", indent=8)
 
-    def make_host(self, stem: str) -> str:
-        """Return the expression of the launcher of a module of this name."""
-        options = ["transposed=TRANSPOSED"]
+    @property
+    def make_host(self) -> str:
+        """The call that makes the launcher of the module."""
+        options = [f"transposed={self.transposed_matrices}"]
         options += ["make_workspace=make_workspace"] * self.workspace
         options += ["make_sums=make_sums", "count_sums=count_sums"] * self.plan.reduces_apart
         options += ["pack_scales=pack_scales"] * bool(self.scales)
         options += ["copy=copy"] * self.plan.problem.copies_misaligned
         options += ["backward=(keep, backward)"] * bool(self.gradients)
-        arguments = [f'"{stem}"', "ARGUMENTS", "COMPUTES", "launch", *options]
+        arguments = ["__name__", "ARGUMENTS", "COMPUTES", "launch", *options]
         return fit("Host(", arguments, ")", indent=len("    call = "), margin=4)
 
     @property
