@@ -27,8 +27,6 @@ LONG_FILES = {
     "gemmgen/plan/wgmma/tile_rules.py": 860,
     "gemmgen/problem/epilogue.py": 590,
     "gemmgen/render/launcher.py": 710,
-    "gemmgen/render/overview.py": 540,
-    "gemmgen/render/wrapper.py": 660,
     "gemmgen/scratch.py": 620,
     "gemmgen/triton_api.py": 570,
     "gluonsim/execution.py": 530,

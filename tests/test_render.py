@@ -31,7 +31,7 @@ from gemmgen.plan.wgmma.bounds import most_consumer_registers
 from gemmgen.problem import Operand
 from gemmgen.product import Product, make
 from gemmgen.render import render
-from gemmgen.render.overview import LINE_LENGTH, fit
+from gemmgen.render.spelling import LINE_LENGTH, fit
 from gemmgen.spec.values import TITLE_LIMIT
 from tools.rendered import PAIRS, folder_of
 

@@ -30,7 +30,8 @@ from gemmgen.plan.search import traffic_of
 from gemmgen.plan.wgmma.cost import card_of, row_of
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render import render_template
-from gemmgen.render.wrapper import LINE_LENGTH, Wrapper, fit
+from gemmgen.render.spelling import LINE_LENGTH, fit
+from gemmgen.render.wrapper import Wrapper
 
 
 def rendered(library: Library) -> dict[str, str]:

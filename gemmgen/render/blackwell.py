@@ -12,8 +12,9 @@ from gemmgen.plan.storage import Extent, SharedBuffer
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES
 from gemmgen.problem import Operand
+from gemmgen.render.blackwell_overview import BlackwellOverview
 from gemmgen.render.kernel import SHARED, Field, KernelLayouts, KernelView, OperandLoad
-from gemmgen.render.overview import BlackwellOverview, extent_name, fit, fit_sum
+from gemmgen.render.spelling import extent_name, fit, fit_sum
 
 TENSOR_MEMORY = "tensor_memory_descriptor"
 SCALE_BLOCK_EXTENTS = ("SCALE_LINES", "SCALE_LINE_BYTES")

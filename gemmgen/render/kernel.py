@@ -16,11 +16,11 @@ from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer, numbered
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.epilogue import EpilogueView
-from gemmgen.render.overview import (
+from gemmgen.render.overview import KernelOverview
+from gemmgen.render.spelling import (
     LINE_LENGTH,
     MEASURES,
     RING_INDICES,
-    KernelOverview,
     argument_name,
     arrivals_name,
     extent_name,

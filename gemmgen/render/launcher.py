@@ -22,8 +22,8 @@ from gemmgen.problem.epilogue import (
     meaning_of,
 )
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.overview import HopperOverview
 from gemmgen.render.statements import statements
+from gemmgen.render.wgmma.overview import HopperOverview
 from gemmgen.render.wrapper import Wrapper
 
 TENSOR_MAP_BYTES = 128  # [cuda] sizeof(CUtensorMap)

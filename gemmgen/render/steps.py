@@ -19,7 +19,7 @@ from gemmgen.problem.epilogue import (
     Spelling,
 )
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.overview import fit, fit_sum
+from gemmgen.render.spelling import fit, fit_sum
 from gemmgen.render.statements import Statement, statements
 
 

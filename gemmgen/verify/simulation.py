@@ -31,7 +31,7 @@ from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import shape_text
 from gemmgen.product import Product, staged
-from gemmgen.render.overview import argument_name
+from gemmgen.render.spelling import argument_name
 from gemmgen.verify.launches import Launch
 from gluonsim.execution import run, undisturbed
 from gluonsim.findings import Finding, Kind, Severity, brief, message

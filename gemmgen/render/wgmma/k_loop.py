@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gemmgen.plan.storage import Extent, SharedBuffer, numbered
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.render.overview import extent_name
+from gemmgen.render.spelling import extent_name
 from gemmgen.render.wgmma.lanes import Part, parts_of, turned
 
 

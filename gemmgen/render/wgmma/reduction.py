@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.resources import FRAGMENT_ROWS, FRAGMENT_SUMS, VECTOR_SUMS
+from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.kernel import SCALAR, Construction, Field
-from gemmgen.render.overview import fit
+from gemmgen.render.spelling import fit
 from gemmgen.render.wgmma.k_loop import KLoop
-from gemmgen.render.wrapper import TMA_UNIT_BYTES
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.kernel import OperandLoad
-from gemmgen.render.overview import fit, fit_sum
+from gemmgen.render.spelling import fit, fit_sum
 from gemmgen.render.wgmma.lanes import Part, parts_of
 
 

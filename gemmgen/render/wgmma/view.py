@@ -17,11 +17,12 @@ from gemmgen.render.kernel import (
     Field,
     KernelView,
 )
-from gemmgen.render.overview import HopperOverview, argument_name, fit
+from gemmgen.render.spelling import argument_name, fit
 from gemmgen.render.wgmma.device_parts import DeviceParts, column_ctas, walks_steps
 from gemmgen.render.wgmma.k_loop import KLoop
 from gemmgen.render.wgmma.lanes import turned
 from gemmgen.render.wgmma.layouts import HopperLayouts
+from gemmgen.render.wgmma.overview import HopperOverview
 from gemmgen.render.wgmma.reduction import ReductionView
 from gemmgen.render.wgmma.stage import Stage, row_of
 

@@ -1,0 +1,222 @@
+"""The tables of a module: its tensors with dtype, axes and TMA box, and the facts that a caller may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gemmgen.hardware import DType
+from gemmgen.literals import python_literal
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.roles import Argument
+from gemmgen.problem import Operand
+from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps
+from gemmgen.render.spelling import extent_name, fit, layout_name
+
+TMA_UNIT_BYTES = 16
+"""TMA writes rows in units of 16 bytes; addresses and row strides are multiples of it."""
+
+
+@dataclass(frozen=True)
+class ArgumentTable:
+    """The tables ARGUMENTS and COMPUTES of one plan's module."""
+
+    plan: Kernel
+
+    @property
+    def vanishes(self) -> bool:
+        """D is zero if A @ B is zero, whatever the other inputs are.
+
+        A block-scaled kernel takes no K of 0, which would have no scales: a finite factor keeps its zeros.
+        """
+        return keeps_zeros(self.plan.problem.epilogue, finite_scalars=bool(self.scales))
+
+    def _of_kind(self, kind: str) -> tuple[str, ...]:
+        return tuple(argument.name for argument in self.plan.arguments if argument.kind == kind)
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The arguments that are scales of blocks."""
+        return self._of_kind("block_scales")
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The keyword arguments beside `out`, in the order of the kernel's."""
+        others = (each for each in self.plan.arguments if each.tensor not in ("a", "b", "d"))
+        return tuple(argument.name for argument in others if argument.kind != "workspace")
+
+    @property
+    def further_parts(self) -> tuple[str, ...]:
+        """The arguments that are B again, each with the box of a further part of its tiles."""
+        return tuple(argument.name for argument in self.plan.arguments if argument.part is not None)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The tensors that are read, in the operator's order."""
+        return ("a", "b", *self.extras)
+
+    def operand(self, name: str) -> Operand:
+        """Return the operand called ``a`` or ``b``, also by the name of its scales."""
+        return self.plan.problem.a if name in ("a", "a_scale") else self.plan.problem.b
+
+    def vector(self, name: str) -> int:
+        """Return the elements of K that share one of these scales."""
+        scale = self.operand(name).scale
+        assert scale is not None  # asked for block-scaled operands only
+        return scale.vector
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """The arguments that are vectors."""
+        return self._of_kind("vector")
+
+    def dtype(self, name: str) -> DType:
+        """Return an argument's element type."""
+        return self.plan.argument(name).dtype
+
+    @property
+    def scale_torch(self) -> str:
+        """The element type of the scales, of A's and of B's."""
+        return self.dtype("a_scale").torch
+
+    @property
+    def scale_name(self) -> str:
+        """The constant of the element type of scales."""
+        return self.dtype("a_scale").name.upper()
+
+    @property
+    def scales_are_bytes(self) -> bool:
+        """TMA moves scales as bytes: Triton has no type for powers of two."""
+        return self.dtype("a_scale").coded
+
+    @property
+    def table(self) -> Iterator[str]:
+        """Each argument in the kernel's order: its dtype, its axes, its box and the box's layout."""
+        for argument in self.plan.arguments:
+            if argument.kind == "workspace":
+                continue  # which `make_workspace` makes
+            dtype = self.scale_name if argument.kind == "block_scales" else argument.dtype.torch
+            entry = (dtype, f'"{self._axes(argument)}"', *self._box(argument.name))
+            head = f'"{passed_as(argument.name)}": '
+            yield head + fit("(", entry, "),", indent=4 + len(head), margin=4)
+
+    def _box(self, name: str) -> tuple[str, str]:
+        """Return what TMA moves of an argument at a time, and its layout; None of what is read by address."""
+        buffer = next((buffer for buffer in self.plan.shared_buffers if buffer.operand == name), None)
+        if buffer is None:
+            return "None", "None"
+        extents = (f"{extent_name(e)}.value" if e.measure else str(e.size) for e in buffer.shape)
+        return f"[{', '.join(extents)}]", f"{layout_name(buffer, self.plan.shared_buffers)}.value"
+
+    def _axes(self, argument: Argument) -> str:
+        """Return the axes of an argument, a letter each: of scales those of their rows, of one element 1."""
+        if argument.kind == "scalar":
+            return "1"
+        if argument.along:
+            return argument.along.upper()
+        operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}N"}
+        return operands.get(argument.tensor, "MN")
+
+    def _k_axis(self, name: str) -> str:
+        """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""
+        return "P" if self.packs(name) else "K"
+
+    @property
+    def table_meaning(self) -> str:
+        """The columns of ARGUMENTS, as the comment on its first line."""
+        packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
+        parts = "; B for each part of its tiles" if self.further_parts else ""
+        return f"dtype, axes, TMA box, and the box's layout in shared memory{packed}{parts}"
+
+    @property
+    def transposed(self) -> tuple[str, ...]:
+        """The matrices that are passed as the transposed views of what lies in memory row by row."""
+        problem = self.plan.problem
+        a = ("a",) if problem.a.major == "mn" else ()
+        b = ("b", *self.further_parts) if problem.b.major == "k" else ()
+        return (*a, *b)
+
+    def packs(self, name: str) -> bool:
+        """Return True if two elements of an operand share a byte."""
+        return self.operand(name).dtype.elements_per_byte > 1
+
+    @property
+    def k_multiple(self) -> int:
+        """The number that K is a multiple of."""
+        return self.plan.problem.k_multiple
+
+    @property
+    def transposed_matrices(self) -> str:
+        """The names of the transposed matrices, as a tuple's text."""
+        return _literal([name for name in self.transposed if name in ("a", "b")])
+
+    @property
+    def epilogue(self) -> str:
+        """The steps between A @ B and D, as a tuple."""
+        request, epilogue = self.plan.request, self.plan.problem.epilogue
+        scaled = ["alpha"] * (epilogue.alpha != 1) + ["c"] * (bool(epilogue.beta) and not request.lists_c)
+        found = listed_steps(epilogue, lists_c=request.lists_c)
+        steps = [*scaled, *(step.name if step.operation else described(step) for step in found)]
+        if len(steps) < 2:
+            return _literal(steps)
+        return fit(
+            "(", [python_literal(step) for step in steps], ")", indent=len('    "epilogue": '), margin=4
+        )
+
+    @property
+    def facts(self) -> Iterator[str]:
+        """The rows of COMPUTES: the facts of a module that a caller may read without a launch."""
+        plan = self.plan
+        yield f'"inputs": {_literal(self.inputs)},'
+        yield f'"epilogue": {self.epilogue},'
+        yield f'"capability": {self.compute_capability},'
+        overhang = f"2**31 - {self.max_overhang}"
+        yield f'"max_extent": {overhang},  # TMA coordinates are 32-bit, and a tile may overhang the matrix'
+        if plan.schedule_kind == "single_tile":
+            sizes = plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k
+            yield f'"single_tile": {sizes},'
+        if not plan.deterministic:
+            yield '"deterministic": False,  # programs add up sums in any order'
+        if not self.vanishes:
+            yield '"vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros'
+        if self.scales:
+            yield f'"scale_vector": {self.vector("a_scale")},  # elements of K that share a scale'
+        if self.packs("a") != self.packs("b"):
+            yield f'"k_multiple": {self.k_multiple},  # TMA pads as many elements of 4 bits at a time'
+        if self.padded:
+            padded = ", ".join(
+                f'"{name}": {plan.architecture.tma_padded_alignment_bytes}' for name in self.padded
+            )
+            yield f'"alignment": {{{padded}}},  # bytes, of operands that TMA pads'
+
+    @property
+    def padded(self) -> tuple[str, ...]:
+        """The operands with 4-bit elements that take a byte each in shared memory."""
+        return tuple(name for name in ("a", "b") if self.operand(name).padded)
+
+    @property
+    def least_step(self) -> int:
+        """The bytes that all addresses and row strides are multiples of."""
+        return self.plan.architecture.tma_padded_alignment_bytes if self.padded else TMA_UNIT_BYTES
+
+    @property
+    def max_overhang(self) -> int:
+        """The largest number of elements by which a tile's last coordinate exceeds an extent."""
+        plan = self.plan
+        columns = plan.program_tile_n * plan.tiles_together
+        return max(plan.program_tile_m, columns, plan.cta_tile_k * plan.splits_per_tile)
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Major and minor."""
+        return divmod(self.plan.architecture.compute_capability, 10)
+
+
+def passed_as(name: str) -> str:
+    """Return the parameter of `matmul` for an argument of the kernel."""
+    return "out" if name == "d" else name
+
+
+def _literal(names: Sequence[str]) -> str:
+    """Return the text of a tuple of names."""
+    return "(" + ", ".join(map(python_literal, names)) + ("," if len(names) == 1 else "") + ")"

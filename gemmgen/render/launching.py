@@ -1,0 +1,231 @@
+"""The function of a module that launches its kernels: descriptors, the grid, options, and memory for sums."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from gemmgen.render.arguments import TMA_UNIT_BYTES, ArgumentTable, passed_as
+from gemmgen.render.spelling import LINE_LENGTH, fit
+
+
+@dataclass(frozen=True)
+class LaunchView(ArgumentTable):
+    """The launch of one plan's kernels as its templates see it."""
+
+    @property
+    def d_dtype(self) -> str:
+        """D's dtype as a further argument of `new_empty` on A; empty if A has the same one."""
+        problem = self.plan.problem
+        return f", dtype={problem.d.torch}" * (problem.d.torch != problem.a.dtype.torch)
+
+    @property
+    def tiles(self) -> str:
+        """The tiles of D."""
+        if self.plan.schedule_kind == "single_tile":
+            return "1"
+        along_m = "triton.cdiv(m, PROGRAM_TILE_M.value)"
+        if (together := self.plan.tiles_together) > 1:
+            return f"{along_m} * triton.cdiv(n, {together} * PROGRAM_TILE_N.value) * {together}"
+        return f"{along_m} * triton.cdiv(n, PROGRAM_TILE_N.value)"
+
+    @property
+    def out_unit(self) -> int:
+        """The elements of D in 16 bytes, which TMA writes at a time."""
+        return TMA_UNIT_BYTES // self.plan.problem.d.bytes
+
+    @property
+    def padded_n(self) -> str:
+        """N, rounded up to rows of D that TMA can write."""
+        return f"-(-n // {self.out_unit}) * {self.out_unit}"
+
+    @property
+    def launch_options(self) -> str:
+        """The options of a launch, as a dict's text."""
+        plan = self.plan
+        options = {"num_warps": plan.default_warps, "num_ctas": plan.cluster_size}
+        if plan.launch_register_limit:
+            options["maxnreg"] = plan.launch_register_limit
+        if plan.dependent:
+            options["launch_pdl"] = True
+        options["enable_fp_fusion"] = True
+        return str(options).replace("'", '"')
+
+    @property
+    def define_launch_options(self) -> str:
+        """The constants of the launch options, each under a comment."""
+        line = f"LAUNCH_OPTIONS = {self.launch_options}"
+        short = f"{line}  # Triton warns of unset FP fusion"
+        text = short if len(short) <= LINE_LENGTH else f"# {self.launch_options_meaning}\n{line}"
+        if not self.plan.reduces_apart:
+            return text
+        options = {"num_warps": self.plan.reduction_warps, "launch_pdl": True, "enable_fp_fusion": True}
+        return f"{text}\nREDUCTION_OPTIONS = {options}".replace("'", '"')
+
+    @property
+    def launch_options_meaning(self) -> str:
+        """The launch options in words, as lines of a comment."""
+        plan = self.plan
+        options = f"Warps of {'the first partition' if plan.specialized else 'a CTA'}, CTAs per cluster"
+        if plan.launch_register_limit:
+            options += f", registers for {plan.occupancy} per SM"
+        options += ", dependent launch" * plan.dependent
+        lines = textwrap.wrap(f"{options}; Triton warns of unset FP fusion.", width=LINE_LENGTH - len("# "))
+        return "\n# ".join(lines)
+
+    @property
+    def programs(self) -> str:
+        """The number of programs that run: one for each tile, or as many as the SMs hold."""
+        plan = self.plan
+        resident = "sm_count"
+        if plan.cluster_size > 1:
+            resident = f"sm_count // {plan.cluster_size}"
+        elif plan.occupancy > 1:
+            resident = f"sm_count * {plan.occupancy}"
+        if plan.cluster_size > 2 and self._lacking:
+            resident = f"{resident}, {plan.gpu.clusters_of_four}"
+        if self.plan.divides_last_wave:
+            resident = f"{resident}, MAX_PROGRAMS.value"
+        return f"min(tiles, {resident})"
+
+    @property
+    def residency_comment(self) -> str:
+        """The reason for a grid with fewer programs than the SMs could hold, as comment lines."""
+        if self.plan.cluster_size <= 2:
+            return ""
+        if not self._lacking:
+            return "    # Clusters lie within GPCs: whether they hold as many was not measured.\n"
+        return (
+            "    # Clusters lie within GPCs, some of which lack SMs: an H200 holds "
+            f"{self.plan.gpu.clusters_of_four} of four CTAs.\n"
+            "    # One program more would begin when the others end, and double the kernel's time.\n"
+        )
+
+    @property
+    def _lacking(self) -> bool:
+        """The GPU is known to hold fewer clusters of four CTAs than it has SMs for."""
+        gpu = self.plan.gpu
+        return gpu.clusters_of_four < gpu.sm_count // 4
+
+    @property
+    def grid(self) -> str:
+        """The number of programs."""
+        programs = self.programs if self.plan.persistent else "tiles"
+        if self.plan.splits_per_tile > 1:
+            programs = programs.replace("tiles", "tiles * SPLITS.value")
+        if self.plan.divides_last_wave:
+            programs = programs.replace("tiles", "tiles * triton.cdiv(k, PROGRAM_TILE_K.value)")
+        return programs
+
+    @property
+    def reads_sm_count(self) -> bool:
+        """The number of programs depends on the GPU."""
+        return "sm_count" in self.grid
+
+    @property
+    def rounds(self) -> bool:
+        """A and B are fp32 matrices, which the tensor cores round to tf32."""
+        return bool(self.plan.problem.a.dtype.in_memory)
+
+    @property
+    def rounded(self) -> str:
+        """The names of the fp32 matrices, as a tuple."""
+        return str(("a", "b", *self.further_parts)).replace("'", '"')
+
+    @property
+    def workspace(self) -> bool:
+        """Calls leave counters in memory, or sums that are added to, which later calls rely on.
+
+        The sums that a kernel leaves for the second kernel of the same call are no workspace.
+        """
+        return bool(self._of_kind("workspace")) and not self.plan.reduces_apart
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """The further arguments of a launch: memory for sums of parts of K, and counters."""
+        if self.plan.reduces_apart:
+            return ("sums",)
+        return self._of_kind("workspace")
+
+    @property
+    def _counters_of_tile(self) -> int:
+        """Counters of a tile: each consumer that has rows of its own counts the parts of them."""
+        return self.plan.counting_partitions or 1
+
+    @property
+    def counters(self) -> str:
+        """The extents of the counters."""
+        if self.plan.divides_last_wave:
+            return "tiles" if self._counters_of_tile == 1 else "(tiles, CONSUMERS.value)"
+        return "tiles" if self._counters_of_tile == 1 else "(*tiles, CONSUMERS.value)"
+
+    @property
+    def partials(self) -> str:
+        """The factor from an element of D, or from a place of a piece of a tile, to its number of sums."""
+        if self.plan.divides_last_wave:
+            return "" if self._counters_of_tile == 1 else "CONSUMERS.value * "
+        return "SPLITS.value * " if self.plan.restored == ("counters",) else ""
+
+    @property
+    def sums_are(self) -> str:
+        """The torch function that makes memory for sums: `zeros` if programs add to them."""
+        return "empty" if self.plan.restored == ("counters",) else "zeros"
+
+    @property
+    def define_launch(self) -> str:
+        """The head of the function that launches the kernels."""
+        taken = [f"{name}: Tensor" for name in (*self.inputs, "out", *self.memory)]
+        head = fit("def launch(", taken, ") -> list:")
+        return (
+            head
+            if "\n" not in head
+            else fit("def launch(", [*self.inputs, "out", *self.memory], ") -> list:")
+        )
+
+    def _lying(self, name: str) -> str:
+        """Return an argument of the kernel as it lies in memory, in the order of its descriptor."""
+        argument = self.plan.argument(name)
+        tensor = passed_as(argument.tensor)
+        if name in self.transposed:
+            return f"{tensor}.T"
+        viewed = argument.kind == "block_scales" and self.scales_are_bytes
+        return f"{tensor}.view(torch.uint8)" if viewed else tensor
+
+    @property
+    def tensors(self) -> str:
+        """The tensors of the table, each as it lies in memory; memory for sums is behind them."""
+        names = [argument.name for argument in self.plan.arguments if argument.kind != "workspace"]
+        return ", ".join(map(self._lying, names))
+
+    @property
+    def factors(self) -> str:
+        """A and B, each as it lies in memory."""
+        return f"{self._lying('a')}, {self._lying('b')}"
+
+    @property
+    def added(self) -> str:
+        """The arguments of the kernel that adds up the sums of parts of K."""
+        strides = [f"{name}.stride(0)" for name in ("c",) if self.plan.problem.c]
+        return ", ".join(("sums", *self.extras, "out", *strides, "out.stride(0)", "m", "n"))
+
+    @property
+    def describe(self) -> str:
+        """The part that describes tensors to TMA: all tensors, all but scalars, or fp32 matrices."""
+        some = self.plan.problem.scalar and not self.plan.reduces_apart
+        if self.rounds:
+            return f"describe_tf32{'_some' * some}.py.j2"
+        return f"describe_{'some' if some else 'maps'}.py.j2"
+
+    @property
+    def describes_all(self) -> bool:
+        """All tensors of the table are described; else A and B alone: a second kernel reads the others."""
+        return not self.plan.reduces_apart
+
+    @property
+    def find_extents(self) -> str:
+        """The statements that find the number of tiles."""
+        if self.plan.schedule_kind == "single_tile":
+            return "tiles = 1"
+        k = ", k" * self.plan.divides_last_wave
+        extents = f"(m{k}), n = a.shape, b.shape[1]" if k else "m, n = a.shape[0], b.shape[1]"
+        return f"{extents}\n    tiles = {self.tiles}"

@@ -1,0 +1,101 @@
+"""The docstring of a module's `matmul`: the formula, the tensors that it takes, and its limits."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from gemmgen.problem import Gradient, gradients_of
+from gemmgen.problem.epilogue import meaning_of
+from gemmgen.render.launching import LaunchView
+from gemmgen.render.overview import epilogue_sentence, formula
+from gemmgen.render.spelling import LINE_LENGTH
+
+
+@dataclass(frozen=True)
+class MatmulDocs(LaunchView):
+    """The docstring of one plan's `matmul` as its template sees it."""
+
+    @property
+    def gradients(self) -> tuple[Gradient, ...]:
+        """The gradients that the backward multiplies; empty without a backward."""
+        return gradients_of(self.plan.problem)
+
+    @property
+    def no_backward(self) -> str:
+        """The words of a docstring for a module without a backward."""
+        return "" if self.gradients else "; no backward"
+
+    @property
+    def argument_docs(self) -> str:
+        """The lines of the docstring's argument section."""
+        return self.docs_of_arguments(workspace=self.workspace)
+
+    def docs_of_arguments(self, *, workspace: bool) -> str:
+        """Return the lines of a docstring's argument section, with or without the workspace."""
+        problem = self.plan.problem
+        a = "K contiguous"
+        if problem.a.major == "mn":
+            a = "M contiguous: the transposed view of a K x M tensor"
+        b = "K contiguous: the transposed view of an N x K tensor (``weight.T``)"
+        if problem.b.major == "mn":
+            b = "N contiguous"
+        packed = ", two elements a byte, the one of even k in its lower half"
+        a_shape, a = ("[M, K / 2]", a + packed) if self.packs("a") else ("[M, K]", a)
+        b_shape, b = ("[K / 2, N]", b + packed) if self.packs("b") else ("[K, N]", b)
+        if self.packs("a") and self.packs("b"):
+            b = "K contiguous, as ``weight.T`` of an N x K weight is; packed as a is"
+        step = self.plan.architecture.tma_padded_alignment_bytes
+        alignment = f"; rows at multiples of {step} bytes, K one of {self.k_multiple}"
+        a, b = (doc + alignment * (name in self.padded) for name, doc in (("a", a), ("b", b)))
+        contract = "read while the kernel ahead in the stream may still run, which must not write it"
+        early = {name: f"; {contract}" * (self.plan.read_early == name) for name in ("a", "b")}
+        docs = [
+            f"a: {a_shape}, {problem.a.dtype.torch}, {a}{early['a']}.",
+            f"b: {b_shape}, {problem.b.dtype.torch}, {b}{early['b']}.",
+        ]
+        if self.scales:
+            vector = self.vector("a_scale")
+            source = f"of {vector} of K; or packed by `pack_scales`"
+            docs.append(f"a_scale, b_scale: [M or N, ceil(K / {vector})], {self.scale_torch}, {source}.")
+        if problem.c:
+            docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
+        for name in self.vectors:
+            extent = self._axes(self.plan.argument(name))
+            meaning = meaning_of(problem.epilogue, name)
+            docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {meaning}.")
+        if problem.scalar:
+            meaning = meaning_of(problem.epilogue, "tensor_scale")
+            docs.append(f"tensor_scale: one element, torch.float32: {meaning}.")
+        own = f"in memory of its own{', or c' * bool(problem.c)}; else a view of padded rows"
+        if workspace:
+            docs.append("workspace: from `make_workspace`, for a call at a time; each stream's by default.")
+        docs.append(f"out: [M, N], {problem.d.torch}, N contiguous, {own}.")
+        return "\n".join(
+            textwrap.fill(
+                doc,
+                width=LINE_LENGTH,
+                initial_indent=" " * 8,
+                subsequent_indent=" " * 12,
+                break_on_hyphens=False,
+            )
+            for doc in docs
+        )
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring of `matmul`."""
+        steps = ", as the module's docstring has it" if epilogue_sentence(self.plan.request) else ""
+        a, b = ("(a * a_scale)", "(b * b_scale)") if self.scales else ("a", "b")
+        return f"Return {formula(self.plan.request, a, b, 'c')}{steps}."
+
+    @property
+    def limits(self) -> str:
+        """The extents that a kernel for a single tile takes."""
+        plan = self.plan
+        return f"M, N and K up to {plan.cta_tile_m}, {plan.cta_tile_n} and {plan.cta_tile_k}"
+
+    @property
+    def limits_of_tensors(self) -> str:
+        """The part of the docstring with the alignment that `matmul` requires."""
+        return f"limits_{'copied' if self.plan.problem.copies_misaligned else 'refused'}.py.j2"

@@ -1,0 +1,93 @@
+"""The spelling of generated Python: the constants of extents and layouts, and calls that fit a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmgen.plan.roles import Argument
+from gemmgen.plan.storage import Barrier, Extent, Measure, SharedBuffer
+
+LINE_LENGTH = 110  # of pyproject.toml, section [tool.ruff]
+MEASURES: dict[Measure, str] = {
+    "stages": "STAGES",
+    "epilogue_buffers": "EPILOGUE_BUFFERS",
+    "consumers": "CONSUMERS",
+    "accumulators": "ACCUMULATORS",
+    "clc_responses": "CLC_RESPONSES",
+    "tile_m": "PROGRAM_TILE_M",
+    "tile_n": "PROGRAM_TILE_N",
+    "tile_k": "PROGRAM_TILE_K",
+    "packed_tile_k": "PACKED_TILE_K",
+    "consumer_tile_m": "CONSUMER_TILE_M",
+    "part_n_0": "PART_N_0",
+    "part_n_1": "PART_N_1",
+    "part_n_2": "PART_N_2",
+    "vector_n": "VECTOR_N",
+    "subtile_n": "SUBTILE_N",
+    "a_scale_blocks": "A_SCALE_BLOCKS",
+    "b_scale_blocks": "B_SCALE_BLOCKS",
+    "scale_blocks_k": "SCALE_BLOCKS_K",
+}
+"""The constant that holds each measure."""
+RING_INDICES: dict[Measure, str] = {
+    "stages": "stage",
+    "epilogue_buffers": "buffer",
+    "consumers": "consumer",
+    "accumulators": "slot",
+    "clc_responses": "slot",
+}
+"""The loop variable over the slots of each kind of ring."""
+
+
+def extent_name(extent: Extent) -> str:
+    """Return the constant that holds an extent, or the number that the hardware fixes."""
+    return MEASURES[extent.measure] if extent.measure else str(extent.size)
+
+
+def layout_name(buffer: SharedBuffer, buffers: Sequence[SharedBuffer]) -> str:
+    """Return the constant that holds a buffer's layout: parts of B that lie alike have one."""
+    whole = next(other for other in buffers if other.tensor == buffer.tensor)
+    alike = whole if whole.swizzle_bytes == buffer.swizzle_bytes else buffer
+    return f"{alike.operand.upper()}_LAYOUT"
+
+
+def argument_name(argument: Argument) -> str:
+    """Return an argument's name in the kernel: of its descriptor, or of its address."""
+    return f"{argument.name}_{'ptr' if argument.kind in ('scalar', 'workspace') else 'desc'}"
+
+
+def arrivals_name(barrier: Barrier) -> str:
+    """Return the constant that holds the arrivals of one CTA on a barrier, or their number."""
+    return (
+        {"consumers": "CONSUMERS", "roles": "ROLES"}[barrier.counts] if barrier.counts else str(barrier.count)
+    )
+
+
+def fit(head: str, items: Sequence[str], tail: str, *, indent: int = 0, margin: int | None = None) -> str:
+    """Return ``head`` + comma-separated items + ``tail`` in lines as the project's formatter breaks them.
+
+    ``head`` ends with the opening bracket and ``tail`` begins with the closing one. The text starts behind
+    `indent` columns that the caller has already written. An item may have lines of its own, which are
+    indented by one level more than `indent`. Further lines are indented by `margin` columns, as many as
+    `indent` if left out: none where a template indents the whole block.
+    """
+    margin = indent if margin is None else margin
+    outer, inner = " " * margin, " " * (margin + 4)
+    joined = ", ".join(items)
+    if "\n" not in joined and indent + len(head + joined + tail) <= LINE_LENGTH:
+        return head + joined + tail
+    display = head[-1] in "[{" or head == "("  # of a list, dict or tuple: one item a line, once it is broken
+    fits = "\n" not in joined and indent + 4 + len(joined) <= LINE_LENGTH
+    if len(items) == 1 or (fits and not display):
+        return f"{head}\n{inner}{joined}\n{outer}{tail}"
+    lines = "".join(f"{inner}{item},\n" for item in items)
+    return f"{head}\n{lines}{outer}{tail}"
+
+
+def fit_sum(head: str, first: str, terms: Sequence[str], *, indent: int) -> str:
+    """Return a call of two arguments, the second a sum, in lines as the formatter breaks them (`fit`)."""
+    line = fit(head, (first, " + ".join(terms)), ")", indent=indent)
+    if all(len(part) <= LINE_LENGTH for part in line.splitlines()):
+        return line
+    margin = " " * (indent + 4)
+    return fit(head, (first, f"\n{margin}+ ".join(terms)), ")", indent=indent)

@@ -1,0 +1,204 @@
+"""A Hopper kernel in words, for its module's docstrings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.overview import KernelOverview, counted
+
+
+@dataclass(frozen=True)
+class HopperOverview(KernelOverview):
+    """A Hopper kernel in words."""
+
+    plan: WgmmaKernel
+
+    @property
+    def generation(self) -> str:
+        """The GPUs that the kernel is for."""
+        return "Hopper"
+
+    @property
+    def dtypes(self) -> str:
+        """The element types of all matrices, and of the accumulator."""
+        problem = self.plan.problem
+        a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
+        inputs = f"A and B {a}" if a == b else f"A {a}, B {b}"
+        inputs += f" ({memory} in memory)" if (memory := problem.a.dtype.in_memory) else ""
+        c = f", C {problem.c.name}" if problem.c else ""
+        promoted = f" after every {self.plan.promote_k} of K" if self.plan.promote_k else ""
+        return f"{inputs}{c}, D {d}, accumulated in {problem.accumulator.name}{promoted}"
+
+    @property
+    def resources(self) -> tuple[tuple[str, str], ...]:
+        """What the kernel takes, name by name."""
+        plan = self.plan
+        ring = "" if plan.synchronous else f", in {plan.stages} stages"
+        together = plan.occupancy > 1 and plan.schedule_kind != "single_tile"  # which runs one CTA in all
+        shared = f", {plan.occupancy} CTAs per SM" if together else ""
+        columns = f"({' + '.join(map(str, plan.column_parts))})" if plan.composed else plan.cta_tile_n
+        if plan.staggered:
+            widest = plan.cta_widest_n
+            columns = (
+                f"{plan.cta_tile_n} (of one consumer {widest}, of the other {widest - 2 * plan.stagger_n})"
+            )
+        return (
+            ("CTA tile", f"{plan.cta_tile_m} x {columns}, {plan.cta_tile_k} of K per step{ring}"),
+            ("cluster", f"{plan.cluster_m} x {plan.cluster_n} CTAs"),
+            ("instruction", f"wgmma {', '.join(plan.mma_names)}"),
+            ("shared memory", f"{plan.smem_bytes:,} bytes per CTA{shared}"),
+            ("threads", self._threads),
+            ("registers", self._registers),
+        )
+
+    @property
+    def _registers(self) -> str:
+        """Registers per thread, role by role."""
+        plan = self.plan
+        held = "accumulator and partial sum" if plan.promote_k else "the accumulator"
+        held = f"({plan.accumulator_registers} hold {held})"
+        if not plan.specialized:
+            return f"at most {plan.consumer_registers} per thread {held}"
+        producer = f"{plan.producer_registers} per producer thread"
+        return f"{plan.consumer_registers} per consumer thread {held}, {producer}"
+
+    def describe(self) -> str:
+        """Say how the kernel goes about it."""
+        text = self._specialized() if self.plan.specialized else self._unspecialized()
+        return text + self._last_wave + self._parts + self._exchange + self._early
+
+    @property
+    def _last_wave(self) -> str:
+        """How the tiles that fill no wave are divided, where they are."""
+        if not self.plan.divides_last_wave:
+            return ""
+        return (
+            " The tiles that fill no wave are divided by K steps over all programs (stream-K): of a tile "
+            f"that several have, {self._reduction}"
+        )
+
+    @property
+    def _parts(self) -> str:
+        """How the columns of a composed tile are divided."""
+        if not self.plan.composed:
+            return ""
+        number = counted(len(self.plan.column_parts))
+        parts = (
+            f" A tile's columns are {number} parts, each a power of two wide, with tiles of B, MMAs and sums "
+            "of its own."
+        )
+        if not self.plan.staggered:
+            return parts
+        return (
+            f"{parts} The last part is of consumer 0's rows alone, which lie above the other's in one tile, "
+            "and below them in the tile beside it: two such tiles are one rectangle."
+        )
+
+    @property
+    def _exchange(self) -> str:
+        """Which operand is the instruction's first one, where that is not A."""
+        if not self.plan.swap_ab:
+            return ""
+        return " The rows of B are wgmma's rows and those of A its columns: its sums are D's tile transposed."
+
+    @property
+    def _early(self) -> str:
+        """What a kernel does that starts before the one ahead of it has ended."""
+        if not self.plan.dependent:
+            return ""
+        if not (read := self.plan.read_early):
+            return (
+                " It starts while the kernel ahead of it may still run, and reads and writes after its end."
+            )
+        early = read.upper()
+        return (
+            f" It starts while the kernel ahead of it may still run, loads its first tiles of {early}, and "
+            "waits for that one's end before all else."
+        )
+
+    @property
+    def _programs(self) -> str:
+        """How many programs there are, as a sentence."""
+        if self.plan.splits == 1:
+            return "One program per tile of D."
+        return (
+            f"{counted(self.plan.splits).capitalize()} programs per tile of D divide its K: {self._reduction}"
+        )
+
+    @property
+    def _reduction(self) -> str:
+        """How parts of K come together, as the end of a sentence."""
+        if self.plan.reduction == "ordered":
+            return "each leaves its sums in memory, and the last to come adds them up in order and stores D."
+        if self.plan.reduces_apart:
+            return "each leaves its sums in memory, and a second kernel adds them up in order and stores D."
+        return "each adds its sums to those in memory as it comes, and the last to come stores D."
+
+    @property
+    def _operands(self) -> str:
+        """Where wgmma takes its operands from, where that is not shared memory alone."""
+        return " with A from registers" if self.plan.a_source == "registers" else ""
+
+    def _unspecialized(self) -> str:
+        plan = self.plan
+        its = "Its" if plan.splits == 1 else "Each one's"
+        warps, wgmma = f"{its} {plan.consumer_warps} warps", f"wgmma{self._operands}"
+        if plan.schedule_kind == "single_tile":
+            loads = "load all of A and B through TMA"
+            return (
+                f"One program computes the single tile of D. {warps} {loads}, multiply them with {wgmma}, "
+                "and store D through TMA."
+            )
+        if plan.synchronous:
+            others = ""
+            if plan.occupancy > 1:
+                number = f"{counted(plan.occupancy - 1)} " * (plan.occupancy > 2)
+                programs = f"{number}other program{'s' * (plan.occupancy > 2)}"
+                others = f" Meanwhile the SM's {programs} can multiply."
+            return (
+                f"{self._programs} {warps} load a K step of A and B through TMA, wait for it, "
+                f"multiply it with {wgmma}, and only then load the next one.{others}"
+            )
+        ring = f"{warps} multiply K steps with {wgmma} out of a ring of {plan.stages} stages that TMA fills"
+        flight = "later steps load while one is multiplied"
+        if plan.outstanding_mmas:
+            flight = "later steps load, and one MMA is in flight while the next is issued"
+        if plan.persistent:
+            return (
+                f"{self.walk} {ring}: {flight}. The loads run on across tiles, so that the next tile is "
+                "loading while D is stored."
+            )
+        return f"{self._programs} {ring}: {flight}."
+
+    def _specialized(self) -> str:
+        plan = self.plan
+        loads = "In each CTA one producer warp loads tiles of A and B through TMA into a ring of stages"
+        if plan.multicast:
+            shared = " or ".join(operand.upper() for operand in plan.multicast)
+            loads += f"; a tile of {shared} is loaded once and multicast to the CTAs that share it"
+        return f"{self.walk} {loads}. {self._work()}"
+
+    def _work(self) -> str:
+        plan = self.plan
+        if plan.ping_pong:
+            return (
+                f"Two consumers take turns with whole tiles: one multiplies with wgmma{self._operands} while "
+                "the other stores D through TMA."
+            )
+        if plan.splits > 1:
+            return f"{self._parts_work()} {self._reduction[0].upper()}{self._reduction[1:]}"
+        meanwhile = "D through TMA while the next tile is already loading."
+        if plan.consumers == 1:
+            consumer = f"One consumer of {plan.consumer_warps} warps"
+            return f"{consumer} multiplies with wgmma{self._operands} and stores {meanwhile}"
+        consumers = counted(plan.consumers).capitalize()
+        return f"{consumers} consumer warpgroups multiply with wgmma{self._operands} and store {meanwhile}"
+
+    def _parts_work(self) -> str:
+        """What consumers do with parts of tiles."""
+        plan = self.plan
+        wgmma = f"with wgmma{self._operands} while the next part is already loading."
+        if plan.consumers == 1:
+            return f"One consumer of {plan.consumer_warps} warps multiplies {wgmma}"
+        return f"{counted(plan.consumers).capitalize()} consumer warpgroups multiply {wgmma}"
