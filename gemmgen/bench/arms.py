@@ -20,17 +20,19 @@ from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.dtypes import Dtypes
 
 Progress = Callable[[str], None]
-"""Takes in words what is being done."""
+"""Progress callback: takes a text for the user."""
 
 
 @dataclass(frozen=True)
 class InputSet:
-    """What one call takes, and d [M, N] for its result."""
+    """Tensors of one call: inputs, and d [M, N] for the result."""
 
     inputs: Inputs
     """As the spec has them, for the reference."""
     timed: Inputs
-    """What the calls get: the same, but scales of blocks are packed already, as those of weights would be."""
+    """Inputs of the timed calls: as `inputs`, with block scales packed in advance, as those of weights would
+    be.
+    """
     d: Tensor
 
 
@@ -81,7 +83,7 @@ def judged(
     exact: Iterable[tuple[slice, Tensor]] | None = None,
     finish: Callable[[], None] = lambda: None,
 ) -> Deviation:
-    """Call an arm once into poison, wait for it with ``finish``, and compare what it makes."""
+    """Call an arm once with a poisoned d, ``finish``, and return the deviation of its result."""
     inputs, d = inputs_and_d.inputs, inputs_and_d.d
     call = bind(inputs_and_d.timed, d)
     d.fill_(poison(d.dtype))
@@ -93,7 +95,7 @@ def judged(
 
 
 def wrong(allowed: Tolerance, found: Deviation) -> Iterator[str]:
-    """Yield what is wrong with a result."""
+    """Yield a text for each limit that the deviation of a result exceeds."""
     limits = (
         ("relative error", found.relative, allowed.relative),
         ("worst element", found.worst_element, allowed.worst_element),
@@ -117,5 +119,5 @@ class Calls:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error is and the first line of its text, with escapes for what is not printed."""
+    """Return the type of an error and the first line of its text, with escapes for unprintable characters."""
     return visible(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")

@@ -44,16 +44,16 @@ class Baseline:
     text: str
     bind: Call
     settings: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Of torch, while it runs."""
+    """Settings of torch while the baseline runs."""
 
 
 def cublas(source: SpecFile) -> Baseline:
     """Return cuBLAS as torch calls it, with the algorithm that it chooses by default.
 
-    The call takes in what its own arguments can say: alpha, beta and C (``addmm``), scales and a bias, or the
-    scales of blocks (``_scaled_mm``). The operations that are left follow, each a kernel of its own.
+    The call computes the part of the epilogue that its arguments can express: alpha, beta and C (``addmm``),
+    scales and a bias, or block scales (``_scaled_mm``). Each remaining operation is a kernel of its own.
 
-    Raises GemmgenError (``no-baseline``) for dtypes and formats that torch has no cuBLAS call for.
+    Raises GemmgenError (``no-baseline``) if torch has no cuBLAS call for the dtypes and formats.
     """
     problem, head = source.problem, head_of(source)
     rest = tuple(steps(problem, head.taken, head.product))
@@ -111,7 +111,7 @@ def _set(name: str) -> Generator[None]:
 
 @dataclass(frozen=True)
 class TorchStep:
-    """One operation on the result so far, and the words that say which."""
+    """One operation on the intermediate result, with its text."""
 
     text: str
     bind: Callable[[Inputs], Callable[[Tensor], Tensor]]
@@ -119,7 +119,7 @@ class TorchStep:
 
 
 def steps(problem: Matmul, taken: int, product: DType) -> Iterator[TorchStep]:
-    """Yield what is left to do to a product of this type: steps that are not taken, and the conversion."""
+    """Yield the steps that remain for a product of this type, and the conversion to D's type."""
     d, epilogue = problem.d.name, problem.epilogue
     held, left = product, epilogue.steps[taken:]
     if left and product == "int32":
@@ -135,7 +135,7 @@ def steps(problem: Matmul, taken: int, product: DType) -> Iterator[TorchStep]:
 
 
 def _expression(epilogue: Epilogue) -> TorchStep:
-    """Return a whole epilogue as one step, each operation of which is a kernel of torch."""
+    """Return a whole epilogue as one step; each of its operations is a kernel of torch."""
 
     def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
         return lambda d: evaluated(epilogue, {ACCUMULATOR: d}, inputs.extras)["d"]
@@ -144,7 +144,7 @@ def _expression(epilogue: Epilogue) -> TorchStep:
 
 
 def _step(step: EpilogueStep) -> TorchStep:
-    """Return one step of a chain, in place where torch has a method for that."""
+    """Return one step of a chain, in place if torch has a method for that."""
     call, value = step.call, step.operand
     if value is None:
         text = torch_call(call.op, "d", call.parameters)
@@ -165,7 +165,7 @@ def _step(step: EpilogueStep) -> TorchStep:
 
 
 class _TorchSpelling(Spelling):
-    """How an epilogue is written in torch: d for the result so far."""
+    """Spells an epilogue in torch; d is the intermediate result."""
 
     def accumulator(self, name: str) -> Spelled:  # noqa: ARG002
         return "d", ATOM_RANK
@@ -182,7 +182,7 @@ def _torch_text(value: Value) -> str:
 
 
 def _operand(value: Value, x: Tensor, inputs: Inputs) -> Tensor:
-    """Return what a step takes besides x: a tensor as it is passed, and an expression in the type of x."""
+    """Return the other operand of a step: a tensor as it is passed, or an expression in the type of x."""
     if isinstance(value, Load):
         return loaded(value, inputs.extras)
     return evaluated_operand(value, x, inputs.extras)

@@ -1,4 +1,4 @@
-"""Kernels of many specs by turns on the shapes of a suite; a run that was ended goes on."""
+"""The timing of many kernels on the shapes of a suite; an interrupted run resumes from its record."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ from gemmgen.problem.contest import Contest
 from gemmgen.scratch import scratch
 
 PLAYOFF_SECONDS: Final = 0.25
-"""In pairs of the winner and the baseline: where power limits, the clock swings for tens of milliseconds, and
-seven pairs at 8192 x 8192 x 8192 had medians of 0.93 and 1.03 (``benchmarks/fit/h200_orders.json``).
+"""Seconds for which the winner and the baseline alternate in pairs. At the power limit the clock swings for
+tens of milliseconds: seven pairs at 8192 x 8192 x 8192 had medians of 0.93 and 1.03
+(``benchmarks/fit/h200_orders.json``).
 """
 SUITE_ROUNDS: Final = Rounds(playoff_seconds=PLAYOFF_SECONDS)
 """The timing protocol of a suite."""
@@ -80,7 +81,7 @@ class SuiteMachinery:
 
     protocol: Rounds = SUITE_ROUNDS
     machine: SuiteMachine | None = None
-    """None: the current CUDA device."""
+    """Machine to time on; None: the current CUDA device."""
     prepare: Callable[[Sequence[Task], Progress], Prepared] = prepare_in_children
 
 
@@ -138,7 +139,7 @@ def time_suite(
 
 
 def _write_choices(log: ResultLog, runs: Iterable[ShapeRun]) -> None:
-    """Write down what the planner ranks first where the log does not say so yet."""
+    """Append the planner's rankings that the log does not have yet."""
     latest = log.choices
     for found in runs:
         for spec, kernels in found.choices.items():
@@ -148,7 +149,7 @@ def _write_choices(log: ResultLog, runs: Iterable[ShapeRun]) -> None:
 
 
 def _log_with(log: ResultLog, participants: Sequence[KernelUnderTest]) -> ResultLog:
-    """Return the log as it will be once these kernels take part: what others of their names did is stale."""
+    """Return the log as if a session with these kernels followed, which makes others stale."""
     if not log.sessions:
         return log
     kernels = tuple(participant.entry for participant in participants)
@@ -189,7 +190,7 @@ def _session(
 
 
 def _refuse_other_machine(log: ResultLog, session: Session) -> None:
-    """One record is of one GPU, one set of versions, one protocol."""
+    """Raise GemmgenError (``other-machine``) if a session differs from the log in GPU, versions or protocol."""
     if not log.sessions:
         return
     before = log.sessions[-1]
@@ -219,7 +220,7 @@ class SuiteRun:
     """The modules by their kernels' names, imported once: each compiles or loads its kernel once."""
 
     def run(self, task: Task) -> None:
-        """Time the kernels of a task that are right, by turns, and write down what happened to each."""
+        """Time the correct kernels of a task in alternation, and record a result or a reason for each."""
         gc.collect()  # of the shape before; in a quiet context nothing else does
         l2_bytes = self.environment.l2_bytes
         with task.baseline.settings():
@@ -248,7 +249,7 @@ class SuiteRun:
         return self.matmuls[name]
 
     def _right(self, task: Task, timing: TimingSession) -> Iterator[Running]:
-        """Yield the kernels that compute the right numbers; note why others do not."""
+        """Yield the kernels whose numbers are right; record the reason for each other kernel."""
         for participant in task.participants:
             name = participant.entry.name
             if name in self.prepared.failures:
@@ -271,7 +272,7 @@ class SuiteRun:
     def _note(
         self, task: Task, kernel: str, why: Literal["cannot", "wrong", "failed"], error: Exception | str
     ) -> None:
-        """Write down that a kernel is not timed; raise where it has lost the GPU."""
+        """Record that a kernel is not timed; raise GemmgenError (``device-lost``) if it has lost the GPU."""
         text = visible(error) if isinstance(error, str) else first_line(error)
         self.log.write(Refused("refused", task.shape, task.contest, kernel, why, text))
         if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
@@ -311,9 +312,9 @@ class SuiteRun:
     def _rounds(
         self, task: Task, timing: TimingSession, samples: list[Sample], pass_seconds: float
     ) -> Result | None:
-        """Let the GPU settle, take turns, and then time the best once more beside the baseline.
+        """Let the GPU settle, time the rounds, and then time the best kernel and the baseline in pairs.
 
-        Kernels that are wrong after so many replays are noted as that: they leave something behind.
+        Kernels whose results are wrong after the rounds are recorded as wrong: they leave state behind.
         """
         timing.settle(samples, self.settle_seconds)
         start = self.machine.now()

@@ -37,11 +37,11 @@ Work = Callable[[], None]
 
 
 class Machine(typing.Protocol):
-    """A device and two clocks, its own and the host's: ``CudaMachine``, or what a test brings."""
+    """A device with two clocks, its own and the host's: ``CudaMachine``, or the fake of a test."""
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors live."""
+        """Device of the tensors."""
         ...
 
     def environment(self) -> Environment:
@@ -49,7 +49,7 @@ class Machine(typing.Protocol):
         ...
 
     def state(self, work: Work) -> GpuState | None:
-        """Return clock, power and temperature while ``work`` is done; None where they cannot be read."""
+        """Return clock, power and temperature during ``work``; None if they cannot be read."""
         ...
 
     def now(self) -> float:
@@ -74,10 +74,10 @@ class UnfinishedError(Exception):
 
 
 class SuiteMachine(Machine, typing.Protocol):
-    """What the rounds of many kernels need besides: they take no time between one kernel and the next."""
+    """A machine for rounds of many kernels, with no pause between one kernel and the next."""
 
     def quiet(self) -> AbstractContextManager[None]:
-        """Keep Python's collection of garbage, and what it unloads, out of what is done in the context."""
+        """Keep Python's garbage collection, and the unloading that it causes, out of the context."""
         ...
 
     def recorded(self, work: Work) -> Work:
@@ -85,14 +85,14 @@ class SuiteMachine(Machine, typing.Protocol):
         ...
 
     def times(self, works: Sequence[Work]) -> list[float]:
-        """Do the works one after the other without a pause; return the device time of each.
+        """Run the works one after the other without a pause; return the device time of each in seconds.
 
-        The last one is done once more before the first, so that this does not wait for the host.
+        The last work also runs once before the first, so that the first does not wait for the host.
         """
         ...
 
     def finish(self) -> None:
-        """Wait until the device has done its work; raises UnfinishedError where that takes too long."""
+        """Wait until the device has finished its work; raises UnfinishedError if that takes too long."""
         ...
 
     def alone(self) -> AbstractContextManager[None]:
@@ -100,7 +100,7 @@ class SuiteMachine(Machine, typing.Protocol):
         ...
 
     def lost(self) -> bool:
-        """Whether a fault has made the device unusable for this process."""
+        """Return True if a fault has made the device unusable for this process."""
         ...
 
     def watched(self) -> AbstractContextManager[Callable[[float], GpuState | None]]:
@@ -197,7 +197,7 @@ class CudaMachine:
         return [before.elapsed_time(after) * 1e-3 for before, after in pairwise(events)]
 
     def finish(self) -> None:
-        """Wait for an event behind what is enqueued."""
+        """Wait for an event after the enqueued work."""
         event = torch.cuda.Event()
         event.record()
         _finish(event)
@@ -218,7 +218,7 @@ class CudaMachine:
             os.close(descriptor)
 
     def lost(self) -> bool:
-        """Whether an earlier fault has made the CUDA context unusable."""
+        """Return True if an earlier fault has made the CUDA context unusable."""
         return context_lost()
 
     @contextmanager

@@ -26,11 +26,11 @@ WATCH_MS: Final = 100
 
 
 WATCHED_ROWS: Final = 600
-"""A minute of them: what is measured at a time takes less."""
+"""Rows kept, a minute of them: a measurement takes less."""
 
 
 def query_gpu(uuid: str, fields: str) -> list[str]:
-    """Return the values of comma-separated ``nvidia-smi`` query fields; none where it does not respond."""
+    """Return the values of comma-separated ``nvidia-smi`` query fields; empty if it does not respond."""
     command = ["nvidia-smi", f"--query-gpu={fields}", f"--id=GPU-{uuid}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
@@ -43,7 +43,7 @@ def query_gpu(uuid: str, fields: str) -> list[str]:
 
 @contextmanager
 def watching(uuid: str) -> Generator[deque[tuple[float, GpuState]]]:
-    """Give the latest states of the GPU with the times at which they came; none without ``nvidia-smi``."""
+    """Give the latest states of the GPU with the times of their arrival; empty without ``nvidia-smi``."""
     rows: deque[tuple[float, GpuState]] = deque(maxlen=WATCHED_ROWS)
     command = ["nvidia-smi", f"--query-gpu={STATE_FIELDS}", f"--id=GPU-{uuid}"]
     command += ["--format=csv,noheader,nounits", f"--loop-ms={WATCH_MS}"]
@@ -73,7 +73,7 @@ def watching(uuid: str) -> Generator[deque[tuple[float, GpuState]]]:
 
 
 def mean_state(states: Sequence[GpuState]) -> GpuState | None:
-    """Return the mean of states, of each value over those that have it; None without any."""
+    """Return the mean of each value over the states that have it; None without states."""
     if not states:
         return None
 
@@ -89,7 +89,7 @@ def mean_state(states: Sequence[GpuState]) -> GpuState | None:
 
 
 def state_of(values: list[str]) -> GpuState | None:
-    """Return the state that the values of STATE_FIELDS describe; None unless there are three."""
+    """Return the state in the values of STATE_FIELDS; None unless there are three values."""
     return GpuState(*map(_number, values)) if len(values) == 3 else None
 
 

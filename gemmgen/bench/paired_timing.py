@@ -1,4 +1,4 @@
-"""How a kernel and a baseline are timed on one machine, sample by sample: A B A B."""
+"""Timing of a kernel and a baseline on one machine, sample by sample in alternation: A B A B."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _warm_up(machine: Machine, samples: tuple[Work, ...], seconds: float) -> Non
 
 
 def estimate(machine: Machine, work: Work) -> float:
-    """Return about how long the work takes: the mean of as many runs as fill ESTIMATE_SECONDS."""
+    """Return the approximate time of the work in seconds: the mean of the runs that fill ESTIMATE_SECONDS."""
     runs = 1
     while (seconds := machine.seconds(_repeat(work, runs))) < ESTIMATE_SECONDS:
         runs *= 2
@@ -113,7 +113,7 @@ def _host_seconds(
 
 
 def call_times(arm: Arm, input_sets: int, calls: int, machine: Machine) -> list[float]:
-    """Return the host's time in each of so many eager calls, over the sets in turn."""
+    """Return the host's time of each eager call in seconds; the calls use the input sets in turn."""
     times: list[float] = []
     for call in range(calls):
         start = machine.now()
@@ -123,7 +123,7 @@ def call_times(arm: Arm, input_sets: int, calls: int, machine: Machine) -> list[
 
 
 def each_set(arm: Arm, input_sets: int, rounds: int) -> Work:
-    """Return the calls of an arm for all input sets in turn, so many times."""
+    """Return work that calls an arm for all input sets in turn, in this number of rounds."""
 
     def work() -> None:
         for _ in range(rounds):

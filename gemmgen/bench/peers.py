@@ -1,8 +1,7 @@
-"""What ``torch.compile`` makes of a matmul by Triton templates alone, beside cuBLAS in a process of its own.
+"""``torch.compile`` with Triton templates alone as another generator, beside cuBLAS in a process of its own.
 
-This file is that process too: as a script it takes a request from stdin, and needs torch with torch's own
-Triton and nothing of gemmgen, whose Triton may be another one. So gemmgen is imported only where the parent
-needs it.
+This file is also the script of that process: it reads a request from stdin, and needs torch with torch's own
+Triton. It must not import gemmgen, whose Triton may be another version, so only the parent does.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ ASKED: Final[dict[str, dict[str, object]]] = {
     "e4m3": {"a": "e4m3", "b": "e4m3", "d": "bf16"},
     "scaled": {"a": "e4m3", "b": "e4m3", "d": "bf16", "ops": ["row_scale", "column_scale"]},
 }
-"""What a peer can be asked for: types of operands, and operations."""
+"""Kinds of requests to a peer: types of operands, and operations."""
 NAME: Final = "Inductor's Triton templates"
 MODE: Final = "max-autotune-no-cudagraphs"
-"""Of torch.compile; the graphs are those of the measurement."""
+"""Mode of torch.compile; the measurement captures CUDA graphs itself."""
 ANSWER_SECONDS: Final = 300
 """A shape is tuned in half a minute; what takes longer than this hangs."""
 LARGEST_ERROR: Final = 0.02
-"""Of a result relative to the exact one: bf16 and e4m3 lose less than half of that."""
+"""Largest relative error of a result: bf16 and e4m3 lose less than half of that."""
 NO_ANSWER: Final = "its process ended without an answer"
 
 
@@ -53,10 +52,10 @@ NO_ANSWER: Final = "its process ended without an answer"
 def time_peers(
     suite: Suite, log: ResultLog, extents: range, command: Sequence[str], progress: Callable[[str], None]
 ) -> None:
-    """Time the peer on the shapes that the suite names and draws for it, and write it into the log.
+    """Time the peer on the named and drawn shapes of a suite, and append the results to the log.
 
-    ``command`` starts a Python that has torch: ``env -u PYTHONPATH python3``. Where it cannot run, the log
-    says why. What the log has is not timed again.
+    ``command`` starts a Python that has torch: ``env -u PYTHONPATH python3``. If it cannot run, the log has
+    the reason. Results that the log already has are not timed again.
     """
     done, kinds = log.peers_done(), kinds_by_contest()
     jobs = [
@@ -72,7 +71,7 @@ def time_peers(
 
 
 def kinds_by_contest() -> dict[Contest, str]:
-    """Return the contests that a peer can take part in, and what it is asked for in each."""
+    """Return the contests that a peer supports, each with the kind of its request."""
     from gemmgen.spec import SpecFile
     from gemmgen.spec.model import Spec
 
@@ -88,7 +87,7 @@ def kinds_by_contest() -> dict[Contest, str]:
 
 
 class _Job(NamedTuple):
-    """A shape that a peer is asked for."""
+    """A shape that the peer is requested to time."""
 
     contest: Contest
     shape: Shape
@@ -180,7 +179,7 @@ def _request(log: ResultLog, jobs: Sequence[_Job]) -> dict[str, Any]:
 
 
 def _answers(process: subprocess.Popen[str], request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Send the request and yield the process's answers; end it where one takes too long."""
+    """Send the request and yield the process's answers; end the process if one takes too long."""
     asked, answered = cast("TextIO", process.stdin), cast("TextIO", process.stdout)
     with suppress(BrokenPipeError):
         asked.write(json.dumps(request))
@@ -252,7 +251,7 @@ def main() -> None:
 
 
 def _timed(kind: str, shape: tuple[int, int, int], settle: float, request: dict[str, Any]) -> dict[str, Any]:
-    """Tune a shape, check its numbers, and time it by turns with cuBLAS, as a suite's rounds do."""
+    """Tune a shape, check its numbers, and time it in alternation with cuBLAS, as a suite's rounds do."""
     import torch
 
     compiler: Any = torch
@@ -303,7 +302,7 @@ def _timed(kind: str, shape: tuple[int, int, int], settle: float, request: dict[
 
 
 def _input_sets(kind: str, shape: tuple[int, int, int], request: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Return A, B and scales, and a D, so many times that together they leave the L2 cache."""
+    """Return sets of A, B, scales and D, enough of them to exceed the L2 cache together."""
     import torch
 
     (m, n, k), width = shape, 1 if kind in ("e4m3", "scaled") else 2
@@ -334,7 +333,7 @@ def _input_sets(kind: str, shape: tuple[int, int, int], request: dict[str, Any])
 
 
 def _calls(kind: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return what is compiled, and the baseline's call, which takes D last."""
+    """Return the function to compile, and the baseline's call with D as its last argument."""
     import torch
 
     functions: Any = torch
@@ -356,7 +355,7 @@ def _calls(kind: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def _first(compiled: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, list[str]]:
-    """Call for the first time, which compiles; return the result and what the generated code calls."""
+    """Make the first call, which compiles; return its result and the calls of the generated code."""
     import torch._inductor.utils as inductor
 
     utilities: Any = inductor

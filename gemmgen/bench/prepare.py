@@ -27,12 +27,12 @@ from gemmgen.scratch import LostError, forked, usable_cores
 PRIMING_SECONDS: Final = 300
 """A kernel compiles in a few seconds: a process that takes longer than this is ended."""
 NAMING_SECONDS: Final = 60
-"""The process that asks the profiler has so long, and a second for each shape."""
+"""Seconds for the process that runs the profiler; it gets one more second for each shape."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is known before anything is timed, from processes of their own."""
+    """Results of the preparation in child processes, before anything is timed."""
 
     launched: Mapping[tuple[Contest, Shape], tuple[str, ...]]
     """The kernels of the baseline, by contest and shape."""
@@ -41,10 +41,11 @@ class Prepared:
 
 
 def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
-    """Compile every kernel and run it once, and read the names of the baseline's kernels.
+    """Compile every kernel, run it once, and read the names of the baseline's kernels, in child processes.
 
-    Triton keeps what it compiles on the disk, where this process finds it. The profiler, which takes part in
-    every launch, stays out of this process too. It must not have used the GPU yet, for it is forked.
+    Triton keeps compiled kernels on the disk, where this process finds them. The profiler intercepts every
+    launch, so it stays out of this process. This process must not have used the GPU yet, because it is
+    forked.
 
     Raises GemmgenError (``no-gpu``).
     """
@@ -71,7 +72,7 @@ def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
 
 
 def primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError | str | None:
-    """Compile a kernel by running it once, in a process of its own; return what is wrong with it."""
+    """Compile a kernel by running it once in a child process; return the error, or None."""
     try:
         with forked(partial(_primed, request, shape, module_path)) as result:
             return result()
@@ -99,7 +100,7 @@ def _primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError |
 
 
 def _launched(tasks: Sequence[Task]) -> dict[tuple[Contest, Shape], tuple[str, ...]]:
-    """Return the names of the baseline's kernels for each task, by the profiler; none where that fails."""
+    """Return the names of the baseline's kernels for each task, by the profiler; empty if that fails."""
     from torch.profiler import ProfilerActivity, profile
 
     signal.alarm(NAMING_SECONDS + len(tasks))

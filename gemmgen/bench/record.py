@@ -1,4 +1,4 @@
-"""What was timed, on what, and how it went: raw samples, every figure derived from them, and their files."""
+"""The record of one kernel: raw samples, the figures derived from them, and the files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What one GPU sustains on operands of one kind."""
+    """Sustained rates of one GPU for operands of one kind."""
 
     flops_per_second: Rate
     bytes_per_second: Rate
@@ -60,15 +60,15 @@ H200_FP8: Final = Ceilings(
 MEASURED: Final[Mapping[str, Mapping[DType, Ceilings]]] = MappingProxyType(
     {"h200": {"bf16": H200, "fp16": H200, "e4m3": H200_FP8, "e5m2": H200_FP8}}
 )
-"""By the GPU's name in a spec and the type of the operands."""
+"""Measured ceilings, by the GPU's name in a spec and the type of the operands."""
 
 
 def ceilings_of(gpu: str, operand: DType = "bf16", smem_bits: int = 16) -> Ceilings | None:
     """Return the ceilings of the GPU of this product name: measured, or of its datasheet, or None.
 
-    The datasheet stands in where no GPU of the generation was at hand, by the bits that an element takes in
-    shared memory: 4 for e2m1, but 8 where it is padded. None of tf32 and int8 on an H200, of an H100, and of
-    a GPU that no spec can name.
+    The datasheet is used if no GPU of the generation was available, by the bits of an element in shared
+    memory: 4 for e2m1, and 8 if it is padded. None for tf32 and int8 on an H200, for an H100, and for a GPU
+    that no spec can name.
     """
     known = gpu_of(gpu)
     if known is None:
@@ -80,13 +80,13 @@ def ceilings_of(gpu: str, operand: DType = "bf16", smem_bits: int = 16) -> Ceili
 
 
 def measured_of(gpu: str, operand: DType) -> Ceilings | None:
-    """Return the ceilings that were measured on the GPU of this product name; None where none were."""
+    """Return the ceilings measured on the GPU of this product name; None if there are none."""
     known = gpu_of(gpu)
     return MEASURED.get(known.target, {}).get(operand) if known else None
 
 
 def peaks_of(gpu: str, smem_bits: int) -> Ceilings | None:
-    """Return the datasheet's peaks of the GPU of this product name, None for one that no spec can name."""
+    """Return the datasheet's peaks of the GPU of this product name; None if no spec can name it."""
     known = gpu_of(gpu)
     return _datasheet(known, smem_bits) if known else None
 
@@ -110,24 +110,26 @@ Samples = tuple[tuple[Seconds, ...], ...]
 
 @dataclass(frozen=True)
 class Protocol:
-    """How often, how long, and over how much memory; every number must be positive.
+    """Number and duration of samples, and memory of the inputs; every number must be positive.
 
     The figures are *sustained* ones: measured after the GPU has worked for ``warm_up_seconds`` without a
-    pause, when its clock has settled at what the power limit allows.
+    pause, when its clock has settled at the power limit.
     """
 
     repetitions: int = 3
     pairs: int = 15
-    """Of samples in each repetition, the baseline's and then ours: what the second arm may lose, we lose."""
+    """Pairs of samples in each repetition, the baseline's first: a loss of the second arm counts against
+    gemmgen.
+    """
     sample_seconds: float = 10e-3
     """Least device time of a sample, a batch of calls; thousands of times the resolution of an event."""
     warm_up_seconds: float = 1.5
     graph_below_seconds: float = 100e-6
     """Kernels shorter than this are timed through a CUDA graph, since a host may not keep up with them."""
     graph_seconds: float = 1e-3
-    """Least device time of such a graph, so that launching it costs nothing against running it."""
+    """Least device time of such a graph, so that its launch costs nothing against its run."""
     l2_multiple: float = 2.5
-    """Inputs are rotated over so many sets that all of them take this much of the L2 cache."""
+    """Size of all input sets together, in sizes of the L2 cache."""
     max_input_sets: int = 1024
     """Bounds the sets of small problems, which then stay within the cache: launching them costs more."""
     host_rounds: int = 5
@@ -178,7 +180,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class GpuState:
-    """What ``nvidia-smi`` reads while the GPU works; None where it gives no number."""
+    """State of a working GPU by ``nvidia-smi``; None for each value that it does not report."""
 
     sm_clock_mhz: float | None
     power_w: float | None
@@ -197,7 +199,7 @@ class Timing:
     ours_host_seconds: Seconds
     baseline_host_seconds: Seconds
     state_before: GpuState | None
-    """At the end of the warm-up; None where ``nvidia-smi`` does not respond."""
+    """State at the end of the warm-up; None if ``nvidia-smi`` does not respond."""
     state_after: GpuState | None
 
     def __post_init__(self) -> None:
@@ -247,17 +249,17 @@ class Record:
     environment: Environment
     dtypes: Dtypes
     baseline: str
-    """What the kernel was compared with, exactly."""
+    """Exact text of the baseline."""
     protocol: Protocol
     ceilings: Ceilings | None
-    """None for a GPU and operands that they were not measured on: then there is no roofline."""
+    """Ceilings of the GPU for these operands; None if there are none, and then there is no roofline."""
     measurements: tuple[Measurement, ...]
 
     def __post_init__(self) -> None:
         datetime.strptime(self.date, DATE_FORMAT)  # raises ValueError
 
     def roofline_fraction(self, measurement: Measurement) -> float | None:
-        """Return the least time that the ceilings allow over our time; None without ceilings."""
+        """Return the least time that the ceilings allow over the measured time; None without ceilings."""
         least = self._least_seconds(measurement)
         return None if least is None else least / measurement.observed().seconds
 
@@ -306,7 +308,7 @@ def sha256_of(path: Path) -> str:
 def to_json(record: Record) -> str:
     """Return the record as a JSON document, the samples of a repetition on one line.
 
-    A member that is None by default and None here is left out: older records do not know it.
+    A member whose value and default are None is omitted: older records do not have it.
     """
     return _layout(encoded(record), "") + "\n"
 

@@ -1,7 +1,6 @@
-"""The record of a suite, line by line: a session, and then what was found in it, shape by shape.
+"""The record of a suite as JSON Lines: a session, followed by its results shape by shape.
 
-A record is JSON Lines. A line is written whole or not at all, so that a run which ended anywhere is gone on
-with.
+Each line is written whole or not at all, so an interrupted run resumes from its record.
 """
 
 from __future__ import annotations
@@ -28,32 +27,34 @@ from gemmgen.problem.observation import Observation, ratios
 
 SCHEMA: Final = 3
 BASELINE: Final = "baseline"
-"""Stands for the baseline where a kernel is named."""
+"""Name of the baseline among the names of kernels."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """How often, how long and over how much memory; every number but the seed must be positive.
+    """Number and duration of samples, and memory of inputs; all numbers but the seed must be positive.
 
-    All kernels of a shape are timed by turns with the baseline on the same tensors, each once a round, with
-    no pause between them. Who comes after whom is drawn anew for each round: where power limits, a kernel
-    runs at the clock that the one before it leaves behind.
+    All kernels of a shape and the baseline alternate on the same tensors, each once a round, without a pause.
+    Each round has another random order, because at the power limit a kernel runs at the clock that the kernel
+    before it has caused.
     """
 
     rounds: int = 7
     graph_seconds: float = 2e-3
     """Least device time of a sample, the replay of one CUDA graph of calls."""
     warm_up_seconds: float = 1.5
-    """Of work before the first shape."""
+    """Seconds of work before the first shape."""
     settle_seconds: float = 0.25
-    """Of the same work as is timed, before the first round of each shape: the clock and the power settle."""
+    """Seconds of the timed work before the first round of each shape, until clock and power settle."""
     l2_multiple: float = 2.5
     max_input_sets: int = 1024
     host_calls: int = 20
-    """Eager calls, of which the median is the host's cost."""
+    """Number of eager calls; their median is the cost on the host."""
     seed: int = 0
     playoff_seconds: float | None = None
-    """Of the winner and the baseline in pairs, as many as rounds at least; in older records no more."""
+    """Seconds of pairs of the winner and the baseline, at least one pair a round; None in older records: no
+    more.
+    """
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -69,32 +70,32 @@ class KernelEntry:
     name: str
     subject: Subject
     contest: Contest
-    """Which it takes part in."""
+    """Contest of the kernel."""
     spec: Lines | None = None
-    """One that states every decision of a kernel that the planner chose: another planner may choose
-    another one for the open spec. None where the spec's file is that of the kernel.
+    """Text of a spec that states every decision, for a kernel that the planner chose for an open spec. None
+    if the file of the spec is that of the kernel.
     """
 
 
 @dataclass(frozen=True)
 class ContestOf:
-    """What kernels are compared in: one problem, one baseline."""
+    """A contest in a session: one problem and one baseline, with the ceilings of the GPU."""
 
     contest: Contest
     description: str
-    """What is computed, for people."""
+    """Description of the problem, for people."""
     dtypes: Dtypes
     baseline: str
-    """What they are compared with, exactly."""
+    """Exact text of the baseline."""
     peak: Ceilings | None
-    """Of the datasheet: what is faster is an error. None for a GPU that no spec can name."""
+    """Peaks of the datasheet, which nothing can exceed. None for a GPU that no spec can name."""
     measured: Ceilings | None
-    """What was measured on such a GPU, where it was."""
+    """Ceilings that were measured on such a GPU; None if there are none."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """The beginning of a run: what the lines behind it were measured with."""
+    """Beginning of a run: environment, protocol and kernels of the lines that follow."""
 
     line: Literal["session"]
     schema: int
@@ -119,7 +120,7 @@ class ArmSamples:
     """In a sample."""
     relative_error: Share
     host_seconds: Seconds
-    """What an eager call costs the host."""
+    """Time of an eager call on the host."""
 
     def __post_init__(self) -> None:
         if not self.seconds or min(self.seconds) <= 0 or self.calls <= 0:
@@ -128,9 +129,9 @@ class ArmSamples:
 
 @dataclass(frozen=True)
 class FinalPair:
-    """The kernel that won the rounds and the baseline once more, in pairs of their own.
+    """The kernel that won the rounds and the baseline again, in pairs of their own.
 
-    The fastest of many in the rounds owes some of that to luck; what it reads here it does not.
+    The fastest of many kernels owes some of its lead in the rounds to luck, and none of it here.
     """
 
     kernel: str
@@ -146,7 +147,7 @@ class FinalPair:
 
 @dataclass(frozen=True)
 class Result:
-    """The rounds on one shape: the baseline, and the kernels that were timed beside it."""
+    """Rounds on one shape: samples of the baseline and of the kernels."""
 
     line: Literal["result"]
     shape: Extents
@@ -155,7 +156,7 @@ class Result:
     input_sets: Count
     baseline: ArmSamples
     baseline_kernels: tuple[str, ...]
-    """What the baseline launched, by the profiler's names; none where that is not known."""
+    """Kernels that the baseline launches, by the profiler's names; empty if they are not known."""
     kernels: tuple[ArmSamples, ...]
     playoff: FinalPair | None
     state: GpuState | None
@@ -168,12 +169,12 @@ class Result:
             raise ValueError("all arms need the same number of samples")
 
     def observed(self, arm: ArmSamples) -> Observation[str]:
-        """Return what the kernel of an arm took, its ratio round by round."""
+        """Return the observation of an arm's kernel, with the ratio round by round."""
         return observed(self.shape, arm.kernel, arm.seconds, self.baseline.seconds)
 
     @property
     def splits_k(self) -> bool:
-        """Whether the baseline split K: it says so, or a second kernel followed."""
+        """Return True if the baseline splits K: its kernel's name says so, or it launches a second kernel."""
         named = any("splitk" in name.lower() for name in self.baseline_kernels)
         return named or len(self.baseline_kernels) > 1
 
@@ -186,7 +187,8 @@ class Refused:
     shape: Extents
     contest: Contest
     kernel: str
-    """``BASELINE`` where that cannot compute the shape: then nothing is timed."""
+    """Name of the kernel; ``BASELINE`` if the baseline cannot compute the shape, and then nothing is timed.
+    """
     why: Literal["cannot", "wrong", "failed"]
     """It does not take such a problem, its numbers are wrong, or it raised or never ended."""
     message: str
@@ -206,20 +208,20 @@ class PlannerRanking:
 
 @dataclass(frozen=True)
 class Peer:
-    """What another generator makes of a shape, against the baseline in a process of its own."""
+    """Result of another generator for a shape, against the baseline in a process of its own."""
 
     line: Literal["peer"]
     shape: Extents
     contest: Contest
     name: str
-    """What it is, with the versions that it ran with."""
+    """Name of the generator, with its versions."""
     seconds: tuple[Seconds, ...] = ()
     baseline_seconds: tuple[Seconds, ...] = ()
     tuning_seconds: Share = 0.0
     kernels: tuple[str, ...] = ()
     relative_error: Share = 0.0
     why_not: str | None = None
-    """Why there is no figure, None where there is one."""
+    """Reason why there are no samples; None if there are."""
 
     def __post_init__(self) -> None:
         if len(self.seconds) != len(self.baseline_seconds) or bool(self.seconds) == bool(self.why_not):
@@ -234,18 +236,20 @@ LINES: Final[Mapping[str, type[Line]]] = MappingProxyType(
 
 @dataclass
 class ResultLog:
-    """The record of a suite, in memory and, where it has a path, in a file that grows line by line."""
+    """The record of a suite, in memory and, if it has a path, in a file that grows line by line."""
 
     path: Path | None = None
     lines: list[Line] = field(default_factory=list[Line])
     half_a_line_from: int | None = None
-    """Where in the file a line begins that is not whole, for a run was ended while it wrote; None without."""
+    """Offset in the file at which an incomplete last line begins, from a run that was interrupted; None
+    without one.
+    """
 
     @classmethod
     def opened(cls, path: Path) -> ResultLog:
-        """Return the log in a file, empty where there is none; a last line that is not whole is left out.
+        """Return the log in a file, empty if the file does not exist; an incomplete last line is ignored.
 
-        Raises GemmgenError (``bad-record``) for what is no line of such a record.
+        Raises GemmgenError (``bad-record``) if a line is not one of such a record.
         """
         try:
             data = read_bytes(path)
@@ -278,7 +282,7 @@ class ResultLog:
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """All of them, the latest last."""
+        """All sessions, the latest last."""
         return tuple(line for line in self.lines if isinstance(line, Session))
 
     @property
@@ -298,7 +302,7 @@ class ResultLog:
         return {(line.contest, line.shape, line.spec): line for line in found}
 
     def current(self) -> Iterator[Result | Refused]:
-        """Yield what was found, less what was found of kernels whose modules have changed since."""
+        """Yield the results that are current: kernels whose modules have changed since are left out."""
         latest = self.kernels
         own: dict[str, KernelEntry] = {}
         for line in self.lines:
@@ -325,7 +329,7 @@ class ResultLog:
         return found
 
     def peers_done(self) -> set[tuple[Contest, Shape]]:
-        """Return where a peer has a figure, or a reason why not."""
+        """Return the contests and shapes for which the peer has a result or a reason why not."""
         return {(line.contest, line.shape) for line in self.lines if isinstance(line, Peer)}
 
 
@@ -353,7 +357,7 @@ def _lines(data: bytes, path: Path) -> Iterator[Line]:
 
 
 def _contests_of(line: Line) -> Iterator[tuple[str, Contest]]:
-    """Yield the contests that a line names, each behind the member that names it."""
+    """Yield the contests in a line, each with the path of its member."""
     if isinstance(line, Session):
         yield from ((f"kernels.{index}.contest", entry.contest) for index, entry in enumerate(line.kernels))
     else:
@@ -367,6 +371,6 @@ def _bad_record(path: Path, message: str, line: int | None = None, field: str | 
 def observed(
     shape: Shape, kernel: str, seconds: Sequence[float], baseline_seconds: Sequence[float]
 ) -> Observation[str]:
-    """Return what a kernel took on a shape by samples that were taken in pairs with the baseline's."""
+    """Return the observation of a kernel on a shape by samples taken in pairs with the baseline's."""
     medians = median(seconds), median(baseline_seconds)
     return Observation(shape, kernel, *medians, ratios(baseline_seconds, seconds))

@@ -26,7 +26,7 @@ CTAS: Final = {1: "one CTA", 2: "pairs of CTAs"}
 
 
 def bound(matmul: MatmulFunction, inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
-    """Bind a module's matmul to its tensors; where it takes no ``out`` it allocates in each call."""
+    """Bind a module's matmul to its tensors; if it has no ``out``, each call allocates its result."""
     into: dict[str, Any] = {"out": d} if takes_out(d.shape[1], d.dtype) else {}
     if make_workspace := make_workspace_of(matmul):  # one for all: its calls are timed in one stream
         into["workspace"] = make_workspace(*d.shape, d.device)
@@ -48,12 +48,12 @@ def other_module(path: Path) -> Baseline:
 
 @contextmanager
 def rival(product: Product) -> Generator[Baseline | None]:
-    """Give the baseline for a spec whose operands torch has no matmul for; None where it has one.
+    """Give the baseline of a spec whose operands torch cannot multiply; None if torch can.
 
-    It is the same spec by pairs of CTAs if its plan has single ones, and by single ones if it has pairs. The
-    module is kept as long as the context, for Triton reads it when it compiles.
+    It is the same spec with pairs of CTAs if its plan has single CTAs, and with single CTAs if it has pairs.
+    The module is kept until the context ends, because Triton reads it to compile.
 
-    Raises GemmgenError (``no-baseline``) where no plan of the other kind is legal.
+    Raises GemmgenError (``no-baseline``) if no such plan is legal.
     """
     if not product.plan.problem.block_scaled or offered(product.source.problem):
         yield None
@@ -64,9 +64,9 @@ def rival(product: Product) -> Generator[Baseline | None]:
 
 
 def variant(product: Product) -> Product:
-    """Return what follows from the same spec with a cluster of one CTA instead of two, or two instead of one.
+    """Return the product of the same spec with clusters of two CTAs instead of one, or one instead of two.
 
-    Raises GemmgenError (``no-baseline``) where no such plan is legal.
+    Raises GemmgenError (``no-baseline``) if no such plan is legal.
     """
     ctas = 2 if product.plan.cluster_size == 1 else 1
     with scratch() as directory:
@@ -96,7 +96,7 @@ def _write(document: dict[str, Any], path: Path) -> None:
 
 
 def _rival_text(product: Product, plan: Kernel) -> str:
-    """Say what the baseline is, and why."""
+    """Return the text of the baseline, with the reason for it."""
     tile = f"tile {plan.cta_tile_m} x {plan.cta_tile_n} x {plan.cta_tile_k} in {plan.stages} stages"
     kernel = f"gemmgen's kernel of the same spec by {CTAS[plan.cluster_size]}, {tile}, scales packed before"
     return f"{kernel}; torch has no cuBLAS matmul of block-scaled {formats_text(product.source.problem)}"

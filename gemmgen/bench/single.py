@@ -1,4 +1,4 @@
-"""One kernel against the baseline on its own shapes."""
+"""The timing of one kernel against the baseline on the shapes of its spec."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ from gemmgen.spec import SpecFile
 from gemmgen.verify.shapes import refuse_k
 
 AGAINST_A_MODULE: Final = Protocol(pairs=30, graph_below_seconds=1.0)
-"""Two modules of one spec differ by a percent or less: more pairs than against cuBLAS, and CUDA graphs
-throughout, so that kernels are compared and no launches."""
+"""Protocol for two modules of one spec, which differ by a percent or less: more pairs than against cuBLAS,
+and CUDA graphs throughout, so that launches are not compared.
+"""
 
 
 def time_spec(
@@ -52,10 +53,10 @@ def time_spec(
 ) -> Record:
     """Generate a spec's module and time it on the given shapes, or else on those that the spec lists.
 
-    Where it lists none, on those by which it was planned for its ``problem``.
+    If the spec lists none, it is timed on the shapes by which it was planned for its ``problem``.
 
-    The baseline is cuBLAS, or gemmgen's kernel by single CTAs or pairs where torch has none; or it is the
-    module ``against``, which takes what the spec's own takes.
+    The baseline is cuBLAS; or gemmgen's kernel with the other cluster size if torch has no such call; or the
+    module ``against``, which must take the same arguments.
 
     Raises:
         GemmgenError: The spec is rejected, there are no shapes, ``against`` is no module, or ``bench``
@@ -93,17 +94,17 @@ def bench(
     baseline: Baseline | None = None,
     progress: Progress = lambda _: None,
 ) -> Record:
-    """Time the module's matmul and the baseline on each shape [M, N, K], by turns and on the same tensors.
+    """Time the module's matmul and the baseline on each shape [M, N, K], in alternation on the same tensors.
 
-    Where the module's matmul takes no ``out``, its result is one that it allocates in each call.
+    If the module's matmul has no ``out``, each call allocates its result.
 
-    Left out: the default protocol, the ceilings of this product for these operands (without any, there is no
-    roofline, and progress says so), the current GPU, what a user of torch would call. Scales of blocks are
-    packed before anything is timed, for both.
+    Defaults: the default protocol, the ceilings of this product for these operands (without any, there is no
+    roofline, and progress says so), the current GPU, the call of a torch user. Block scales are packed before
+    anything is timed, for both.
 
     Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu``; ``no-baseline``;
-    ``wrong-result`` when the kernel is wrong on the tensors to be timed, and then it is not timed;
-    ``kernel-failed`` when a call of either arm raises.
+    ``wrong-result`` if the kernel is wrong on the tensors to be timed, and then it is not timed;
+    ``kernel-failed`` if a call of either arm raises.
     """
     chosen, problem = tuple(shapes), source.problem
     refuse_k(problem, chosen)
@@ -132,7 +133,7 @@ def bench(
 
 
 def _ceilings(gpu: str, problem: Matmul, progress: Progress) -> Ceilings | None:
-    """Return the ceilings for the problem's operands, or say that there are none."""
+    """Return the ceilings for the problem's operands; report it if there are none."""
     operand = problem.a.dtype.name
     found = ceilings_of(gpu, operand, max(problem.a.smem_bits, problem.b.smem_bits))
     if found is None:

@@ -14,14 +14,14 @@ from gemmgen.problem.contest import Contest
 from gemmgen.problem.observation import Observation, ratios
 
 BOUNDS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048)
-"""The largest M of each group; a last group has what is larger."""
+"""Largest M of each group; a last group has all larger M."""
 SPLIT_K: Final = "split K"
 """The group of shapes, of any M, for which the baseline splits K."""
 ALL: Final = "all"
 BEST: Final = "best"
 """Stands for the kernel that won the rounds on each shape, by its pairs with the baseline."""
 FIRST: Final = ": the planner's first choice"
-"""Behind the name of a spec: stands for the kernel that is ranked first for each shape, nothing measured."""
+"""Suffix of a spec's name: stands for the kernels that its planner ranks first, before any measurement."""
 
 
 def group_of(m: int) -> str:
@@ -63,11 +63,11 @@ class RatioFigures:
     minimum: float
     worst: Shape
     share: float
-    """Of the shapes on which it is at least as fast as the baseline."""
+    """Share of the shapes on which the kernel is at least as fast as the baseline."""
 
     @classmethod
     def of(cls, observations: Iterable[Observation[str]]) -> RatioFigures | None:
-        """Summarize the ratios of observations; None without any."""
+        """Summarize the ratios of observations; None without observations."""
         found = sorted((each.ratio, each.shape) for each in observations)
         if not found:
             return None
@@ -78,9 +78,9 @@ class RatioFigures:
 
 
 def points_of(log: ResultLog) -> list[SuiteObservation]:
-    """Return every kernel's figures in the rounds, shape by shape.
+    """Return an observation of every kernel on every shape of the rounds.
 
-    So, too, those of ``BEST``, and of the kernel that the planner ranks first of a spec's (``FIRST``).
+    They include those of ``BEST``, and of the kernel that a spec's planner ranks first (``FIRST``).
     """
     own: dict[tuple[Contest, Shape, str], SuiteObservation] = {}
     best: dict[tuple[Contest, Shape], tuple[SuiteObservation, str]] = {}
@@ -197,7 +197,7 @@ def _peer(line: Peer) -> dict[str, object]:
 
 
 def grouped(points: Iterable[SuiteObservation], contest: Contest) -> dict[str, dict[str, RatioFigures]]:
-    """Return the figures of a contest by kernel, ``BEST`` first, and by group; those that have any."""
+    """Return the figures of a contest by kernel, ``BEST`` first, and by group; empty groups are left out."""
     of_kernel: dict[str, list[SuiteObservation]] = {}
     for point in points:
         if point.contest == contest:

@@ -24,7 +24,7 @@ from gemmgen.spec.diagnostics import (
 
 MAX_BYTES: Final = 64 * 1024
 LARGEST: Final = 2**31 - 1
-"""Of an extent."""
+"""Largest extent."""
 KEYS: Final = ("title", "source", "dtypes", "m", "families", "peers")
 FAMILY_KEYS: Final = ("dtypes", "m", "nk", "shapes")
 PEER_KEYS: Final = ("shapes", "draw", "seed")
@@ -50,12 +50,12 @@ class PeerShapes:
 
 @dataclass(frozen=True)
 class Suite:
-    """What is in the file of a suite."""
+    """Content of a suite's file."""
 
     path: str
     """As the user gave it."""
     sha256: str
-    """Of the file's bytes."""
+    """SHA-256 of the file's bytes."""
     title: str
     families: tuple[ShapeFamily, ...]
     peers: PeerShapes = PeerShapes()
@@ -70,7 +70,7 @@ class Suite:
         return found
 
     def peer_shapes(self, dtype: str, extents: range) -> tuple[Shape, ...]:
-        """Return the shapes that peers are timed on: those that are named, and so many more of the others."""
+        """Return the shapes for peers: the named ones, and the given number of others."""
         all_shapes = self.shapes(dtype, extents)
         named = [shape for shape in self.peers.shapes if shape in all_shapes]
         others = sorted(all_shapes.keys() - set(named))
@@ -105,7 +105,7 @@ def load_suite(path: Path) -> Suite:
 
 @dataclass(frozen=True)
 class _SuiteReader:
-    """Reads the tree of a suite, and reports what is wrong in it."""
+    """Reads the tree of a suite, and reports its faults."""
 
     report: Report
 
@@ -156,7 +156,7 @@ class _SuiteReader:
     def _members(
         self, node: Node, where: str, keys: Sequence[str], required: Sequence[str] = ()
     ) -> dict[str, Node]:
-        """Return the members of a mapping that has these keys and no others."""
+        """Return the members of a mapping, which must have these keys and no others."""
         if not self._is(node, dict, where, f"a mapping with the keys {listing(keys, 'and')}"):
             return {}
         members = cast("dict[str, Node]", node.value)
@@ -230,7 +230,7 @@ class _SuiteReader:
         return extent
 
     def _number(self, node: Node | None, where: str) -> int:
-        """Return a number from 0, or 0 without one."""
+        """Return a non-negative number; 0 if it is not stated."""
         if node is None or not self._is(node, int, where, "a whole number"):
             return 0
         number = cast("int", node.value)

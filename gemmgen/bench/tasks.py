@@ -1,4 +1,4 @@
-"""Which kernels are timed on which shapes of a suite, and what they have in common."""
+"""The kernels and shapes of a suite: which kernels are timed on which shape, and the tasks that are open."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from gemmgen.verify.shapes import fitting, single_tile
 
 @dataclass(frozen=True)
 class KernelUnderTest:
-    """A kernel that takes part, with its module in a file."""
+    """A kernel that is timed, with its module in a file."""
 
     entry: KernelEntry
     source: SpecFile
     module_path: Path
     most: Shape | None
-    """The largest problem [M, N, K] that it computes; None where there is no limit."""
+    """The largest problem [M, N, K] that it computes; None if there is no limit."""
 
     def takes(self, shape: Shape) -> bool:
-        """Whether the spec says that its kernel computes such a problem; its wrapper may still refuse it."""
+        """Return True if the spec's kernel computes such a problem; its wrapper may still refuse it."""
         return bool(fitting([shape], self.most)) and shape[2] % self.source.problem.k_multiple == 0
 
 
@@ -67,14 +67,14 @@ class Task:
 
 @dataclass(frozen=True)
 class ShapeRun:
-    """Who takes part in a contest on one shape."""
+    """Kernels of a contest that are timed on one shape."""
 
     contest: Contest
     shape: Shape
     families: tuple[str, ...]
     participants: tuple[KernelUnderTest, ...]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """By the names of specs: the names of kernels in the order of the planner's ranking."""
+    """Names of kernels in the order of the planner's ranking, by the names of specs."""
 
 
 def kernels_of(specs: Sequence[Path], directory: Path) -> tuple[KernelUnderTest, ...]:
@@ -131,7 +131,7 @@ def of_one(found: ShapeRun, name: str) -> ShapeRun:
 def open_tasks(
     runs: Iterable[ShapeRun], baselines: Mapping[Contest, Baseline], done: set[tuple[Contest, Shape, str]]
 ) -> tuple[Task, ...]:
-    """Return what is not done."""
+    """Return tasks for the shapes and kernels that are not done."""
     tasks: list[Task] = []
     for found in runs:
         place = found.contest, found.shape
@@ -146,9 +146,9 @@ def open_tasks(
 def ranked_runs(
     runs: Sequence[ShapeRun], candidates: int, directory: Path, progress: Progress
 ) -> list[ShapeRun]:
-    """Return the runs with what the planner ranks first for each shape in place of each open spec.
+    """Return the runs with each open spec replaced by the kernels that its planner ranks first for the shape.
 
-    A ranking takes a second or more: they are made in processes beside each other.
+    A ranking takes a second or more, so rankings are made in parallel child processes.
     """
     jobs = [(found, participant) for found in runs for participant in found.participants]
     progress(f"ranking the kernels of {len(jobs)} specs and shapes")
@@ -185,11 +185,11 @@ class _Ranked(NamedTuple):
     label: str
     module: str
     spec: str
-    """One that states every decision, and no shapes."""
+    """Text of a spec that states every decision, without shapes."""
 
 
 def _ranked(participant: KernelUnderTest, shape: Shape, candidates: int) -> list[_Ranked]:
-    """Return what a spec's planner ranks first for a shape."""
+    """Return the kernels that a spec's planner ranks first for a shape."""
     without = participant.source.spec.model_copy(update={"bench": None, "check": None, "problem": None})
     source = SpecFile.of(without.model_copy(update={"bench": Runs(shapes=(shape,))}))
     subject = participant.entry.subject

@@ -1,4 +1,4 @@
-"""How kernels take turns on the tensors of one shape."""
+"""The timing of several kernels in alternation on the tensors of one shape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gemmgen.problem import Shape
 from gemmgen.spec import SpecFile
 
 MUCH_SLOWER: Final = 2.5
-"""Than a sample should last, is what is captured again with fewer calls."""
+"""A kernel whose sample takes longer than intended by this factor is captured again with fewer calls."""
 LEAST_SUITE_HOST_CALLS: Final = 5
 
 
@@ -38,7 +38,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Sample:
-    """What is timed at once."""
+    """A captured batch of calls, which is timed at once."""
 
     running: Running
     work: Work
@@ -56,7 +56,7 @@ class TimingSession:
     machine: SuiteMachine
     sets: tuple[InputSet, ...]
     exact: tuple[tuple[slice, Tensor], ...]
-    """What the first of them gives."""
+    """Exact result of the first set, in slices of rows."""
 
     @classmethod
     def of(
@@ -68,7 +68,7 @@ class TimingSession:
         l2_bytes: int,
         pack_scales: Callable[[Tensor], Tensor] | None = None,
     ) -> TimingSession:
-        """Draw the inputs for a shape [M, N, K], and compute what the first set gives."""
+        """Draw the inputs for a shape [M, N, K], and compute the exact result of the first set."""
         generator = torch.Generator(machine.device).manual_seed(protocol.seed)
         sets = input_sets(shape, source.problem, l2_bytes, generator, protocol, pack_scales)
         exact = tuple(references(sets[0].inputs, source.problem))
@@ -76,11 +76,11 @@ class TimingSession:
 
     @property
     def tolerance(self) -> Tolerance:
-        """How far a right result may be from the exact one."""
+        """Largest deviation of a correct result."""
         return tolerance(self.source.problem, self.shape, self.source.promote_k)
 
     def running(self, name: str, bind: Call) -> Running:
-        """Call an arm once for each set, and judge what it makes of the first."""
+        """Call an arm once for each set, and compare its result for the first set with the exact one."""
         found = judged(bind, self.sets[0], self.source.problem, self.exact, self.machine.finish)
         arm = Calls(bind, self.sets)
         each_set(arm, len(self.sets), 1)()
@@ -92,11 +92,11 @@ class TimingSession:
         return estimate(self.machine, self.machine.recorded(each_set(running.arm, len(self.sets), 1)))
 
     def passes(self, pass_seconds: float) -> int:
-        """Return how often an arm that takes so long for all sets goes over them in a sample."""
+        """Return the number of passes over all sets in a sample, from the seconds of one pass."""
         return math.ceil(self.protocol.graph_seconds / pass_seconds)
 
     def sample(self, running: Running, passes: int) -> Sample:
-        """Capture so many passes over the sets; fewer of a kernel that is much slower."""
+        """Capture passes over the sets; fewer of them if the kernel is much slower."""
         count = len(self.sets)
         work = self.machine.recorded(each_set(running.arm, count, passes))
         (seconds,) = self.machine.times([work])
@@ -107,13 +107,13 @@ class TimingSession:
         return Sample(running, work, passes * count)
 
     def settle(self, samples: Sequence[Sample], seconds: float) -> None:
-        """Keep the GPU at work for so long."""
+        """Keep the GPU at work for this time."""
         start = self.machine.now()
         while self.machine.now() - start < seconds:
             self.machine.times([sample.work for sample in samples])
 
     def rounds(self, samples: Sequence[Sample], rounds: int) -> dict[int, tuple[float, ...]]:
-        """Let every arm take so many turns; return seconds per call of each."""
+        """Time each arm once in each round, in random order; return seconds per call of each."""
         generator = random.Random(self.protocol.seed)
         arms = range(len(samples))
         return self.turns(samples, [arm for _ in range(rounds) for arm in generator.sample(arms, len(arms))])
@@ -121,7 +121,7 @@ class TimingSession:
     def playoff_pairs(
         self, samples: Sequence[Sample], by_arm: Mapping[int, Sequence[float]], arm: int
     ) -> int:
-        """Return how often an arm and the baseline take turns, going by what they took in the rounds."""
+        """Return the number of pairs of an arm and the baseline, from their times in the rounds."""
         seconds = sum(statistics.median(by_arm[each]) * samples[each].calls for each in (0, arm))
         return max(self.protocol.rounds, round((self.protocol.playoff_seconds or 0) / seconds))
 
@@ -134,7 +134,7 @@ class TimingSession:
         return {arm: tuple(seconds) for arm, seconds in found.items()}
 
     def faults_after(self, sample: Sample) -> tuple[str, ...]:
-        """Judge what one more replay makes of the first set: a kernel may leave something behind."""
+        """Return the faults in the result of one more replay: a kernel may leave state behind."""
         result = sample.running.arm.results[0]
         result.fill_(poison(result.dtype))
         sample.work()
@@ -143,7 +143,7 @@ class TimingSession:
         return tuple(wrong(self.tolerance, found))
 
     def host_seconds(self, arm: Arm, pass_seconds: float) -> float:
-        """Return the median host time of eager calls, of few where they take the device long."""
+        """Return the median host time of eager calls, of only a few if they take long on the device."""
         call_seconds = pass_seconds / len(self.sets)
         calls = max(LEAST_SUITE_HOST_CALLS, min(self.protocol.host_calls, int(5e-3 / call_seconds)))
         self.machine.finish()

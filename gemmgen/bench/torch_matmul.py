@@ -25,20 +25,21 @@ from gemmgen.problem.contest import formats_text
 from gemmgen.spec import SpecFile
 
 CUBLAS_FORMATS: Final = ("mxfp8", "nvfp4")
-"""Each by itself: cuBLAS mixes none. mxfp4 torch has for AMD only, or from another library than cuBLAS."""
+"""Formats that cuBLAS multiplies, each by itself. For mxfp4 torch supports only AMD, or another library."""
 
 
 CUBLAS_D: Final = ("bf16", "fp16", "fp32")
-"""What cuBLAS writes as the product of block-scaled operands."""
+"""Types of D that cuBLAS writes for block-scaled operands."""
 
 
 VECTORS: Final = ("row_scale", "column_scale")
-"""What ``_scaled_mm`` multiplies by."""
+"""Scales of rows and columns that ``_scaled_mm`` multiplies by."""
 
 
 Call = Callable[[Inputs, Tensor], Callable[[], Tensor]]
-"""Returns, for some inputs and a d [M, N], what enqueues the result and returns it: d, or another tensor
-where it cannot write d."""
+"""Binds inputs and d [M, N]; the function that it returns enqueues the product and returns the result: d, or
+another tensor if the call cannot write d.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,16 @@ class Head:
 
     text: str
     product: DType
-    """Type of what it returns; d itself where that is D's type."""
+    """Type of the result; the result is d if that is D's type."""
     bind: Call
     taken: int
-    """How many of the spec's terms it takes in."""
+    """Number of the spec's terms that the call includes."""
 
 
 def terms_of(problem: Matmul) -> tuple[str, ...]:
-    """Return the names of what happens to A @ B, in order; nothing where steps do not follow one another.
+    """Return the names of the epilogue's steps, in order; empty if the epilogue is not a chain.
 
-    Only a chain of steps begins with what a call of torch can take in.
+    A call of torch can include only the first steps of a chain.
     """
     return problem.steps if problem.epilogue.is_chain else ()
 
@@ -103,9 +104,9 @@ def _matmul(problem: Matmul, product: DType) -> Head:
 
 
 def _addmm_terms(problem: Matmul, product: DType, *, into_d: bool) -> tuple[str, dict[str, float], int]:
-    """Return what ``addmm`` adds, its factors unless they are 1, and how many terms it takes in.
+    """Return the addend of ``addmm``, its factors other than 1, and the number of terms that it includes.
 
-    Where only alpha is to be taken in, it adds 0 * d, which it does not read.
+    If it includes alpha alone, it adds 0 * d, which it does not read.
     """
     terms, alpha = terms_of(problem), problem.epilogue.alpha
     factors = {"alpha": alpha} if terms[:1] == ("alpha",) else {}
@@ -131,7 +132,7 @@ def _bound(
     inputs: Inputs,
     d: Tensor,
 ) -> Callable[[], Tensor]:
-    """Bind a function of what comes before A and B, and of them."""
+    """Bind a function to its first arguments, A and B."""
     first = [d if name == "d" else inputs.extras[name] for name in before]
     into = {"out": d} if into_d else {}
     return partial(function, *first, inputs.a, inputs.b, **keywords, **into)
@@ -142,11 +143,11 @@ def _bound(
 
 @dataclass(frozen=True)
 class _Scaled:
-    """What of a spec the call takes in."""
+    """The terms of an epilogue that the call includes."""
 
     alpha: float
     vectors: tuple[str, ...]
-    """By what it scales rows and columns, by ones where only the others have a vector."""
+    """Scales of rows and columns; ones stand for a missing one of the two."""
     tensor_scale: bool
     bias: bool
     product: DType
@@ -174,7 +175,7 @@ def scaled_mm(problem: Matmul, promote_k: int | None) -> Head:
 
 
 def _scaled(problem: Matmul) -> _Scaled:
-    """Decide what the call takes in.
+    """Decide which terms the call includes.
 
     Measured on an H200: cuBLAS writes no e5m2, no e4m3 with vectors of scales, and adds no bias of fp32.
     """
@@ -218,7 +219,7 @@ def _bind_scaled(
 
 
 def offered(problem: Matmul) -> bool:
-    """Whether ``torch._scaled_mm`` multiplies a spec's block-scaled operands on an NVIDIA GPU."""
+    """Return True if ``torch._scaled_mm`` multiplies the block-scaled operands on an NVIDIA GPU."""
     a, b = problem.a, problem.b
     if a.scale is None or b.scale is None or a.scale.format != b.scale.format:
         return False
@@ -226,12 +227,11 @@ def offered(problem: Matmul) -> bool:
 
 
 def block_scaled_mm(problem: Matmul) -> Head:
-    """Return the product of scaled operands into D's type, or into bf16 where cuBLAS writes no such D.
+    """Return the product of scaled operands in D's type, or in bf16 if cuBLAS cannot write that type.
 
-    It takes scales that are packed already. Operations, a factor for the tensor too, are not among its
-    arguments.
+    The scales must be packed. The call includes no operations, and no factor for the tensor either.
 
-    Raises GemmgenError (``no-baseline``) for formats that it does not take.
+    Raises GemmgenError (``no-baseline``) for formats that it does not support.
     """
     if not offered(problem):
         message = f"torch has no cuBLAS matmul of block-scaled {formats_text(problem)}"
@@ -252,7 +252,7 @@ def block_scaled_mm(problem: Matmul) -> Head:
 def _bind_block_scaled(
     keywords: dict[str, Any], into_d: bool, inputs: Inputs, d: Tensor
 ) -> Callable[[], Tensor]:
-    """Bind the call to its tensors, of which the scales are packed."""
+    """Bind the call to its tensors; their scales are packed."""
     scale_a, scale_b = (inputs.extras[name].flatten() for name in ("a_scale", "b_scale"))
     into = {"out": d} if into_d else {}
     function: Any = torch

@@ -17,11 +17,11 @@ WIDTH, HEIGHT = 640, 340
 
 
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 40
-"""Of a drawing, in its own units: all of it, and what is beside its axes."""
+"""Size of a drawing and its margins, in its own units."""
 
 
 LEAST_SPAN, MOST_SPAN = 1.1, 1.6
-"""The ratio axis shows at least, and at most, this much on both sides of 1; what is beyond is at its end."""
+"""Least and greatest factor from 1 that the ratio axis shows on both sides; ratios beyond are at its end."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Scale:
     end: float
 
     def at(self, value: float) -> float:
-        """Return where a value is, in units of the drawing with one decimal."""
+        """Return the place of a value, in units of the drawing with one decimal."""
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
@@ -49,19 +49,19 @@ class AxisTick:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point: where, of which kind, and what a reader is told who rests on it."""
+    """A point with its kind and its tooltip."""
 
     x: float
     y: float
     kind: str
     text: str
     label: str = ""
-    """Its number beside it, where it lies beyond the axis."""
+    """Number beside the point if it is beyond the axis."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line over the drawing, and what it is."""
+    """A line over the drawing, with its kind and its tooltip."""
 
     points: str
     kind: str
@@ -80,7 +80,7 @@ class Chart:
     marks: tuple[Mark, ...]
     lines: tuple[Line, ...]
     legend: tuple[tuple[str, str], ...]
-    """The kind of a mark or line, and what it stands for."""
+    """Kinds of marks and lines with their explanations."""
 
     width, height, left, right, top, bottom = WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
 
@@ -168,7 +168,7 @@ def _ratio_mark(trial: RankedObservation, x: Scale, y: Scale) -> Mark:
 
 
 def _roof(ceilings: Ceilings, x: Scale, y: Scale) -> str:
-    """Return the points of the lower of what memory and what the tensor cores allow, within the axes."""
+    """Return the points of the lower of the ceilings of memory and of the tensor cores, within the axes."""
     ridge = ceilings.flops_per_second / ceilings.bytes_per_second
     lowest = y.low * 1e12 / ceilings.bytes_per_second
     xs = sorted({max(x.low, lowest), min(max(ridge, x.low), x.high), x.high})

@@ -1,4 +1,4 @@
-"""Records as one page for a browser: what was measured against what, drawn, ranked and in tables."""
+"""Records as one page for a browser: sections with drawings, rankings and tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemmgen.report.sections import ContestSection, sections_of_log, sections_of
 
 @dataclass(frozen=True)
 class Source:
-    """A record: what it was measured with."""
+    """A record on the page, with its environment and its protocol."""
 
     path: str
     date: str
@@ -51,7 +51,7 @@ class ReportPage:
 
     @property
     def title(self) -> str:
-        """What it is about."""
+        """Title of the page."""
         gpus = dict.fromkeys(str(source.environment["gpu"]) for source in self.sources)
         return f"gemmgen on {', '.join(gpus)}"
 
@@ -62,7 +62,7 @@ class ReportPage:
 
     @property
     def protocols(self) -> Iterator[tuple[str, str]]:
-        """The same of the numbers of their protocols."""
+        """Each number of the records' protocols, with all its values."""
         return _collected(source.protocol for source in self.sources)
 
     def rows(self, section: ContestSection) -> Iterator[ShapeLine]:
@@ -128,7 +128,7 @@ def report(paths: Sequence[Path]) -> str:
 
 
 TUNED_WITH = ("gemmgen", "torch", "triton", "gpu")
-"""What a row of a table of tuned kernels knows of where it was measured."""
+"""Members of a row of a table of tuned kernels that describe its environment."""
 
 
 def _tuned_sources(path: Path, rows: Iterable[tune.TunedRow]) -> Iterator[Source]:
@@ -142,7 +142,7 @@ def _tuned_sources(path: Path, rows: Iterable[tune.TunedRow]) -> Iterator[Source
 
 
 def _is_table(path: Path) -> bool:
-    """Whether a file begins as a table of tuned kernels does, and not as the record of a suite."""
+    """Return True if a file begins as a table of tuned kernels, and not as the record of a suite."""
     with path.open("rb") as file:
         return b'"table"' in file.readline()
 

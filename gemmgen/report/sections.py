@@ -40,19 +40,19 @@ class ContestSection:
     name: str
     baseline: str
     method: str
-    """How it was measured, in a sentence."""
+    """How the observations were measured, in a sentence."""
     trials: tuple[RankedObservation, ...]
-    """All kernels, by shape and rank."""
+    """Observations of all kernels, by shape and rank."""
     best: tuple[RankedObservation, ...]
     """The fastest of each shape."""
     of_best: str
-    """What the figures of the fastest are, in a sentence."""
+    """Origin of the figures of the fastest kernels, in a sentence."""
     first: dict[Shape, float]
-    """The ratio of what the planner ranks first for a shape, before anything is measured."""
+    """Ratio of the kernel that the planner ranks first for a shape, before any measurement."""
     tried: Mapping[Shape, int]
-    """How many kernels were timed on a shape."""
+    """Number of kernels that were timed on a shape."""
     refused: tuple[tuple[Shape, str, str], ...]
-    """What was not timed: shape, kernel, why."""
+    """Shapes and kernels that were not timed, with the reasons."""
     peers: tuple[Peer, ...]
     moved_bytes: dict[Shape, int]
     peak: Ceilings | None
@@ -60,17 +60,17 @@ class ContestSection:
 
     @cached_property
     def figures(self) -> RatioFigures:
-        """Of the fastest kernels."""
+        """Figures of the fastest kernels."""
         return _figures(self.best)
 
     @property
     def kernels(self) -> int:
-        """How many were timed."""
+        """Number of kernels that were timed."""
         return len({trial.kernel for trial in self.trials})
 
     @cached_property
     def ranking(self) -> tuple[KernelSummary, ...]:
-        """The kernels, those first that are the fastest the most often."""
+        """The kernels, in descending order of the number of shapes that they win."""
         won = Counter(trial.kernel for trial in self.best)
         by_kernel: dict[str, list[RankedObservation]] = {}
         for trial in self.trials:
@@ -171,7 +171,7 @@ def sections_of_records(records: Sequence[Record]) -> Iterator[ContestSection]:
 
 
 def _few(trials: Iterable[RankedObservation]) -> str:
-    """Return the names of kernels, behind a colon, where they are one or two."""
+    """Return a colon and the names of the kernels if there are one or two; else an empty text."""
     kernels = sorted({trial.kernel for trial in trials})
     return f": {', '.join(kernels)}" if len(kernels) <= 2 else ""
 

@@ -1,6 +1,6 @@
-"""Which kernel of a spec is the fastest for a shape: found by measuring, kept as specs and as a table.
+"""Tuning by measurement: the fastest kernel of a spec for a shape, kept as specs and as a table.
 
-What is here reads and writes the table, and needs neither torch nor Optuna.
+This module reads and writes the table, and needs neither torch nor Optuna.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gemmgen.problem.observation import Observation
 from gemmgen.product import write_files
 
 TABLE: Final = "gemmgen tune"
-"""What every line of a table says that it is of."""
+"""Value of the member `table` in each line of a table."""
 FORMAT: Final = 2
 INSTALL: Final = install_advice("tune")
 
@@ -44,7 +44,7 @@ class TunedRow:
     dtypes: Dtypes
     problem: Contest
     description: str
-    """What is computed, for people."""
+    """Description of the problem, for people."""
     spec: str
     """Relative to the directory of the table."""
     kernel_sha256: Sha256
@@ -74,9 +74,9 @@ class TunedRow:
 
 
 def read_table(path: Path, gpu: str | None = None) -> tuple[TunedRow, ...]:
-    """Return the rows of a table; with ``gpu``, it must be of that one, as CUDA names it.
+    """Return the rows of a table; if `gpu` is given, the table must be of that GPU, as CUDA names it.
 
-    Raises GemmgenError: ``bad-table`` for what is no such table, at its line; ``other-gpu``.
+    Raises GemmgenError: ``bad-table`` with the line that is not valid; ``other-gpu``.
     """
     try:
         text = read_text(path)

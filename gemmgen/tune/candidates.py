@@ -1,6 +1,6 @@
-"""The kernels that are tried for a shape: what the planner ranks first, others of another kind, neighbours.
+"""Candidates for a shape: the planner's first ranks, a kernel of each other kind, and neighbours.
 
-Each is a spec that leaves nothing open. It is handed over as *pins*, the values of its fields by their paths.
+Each candidate is a spec that states every decision. *Pins* are the values of its fields by their paths.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ SEEDS: Final[tuple[Pins, ...]] = (
     {"schedule.order": "grouped", "schedule.width": 8},
     {"schedule.order": "hilbert"},
 )
-"""What a kernel of another kind has; the planner chooses the rest as it does for a spec that states this."""
+"""Pins of one kernel of each kind; the planner chooses the other decisions as for a spec that states these
+pins.
+"""
 
 ORDERS: Final[tuple[Pins, ...]] = (
     {"schedule.order": "row", "schedule.minor": "n", "schedule.width": 1},
@@ -88,7 +90,7 @@ STEPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "warp_specialization.consumers": ("-1", "+1"),
     }
 )
-"""How far the neighbours of a number are."""
+"""Steps from a number to its neighbours."""
 
 WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -118,12 +120,12 @@ FOLLOWING: Final = frozenset(
         "warp_specialization.registers.worker",
     )
 )
-"""Fields whose values follow from others: for a neighbour that differs in others they are chosen anew."""
+"""Fields whose values follow from other fields: a neighbour that differs in another field gets them anew."""
 
 
 @dataclass(frozen=True)
 class TuningTarget:
-    """What is tuned: a spec for one shape."""
+    """Subject of tuning: a spec for one shape [M, N, K]."""
 
     source: SpecFile
     shape: Shape
@@ -135,12 +137,12 @@ class TuningTarget:
 
     @property
     def field(self) -> str:
-        """What messages name."""
+        """Name of the spec and the shape in messages."""
         return f"{self.source.stem} {shape_text(self.shape)}"
 
     @property
     def digest(self) -> str:
-        """The hash of all that the spec states of its kernel: the problem, and what is not left open."""
+        """SHA-256 of the problem and all decisions that the spec states."""
         data = data_before(stated(self.source.spec))
         kept = {name: value for name, value in data.items() if name not in UNTUNED}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
@@ -167,7 +169,7 @@ class TuningTarget:
         return spec
 
     def is_open(self, path: str, value: Value) -> bool:
-        """Whether the spec leaves it to the planner that a field has this value."""
+        """Return True if the planner may give a field this value: the spec neither states nor excludes it."""
         spec, name = self.source.spec, FIELDS[path]
         return (
             name not in pinned(spec)
@@ -176,9 +178,9 @@ class TuningTarget:
         )
 
     def plan(self, pins: Pins) -> Kernel | None:
-        """Return the best legal plan with these values, None without one.
+        """Return the best legal plan with these values; None if there is none.
 
-        One that breaks the spec's promise of batch invariance is none.
+        A plan that breaks the spec's promise of batch invariance is not returned.
         """
         try:
             plan = plan_spec(SpecFile.of(self.spec(pins)))
@@ -188,16 +190,15 @@ class TuningTarget:
 
     @cached_property
     def promised_order(self) -> SumOrder | None:
-        """The order of sums that all kernels have; None of a spec that promises no batch invariance.
+        """Order of sums that every kernel must have; None if the spec does not promise batch invariance.
 
-        It is that of the spec's own kernel, so the same at every shape that is tuned.
-
-        Raises GemmgenError where no kernel is legal.
+        It is the order of the spec's own kernel, so it is the same at every tuned shape. Raises GemmgenError
+        if no kernel is legal.
         """
         return plan_spec(self.source).sum_order if self.source.spec.batch_invariant else None
 
     def adds_up(self, plan: Kernel) -> bool:
-        """Whether a kernel adds up the products of a row as the spec promises, if it promises anything."""
+        """Return True unless the spec promises an order of sums and the kernel has another one."""
         return self.promised_order is None or plan.sum_order == self.promised_order
 
 
@@ -213,17 +214,17 @@ class TuningCandidate:
     """Its decisions in one line."""
     pins: Pins
     text: str
-    """Of its spec, without evidence."""
+    """Text of the spec, without the comments about its measurement."""
     module: str
-    """Of that spec."""
+    """Text of the module that the spec makes."""
     kernel: str
     """The hash of the module, less the lines that name the spec."""
 
 
 def candidate_of(tuned: TuningTarget, plan: Kernel) -> TuningCandidate:
-    """Return a plan for the shape as a spec that leaves nothing open.
+    """Return a plan for the shape as a spec that states every decision.
 
-    Raises ValueError if no spec can state the plan: the planner makes another one of what it decides.
+    Raises ValueError if no spec can state the plan: the planner makes another plan of its decisions.
     """
     pins = _open_decisions(tuned, plan)
     spec = tuned.spec(pins)
@@ -236,7 +237,7 @@ def candidate_of(tuned: TuningTarget, plan: Kernel) -> TuningCandidate:
 
 
 def _label(plan: Kernel) -> str:
-    """Return the decisions in one line: those of a configuration, and how tiles and buffers follow."""
+    """Return the decisions in one line: the configuration, the order of tiles, and the buffers."""
     lines = (plan.order,) if plan.width == 1 else (plan.order, plan.minor, str(plan.width))
     rings = f"{plan.stages} stages"
     stores = f"stored by {plan.subtile_n} in {plan.epilogue_buffers}"
@@ -268,11 +269,10 @@ NO_SPEC: Final = "0" * 64
 
 
 def first_candidates(tuned: TuningTarget, count: int) -> list[TuningCandidate]:
-    """Return what the planner ranks first for the shape, and one legal kernel of each other kind.
+    """Return the kernels that the planner ranks first for the shape, and one legal kernel of each other kind.
 
-    Found in a process beside this one: a ranking takes seconds.
-
-    Raises GemmgenError where no kernel is legal.
+    They are found in a child process, because a ranking takes seconds. Raises GemmgenError if no kernel is
+    legal.
     """
 
     def found() -> list[TuningCandidate] | GemmgenError:
@@ -312,7 +312,7 @@ def _candidates(tuned: TuningTarget, plans: Iterable[Kernel | None]) -> list[Tun
 
 
 def neighbours(tuned: TuningTarget, pins: Pins) -> list[TuningCandidate]:
-    """Return the legal kernels that differ from one in a field, and in what follows from it if need be."""
+    """Return the legal kernels that differ in one field, and in those that follow from it if necessary."""
     plans = (_neighbour(tuned, pins, step) for step in _steps(tuned, pins))
     return _candidates(tuned, plans)
 
@@ -325,7 +325,7 @@ def _neighbour(tuned: TuningTarget, pins: Pins, step: Pins) -> Kernel | None:
 
 
 def _steps(tuned: TuningTarget, pins: Pins) -> Iterator[Pins]:
-    """Yield the changes of a field, or of those of an order together, that the spec leaves open."""
+    """Yield changes of one field, or of the fields of an order together, that the spec allows."""
     changes: list[Pins] = [
         {path: value}
         for path, steps in STEPS.items()
@@ -340,7 +340,7 @@ def _steps(tuned: TuningTarget, pins: Pins) -> Iterator[Pins]:
 
 
 def _moved(value: Value | None, steps: Sequence[str]) -> Iterator[int]:
-    """Yield a number that is moved by each step; none of a field that is no number."""
+    """Yield a number moved by each step; nothing if the field is not a number."""
     if not isinstance(value, int):
         return
     for step in steps:
@@ -357,7 +357,7 @@ def spec_text(spec: Spec) -> str:
 
 
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
-"""Words that need no quotes in YAML, but for those below."""
+"""Words that need no quotes in YAML, except the reserved ones."""
 RESERVED: Final = frozenset({"true", "false", "null"})
 
 

@@ -29,17 +29,17 @@ from gemmgen.tune.worker import (
 )
 
 WAITING_SECONDS: Final = 0.2
-"""How often who has nothing to do looks whether others are done."""
+"""Interval at which an idle worker looks for new jobs, in seconds."""
 
 
 @dataclass(frozen=True)
 class TuningProgress:
-    """How far tuning is."""
+    """Progress of tuning, for the user."""
 
     subject: str
     """The spec and the shape."""
     number: int
-    """Of this one, from 1, of so many."""
+    """Number of the spec and shape, counted from 1."""
     count: int
     spent: float
     """Seconds of GPU time."""
@@ -76,14 +76,14 @@ class StudyRun:
     least_seconds: float
     measured: int = 0
     failures: dict[str, str] = field(default_factory=dict[str, str])
-    """Why kernels cannot be compiled and run at all, by their hashes; empty of those that can."""
+    """Reasons why kernels cannot be compiled and run, by their hashes; empty for kernels that can."""
     running: set[int] = field(default_factory=set[int])
     """The trials that are being measured."""
     lock: Lock = field(default_factory=Lock)
     ended: Event = field(default_factory=Event)
 
     def verdict(self, why_not: GemmgenError | None) -> tuple[SearchVerdict, int]:
-        """Measure until nothing is left, and return what is known then, and how many trials were made."""
+        """Measure until the search has a verdict; return the verdict and the trials of this process."""
         if why_not is not None:
             found, _ = self._next()
             if isinstance(found, SearchVerdict):
@@ -111,12 +111,12 @@ class StudyRun:
         return found, self.measured
 
     def _give_back(self) -> None:
-        """Let others take what this process does not finish: at an interrupt."""
+        """Fail the unfinished trials of this process as lost, so that other processes can measure them."""
         for number in tuple(self.running):
             self.study.fail(number, "lost", "interrupted", 0.0, utc_now())
 
     def _next(self) -> tuple[JobBatch | SearchVerdict, list[TrialRecord]]:
-        """Return what is to be done, and what is known."""
+        """Return the next jobs or the verdict, and all trials."""
         trials = self.study.trials()
         tired = remaining(trials, self.budget) <= 0
         with self.lock:  # neighbours are found once
@@ -130,7 +130,7 @@ class StudyRun:
         return found, trials
 
     def _loop(self, gpu: GpuWorker, directory: Path) -> None:
-        """Take one job after the other, until there are none and nobody has any."""
+        """Measure one job after the other until the search has a verdict."""
         while not self.ended.is_set():
             found, trials = self._next()
             if isinstance(found, SearchVerdict):
@@ -148,7 +148,7 @@ class StudyRun:
                 time.sleep(WAITING_SECONDS)
 
     def _prepare(self, jobs: Sequence[Job], directory: Path, spent: float) -> None:
-        """Compile what has not been compiled yet."""
+        """Compile the kernels of jobs that have not been compiled yet."""
         with self.lock:
             kernels = dict.fromkeys(kernel for job in jobs for kernel in (job.kernel, job.against))
             paths = {

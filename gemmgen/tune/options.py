@@ -29,7 +29,7 @@ class TuningBudget:
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """Options of ``tune``: which trials count, what they may cost, and where the results are written."""
+    """Options of ``tune``: the trials that count, their budget, and the places of the results."""
 
     store: str
     """Place of the trials, as ``Store`` takes it. Recorded trials are not measured again."""

@@ -29,12 +29,12 @@ from gemmgen.tune.study import Study, StudyFacts
 from gemmgen.tune.trials import TrialRecord, TrialSamples
 
 MARK: Final = "# Tuned by gemmgen"
-"""What the spec of a winner begins with."""
+"""First words of a winner's spec."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a spec for a shape when nothing is left to be measured."""
+    """Result of tuning one spec for one shape."""
 
     tuned: TuningTarget
     gpu: str
@@ -49,18 +49,18 @@ class Outcome:
 
     @property
     def samples(self) -> TrialSamples:
-        """Of the winner."""
+        """Samples of the winner."""
         assert self.verdict.final.samples
         return self.verdict.final.samples
 
     @property
     def gpu_seconds(self) -> float:
-        """What all trials took."""
+        """GPU time of all trials, in seconds."""
         return sum(trial.gpu_seconds for trial in self.trials)
 
     @property
     def failures(self) -> dict[str, int]:
-        """How many trials failed, by their reasons."""
+        """Number of failed trials by their reasons."""
         found: dict[str, int] = {}
         for trial in self.trials:
             if trial.why:
@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def remark(self) -> str:
-        """Why the planner's first choice stays, and what is not to be believed; empty without either."""
+        """Remark for the user on the first choice and on impossible trials; empty without one."""
         said: list[str] = []
         if self.verdict.winner == self.verdict.first:
             said.append("the planner's first choice stays")
@@ -159,7 +159,10 @@ def outcome_of(
 
 
 def write_winner(outcome: Outcome, study: Study) -> None:
-    """Write the winner's spec; what is there under its name must be one of this command's too."""
+    """Write the winner's spec; a file of that name is replaced only if this command wrote it.
+
+    Raises GemmgenError: ``foreign-file``; ``cannot-write``.
+    """
     path = outcome.path
     if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
         message = "exists and is not of `gemmgen tune`: move it, or choose another --out"

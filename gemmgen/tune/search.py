@@ -19,7 +19,7 @@ from gemmgen.tune.candidates import (
 from gemmgen.tune.trials import Job, TrialRecord, TrialSamples
 
 ROUNDS: Final = (5, 15, 45, 60)
-"""Of a trial on each rung: of all kernels, of a third of them, of a ninth, and of the winner at last."""
+"""Rounds of a trial on each rung: for all kernels, a third of them, a ninth, and finally the winner."""
 
 
 LAST_RUNG: Final = 2
@@ -31,21 +31,22 @@ its lead to luck, which this does not measure again."""
 
 
 KEPT: Final = 3
-"""One of so many goes on to the next rung."""
+"""The divisor of the number of kernels from rung to rung."""
 
 
 DESCENTS: Final = 3
-"""How often the neighbours of the fastest are tried, at most."""
+"""Greatest number of times that neighbours of the fastest kernel are tried."""
 
 
 LEAST_GAIN: Final = 0.003
-"""What gains less is not taken for faster: two processes on an H200 read the ratios of the last rung's
-kernels up to 0.0023 apart (``benchmarks/tune/h200.jsonl``), each with quartiles a few 0.0001 around."""
+"""Smallest gain that counts as faster: two processes on an H200 read the ratios of the last rung's kernels up
+to 0.0023 apart (``benchmarks/tune/h200.jsonl``), each with quartiles a few 0.0001 around.
+"""
 
 
 @dataclass(frozen=True)
 class JobBatch:
-    """Jobs that can be done beside each other, all before it is known what comes next."""
+    """Jobs that can be measured in any order, all before the next jobs are known."""
 
     name: str
     jobs: tuple[Job, ...]
@@ -53,21 +54,21 @@ class JobBatch:
 
 @dataclass(frozen=True)
 class SearchVerdict:
-    """Nothing is left to be measured: which kernel is the fastest, and what says so."""
+    """End of the search: the fastest kernel, and the trial that decides it."""
 
     winner: str
     first: str
     """The planner's first choice that works."""
     final: TrialRecord
-    """The winner against the first choice; of that one against itself where it stays."""
+    """Trial of the winner against the first choice, or of the first choice against itself if it stays."""
     refused: TrialRecord | None
     """A kernel that was ahead, and whose lead is within the noise when it is measured again."""
 
 
 def gain(samples: TrialSamples) -> float:
-    """Return by how much a kernel is faster than the one that it took turns with; 0 if within the noise.
+    """Return the gain of a kernel over the one that it is compared with; 0 if it is within the noise.
 
-    The noise is half of what lies between the quartiles of the rounds, and at least LEAST_GAIN.
+    The noise is half of the distance between the quartiles of the rounds, and at least LEAST_GAIN.
     """
     ratio = samples.against_spread
     lower, upper = ratio.quartiles
@@ -82,16 +83,16 @@ class Search:
     candidates: Sequence[TuningCandidate]
     neighbours: Callable[[Pins], Sequence[TuningCandidate]]
     known: dict[str, TuningCandidate] = field(default_factory=dict[str, TuningCandidate])
-    """All that were tried or can be, by their hashes."""
+    """All candidates, tried or not, by their hashes."""
     _around: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def __post_init__(self) -> None:
         self.known |= {candidate.kernel: candidate for candidate in self.candidates}
 
     def next(self, trials: Iterable[TrialRecord], *, tired: bool) -> JobBatch | SearchVerdict | None:
-        """Return what is to be done, or the verdict; None where no candidate works.
+        """Return the next jobs, or the verdict; None if no candidate works.
 
-        ``tired`` is whether the budget is spent: then nothing new is begun but what decides.
+        If `tired`, the budget is spent: only jobs that decide are begun.
         """
         return _Step(self, {trial.job: trial for trial in trials}, tired).next()
 
@@ -115,7 +116,7 @@ class _Wait(Exception):  # noqa: N818 it is no error
 
 @dataclass(frozen=True)
 class _Step:
-    """One look at what is known."""
+    """The decision that follows from one state of the trials."""
 
     search: Search
     trials: Mapping[Job, TrialRecord]
@@ -141,7 +142,7 @@ class _Step:
         return None
 
     def _halved(self, first: str) -> str:
-        """Return the fastest of the candidates, each rung of those that were the fastest on the one below."""
+        """Return the fastest candidate; each rung measures the fastest third of the rung before."""
         field = [each.kernel for each in self.search.candidates if each.kernel != first]
         leader = first
         for rung in range(LAST_RUNG + 1):
@@ -173,7 +174,7 @@ class _Step:
         return leader
 
     def _has_begun(self, leader: str) -> bool:
-        """Whether neighbours of a kernel were tried before the budget was spent."""
+        """Return True if neighbours of a kernel were tried before the budget was spent."""
         return any(job.against == leader and job.rung == 1 for job in self.trials)
 
     def _verdict(self, first: str, leader: str) -> SearchVerdict:
@@ -188,9 +189,9 @@ class _Step:
         return SearchVerdict(leader, first, final, None)
 
     def _done(self, name: str, jobs: Sequence[Job], *, decides: bool = False) -> dict[str, TrialSamples]:
-        """Return what was found of kernels, the fastest first, once all have been measured that will be.
+        """Return the samples of kernels, the fastest first, once all jobs are measured; raises _Wait before.
 
-        With the budget spent, those are the ones that somebody is measuring, and those that decide.
+        If the budget is spent, only running jobs and deciding jobs are waited for.
         """
         running = {job for job in jobs if job in self.trials and self.trials[job].state == "running"}
         left = [job for job in jobs if job in running or job not in self.trials]
@@ -204,7 +205,7 @@ class _Step:
 
 
 def remaining(trials: Sequence[TrialRecord], budget: float) -> float:
-    """Return the seconds of GPU time that are left, less what the last trial may take."""
+    """Return the GPU seconds that are left, less a reserve for the last trial."""
     seconds = [trial.gpu_seconds for trial in trials if trial.state == "done"]
     # The first trial of a worker takes longer than others: not the longest one decides.
     reserve = 2 * median(seconds) if seconds else 0.0

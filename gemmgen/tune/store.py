@@ -1,10 +1,4 @@
-"""Where trials are kept: a study of Optuna's for each spec, shape and GPU; SQLite, a journal or PostgreSQL.
-
-A *job* is a kernel to be measured so thoroughly, against another one. A *trial* is a job that somebody has
-taken. Whoever takes one adds it as a running trial, which is one transaction in every kind of store, and then
-looks: of the trials of a job the one with the lowest number counts, so that no job is done twice. A trial
-whose process is gone counts no more.
-"""
+"""Places of trials: SQLite files, journals and PostgreSQL servers, a study for each spec, shape and GPU."""
 
 from __future__ import annotations
 
@@ -33,11 +27,11 @@ from gemmgen.problem import Shape
 from gemmgen.tune.study import FORMAT, PREFIX, StoredFacts, Study, StudyFacts
 
 JOURNALS: Final = (".journal", ".log")
-"""What the names of journals end in."""
+"""Suffixes of journals."""
 
 
 BUSY_SECONDS: Final = 60
-"""How long a writer waits for another one of the same SQLite file."""
+"""Seconds for which a writer waits for another writer of the same SQLite file."""
 
 
 NEEDED_TABLES: Final = frozenset(
@@ -51,7 +45,7 @@ NEEDED_TABLES: Final = frozenset(
         "version_info",
     )
 )
-"""Of Optuna's, what is used here."""
+"""Tables of Optuna that gemmgen uses."""
 
 
 TABLES: Final = NEEDED_TABLES | {
@@ -62,11 +56,11 @@ TABLES: Final = NEEDED_TABLES | {
     "trial_params",
     "trial_system_attributes",
 }
-"""All of Optuna's, version 5. It makes them one by one, so that others see a part of them meanwhile."""
+"""All tables of Optuna 5. Optuna makes them one by one, so another process may see only some of them."""
 
 
 OPENINGS: Final = 20
-"""How often a store is opened that others are just making."""
+"""Number of attempts to open a store whose tables another process is making."""
 
 
 class Store:
@@ -79,7 +73,7 @@ class Store:
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.place = _shown(place)
-        """What messages name: without a password."""
+        """Name of the store in messages, without a password."""
         try:
             self.storage = self._opened(place, new=new)
             self._refuse_other_formats()
@@ -149,9 +143,9 @@ class Store:
             raise self._error(f"is a database of another program (its tables: {named}): name another --store")
 
     def _tables(self, url: str, arguments: Mapping[str, object]) -> BaseStorage:
-        """Return the storage in a database; where others are just making its tables, after them.
+        """Return the storage in a database; if another process is making its tables, wait for that process.
 
-        No connection is kept: a process that is forked must not have it too.
+        No connection is kept, because a forked process must not share it.
         """
         options = {"poolclass": NullPool, "connect_args": dict(arguments)}
         for opening in range(OPENINGS):
@@ -205,9 +199,9 @@ class Store:
         return sorted({str(each["gpu"]) for each in mine if each["gemmgen"] == __version__})
 
     def study(self, facts: StudyFacts) -> Study:
-        """Return the study for these facts, made if there is none.
+        """Return the study for these facts; it is created if it does not exist.
 
-        Raises GemmgenError (``other-machine``) for one that was measured with other versions.
+        Raises GemmgenError (``other-machine``) if the study was measured with other versions.
         """
         storage, name = self.storage, facts.name
         with suppress(DuplicatedStudyError):

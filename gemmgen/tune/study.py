@@ -38,26 +38,26 @@ from gemmgen.tune.trials import (
 )
 
 FORMAT: Final = 2
-"""Of what is kept in a study."""
+"""Format of the data in a study."""
 
 
 PREFIX: Final = "gemmgen/"
-"""Of the names of studies."""
+"""Prefix of the names of studies."""
 
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """What a study is of."""
+    """Identity of a study: spec, shape, GPU, baseline and versions."""
 
     stem: str
     digest: str
-    """Of all that the spec states."""
+    """SHA-256 of all that the spec states."""
     description: str
     shape: Extents
     gpu: GpuName
     baseline: str
     environment: Environment | None
-    """None where there is no GPU: then it is what the study says."""
+    """Versions and GPU; None on a machine without a GPU, where the study's own environment counts."""
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ class StudyFacts:
 
     @property
     def field(self) -> str:
-        """What messages name."""
+        """Name of the study in messages."""
         return f"{self.stem} {shape_text(self.shape)}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class StudyFacts:
 
 @dataclass(frozen=True)
 class StoredFacts(StudyFacts):
-    """The same as a store keeps it: a document, in which somebody else may have written."""
+    """Facts as a store keeps them, which another program may have changed."""
 
     format: int
     gemmgen: str
@@ -90,9 +90,9 @@ class Study:
     storage: BaseStorage
     study_id: int
     facts: Mapping[str, Any]
-    """What it says of itself, as ``StudyFacts.as_dict`` has it."""
+    """Facts of the study, in the form of ``StudyFacts.as_dict``."""
     place: str
-    """What messages call its store."""
+    """Name of the store in messages."""
 
     def trials(self) -> list[TrialRecord]:
         """Return all that count, by their numbers; running ones whose process is gone are failed as lost.
@@ -121,7 +121,7 @@ class Study:
             raise GemmgenError([Diagnostic(self.place, "bad-store", message)]) from error
 
     def claim(self, job: Job, candidate: TuningCandidate) -> int | None:
-        """Take a job; return the number of its trial, or None where another process was first."""
+        """Claim a job; return the number of its trial, or None if another process claimed it first."""
         token = uuid.uuid4().hex
         attributes = {
             "kernel": job.kernel,
@@ -144,7 +144,7 @@ class Study:
         return own
 
     def finish(self, number: int, samples: TrialSamples, gpu_seconds: float, date: str) -> bool:
-        """Keep what a trial found; return False where it has been given to another process meanwhile."""
+        """Record the samples of a trial; return False if another process ended the trial before."""
         ratio = samples.against_spread
         attributes = {
             **asdict(samples),
@@ -189,7 +189,7 @@ STATES: Final[Mapping[TrialState, Literal["running", "done", "failed"]]] = {
 
 @dataclass(frozen=True)
 class _Owner:
-    """What tells a process from all others."""
+    """Identity of a process."""
 
     host: str
     pid: int
@@ -199,7 +199,7 @@ class _Owner:
 
 @dataclass(frozen=True)
 class _StoredTrial:
-    """What every trial has in a store."""
+    """Members of every trial in a store."""
 
     kernel: str
     rung: int
@@ -212,9 +212,9 @@ class _StoredTrial:
 
 
 def _trial(frozen: FrozenTrial) -> TrialRecord | None:
-    """Return a trial of Optuna's as one of gemmgen's; None of what somebody else has added.
+    """Return a trial of Optuna's as a record; None if another program added it.
 
-    Raises BadFieldError for one that is not as gemmgen writes them.
+    Raises BadFieldError if gemmgen cannot have written it.
     """
     known = frozen.user_attrs
     if "kernel" not in known or frozen.state not in STATES:

@@ -23,7 +23,7 @@ from gemmgen.spec.spelling import today
 from gemmgen.tune.candidates import Pins
 
 LEASE_SECONDS: Final = 900.0
-"""A trial takes seconds: one that another machine began so long ago has lost its process."""
+"""Seconds after which a trial of another machine counts as lost: a trial takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Job:
 
     kernel: str
     rung: int
-    """How thoroughly."""
+    """Rung of the search, which decides the number of rounds."""
     against: str
     """The kernel that it takes turns with."""
 
@@ -50,7 +50,7 @@ class TrialSamples:
     baseline_seconds: tuple[Seconds, ...]
     relative_error: Share
     machine: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
-    """Clock, power and temperature meanwhile."""
+    """Clock, power and temperature during the samples."""
 
     def __post_init__(self) -> None:
         lengths = {len(arm) for arm in (self.seconds, self.against_seconds, self.baseline_seconds)}
@@ -77,7 +77,7 @@ Why = Literal["cannot", "wrong", "failed", "impossible", "lost", "taken"]
 
 
 UNDONE: Final = ("lost", "taken")
-"""Why a trial failed that says nothing of its kernel: the job is to be done, or another trial does it."""
+"""Reasons of failures that tell nothing about the kernel: the job is open, or another trial measures it."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +99,22 @@ class TrialRecord:
 
 
 def is_gone(owner: Mapping[str, Any]) -> bool:
-    """Whether the process that took a trial is no more; of another machine's, whether it took it long ago."""
+    """Return True if the process that claimed a trial has ended.
+
+    The claim of another machine counts as ended after LEASE_SECONDS.
+    """
     if owner.get("host") != _host():
         return time.time() - float(owner.get("since", 0.0)) > LEASE_SECONDS
     return _started(int(owner.get("pid", 0))) != owner.get("started")
 
 
 def this_process() -> dict[str, Any]:
-    """Return what tells this process from all others."""
+    """Return the identity of this process."""
     return {"host": _host(), "pid": os.getpid(), "started": _started(os.getpid()), "since": time.time()}
 
 
 def _host() -> str:
-    """Return a hash that tells this machine, since it started, and this container from others."""
+    """Return a hash that identifies this machine, its boot and its container."""
     known = [str(uuid.getnode())]
     with suppress(OSError):
         known.append(Path("/proc/sys/kernel/random/boot_id").read_text())
@@ -120,7 +123,7 @@ def _host() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process of this machine was started, in ticks; None of one that is no more."""
+    """Return the start of a process of this machine in clock ticks; None if the process has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

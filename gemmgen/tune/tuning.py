@@ -1,8 +1,4 @@
-"""Tuning from specs and shapes to winners: what is measured next, by whom, and what is written of it.
-
-What is next follows from what is known: rungs of fewer kernels and more rounds, then neighbours. Everybody
-who works on a study asks the same question of the same trials, and gets the same answer.
-"""
+"""Tuning of specs for shapes: from the planner's ranking to the specs of the winners."""
 
 from __future__ import annotations
 
@@ -98,9 +94,10 @@ def tune(
 
 
 def _ranked(tuned: Sequence[TuningTarget], count: int) -> list[list[TuningCandidate]]:
-    """Return the first candidates of each, found in processes beside each other.
+    """Return the first candidates of each target, found in parallel child processes.
 
-    Nothing else goes on meanwhile: a process that is forked has the locks that other threads hold, for good.
+    No other thread runs meanwhile: a forked process would inherit the locks of other threads, and never get
+    them.
     """
     pool = ThreadPoolExecutor(usable_cores())
     found = [pool.submit(first_candidates, each, count) for each in tuned]
@@ -143,7 +140,7 @@ def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[TuningT
 
 @dataclass(frozen=True)
 class _TuningGpu:
-    """The GPUs to measure on, or why there are none: then the store must have all that is asked for."""
+    """The GPUs to measure on; or the reason why there are none, and then the store must have all trials."""
 
     gpu: str
     devices: Sequence[int]
@@ -196,7 +193,7 @@ def _least_seconds(tuned: TuningTarget, gpu: str) -> float:
 
 
 def _refuse_stale(store: Store, study: Study, tuned: TuningTarget, facts: StudyFacts) -> None:
-    """Kernels that gemmgen makes otherwise now are not those that were measured."""
+    """Raise GemmgenError (``stale-kernel``) if gemmgen now makes other modules of the measured specs."""
     kernels = {trial.job.kernel: trial for trial in study.trials()}
     stale = [trial.label for kernel, trial in kernels.items() if not _is_made(tuned, trial.pins, kernel)]
     if stale:

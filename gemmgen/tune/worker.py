@@ -1,6 +1,6 @@
-"""The process that measures on one GPU: a kernel by turns with another one and the baseline, if it is right.
+"""The process that measures on one GPU: a kernel alternates with another kernel and the baseline.
 
-A kernel that ends the process, or never ends itself, costs one trial: the next one has a new process.
+A kernel that ends the process or hangs costs one trial: the next trial gets a new process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from gemmgen.spec import SpecFile
 from gemmgen.tune.trials import TrialSamples, Why
 
 PROTOCOL: Final = Rounds(graph_seconds=2e-3, warm_up_seconds=1.0, settle_seconds=0.05)
-"""What a worker's first trial begins with, and every other one."""
+"""Timing protocol: seconds of warm-up before a worker's first trial, and of settling before each other trial.
+"""
 ANSWER_SECONDS: Final = 120.0
 """A trial takes less than a second, the first one of a large shape some: what takes longer hangs."""
 
@@ -67,20 +68,20 @@ class Comparison:
     kernel: str
     against: str
     modules: Mapping[str, Path]
-    """Of both, by their hashes."""
+    """Files of both modules, by their hashes."""
     rounds: int
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a comparison: samples, or why there is none."""
+    """Result of a comparison: samples, or the reason of the failure."""
 
     gpu_seconds: float
     samples: TrialSamples | None = None
     why: Why | None = None
     message: str = ""
     ends: bool = False
-    """Whether the process is of no use any more."""
+    """True if the process cannot be used any more."""
 
 
 class _FaultError(Exception):
@@ -92,7 +93,7 @@ class _FaultError(Exception):
 
 
 class Worker:
-    """In its own process: what a GPU needs of one problem, kept from trial to trial."""
+    """State of the measuring process, kept between trials: the machine, tensors and modules of a problem."""
 
     def __init__(self, device: int, machine_on: MachineOn, protocol: Rounds) -> None:
         self._on = device, machine_on
@@ -224,7 +225,7 @@ class GpuWorker:
             self._ask = self._stack.enter_context(serving(self._made))
 
     def measure(self, comparison: Comparison) -> Answer:
-        """Have a kernel measured; where that ended the process or took too long, the answer says so."""
+        """Measure a kernel in the process; the answer says so if that ended the process or took too long."""
         self.start()
         assert self._ask
         began = time.monotonic()
@@ -250,9 +251,9 @@ class GpuWorker:
 def look(
     machine_on: MachineOn, devices: Sequence[int] | None, architecture: Architecture
 ) -> tuple[list[int], Environment]:
-    """Return the GPUs to measure on, all that are visible by default, and the environment they share.
+    """Return the GPUs to measure on (by default all visible ones) and the environment that they share.
 
-    Raises GemmgenError: ``no-gpu``; ``other-gpu`` where they are not of one kind.
+    Raises GemmgenError: ``no-gpu``; ``other-gpu`` if the GPUs are of several kinds.
     """
 
     def found() -> tuple[list[int], list[Environment]] | GemmgenError:
@@ -282,9 +283,9 @@ Prepare = Callable[[Request, Shape, Sequence[Path]], Mapping[Path, str]]
 
 
 def compile_in_children(request: Request, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
-    """Compile modules beside each other, each in a process that runs it once; return what is wrong with some.
+    """Compile modules in parallel, each in a child process that runs it once; return the faults by file.
 
-    Triton keeps what it compiles on the disk, where the workers find it. Raises GemmgenError (``no-gpu``).
+    Triton keeps compiled kernels on the disk, where the workers find them. Raises GemmgenError (``no-gpu``).
     """
     triton_api.load()  # once, and not in each of them
     with ThreadPoolExecutor(usable_cores()) as pool:
@@ -297,7 +298,7 @@ def compile_in_children(request: Request, shape: Shape, modules: Sequence[Path])
 
 @contextmanager
 def gpus(devices: Sequence[int], machine_on: MachineOn, protocol: Rounds) -> Generator[list[GpuWorker]]:
-    """Give the GPUs of these indices; their processes end with the context."""
+    """Give a worker for each of these GPUs; their processes end with the context."""
     found = [GpuWorker(device, machine_on, protocol) for device in devices]
     try:
         yield found

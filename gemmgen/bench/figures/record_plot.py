@@ -52,7 +52,7 @@ def plot(records: Sequence[Record], path: Path) -> None:
 
 
 def label_of(record: Record, measurement: Measurement) -> str:
-    """Return what names a row among those of several specs: the spec and M x N x K."""
+    """Return the label of a row if there are several specs: the spec and M x N x K."""
     return f"{record.subject.name}{GAP}{shape_text(measurement.shape)}"
 
 
@@ -64,7 +64,7 @@ def figures_text(measurement: Measurement) -> str:
 
 
 def axis_limits(ratios: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of an axis that has 1 and these ratios on it, but for those that are far from 1."""
+    """Return the ends of an axis that includes 1 and these ratios, except for ratios far from 1."""
     shown = [1.0, *(min(max(ratio, LEAST_RATIO), MOST_RATIO) for ratio in ratios)]
     return min(shown) - AXIS_MARGIN, max(shown) + AXIS_MARGIN
 

@@ -9,14 +9,14 @@ from gemmgen.bench.record import Measurement, Record
 from gemmgen.problem import shape_text
 
 TEXT_COLUMNS: Final = 2
-"""Columns on the left that hold words; the others hold numbers and are aligned on the right."""
+"""Number of columns with text, on the left; the other columns have numbers, aligned on the right."""
 
 
 def markdown_table(records: Sequence[Record]) -> str:
-    """Return a Markdown table, a row for each measurement, and what in it cannot be true.
+    """Return a Markdown table with a row for each measurement, and the results that cannot be true.
 
     Rates are at the median time. The ratio is the baseline's time over gemmgen's, the median of the pairs:
-    more than 1 is faster. The baseline is named where it is cuBLAS throughout.
+    above 1, gemmgen is faster. A column is headed cuBLAS if that is the baseline of all records.
     """
     header = _header(records)
     rule = ["---"] * TEXT_COLUMNS + ["---:"] * (len(header) - TEXT_COLUMNS)
@@ -39,7 +39,7 @@ def plain_table(records: Sequence[Record]) -> str:
 
 
 def baseline_name(records: Sequence[Record]) -> str:
-    """Return what the records compare with, in a word: cuBLAS, unless gemmgen's own kernels are among it."""
+    """Return the short name of the baseline: cuBLAS, or `baseline` if one is a kernel of gemmgen's."""
     return "baseline" if any(record.baseline.startswith("gemmgen") for record in records) else "cuBLAS"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gemmgen.errors import Diagnostic, GemmgenError, install_advice
 
 METADATA: Final = {"svg": {"Date": None, "Creator": "gemmgen"}, "png": {"Software": "gemmgen"}}
-"""By file type; without a date and matplotlib's version."""
+"""Metadata by file type, without a date and matplotlib's version."""
 
 
 FASTER, SLOWER, INK, GRID, PAPER = "#1a6fb5", "#b5541a", "#333333", "#dddddd", "#ffffff"
@@ -24,7 +24,7 @@ IN_THE_DARK: Final = {
     GRID: "#30363d",
     PAPER: "#0d1117",
 }
-"""What each colour of an .svg becomes where the reader prefers a dark scheme."""
+"""Colours of an .svg in the dark scheme, by their colours in the light one."""
 
 
 STYLE: Final = {
@@ -44,7 +44,7 @@ STYLE: Final = {
 
 
 LEAST_RATIO, MOST_RATIO = 0.8, 1.25
-"""The axis ends here at the latest: what lies beyond is an arrow at its end, and its number is beside it."""
+"""Limits of the axis of ratios: a ratio beyond is an arrow at the end, with its number."""
 
 
 def refuse_suffix(path: Path) -> None:
@@ -78,7 +78,7 @@ def _matplotlib(path: Path) -> Any:
 
 
 def _with_dark_scheme(svg: bytes) -> bytes:
-    """Return matplotlib's .svg with other colours for readers who prefer a dark scheme."""
+    """Return matplotlib's .svg with a second set of colours for readers who prefer a dark scheme."""
     rules = "".join(
         f'[style*="{way}: {light}"] {{ {way}: {dark} !important }}\n'
         for light, dark in IN_THE_DARK.items()

@@ -33,10 +33,10 @@ from gemmgen.problem.contest import Contest
 
 
 def ratio_picture(log: ResultLog, path: Path) -> None:
-    """Draw over M how the best kernel of each shape of a suite compares, a panel for each contest.
+    """Draw the ratio of the best kernel of each shape of a suite over M, a panel for each contest.
 
-    The line is the median over the shapes of an M, the band goes from quartile to quartile. What lies beyond
-    the axis is an arrow at its end with its number. The same bytes and errors as those of ``plot``.
+    The line is the median over the shapes of an M, the band is between the quartiles. A ratio beyond the axis
+    is an arrow with its number. Bytes and errors are as those of ``plot``.
     """
     refuse_suffix(path)
     panels = _panels(log, path)
@@ -47,7 +47,7 @@ def ratio_picture(log: ResultLog, path: Path) -> None:
 def roofline_picture(log: ResultLog, path: Path) -> None:
     """Draw the rates of the best kernel and of the baseline over FLOPs per byte, under the GPU's ceilings.
 
-    The same bytes and errors as those of ``plot``.
+    Bytes and errors are as those of ``plot``.
     """
     refuse_suffix(path)
     save(partial(_roofline_figure, log, _panels(log, path)), path)
@@ -68,11 +68,11 @@ LEGEND_INCHES: Final = 0.9
 
 
 RATIO_TICKS: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
-"""What can be on the axis of ratios; it ends at the first and the last at the latest."""
+"""Possible ticks of the axis of ratios, which ends at two of them."""
 
 
 SPREAD: Final = 0.16
-"""How far, in octaves of M, the points of one M are drawn apart."""
+"""Distance, in octaves of M, over which the points of one M are spread."""
 
 
 def ratio_limits(values: Iterable[float]) -> tuple[float, float]:
@@ -98,7 +98,7 @@ def _subplots(count: int) -> tuple[Any, list[Any]]:
 
 
 def _finished(figure: Any, panels: list[Any], log: ResultLog, note: str) -> Any:
-    """Add what all panels share: the legend of the first one, and where the figures are from."""
+    """Add the legend of the first panel, and the GPU and versions below all panels."""
     handles, labels = panels[0].get_legend_handles_labels()
     place: dict[str, Any] = {"loc": "outside upper left", "frameon": False, "ncols": 3, "labelcolor": INK}
     figure.legend(handles, labels, **place)
@@ -155,7 +155,7 @@ LEAST_OF_A_BAND: Final = 3
 
 
 def _draw_points(axes: Any, points: Sequence[SuiteObservation], limits: tuple[float, float]) -> None:
-    """Draw each shape, those of an M beside each other; those beyond the axis as arrows at its end."""
+    """Draw each shape, side by side with others of its M; shapes beyond the axis are arrows at its end."""
     placed = list(_placed(points))
     for splits, color, label in (
         (False, FASTER, "a shape, by its best kernel"),
@@ -181,7 +181,7 @@ def _draw_points(axes: Any, points: Sequence[SuiteObservation], limits: tuple[fl
 
 
 def _placed(points: Sequence[SuiteObservation]) -> Iterator[tuple[float, SuiteObservation]]:
-    """Yield where on the axis of M a point is drawn: side by side those of one M, in the order of N and K."""
+    """Yield each point with its place on the axis of M, in the order of N and K within one M."""
     by_m: dict[int, list[SuiteObservation]] = {}
     for point in points:
         by_m.setdefault(point.shape[0], []).append(point)
@@ -192,7 +192,7 @@ def _placed(points: Sequence[SuiteObservation]) -> Iterator[tuple[float, SuiteOb
 
 
 def _draw_peers(axes: Any, peers: Sequence[Peer], limits: tuple[float, float]) -> None:
-    """Draw what a peer reaches on a shape, at the end of the axis where it is beyond."""
+    """Draw the ratios that a peer reaches, at the end of the axis if they are beyond it."""
     if peers:
         values = [ratios(line.baseline_seconds, line.seconds).median for line in peers]
         ys = [min(max(value, limits[0]), limits[1]) for value in values]
@@ -237,7 +237,7 @@ NOTE_COLUMNS: Final = 150
 
 
 def _draw_roof(axes: Any, ceilings: Ceilings, ends: tuple[float, float], line: str, label: str) -> None:
-    """Draw the lower of what memory and what the tensor cores allow."""
+    """Draw the lower of the ceilings of memory and of the tensor cores."""
     ridge = ceilings.flops_per_second / ceilings.bytes_per_second
     xs = sorted({*ends, min(max(ridge, ends[0]), ends[1])})
     ys = [min(ceilings.flops_per_second, x * ceilings.bytes_per_second) / 1e12 for x in xs]

@@ -29,7 +29,7 @@ from gemmgen.problem.contest import Contest
 
 NONE: Final = "\N{EN DASH}"
 SLOWEST: Final = 12
-"""Shapes of a table that shows where to look."""
+"""Number of shapes in the table of the slowest ones."""
 
 
 MOST_KERNELS: Final = 30
@@ -37,10 +37,10 @@ MOST_KERNELS: Final = 30
 
 
 def suite_tables(log: ResultLog) -> Iterator[Table]:
-    """Yield for each contest the best kernel's figures by groups of M, and the geometric means of every one.
+    """Yield the tables of each contest: the best kernel by groups of M, all kernels, and the slowest shapes.
 
-    The figures of the best are of pairs of its own with the baseline, shape by shape; those of the others
-    are of the rounds.
+    Figures of the best kernel are from its own pairs with the baseline; those of the others are from the
+    rounds.
     """
     points = points_of(log)
     for contest, facts in log.contests.items():
@@ -89,7 +89,7 @@ def _best_rows(groups: Mapping[str, RatioFigures]) -> Iterator[tuple[str, ...]]:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """Return a table of words in its first column and numbers in the others."""
+    """Return a table with text in its first column and numbers in the others."""
     table = Table(
         title=_plain(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
@@ -99,7 +99,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _plain(text: str) -> str:
-    """Return text for a table in which nothing is markup, and nothing is what a terminal obeys."""
+    """Return text for a table, without markup and control characters."""
     return escape(visible(text))
 
 
@@ -134,7 +134,7 @@ def _kernel_table(figures: Mapping[str, Mapping[str, RatioFigures]], won: Mappin
 
 
 def _slowest_table(best: Sequence[SuiteObservation], winners: Mapping[Shape, str]) -> Table:
-    """Return the shapes at which the best kernel compares worst, with what the baseline launches there."""
+    """Return the shapes with the least ratios of the best kernel, and the baseline's kernels there."""
     columns = "M x N x K", "ratio [quartiles]", "us", "baseline's", "best kernel", "baseline's kernels"
     table = _table(f"the {SLOWEST} slowest shapes beside the baseline", *columns)
     for point in sorted(best, key=lambda point: point.ratio)[:SLOWEST]:
@@ -147,7 +147,7 @@ def _slowest_table(best: Sequence[SuiteObservation], winners: Mapping[Shape, str
 
 
 def _refusal_table(log: ResultLog, refused: Sequence[Refused]) -> Table:
-    """Return what was not timed, with the first shape of those that have the same reason."""
+    """Return the kernels that were not timed, one row for each reason, with its first shape."""
     table = _table("not timed", "contest", "kernel", "shapes", "the first", "why")
     together: dict[tuple[Contest, str, str], list[Shape]] = {}
     for line in refused:
@@ -168,7 +168,7 @@ def short_name(kernel: str) -> str:
 def _peer_table(
     log: ResultLog, peers: Sequence[Peer], best: Mapping[tuple[Contest, Shape], SuiteObservation]
 ) -> Table:
-    """Return each peer beside the best kernel, both over the baseline in their own processes."""
+    """Return a table of peers beside the best kernel, each over the baseline in its own process."""
     names = ", ".join(dict.fromkeys(line.name for line in peers))
     columns = "contest", "M x N x K", "peer", "best", "best over peer", "tuning s", "kernels"
     table = _table(f"peers: {names}", *columns)
