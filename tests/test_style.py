@@ -68,7 +68,7 @@ DOCSTRINGS = {
     "gemmgen/documents": 9,
     "gemmgen/hardware": 23,
     "gemmgen/integrations": 18,
-    "gemmgen/library": 63,
+    "gemmgen/library": 3,
     "gemmgen/numerics": 40,
     "gemmgen/pictures": 43,
     "gemmgen/plan": 398,
@@ -77,7 +77,7 @@ DOCSTRINGS = {
     "gemmgen/report": 0,
     "gemmgen/spec": 37,
     "gemmgen/tune": 0,
-    "gemmgen/verify": 37,
+    "gemmgen/verify": 0,
     "gemmgen_launch.py": 2,
     "gluonsim": 183,
 }

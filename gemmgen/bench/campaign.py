@@ -149,7 +149,7 @@ def _write_choices(log: ResultLog, runs: Iterable[ShapeRun]) -> None:
 
 
 def _log_with(log: ResultLog, participants: Sequence[KernelUnderTest]) -> ResultLog:
-    """Return the log as if a session with these kernels followed, which makes others stale."""
+    """Return the log as if a session with these kernels followed: results of others become stale."""
     if not log.sessions:
         return log
     kernels = tuple(participant.entry for participant in participants)
@@ -190,7 +190,7 @@ def _session(
 
 
 def _refuse_other_machine(log: ResultLog, session: Session) -> None:
-    """Raise GemmgenError (``other-machine``) if a session differs from the log in GPU, versions or protocol."""
+    """Raise GemmgenError (``other-machine``) if a session has another GPU, versions or protocol."""
     if not log.sessions:
         return
     before = log.sessions[-1]

@@ -26,12 +26,8 @@ from gemmgen.scratch import lock
 
 STATE_SAMPLES: Final = 30
 """Samples that are enqueued while ``nvidia-smi`` starts: 0.3 s of work at 10 ms each."""
-
-
 UNFINISHED_SECONDS: Final = 30
 """A round of twenty samples takes a tenth of a second, of slow kernels a few: what takes longer hangs."""
-
-
 Work = Callable[[], None]
 """Enqueues operations on the device's current stream and returns without waiting for them."""
 

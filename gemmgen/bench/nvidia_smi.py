@@ -17,14 +17,8 @@ from gemmgen.bench.record import GpuState
 from gemmgen.scratch import started
 
 STATE_FIELDS: Final = "clocks.sm,power.draw,temperature.gpu"
-
-
 SMI_TIMEOUT_SECONDS: Final = 10
-
-
 WATCH_MS: Final = 100
-
-
 WATCHED_ROWS: Final = 600
 """Rows kept, a minute of them: a measurement takes less."""
 

@@ -55,8 +55,6 @@ H200_FP8: Final = Ceilings(
     source="measured on an H200: wgmma m64n256k32 from resident shared memory on random e4m3 operands; "
     "device-to-device copy, bytes read plus bytes written",
 )
-
-
 MEASURED: Final[Mapping[str, Mapping[DType, Ceilings]]] = MappingProxyType(
     {"h200": {"bf16": H200, "fp16": H200, "e4m3": H200_FP8, "e5m2": H200_FP8}}
 )

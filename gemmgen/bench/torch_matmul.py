@@ -26,16 +26,10 @@ from gemmgen.spec import SpecFile
 
 CUBLAS_FORMATS: Final = ("mxfp8", "nvfp4")
 """Formats that cuBLAS multiplies, each by itself. For mxfp4 torch supports only AMD, or another library."""
-
-
 CUBLAS_D: Final = ("bf16", "fp16", "fp32")
 """Types of D that cuBLAS writes for block-scaled operands."""
-
-
 VECTORS: Final = ("row_scale", "column_scale")
 """Scales of rows and columns that ``_scaled_mm`` multiplies by."""
-
-
 Call = Callable[[Inputs, Tensor], Callable[[], Tensor]]
 """Binds inputs and d [M, N]; the function that it returns enqueues the product and returns the result: d, or
 another tensor if the call cannot write d.

@@ -1,7 +1,7 @@
-"""Which kernels a library has, which of them each tuned shape gets, and the rule for all other shapes.
+"""Selection of a library: its kernels, the kernel of each tuned shape, and the rule for all other shapes.
 
 A library is one package of generated modules that chooses among them by shape, and needs no gemmgen:
-``sources`` reads what was measured, here it is decided, ``package`` writes and checks.
+``sources`` reads measurements, this module decides, ``package`` writes and checks.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from gemmgen.plan.wgmma.cost import card_of, row_of
 from gemmgen.problem import Shape, shape_text
 
 KERNELS: Final = 48
-"""Of a library, at most, where no number is given."""
+"""Greatest number of kernels in a library, unless another one is given."""
 NEAR: Final = 0.02
-"""By how much a kernel may be slower than the fastest one of its shape before that weighs more."""
+"""Relative loss to the fastest kernel of a shape that does not reduce the score further."""
 LOSS_WEIGHT: Final = 4.0
-"""How often such a loss counts beside the geometric mean, as far as it is one to the baseline too."""
+"""Weight of a greater loss beside the geometric mean, as far as it is a loss to the baseline too."""
 LEAST: Final = 0.92
-"""Of the baseline's speed: shapes below it are named, and avoided where a kernel is known that is above."""
+"""Share of the baseline's speed below which shapes are reported, and avoided if a known kernel is faster."""
 SLOW_WEIGHT: Final = 20.0
-"""How often counts what a shape lacks to that."""
+"""Weight of the distance of a shape to that share."""
 UNKNOWN: Final = math.log(0.05)
-"""What a shape counts none of whose kernels was measured on it: to have one comes first."""
+"""Score of a shape on which no selected kernel was measured: to have one comes first."""
 NOISE: Final = 0.01
-"""Kernels of one shape whose times differ by no more than this are as good."""
+"""Relative difference within which two kernels of a shape count as equally fast."""
 SWITCH: Final = 0.003
-"""What a further kernel for the M of one N and K has to gain, as a part of the time of one of its shapes."""
+"""Least gain of a further kernel in the table of one N and K, as a share of the time of one of its shapes."""
 WIDEST_GAP: Final = 8
-"""Between two tuned M of one N and K, as a factor: what lies between those farther apart is not tuned."""
+"""Greatest factor between two neighbouring tuned M of one N and K: a wider gap between them is not tuned."""
 SAMPLES: Final = 24
 """M between two tuned ones at which their kernels are compared."""
 
@@ -77,11 +77,11 @@ def predictable(place: str, kernels: Iterable[Kernel]) -> list[WgmmaKernel]:
 # --- the kernels
 
 Ratios = Mapping[Shape, Mapping[Kernel, float]]
-"""By shape and kernel, the baseline's time over the kernel's."""
+"""Baseline's time over the kernel's, by shape and kernel."""
 
 
 def ratios_of(measurements: Iterable[KernelObservation]) -> dict[Shape, dict[Kernel, float]]:
-    """Return what was measured, by shape and kernel."""
+    """Return the ratios of observations by shape and kernel."""
     found: dict[Shape, dict[Kernel, float]] = {}
     for one in measurements:
         found.setdefault(one.shape, {})[one.kernel] = one.ratio
@@ -89,12 +89,12 @@ def ratios_of(measurements: Iterable[KernelObservation]) -> dict[Shape, dict[Ker
 
 
 def select(ratios: Ratios, limit: int) -> tuple[Kernel, ...]:
-    """Return at most so many kernels that together do best, those that serve most first.
+    """Return at most `limit` kernels with the highest score together, those that serve most shapes first.
 
-    They are taken one by one, each the one that raises the score most, and then exchanged one by one as long
-    as that raises it. The score is the geometric mean of the best of them on every shape, less what shapes
-    lose that fall behind the best measured there by more than ``NEAR``, and behind the baseline; most of all
-    those below ``LEAST``.
+    They are selected one by one, each the one that raises the score most, and then exchanged one by one as
+    long as that raises the score. The score is the geometric mean of the best of them on every shape, less
+    the losses on shapes that are slower by more than ``NEAR`` than the best kernel measured there, and than
+    the baseline; shapes below ``LEAST`` lose most.
     """
     # By the place of the shape, which is found sooner than the shape itself: sums are made a million times.
     worth: dict[Kernel, list[tuple[int, float]]] = {}
@@ -167,12 +167,12 @@ class Selection:
     table: Mapping[tuple[int, int], tuple[MRange, ...]] = field(
         default_factory=dict[tuple[int, int], tuple[MRange, ...]]
     )
-    """By N and K."""
+    """Ranges of M in ascending order, by N and K."""
     measurements: tuple[KernelObservation, ...] = ()
     """Observations of the selected kernels."""
 
     def kernel(self, shape: Shape) -> Kernel | None:
-        """Return what the table has for a shape, None for one that is not tuned."""
+        """Return the kernel that the table has for a shape; None if the shape is not tuned."""
         m, *layer = shape
         ranges = self.table.get((layer[0], layer[1]), ())
         return next((found.kernel for found in ranges if found.least <= m <= found.most), None)
@@ -199,7 +199,7 @@ def choose(sources: Sources, limit: int = KERNELS) -> Selection:
 def _of(
     kernels: Iterable[Kernel], measurements: Iterable[KernelObservation]
 ) -> tuple[KernelObservation, ...]:
-    """Return the measurements that are of one of these kernels."""
+    """Return the observations of these kernels."""
     wanted = frozenset(kernels)  # once: to hash a kernel takes long
     return tuple(one for one in measurements if one.kernel in wanted)
 
@@ -234,7 +234,7 @@ def _table(
 
 
 def _cheapest(kernels: Sequence[Kernel], ratios: Sequence[Mapping[Kernel, float]]) -> list[Kernel]:
-    """Return a kernel for each M of one N and K: of those within the noise, so that few are needed."""
+    """Return a kernel for each M of one N and K, within the noise of the fastest, with few changes."""
     ways: dict[Kernel, tuple[float, list[Kernel]]] = {}
     for found in ratios:
         able = {kernel: found[kernel] for kernel in kernels if kernel in found}
@@ -280,9 +280,9 @@ class SelectionFigures:
     minimum: float
     worst: Shape
     of_best: float
-    """Geometric mean of their speed over that of the best kernel of all on each shape."""
+    """Geometric mean of their speed over that of the fastest kernel measured on each shape."""
     best_geomean: float
-    """Of these."""
+    """Geometric mean of the ratios of the fastest kernels."""
     below: tuple[tuple[float, Shape], ...]
     """The shapes below 0.92 of the baseline's speed, slowest first."""
 
@@ -295,7 +295,7 @@ class SelectionFigures:
 
 
 def figures(ratios: Ratios, chosen: Mapping[Shape, Kernel]) -> SelectionFigures | None:
-    """Return how choices did by what was measured; None without one that was."""
+    """Return the figures of chosen kernels by their measured ratios; None if none of them was measured."""
     known = {shape: found[chosen[shape]] for shape, found in ratios.items() if chosen.get(shape) in found}
     if not known:
         return None
@@ -322,20 +322,20 @@ def tuned(sources: Sources, choice: Selection) -> SelectionFigures | None:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """How the rule does on N and K that it knows nothing of."""
+    """Figures of the rule on pairs of N and K that it has no measurements of."""
 
     figures: SelectionFigures
     shapes: int
-    """That were left out; on the others no kernel of the library was measured."""
+    """Number of shapes left out; on the others no kernel of the library was measured."""
     able: float
     """Kernels of the library that were measured on such a shape, in the mean: the rule had to take one."""
 
 
 def left_out(sources: Sources, limit: int = KERNELS, *, share: float = 0.1, seed: int = 0) -> LeftOut | None:
-    """Return how well libraries choose for shapes whose N and K they were made without, a share at a time.
+    """Return how well libraries choose for pairs of N and K that are left out of them, a share at a time.
 
-    The pairs of N and K are drawn by a seed into parts; for each a library is made of the rest. What a kernel
-    takes that was not measured on a shape is not known: the rule takes one of those that were.
+    A seed divides the pairs of N and K into parts, and for each part a library is made of the others. The
+    time of a kernel that was not measured on a shape is unknown, so the rule chooses among the measured ones.
     """
     layers = sorted({one.shape[1:] for one in sources.measurements})
     random.Random(seed).shuffle(layers)
@@ -364,7 +364,7 @@ class SelectionReport:
 
     @classmethod
     def of(cls, sources: Sources, choice: Selection, limit: int | None = None) -> SelectionReport:
-        """Return the figures of a choice; with a limit also those of leaving out, for so many kernels."""
+        """Return the figures of a selection; `limit` adds those of left-out pairs for so large a library."""
         return cls(tuned(sources, choice), left_out(sources, limit) if limit else None)
 
     def lines(self) -> list[str]:

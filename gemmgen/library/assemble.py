@@ -59,14 +59,14 @@ class LayerRanges:
 
 @dataclass(frozen=True)
 class Library:
-    """All that its files say."""
+    """Content of the files of a library."""
 
     name: str
     problem: Contest
     description: str
-    """What its kernels compute, for people."""
+    """Description of the problem that its kernels compute, for people."""
     gpu: str | None
-    """That was measured."""
+    """Product name of the measured GPU; None without measurements."""
     baseline: str
     sources: tuple[tuple[str, str], ...]
     """The names of the files that it was made from, and the SHA-256 of each."""
@@ -81,7 +81,7 @@ class Library:
         return f"{counted(len(self.members), 'kernel')}; {choice}"
 
     def as_dict(self) -> dict[str, object]:
-        """Return what it has as plain data for JSON."""
+        """Return the content as plain data for JSON."""
         return {
             "problem": asdict(self.problem),
             "description": self.description,
@@ -92,20 +92,21 @@ class Library:
 
 
 def lowered(member: Member) -> None:
-    """Compile a kernel, and hold it against its plan.
+    """Compile a kernel, and compare the result with its plan.
 
-    Raises GemmgenError where the compiler refuses it, or measures something else than is planned.
+    Raises GemmgenError if the compiler refuses the kernel, or measures other values than planned.
     """
     product = member.product
     lower(product.module, product.plan, path=f"{member.stem}.yaml", stem=member.stem)
 
 
 def assemble(name: str, sources: Sources, choice: Selection, *, dependent: bool = False) -> Library:
-    """Return the library of a name with the kernels that were chosen.
+    """Return the library of this name with the selected kernels.
 
-    `dependent` ones start while the kernel ahead of them still runs, and wait for its end before they read.
+    If `dependent`, kernels start while the kernel before them still runs, and wait for its end before they
+    read.
 
-    Raises GemmgenError (``module-name``) for what cannot be a package's name, ``library-rule`` where nothing
+    Raises GemmgenError: ``module-name`` if the name cannot be that of a package; ``library-rule`` if nothing
     is tuned and there is no rule for the kernels.
     """
     if problem := module_name_problem(name):
@@ -143,7 +144,7 @@ def assemble(name: str, sources: Sources, choice: Selection, *, dependent: bool 
 
 
 def _stems(name: str, sources: Sources, kernels: Sequence[Kernel]) -> dict[Kernel, str]:
-    """Return the name of each kernel's module: its spec's, or what tells it from the library's others."""
+    """Return the name of each kernel's module: its spec's, or words that distinguish the kernel."""
     found: dict[Kernel, str] = {}
     taken: set[str] = set()
     for kernel in kernels:
@@ -212,7 +213,7 @@ def _members(
 
 
 def launched_early(kernel: Kernel, spec: Spec, title: str) -> str | None:
-    """Return the text of a spec of the kernel that waits itself for the one ahead; None if none can."""
+    """Return the text of a spec of the kernel that waits itself for the one before it; None if none can."""
     if not isinstance(kernel, WgmmaKernel):
         return None
     waiting = replace(kernel, early_operand="nothing", trigger="loads")

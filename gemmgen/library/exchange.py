@@ -1,4 +1,4 @@
-"""A library for others: a repository of the Hugging Face hub, and tables of tiles as vLLM reads them."""
+"""Libraries for other programs: a repository of the Hugging Face hub, and tables of tiles for vLLM."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def write_hub(library: Library, directory: Path) -> Path:
 
 
 CONFIG_DTYPES: Final = {"e4m3": ",dtype=fp8_w8a8", "e5m2": ",dtype=fp8_w8a8", "int8": ",dtype=int8_w8a8"}
-"""What the names of such tables say of the operands, where these are not of 16 bits or more."""
+"""Suffix in the names of such tables for operands below 16 bits."""
 
 
 def configs_of(library: Library) -> tuple[dict[str, str], int, int]:
-    """Return the tuned shapes as tables of tiles by the names of their files, as vLLM and others read them.
+    """Return the tuned shapes as tables of tiles by their file names, in the format of vLLM.
 
-    Each is of one N and K, and has by M what a kernel of Triton takes as its tile, warps and stages. Behind
-    them is how many shapes are in them, and how many are not: fewer than 16 rows, or columns that are no
-    power of two, is what no such kernel can have.
+    Each table is of one N and K, and has by M the tile, warps and stages for a Triton kernel. The numbers
+    count the shapes that are in the tables, and the shapes that are not: a Triton kernel cannot have fewer
+    than 16 rows, or a number of columns that is not a power of two.
     """
     plans = {member.stem: member.product.plan for member in library.members}
     tuned = {row[:3] for rows in library.measured.values() for row in rows}
@@ -78,7 +78,7 @@ def configs_of(library: Library) -> tuple[dict[str, str], int, int]:
 
 
 def _config(plan: Kernel) -> dict[str, int] | None:
-    """Return a tile as Triton's kernels are told of it, None for one that they cannot have."""
+    """Return the tile in the format of Triton's kernels; None if they cannot have it."""
     tile = plan.cta_tile_m, plan.cta_tile_n
     if not (
         isinstance(plan, WgmmaKernel) and all(is_power_of_two(extent) for extent in tile) and min(tile) >= 16
@@ -95,9 +95,9 @@ def _config(plan: Kernel) -> dict[str, int] | None:
 
 
 def write_configs(library: Library, directory: Path) -> str:
-    """Write these tables into a directory; return what was written, and what was not, in words.
+    """Write these tables into a directory; return a text about the written and the omitted shapes.
 
-    Raises GemmgenError (``no-kernels``) where no tuned shape has such a tile.
+    Raises GemmgenError (``no-kernels``) if no tuned shape has such a tile.
     """
     files, count, left_out = configs_of(library)
     if not files:

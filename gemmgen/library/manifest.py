@@ -1,6 +1,6 @@
-"""The manifest of a library: what it says, and which files a package can have.
+"""The manifest of a library: its members, and the names of the files that a package can have.
 
-A manifest is data that somebody else may have written: no name in it leads out of its package.
+Another program may have written a manifest, so no name in it leads out of its package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gemmgen.spec.diagnostics import quoted
 from gemmgen.spec.module_names import module_name_problem
 
 LIBRARY_FORMAT: Final = 3
-"""Of the files of a library: what a later gemmgen reads, and what its package offers."""
+"""Format of the files and of the interface of a library."""
 MANIFEST: Final = "library.json"
 SPECS: Final = "specs"
 """The folder of the kernels' specs."""
@@ -61,7 +61,7 @@ def spec_file(stem: str) -> str:
 
 
 def files_of(stems: Sequence[str]) -> Iterator[str]:
-    """Yield the name of each file of these kernels in a package."""
+    """Yield the names of the files of these kernels in a package."""
     for stem in stems:
         yield module_file(stem)
         yield spec_file(stem)
@@ -76,29 +76,29 @@ class Format:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the manifest of a package says; every name in it is one of a file inside of the package."""
+    """Members of a package's manifest; every name in it is that of a file inside the package."""
 
     gemmgen: Format
     name: ModuleName
     problem: Contest
     description: str
-    """What its kernels compute, for people."""
+    """Description of the problem that its kernels compute, for people."""
     gpu: GpuName | None
-    """That was measured; None where nothing was."""
+    """Product name of the measured GPU; None without measurements."""
     baseline: str
     sources: tuple[tuple[FileName, Sha256], ...]
     """The names of the files that it was made from, and the SHA-256 of each."""
     kernels: tuple[ModuleName, ...]
     table: tuple[TableLine, ...]
     sha256: Mapping[str, Sha256]
-    """By the names of the package's files."""
+    """SHA-256 of each file, by its name in the package."""
 
 
 def read_manifest(package: Path) -> Manifest:
-    """Return what the manifest of a package says.
+    """Return the manifest of a package.
 
-    Raises GemmgenError: ``no-library`` without one; ``bad-library`` with the first member that cannot be one
-    of a library of this name, and for a package whose folder leads elsewhere.
+    Raises GemmgenError: ``no-library`` without one; ``bad-library`` with the first member that is not valid
+    for a library of this name, and for a package whose folder is a link.
     """
     path = package / MANIFEST
     try:
@@ -135,7 +135,7 @@ def _refuse_other_format(document: object) -> None:
 
 
 def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:
-    """Yield what the members of a manifest contradict: each other, or where it lies."""
+    """Yield the path of a member and a message for each contradiction of a manifest."""
     if manifest.name != (folder := folder_name(package)):
         yield "name", f"is {manifest.name}, and the folder is {quoted(folder)}: give both one name"
     for place in (package, package / SPECS):
@@ -163,9 +163,9 @@ def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:
 
 
 PART_NAMES: Final = frozenset(Path(name).stem for name in PARTS)
-"""The names of those modules."""
+"""Names of those modules, without a suffix."""
 
 
 def folder_name(package: Path) -> str:
-    """Return the name of a package's folder, also where the path ends in a dot."""
+    """Return the name of a package's folder, even if the path ends in a dot."""
     return package.name if package.name not in ("", "..") else package.resolve().name

@@ -39,12 +39,12 @@ from gemmgen.scratch import scratch
 
 
 def write(library: Library, directory: Path) -> Path:
-    """Write a library's package below a directory, without what it had before; return the package.
+    """Write a library's package below a directory, without its earlier files; return the package.
 
-    Only files that a library of this name can have are written or removed, all inside of the package.
+    Only files that a library of this name can have are written or removed, all inside the package.
 
-    Raises GemmgenError: ``foreign-file`` for a directory of that name that is no library of gemmgen's, and
-    for one that is a link.
+    Raises GemmgenError: ``foreign-file`` if a directory of that name is not a library of gemmgen's, or is a
+    link.
     """
     package = directory / library.name
     before = _listed(package)
@@ -68,23 +68,23 @@ def _bytecode(package: Path, names: Iterable[str]) -> Iterator[Path]:
 
 
 def _is_unchecked(path: Path) -> bool:
-    """Whether Python runs a file of bytecode without a look at the text that it is of (PEP 552)."""
+    """Return True if Python runs a file of bytecode without a comparison with its source (PEP 552)."""
     with suppress(OSError):
         return int.from_bytes(read_bytes(path)[4:8], "little") == UNCHECKED
     return False
 
 
 UNCHECKED: Final = 0b01
-"""Flags of bytecode that is named by a hash which nobody checks; Python itself writes others."""
+"""Flags of bytecode that is identified by an unchecked hash; Python itself writes other flags."""
 
 
 def parent_of(package: Path) -> Path:
-    """Return the directory that a package lies in, also where its path ends in a dot."""
+    """Return the directory of a package, even if its path ends in a dot."""
     return package.parent if package.name not in ("", "..") else package.resolve().parent
 
 
 def _listed(package: Path) -> set[str] | None:
-    """Return the files that a library has by its manifest; none of a new one, None of what is no library."""
+    """Return the files in the manifest of a library; empty for a new one, None if it is not a library."""
     if not package.is_symlink() and (
         not package.exists() or (package.is_dir() and not any(package.iterdir()))
     ):
@@ -96,10 +96,10 @@ def _listed(package: Path) -> set[str] | None:
 
 
 def read_library(package: Path) -> Library:
-    """Return the library that the manifest, the specs and the measurements of a package say.
+    """Return the library in a package: its manifest, specs and measurements.
 
-    Raises GemmgenError: ``no-library``, ``bad-library``, what is wrong with a spec, and all for which no
-    library is made of such kernels.
+    Raises GemmgenError: ``no-library``, ``bad-library``, the errors of a spec, and the reasons for which such
+    kernels make no library.
     """
     manifest = read_manifest(package)
     members = tuple(_member(package, stem) for stem in manifest.kernels)
@@ -121,11 +121,11 @@ def read_library(package: Path) -> Library:
 
 
 def contestants(package: Path) -> tuple[list[Path], Callable[[Shape], str]]:
-    """Return the specs of a library's kernels, and what says which of them it takes for a shape.
+    """Return the specs of a library's kernels, and a function from a shape to the name of the chosen kernel.
 
-    That is the package itself, as its users import it, on the GPU that its table was made on. It is imported
-    from files that are made anew, once it is known that those of the package are the same: so nothing that
-    was edited is executed, nor anything else that lies in its folder.
+    The function is the choice of the package as its users import it, on the GPU of its table. The package is
+    imported from new files after a check that its own files are equal to them, so no edited file is executed,
+    and no other file in its folder.
 
     Raises GemmgenError: ``no-library``, ``bad-library``, and all findings of ``check``.
     """
@@ -139,9 +139,10 @@ def contestants(package: Path) -> tuple[list[Path], Callable[[Shape], str]]:
 
 
 def _imported(package: Path) -> ModuleType:
-    """Import a package that was just written, with its parts: its files may go afterwards.
+    """Import a package that was just written, with its parts: its files are not needed afterwards.
 
-    It is registered under a name of its own, so that no other module of its name is in the way, or goes.
+    It is registered under a name of its own, so that it and another module of its name do not replace each
+    other.
     """
     name, place = f"{IMPORTED}{package.name}", package / "__init__.py"
     spec = spec_from_file_location(name, place, submodule_search_locations=[str(package)])
@@ -158,7 +159,7 @@ def _imported(package: Path) -> ModuleType:
 
 
 IMPORTED: Final = "gemmgen_library_"
-"""What the name of a package begins with that is imported to be timed."""
+"""Prefix of the name of a package that is imported to be timed."""
 
 
 def _member(package: Path, stem: str) -> Member:
@@ -181,7 +182,7 @@ def _measured(path: Path, manifest: Manifest) -> Mapping[str, tuple[MeasuredLine
 
 @dataclass(frozen=True)
 class Measured:
-    """What is in the measurements of a package."""
+    """Content of a package's file of measurements."""
 
     measured: Mapping[ModuleName, tuple[MeasuredLine, ...]]
 
@@ -207,12 +208,12 @@ def _literal(path: Path, name: str) -> object:
 
 
 def check(package: Path) -> tuple[Finding, ...]:
-    """Return what is missing, edited by hand, stale or orphaned in a library, byte for byte.
+    """Return the missing, edited, stale and orphaned files of a library, compared byte for byte.
 
-    A kernel is stale that its spec does not generate any more; the package around the kernels is made anew
-    from the manifest. Nothing of the package is run.
+    A kernel is stale if its spec no longer generates it; the files around the kernels are made again from the
+    manifest. No file of the package is run.
 
-    Raises GemmgenError: ``no-library``, ``bad-library``, and what is wrong with a spec.
+    Raises GemmgenError: ``no-library``, ``bad-library``, and the errors of a spec.
     """
     manifest = read_manifest(package)
     found = tuple(_edits(package, manifest.sha256))
@@ -260,7 +261,7 @@ def _edits(package: Path, digests: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _is_importable(path: Path) -> bool:
-    """Whether Python would import what lies at a path of a package: a file, or a folder with a file."""
+    """Return True if Python would import a path of a package: a file, or a folder with a file."""
     if path.is_dir():
         return path.name not in (SPECS, "__pycache__")
     return path.name.endswith(tuple(all_suffixes()))

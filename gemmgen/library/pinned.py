@@ -25,7 +25,7 @@ KernelObservation = Observation[Kernel]
 
 
 def anonymous(kernel: Kernel) -> Kernel:
-    """Return a kernel without what its spec says beside it: title, shapes, and whom it is planned for."""
+    """Return a kernel without the title, shapes and sizes of its spec."""
     return replace(kernel, request=Request(kernel.problem, kernel.gpu))
 
 
@@ -43,17 +43,15 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "schedule.last_wave": "whole",
     "dependent_launch.early": "none",
 }
-"""Decisions that are left out of a spec where they are this: it then has no other."""
-
-
+"""Decisions that a spec omits if they have these values, which are then the only ones."""
 DERIVED: Final = ("mma.n", "operands.a.swizzle", "operands.b.swizzle")
 """Decisions that follow from the tile alone, wherever the planner chose them."""
 
 
 def pinned_text(kernel: Kernel, spec: Spec, title: str) -> str:
-    """Return the text of a spec of a kernel: what `spec` computes, and every decision of a Hopper kernel.
+    """Return the text of a spec that states the problem of `spec`, and every decision of a Hopper kernel.
 
-    Raises ValueError where the planner would not make the same kernel of it.
+    Raises ValueError if the planner would make another kernel of it.
     """
     data: dict[str, Any] = spec.model_dump(exclude_none=True, exclude={"bench", "check", "problem", "search"})
     data["title"] = title
@@ -73,7 +71,7 @@ def pinned_text(kernel: Kernel, spec: Spec, title: str) -> str:
 
 
 def _is_stated(kernel: Kernel, path: str, value: object) -> bool:
-    """Whether a decision belongs in the spec of a kernel."""
+    """Return True if the spec of a kernel states this decision."""
     section = path.partition(".")[0]
     roles = getattr(kernel, "specialization", "none") != "none"
     early = getattr(kernel, "early_operand", "none") != "none"

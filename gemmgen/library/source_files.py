@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourcePart:
-    """What one file has of one problem."""
+    """Kernels and observations of one problem in one file."""
 
     path: str
     problem: Contest
@@ -51,7 +51,7 @@ class SourcePart:
 
 
 def parts_of(path: Path) -> Iterator[SourcePart]:
-    """Yield what a file has, problem by problem."""
+    """Yield the parts of a file, problem by problem."""
     if path.suffix in (".yaml", ".yml"):
         yield spec_part(path, *_known_spec(path))
         return
@@ -103,7 +103,7 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
 
 
 def spec_part(path: Path, source: SpecFile, kernel: Kernel) -> SourcePart:
-    """Return what a spec that is no part of a measurement has."""
+    """Return the part of a spec without measurements."""
     return SourcePart(
         path.as_posix(), source.contest, source.description, source.spec, specs={kernel: source}
     )
@@ -113,7 +113,7 @@ def spec_part(path: Path, source: SpecFile, kernel: Kernel) -> SourcePart:
 
 
 def _row_part(path: Path, number: int, row: TunedRow) -> SourcePart:
-    """Return what a row of a table has."""
+    """Return the part of a row of a table."""
     where = path.parent / row.spec
     try:
         source, kernel = _known_spec(where)
@@ -163,7 +163,7 @@ def _named(dtypes: Dtypes) -> str:
 
 
 def other_generation(gpu: str, planned: Gpu) -> str | None:
-    """Return why a kernel cannot have run on a GPU: it is of another generation; None of an unknown GPU."""
+    """Return why a kernel cannot have run on a GPU of another generation; None if it can."""
     measured = gpu_of(gpu)
     if measured is None or measured.architecture == planned.architecture:
         return None
@@ -175,7 +175,7 @@ def other_generation(gpu: str, planned: Gpu) -> str | None:
 
 
 def _record_parts(path: Path) -> Iterator[SourcePart]:
-    """Yield what a record has of each contest."""
+    """Yield a part for each contest of a suite's record."""
     from gemmgen.bench.result_log import Result, ResultLog  # needs torch
 
     log = ResultLog.opened(path)
@@ -232,7 +232,7 @@ def _record_parts(path: Path) -> Iterator[SourcePart]:
 def _spec_of(record: Path, spec_path: str, sha256: str) -> SpecFile:
     """Return the spec that a record names: at that path, or under ``specs`` beside the record.
 
-    Raises GemmgenError (``source-spec``) where there is none that has the hash.
+    Raises GemmgenError (``source-spec``) if neither file has the hash.
     """
     places = (Path(spec_path), record.parent / "specs" / Path(spec_path).name)
     for place in places:

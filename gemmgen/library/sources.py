@@ -1,4 +1,4 @@
-"""What a library is made from: specs, records of suites, tables of ``gemmgen tune``; as measurements."""
+"""Sources of a library: specs, records of suites and tables of ``gemmgen tune``, read as observations."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from gemmgen.spec.diagnostics import listing, quoted
 
 @dataclass(frozen=True)
 class Sources:
-    """All that a library is chosen from."""
+    """Kernels and observations from which a library is selected."""
 
     problem: Contest
-    """What its kernels compute."""
+    """Contest of the kernels."""
     description: str
-    """The same in words, for people."""
+    """Description of the problem, for people."""
     spec: Spec
-    """One that says it exactly."""
+    """A spec that states the problem exactly."""
     gpu: str | None
-    """The product that was measured, as CUDA names it; None where nothing was."""
+    """Product name of the measured GPU, as CUDA has it; None without measurements."""
     baseline: str
-    """What was measured beside the kernels, in words; empty where nothing was."""
+    """Text of the measured baseline; empty without measurements."""
     measurements: tuple[KernelObservation, ...] = ()
     specs: Mapping[Kernel, SpecFile] = field(default_factory=dict[Kernel, SpecFile])
     """Kernels that a file of their own specifies: it is taken as it is."""
@@ -47,15 +47,15 @@ class Sources:
 
 
 def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
-    """Return what files say of one problem; of several measurements of a kernel on a shape the latest counts.
+    """Return the sources of one problem in files; the latest measurement of a kernel on a shape counts.
 
-    A kernel that starts before the one ahead of it has ended is left out of records: not every caller may
-    use it.
+    Kernels of records that start before the kernel ahead of them has ended are omitted, because not every
+    caller may use them.
 
-    Raises GemmgenError: ``bad-source``, ``bad-table`` and ``bad-record`` for what cannot be read,
-    ``mixed-problems``, ``mixed-gpus``, ``no-kernels``, ``library-batch-invariance`` for kernels that add up a
-    row's products in different orders although one promises the same bits, ``source-spec`` for a spec that
-    was measured and is not there as it was, and what is wrong with specs.
+    Raises GemmgenError: ``bad-source``, ``bad-table`` and ``bad-record`` if a file cannot be read;
+    ``mixed-problems``; ``mixed-gpus``; ``no-kernels``; ``library-batch-invariance`` if kernels add the
+    products of a row in different orders although one promises the same bits; ``source-spec`` if a measured
+    spec is missing or has changed; and the errors of specs.
     """
     parts = [part for path in paths for part in parts_of(path)]
     if problem is not None:
@@ -95,10 +95,10 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def refuse_library(package: Path, problem: Contest, gpu: str | None, products: Sequence[Product]) -> None:
-    """Raise GemmgenError if the kernels of a package could not have been put together in one library.
+    """Raise GemmgenError if the kernels of a package cannot belong to one library.
 
-    `problem` and `gpu` are those of its manifest. A spec in the package may be another one than the library
-    was made of, so the checks of ``read`` are made again.
+    `problem` and `gpu` are those of its manifest. A spec in the package may have been replaced, so the checks
+    of ``read`` are repeated.
     """
     paths = [Path(product.source.path) for product in products]
     for path, product in zip(paths, products, strict=True):
@@ -120,7 +120,7 @@ def refuse_library(package: Path, problem: Contest, gpu: str | None, products: S
 
 
 def _refuse_mixture(parts: Sequence[SourcePart], paths: Sequence[Path]) -> None:
-    """Raise where the parts do not belong in one library."""
+    """Raise GemmgenError if the parts do not belong in one library."""
     if not parts:
         raise GemmgenError([Diagnostic(_names(paths), "no-kernels", "there is no kernel in it")])
     problems = _problems(parts)
@@ -136,7 +136,7 @@ def _refuse_mixture(parts: Sequence[SourcePart], paths: Sequence[Path]) -> None:
 
 
 def is_named(contest: Contest, name: str) -> bool:
-    """Whether a name means a contest: the first digits of its key, ``-promoted`` behind for promoted sums."""
+    """Return True if a name means a contest: digits of its key, and ``-promoted`` for promoted sums."""
     digits, _, rest = name.partition("-")
     return contest.matmul.startswith(digits or " ") and rest == ("promoted" if contest.promoted else "")
 
@@ -147,7 +147,7 @@ def _problems(parts: Iterable[SourcePart]) -> dict[Contest, str]:
 
 
 def _refuse_other_bits(parts: Sequence[SourcePart], paths: Sequence[Path]) -> None:
-    """Raise where a kernel promises batch invariance and another one could give a row other bits.
+    """Raise GemmgenError if a kernel promises batch invariance and another could give a row other bits.
 
     A library chooses among its kernels by M.
     """
@@ -171,6 +171,6 @@ def _refuse_other_bits(parts: Sequence[SourcePart], paths: Sequence[Path]) -> No
 
 
 def _named_kernels(part: SourcePart) -> Iterator[tuple[str, Kernel]]:
-    """Yield the kernels of a part: by the name of the spec, or by the file and what was measured."""
+    """Yield the kernels of a part with names: of the spec, or of the file and the kernel's decisions."""
     yield from ((source.path, kernel) for kernel, source in part.specs.items())
     yield from ((f"{part.path}: {family_label(one.kernel)}", one.kernel) for one in part.measurements)

@@ -57,7 +57,7 @@ def rendered(library: Library) -> dict[str, str]:
 
 
 def _manifest(library: Library, files: Mapping[str, str]) -> str:
-    """Return the text of the manifest: a line for each row, so that a difference can be read."""
+    """Return the text of the manifest, with a line for each row, so that differences are readable."""
     sections: dict[str, object] = {
         "gemmgen": {"library_format": LIBRARY_FORMAT},
         "name": library.name,
@@ -75,7 +75,7 @@ def _manifest(library: Library, files: Mapping[str, str]) -> str:
 
 
 def _source(module: ModuleType) -> str:
-    """Return the text of a module of gemmgen's, of which a library has a copy."""
+    """Return the source of a module of gemmgen's that a library copies."""
     return read_text(Path(str(module.__file__)))
 
 
@@ -130,7 +130,7 @@ class LibraryView:
 
     @property
     def modes(self) -> str:
-        """The same in a comment."""
+        """Words about the mode for the comment at the key of a choice."""
         return ", the mode" if self.unordered else ""
 
     @property
@@ -150,7 +150,7 @@ class LibraryView:
 
     @property
     def formula(self) -> str:
-        """What is computed, from which types."""
+        """Formula of the result, with the types."""
         from gemmgen.render.overview import epilogue_sentence, formula
 
         problem = self.plan.problem
@@ -160,7 +160,7 @@ class LibraryView:
 
     @property
     def what(self) -> str:
-        """What it does, and what the choice rests on."""
+        """Description of the package: the problem, and the basis of its choice."""
         shapes = {row[:3] for rows in self.library.measured.values() for row in rows}
         kernels = (
             f"one of {len(self.library.members)} kernels" if len(self.library.members) > 1 else "its kernel"
@@ -188,34 +188,34 @@ class LibraryView:
 
     @property
     def define_run(self) -> str:
-        """The head of what the operator does, with the arguments of what those of kernels do."""
+        """Head of the operator's function, with the arguments of the kernels' functions."""
         arguments = ["a: Tensor", "b: Tensor", *self._extras, "*"]
         arguments += ["out: Tensor | None = None"]
         return fit("def _run(", arguments, ") -> Tensor | None:")
 
     @property
     def define_shaped(self) -> str:
-        """The head of what it does for tensors without memory."""
+        """Head of the operator's function for tensors without memory."""
         return self._define("_shaped", ["*_: Tensor" if self._extras else "*"], "Tensor | None")
 
     @property
     def inputs(self) -> str:
-        """All that it reads, in the order of the operator."""
+        """Tensors that it reads, in the order of the operator."""
         return ", ".join(("a", "b", *self.wrapper.extras))
 
     @property
     def operator_inputs(self) -> str:
-        """The names of all that it reads, as a tuple."""
+        """Names of the tensors that it reads, as a tuple."""
         return ", ".join(map(python_literal, ("a", "b", *self.wrapper.extras)))
 
     @property
     def summary(self) -> str:
-        """What it returns."""
+        """Description of the result."""
         return self.wrapper.summary
 
     @property
     def argument_docs(self) -> str:
-        """What its arguments are: those of the kernels, less memory for the parts of a divided K."""
+        """Documentation of the arguments: those of the kernels, without the memory for parts of K."""
         return self.wrapper.docs_of_arguments(workspace=False)
 
     @property
@@ -290,12 +290,12 @@ class LibraryView:
 
     @property
     def card(self) -> Iterator[str]:
-        """Yield what the GPU delivers that its kernels are planned for, as keywords."""
+        """Yield the rates of the planned GPU, as keywords."""
         return _keywords(card_of(self.plan.gpu))
 
     @property
     def products(self) -> Iterator[str]:
-        """Yield the cards that its kernels run on, each by what it differs in from that of the plans."""
+        """Yield the cards that the kernels run on, each by its differences from the planned one."""
         own = card_of(self.plan.gpu)
         for product in HOPPER_PRODUCTS:
             theirs = card_of(product)._asdict()
@@ -312,12 +312,12 @@ class LibraryView:
 
     @property
     def measured_on(self) -> str:
-        """Where."""
+        """Name of the measured GPU, in the text of the measurements."""
         return f" on {self.library.gpu}" if self.library.gpu else ""
 
     @property
     def baseline(self) -> str:
-        """What is beside it, in lines that fit."""
+        """Text of the baseline, in lines that fit."""
         return textwrap.fill(self.library.baseline, width=LINE_LENGTH - 5, initial_indent=" " * 16).lstrip()
 
     @property

@@ -14,12 +14,8 @@ from gemmgen.problem import Shape
 from gemmgen.report.ranked import RankedObservation
 
 WIDTH, HEIGHT = 640, 340
-
-
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 40
 """Size of a drawing and its margins, in its own units."""
-
-
 LEAST_SPAN, MOST_SPAN = 1.1, 1.6
 """Least and greatest factor from 1 that the ratio axis shows on both sides; ratios beyond are at its end."""
 

@@ -20,24 +20,14 @@ from gemmgen.tune.trials import Job, TrialRecord, TrialSamples
 
 ROUNDS: Final = (5, 15, 45, 60)
 """Rounds of a trial on each rung: for all kernels, a third of them, a ninth, and finally the winner."""
-
-
 LAST_RUNG: Final = 2
-
-
 FINAL: Final = 3
 """The rung on which the winner meets the planner's first choice once more: the fastest of many owes some of
 its lead to luck, which this does not measure again."""
-
-
 KEPT: Final = 3
 """The divisor of the number of kernels from rung to rung."""
-
-
 DESCENTS: Final = 3
 """Greatest number of times that neighbours of the fastest kernel are tried."""
-
-
 LEAST_GAIN: Final = 0.003
 """Smallest gain that counts as faster: two processes on an H200 read the ratios of the last rung's kernels up
 to 0.0023 apart (``benchmarks/tune/h200.jsonl``), each with quartiles a few 0.0001 around.

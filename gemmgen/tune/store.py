@@ -28,12 +28,8 @@ from gemmgen.tune.study import FORMAT, PREFIX, StoredFacts, Study, StudyFacts
 
 JOURNALS: Final = (".journal", ".log")
 """Suffixes of journals."""
-
-
 BUSY_SECONDS: Final = 60
 """Seconds for which a writer waits for another writer of the same SQLite file."""
-
-
 NEEDED_TABLES: Final = frozenset(
     (
         "studies",
@@ -46,8 +42,6 @@ NEEDED_TABLES: Final = frozenset(
     )
 )
 """Tables of Optuna that gemmgen uses."""
-
-
 TABLES: Final = NEEDED_TABLES | {
     "alembic_version",
     "study_system_attributes",
@@ -57,8 +51,6 @@ TABLES: Final = NEEDED_TABLES | {
     "trial_system_attributes",
 }
 """All tables of Optuna 5. Optuna makes them one by one, so another process may see only some of them."""
-
-
 OPENINGS: Final = 20
 """Number of attempts to open a store whose tables another process is making."""
 

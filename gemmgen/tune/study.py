@@ -39,8 +39,6 @@ from gemmgen.tune.trials import (
 
 FORMAT: Final = 2
 """Format of the data in a study."""
-
-
 PREFIX: Final = "gemmgen/"
 """Prefix of the names of studies."""
 

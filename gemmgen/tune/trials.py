@@ -74,8 +74,6 @@ FieldOfSpec = Annotated[
 
 
 Why = Literal["cannot", "wrong", "failed", "impossible", "lost", "taken"]
-
-
 UNDONE: Final = ("lost", "taken")
 """Reasons of failures that tell nothing about the kernel: the job is open, or another trial measures it."""
 

@@ -17,27 +17,17 @@ from gluonsim.policies import schedules
 from gluonsim.result import counted
 
 QUICK_SCHEDULES = ("lazy", "eager", "random")
-"""What a build has time for."""
-
-
+"""Schedules of a quick simulation, for a build."""
 ONE_TILE_KINDS = ("single_tile", "tiled")
 """Schedules in which a program computes one tile."""
-
-
 ROW_TILES = 5
-"""Along M, where tiles are walked row by row: no power of two, and more than four."""
-
-
+"""Tiles along M if tiles are walked row by row: no power of two, and more than four."""
 LARGEST_SQUARE = 8
 """Tiles along a side of the largest square of a Hilbert curve that is run whole."""
-
-
 MAX_PRODUCTS = 4096**3
-"""Of a problem: a schedule takes three seconds for 2048**3, and there are fourteen."""
-
-
+"""Greatest M * N * K: a schedule takes three seconds for 2048**3, and there are fourteen."""
 MAX_ELEMENTS = 1 << 28
-"""Of one matrix, which the reference holds in float64."""
+"""Greatest number of elements of a matrix, which the reference holds in float64."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +40,9 @@ class Launch:
     """Small integers, whose products compare bit for bit; or N(0, 1), within verify's tolerance."""
     schedules: tuple[str, ...]
     wraps: bool = False
-    """Whether every ring must come round in it."""
+    """True if every ring must wrap in it."""
     one_tile: bool = False
-    """Whether each program computes one tile only."""
+    """True if each program computes only one tile."""
 
     def __str__(self) -> str:
         programs = counted(self.programs, "program")
@@ -75,7 +65,7 @@ class Launch:
 
 
 def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
-    """Return the programs of a launch: as many as are resident, one for a single tile, or one for each."""
+    """Return the programs of a launch: the resident ones, one for a single tile, or one for each tile."""
     tiles_m, tiles_n = plan.tiles(shape)
     if plan.persistent:
         return resident
@@ -83,24 +73,24 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
 
 
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
-    """Return what a whole simulation runs, with `seeds` random schedules."""
+    """Return the launches of a whole simulation, with `seeds` random schedules."""
     launches = (ring_launch(plan, schedules(seeds)), order_launch(plan))
     return (*launches, parts_launch(plan, schedules(seeds))) if takes_parts(plan) else launches
 
 
 def takes_parts(plan: Kernel) -> bool:
-    """Whether programs take several tiles, or parts of them, and share some."""
+    """Return True if programs compute several tiles, or parts of tiles, and share some of them."""
     return plan.persistent and (plan.splits_per_tile > 1 or plan.divides_last_wave)
 
 
 def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
-    """Return the smallest launch in which every ring comes round twice and goes on, with ragged edges.
+    """Return the smallest launch with ragged edges in which every ring wraps twice.
 
-    One program computes every tile, or, with launch control, as many as it can take over: two laps of the
-    stages and two steps more in each, two laps of the rings of tiles and a tile more in all; with ping-pong,
-    so many for each consumer. Where a program has one tile, the stages come round three times in it, and the
-    epilogue once; in a kernel of a single tile there is one step, and no ring. Where K is divided there is
-    one row of tiles, each of which has many parts.
+    One program computes every tile, or, with launch control, as many as it can take over. Each tile has two
+    laps of the stages and two steps more; all tiles together have two laps of the rings of tiles and a tile
+    more, with ping-pong for each consumer. If a program has one tile, the stages wrap three times in it, and
+    the epilogue runs once; a kernel of a single tile has one step, and no ring. If K is divided, there is one
+    row of tiles, each with many parts.
     """
     if plan.schedule_kind == "single_tile":
         return Launch(ragged(plan, 1, 1, 1), 1, "integers", schedules)
@@ -113,19 +103,17 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
 
 
 PARTS_PROGRAMS = 3
-"""Programs that take the parts of tiles by turns, where programs take several."""
-
-
+"""Number of programs that share the parts of tiles, if programs compute several."""
 WAVE_PROGRAMS = 5
-"""The same where they divide the last wave."""
+"""Number of programs that divide the last wave."""
 
 
 def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
-    """Return a launch in which different programs have the parts of a tile, of one step of K each.
+    """Return a launch in which different programs compute the parts of a tile, of one step of K each.
 
-    In the ring launch one program takes them all, and the last of them always stores the tile. Where programs
-    divide the last wave, there are a whole wave and three tiles more: three programs have most steps of one
-    each, and two share what is behind, which parts one of the tiles once more.
+    In the ring launch one program computes all parts, so the last part always stores the tile. If programs
+    divide the last wave, there are a whole wave and three tiles more: three programs compute most steps of
+    one tile each, and two share the remaining steps, which divides one of the tiles again.
     """
     if plan.divides_last_wave:
         # Of what five programs have each of three tiles, 0.6 is the chunk: so 0.4 are saved.
@@ -138,7 +126,7 @@ def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> 
 def order_launch(plan: Kernel) -> Launch:
     """Return a launch of two programs with more tiles along the minor dimension than a group has.
 
-    Of a Hilbert curve it has a whole square and parts of others at two edges. There is a single step of K. A
+    A Hilbert curve has a whole square in it, and parts of others at two edges. There is a single step of K. A
     kernel of a single tile computes all of it.
     """
     if plan.schedule_kind == "single_tile":
@@ -153,10 +141,10 @@ def order_launch(plan: Kernel) -> Launch:
 
 
 def pinned_launches(shape: Shape, seeds: int, programs: int | None = None) -> tuple[Launch, ...]:
-    """Return launches of a given shape, with integers under every schedule and with normal inputs.
+    """Return launches of a given shape: integers under every schedule, and normal inputs.
 
-    A persistent kernel runs with so many programs, or with one and with two. Of another kernel, `Launch.on`
-    says how many there are.
+    A persistent kernel runs with `programs` programs, by default with one and with two. For other kernels
+    `Launch.on` decides their number.
     """
     return (
         Launch(shape, programs or 1, "integers", schedules(seeds)),
@@ -168,7 +156,7 @@ def parse_shape(text: str) -> Shape:
     """Return the shape [M, N, K] that ``MxNxK`` spells.
 
     Raises:
-        ValueError: It spells none, or one that would take hours.
+        ValueError: The text spells no shape, or one that would take hours.
     """
     match = re.fullmatch(r"([1-9][0-9]{0,9})x([1-9][0-9]{0,9})x([1-9][0-9]{0,9})", text)
     if match is None:
@@ -182,7 +170,7 @@ def parse_shape(text: str) -> Shape:
 
 
 def ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
-    """Return the shape of so many tiles and steps, the last of each filled in part only where it can be."""
+    """Return the shape of these numbers of tiles and steps; the last of each is partial if it can be."""
     step, multiple = plan.cta_tile_k, plan.problem.k_multiple
     wanted = k_steps * step - step // 3
     k = wanted // multiple * multiple

@@ -1,4 +1,4 @@
-"""The shapes that a kernel is run on: those that all are verified on, and those that a user asks for."""
+"""Shapes for verification: the acceptance shapes of all kernels, and the shapes that a user names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
         (300, 776, 392): "no power of two above 8 divides N or K, and M ends inside a warp's rows",
     }
 )
-"""[M, N, K] and what each is there to break. K is rounded up where operands of 4 bits need more of it."""
+"""[M, N, K] with the fault that each can show. K is rounded up for operands of 4 bits."""
 
 MISALIGNED_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
     {
@@ -48,19 +48,19 @@ one (and three times that while it is drawn), with B and one chunk of the refere
 """
 
 LARGE_SUMS_BYTES: Final = 70 * 10**9
-"""Of the sums of all parts of K in memory: half of an H200's."""
+"""Greatest size of all partial sums in memory, in bytes: half of an H200's memory."""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-"""Of files that hold shapes."""
+"""Suffixes of files that hold shapes."""
 
 
 def acceptance_shapes(source: SpecFile) -> tuple[Shape, ...]:
-    """Return the acceptance shapes, or for a kernel of a single tile those that fit it and some of its own.
+    """Return the acceptance shapes; for a kernel of a single tile those that fit, and some of its own.
 
-    For Blackwell also a K of one instruction, and one that is as little more as its operands can have; where
+    For Blackwell they include a K of one instruction, and the next greater K that its operands can have; if
     the wrapper copies misaligned tensors, rows of such lengths.
 
-    Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
+    Raises GemmgenError if the spec is of a single tile, leaves its size open, and no plan is legal.
     """
     problem, tile = source.problem, single_tile(source)
     if tile is None:
@@ -82,10 +82,10 @@ def _misaligned_shapes(problem: Matmul) -> tuple[Shape, ...]:
 
 
 def large_shape(source: SpecFile) -> Shape:
-    """Return a shape of more than 2**31 elements of D, or the tile of a kernel that computes no more.
+    """Return a shape with more than 2**31 elements of D, or the tile of a kernel that computes only one.
 
-    Where the sums of so many elements would take more than ``LARGE_SUMS_BYTES``, D has fewer rows: it is the
-    sums then that have more than 2**31 elements.
+    If the partial sums of such a D would exceed ``LARGE_SUMS_BYTES``, D has fewer rows, and the sums have
+    more than 2**31 elements.
     """
     if (tile := single_tile(source)) is not None:
         return tile
@@ -130,9 +130,9 @@ def fitting(shapes: Iterable[Shape], tile: Shape | None) -> tuple[Shape, ...]:
 
 
 def single_tile(source: SpecFile) -> Shape | None:
-    """Return the largest problem [M, N, K] of a kernel of a single tile; None where there is no limit.
+    """Return the largest problem [M, N, K] of a kernel of a single tile; None if there is no limit.
 
-    What the spec leaves open of the tile is what its plan chooses. Raises GemmgenError if no plan is legal.
+    The plan decides the sizes that the spec leaves open. Raises GemmgenError if no plan is legal.
     """
     spec = source.spec
     if spec.schedule.kind != "single_tile":
@@ -150,9 +150,9 @@ def single_tile(source: SpecFile) -> Shape | None:
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Return the shapes [M, N, K], each once, in the order given.
 
-    ``text`` is ``MxNxK,MxNxK`` or the path of a YAML or JSON file, which holds either a list of [M, N, K] or
-    a suite: named lists of them, and optionally ``llm_m``, a list of M, with ``llm_nk``, named lists of
-    [N, K], each of which is taken with every M.
+    ``text`` is ``MxNxK,MxNxK`` or the path of a YAML or JSON file. The file holds a list of [M, N, K], or a
+    suite: named lists of shapes, and optionally ``llm_m``, a list of M, with ``llm_nk``, named lists of [N,
+    K], which are combined with every M.
 
     Raises GemmgenError (``bad-shapes``).
     """
@@ -228,7 +228,7 @@ def _list(value: object, path: str, field: str) -> list[object]:
 
 
 def _extents(value: object, names: str, path: str, field: str) -> list[int]:
-    """Return positive integers, one for each of ``names`` where there are any."""
+    """Return positive integers, one for each of ``names`` if there are any."""
     extents = _list(value, path, field)
     expected = f"[{', '.join(names)}]" if names else "a list"
     if names and len(extents) != len(names):

@@ -1,7 +1,4 @@
-"""From a spec's product to a simulation of its module: in which launches, and what that says is wrong.
-
-Shapes are small enough to be fast, and large enough to wrap every ring.
-"""
+"""Simulation of a spec's module: it runs under several schedules on the CPU, and faults are reported."""
 
 from __future__ import annotations
 
@@ -40,17 +37,17 @@ from gluonsim.result import PHASES_TO_COVER, Result, counted
 
 
 def d_argument(plan: Kernel) -> str:
-    """Return what the kernel that stores D calls it."""
+    """Return the name of D's argument in the kernel that stores D."""
     return "d_ptr" if plan.reduces_apart else "d_desc"
 
 
 def restored_arguments(plan: Kernel) -> tuple[str, ...]:
-    """Return what the kernel calls the parts of a workspace that every launch must leave as it found them."""
+    """Return the names of the workspace arguments that every launch must restore."""
     return tuple(argument_name(plan.argument(name)) for name in plan.restored)
 
 
 def early_arguments(plan: Kernel) -> tuple[str, ...]:
-    """Return what the kernel's launch may read before the kernel ahead of it has ended."""
+    """Return the names of the arguments that the launch may read before the kernel ahead of it has ended."""
     if not plan.read_early:
         return ()
     parts = (argument for argument in plan.arguments if argument.tensor == plan.read_early)
@@ -59,7 +56,7 @@ def early_arguments(plan: Kernel) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong with a kernel: a finding of the simulator, or a result that is not what it must be."""
+    """A fault of a kernel: a finding of the simulator, or a wrong result."""
 
     kind: str
     """A `Kind`, or ``wrong-numbers``, ``not-deterministic`` or ``ring-coverage``."""
@@ -74,7 +71,7 @@ class Problem:
 
     @classmethod
     def of(cls, finding: Finding) -> Problem:
-        """Return what the simulator found."""
+        """Return the fault in a finding of the simulator."""
         return cls(
             finding.kind.value,
             finding.severity,
@@ -88,7 +85,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What the launches of one module showed."""
+    """Results of the launches of one module."""
 
     spec: str
     module: str
@@ -99,7 +96,7 @@ class Simulation:
     problems: tuple[Problem, ...]
     """Each fault once; empty when the kernel is clean."""
     notes: tuple[str, ...]
-    """What a launch that was asked for cannot show."""
+    """Limits of a requested launch: faults that it cannot show."""
     trace: Trace
     """Timeline of the first launch under its first schedule."""
 
@@ -156,10 +153,10 @@ def simulate_product(
 ) -> Simulation:
     """Run a product's module on the CPU; the random schedule at position i of a launch has seed `seed` + i.
 
-    The schedules of a launch are divided among so many processes, where that is worth it.
+    The schedules of a launch are divided among at most `processes` processes.
 
     Raises:
-        GemmgenError: The compiler refuses the module, the simulator does not know something in it, or the
+        GemmgenError: The compiler refuses the module, the simulator does not support something in it, or the
             kernel is of one tile and a launch's shape is larger.
     """
     launches = tuple(launch.on(product.plan, f"{product.source.stem}.py") for launch in launches)
@@ -282,8 +279,8 @@ class _Simulated:
     def uncovered(self) -> tuple[str, ...]:
         """Barriers with too few phases to show all faults.
 
-        A program of one tile does once what it does once per tile or sub-tile: no launch could bring that
-        round, but only the stages, which come round along K.
+        A program of one tile does only once the operations of a tile or sub-tile, so no launch can wrap those
+        rings; only the stages wrap, along K.
         """
         uncovered = self.result.uncovered
         if not self._launch.one_tile:
@@ -305,7 +302,7 @@ class _Simulated:
         return f"faults may hide in barriers that complete fewer than {PHASES_TO_COVER} phases: {listed}"
 
     def _inexact(self, case: Case) -> Iterator[str]:
-        """Run on small integers; say which elements are not exact, or too far off where none can be."""
+        """Run on small integers; yield a text if elements are not exact, or too far off if none can be."""
         inputs = integer_inputs(case.shape, self._problem, case.generator)
         d = inputs.call(self, case.output().view)
         if not is_exact(self._problem):
@@ -323,7 +320,7 @@ class _Simulated:
 
 @contextmanager
 def _refusals_of(path: Path) -> Generator[None]:
-    """Let a refusal take one line, and name the module's file and not the place where it is staged."""
+    """Reduce each message of a refusal to one line, and replace the staged path by the module's file name."""
     try:
         yield
     except GemmgenError as error:

@@ -29,7 +29,7 @@ MORE_ROWS: Final = 200
 """With how many rows more than a shape has a row is computed again: in tiles of another place."""
 DELAY_BYTES: Final = 256 << 20
 DELAY_PASSES: Final = 50
-"""Passes over the delay buffer, 0.5 GB of traffic each: 6 ms at 4.3 TB/s, where a launch takes 0.03 ms."""
+"""Passes over the delay buffer, 0.5 GB of traffic each: 6 ms at 4.3 TB/s, while a launch takes 0.03 ms."""
 
 
 def own_output(case: Case) -> Iterator[Check]:
@@ -46,9 +46,9 @@ def own_output(case: Case) -> Iterator[Check]:
 
 
 def given_output(case: Case) -> Iterator[Check]:
-    """Check that a poisoned ``out`` is returned, is written everywhere, and holds the right numbers.
+    """Check that a poisoned ``out`` is returned, is written everywhere, and has the right numbers.
 
-    One that TMA cannot write alone must be refused instead.
+    An ``out`` that TMA cannot write must be refused instead.
     """
     inputs = case.inputs()
     if not case.takes_out:
@@ -61,9 +61,9 @@ def given_output(case: Case) -> Iterator[Check]:
 
 
 def strided(case: Case) -> Iterator[Check]:
-    """Check views in wider storage: what surrounds the inputs is poison, what surrounds D must stay.
+    """Check views in wider storage: poison surrounds the inputs, and the memory around D must not change.
 
-    Where the wrapper takes no ``out``, D is its own.
+    If the wrapper has no ``out``, it allocates D.
     """
     inputs = case.inputs(guarded=True)
     if not case.takes_out:
@@ -78,7 +78,8 @@ def strided(case: Case) -> Iterator[Check]:
 def repeated(case: Case) -> Iterator[Check]:
     """Check that further runs on the same inputs give the same bits, each into fresh poison (`compared`).
 
-    Nothing waits for the device in between, so that a run also meets what the one before it left behind.
+    The host does not wait for the device between runs, so each run also meets the state that the previous one
+    left.
     """
     inputs = case.inputs()
     yield from compared(case, "repeated", case.run(inputs).clone(), lambda: case.run(inputs))
@@ -111,7 +112,7 @@ def batch_invariant(case: Case) -> Iterator[Check]:
 
 
 def _with_rows_of(inputs: Inputs, rows: Tensor, case: Case) -> Inputs:
-    """Return arguments of a case whose rows are those of others, each where the spec wants it in memory."""
+    """Return arguments of a case with the rows of other inputs, each in the memory layout of the spec."""
     found = case.inputs()
     vectors = case.problem.vectors
     of_rows = {"a", "c", "a_scale", *(name for name in vectors if OPERATIONS[name].along == "m")}
@@ -125,7 +126,7 @@ def _with_rows_of(inputs: Inputs, rows: Tensor, case: Case) -> Inputs:
 def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -> Iterator[Check]:
     """Run ``case.repeats`` times, each into poison; count the runs with other bits than ``first``.
 
-    Where the order of sums differs from run to run, so may the bits: then it is how far the furthest is off.
+    If the order of sums may differ from run to run, the check is the greatest distance instead.
     """
     if case.deterministic:
         differs = [differing(run(), first) for _ in range(case.repeats)]
@@ -138,7 +139,7 @@ def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -
 
 
 def _distance(found: Tensor, first: Tensor) -> Tensor:
-    """Return the norm of a difference over that of ``first``; NaN where either has one."""
+    """Return the norm of a difference over that of ``first``; NaN if either contains one."""
     exact = first.double()
     squares = (found.double() - exact).square().sum() / exact.square().sum()
     return squares.sqrt()
@@ -229,14 +230,14 @@ PORTABLE: Final[tuple[tuple[str, Group], ...]] = (
 BLOCK_SCALED: Final[tuple[tuple[str, Group], ...]] = (("packed scales", packed_scales),)
 """The group that only modules with block-scaled operands have; it needs no GPU either."""
 BATCH_INVARIANT: Final[tuple[tuple[str, Group], ...]] = (("batch invariance", batch_invariant),)
-"""The group of modules whose spec asks for it; it needs no GPU."""
+"""The group of a batch-invariant spec's module; it needs no GPU."""
 GPU_ONLY: Final[tuple[tuple[str, Group], ...]] = (("cuda graph", captured), ("side stream", streamed))
 """Every group that needs a GPU, with the name that progress and failures show."""
 
 
 Device = Literal["cuda", "cpu"]
 Progress = Callable[[str], None]
-"""Told in a few words what is about to be done."""
+"""Progress callback: takes a short text about the next step."""
 Groups = Sequence[tuple[str, Group]]
 
 
@@ -250,7 +251,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether something was checked and all of it passed."""
+        """True if there were checks and all of them passed."""
         return bool(self.checks) and not self.failures
 
     @property
@@ -284,16 +285,17 @@ def verify(
 ) -> Verification:
     """Check the module's matmul on each shape [M, N, K].
 
-    Its numbers, what it writes, strides, NaN and infinities, that it repeats, that packed scales of
-    blocks do what plain ones do, and of a batch-invariant spec that a row's bits depend on no other row and
-    not on M. It repeats to the bit, or, where its plan is not ``deterministic``, to what rounding leaves.
-    Without ``shapes``, on those of the spec's ``check``, or else the ends of its ``problem``, and
-    then on the acceptance shapes. On ``cuda`` also under a CUDA graph and on a side stream; ``cpu`` is for
-    modules that compute there. A kernel that raises, or takes the CUDA context down, is a failed check; one
-    that never returns is beyond the reach of its own process.
+    The checks: its numbers, its writes, strides, NaN and infinities, repetition, packed scales against plain
+    ones, and for a batch-invariant spec that a row's bits depend neither on other rows nor on M. Repeated
+    runs must be equal to the bit, or, if the plan is not ``deterministic``, within rounding.
 
-    Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu`` where the device is
-    ``cuda`` and there is no GPU that the spec's kernel can run on.
+    Without ``shapes``, the spec's ``check`` or else the ends of its ``problem`` are used, and then the
+    acceptance shapes. On ``cuda`` the module also runs under a CUDA graph and on a side stream; ``cpu`` is
+    for modules that compute there. A kernel that raises, or destroys the CUDA context, is a failed check; a
+    kernel that never returns is not detected.
+
+    Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu`` if the device is
+    ``cuda`` and there is no GPU that can run the spec's kernel.
     """
     chosen = default_shapes(source) if shapes is None else tuple(shapes)
     refuse_k(source.problem, chosen)
@@ -326,9 +328,8 @@ def verify_numbers(
 def verify_large(module: ModuleType, source: SpecFile, *, progress: Progress = silent) -> Verification:
     """Check every element of a D that has more than 2**31; its tensors take up to 80 GB of GPU memory.
 
-    Of a kernel of a single tile, the largest D that it can compute; of one that divides K into many parts, a
-    smaller D, whose sums in memory are more than 2**31. Raises GemmgenError (``no-gpu``) as
-    ``verify`` does.
+    A kernel of a single tile gets its largest D; a kernel that divides K into many parts a smaller D, whose
+    partial sums have more than 2**31 elements. Raises GemmgenError (``no-gpu``) as ``verify`` does.
     """
     return verify_numbers(module, source, (large_shape(source),), progress=progress)
 
@@ -336,9 +337,9 @@ def verify_large(module: ModuleType, source: SpecFile, *, progress: Progress = s
 def default_shapes(source: SpecFile) -> tuple[Shape, ...]:
     """Return the spec's own shapes to check, then the acceptance shapes, each once.
 
-    Where it lists none, the least and the largest problem that its kernel is for are its own.
+    If the spec lists none, its own shapes are the least and the largest problem of its kernel.
 
-    Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
+    Raises GemmgenError if the spec is of a single tile, leaves its size open, and no plan is legal.
     """
     request = source.request
     own = request.check_shapes or (request.ranges.ends if request.ranges else ())
@@ -348,8 +349,8 @@ def default_shapes(source: SpecFile) -> tuple[Shape, ...]:
 def groups_of(problem: Matmul, device: Device) -> Groups:
     """Return the groups of checks that a spec's module must pass on a device, in the order of their runs.
 
-    The group of packed scales comes first: packing plain ones takes memory, and what a later run allocates
-    for that is then at hand, and need not be the poisoned block that is meant for D.
+    The group of packed scales comes first: packing allocates memory that a later run would get instead of the
+    poisoned block that is meant for D.
     """
     scaled = BLOCK_SCALED if problem.block_scaled else ()
     invariant = BATCH_INVARIANT if problem.batch_invariant else ()

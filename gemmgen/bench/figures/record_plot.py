@@ -25,14 +25,8 @@ from gemmgen.problem import shape_text
 
 GAP: Final = "\N{EM SPACE}"
 """Within a text of a plot: of several plain spaces an .svg shows one."""
-
-
 ROW_INCHES: Final = 0.26
-
-
 MARGIN_INCHES: Final = 1.1
-
-
 AXIS_MARGIN: Final = 0.01
 
 

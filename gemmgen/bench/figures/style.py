@@ -12,11 +12,7 @@ from gemmgen.errors import Diagnostic, GemmgenError, install_advice
 
 METADATA: Final = {"svg": {"Date": None, "Creator": "gemmgen"}, "png": {"Software": "gemmgen"}}
 """Metadata by file type, without a date and matplotlib's version."""
-
-
 FASTER, SLOWER, INK, GRID, PAPER = "#1a6fb5", "#b5541a", "#333333", "#dddddd", "#ffffff"
-
-
 IN_THE_DARK: Final = {
     FASTER: "#58a6ff",
     SLOWER: "#f0883e",
@@ -25,8 +21,6 @@ IN_THE_DARK: Final = {
     PAPER: "#0d1117",
 }
 """Colours of an .svg in the dark scheme, by their colours in the light one."""
-
-
 STYLE: Final = {
     "text.parse_math": False,  # a name may have dollars in it
     "svg.hashsalt": "gemmgen",  # names of clip paths, random by default
@@ -41,8 +35,6 @@ STYLE: Final = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
-
-
 LEAST_RATIO, MOST_RATIO = 0.8, 1.25
 """Limits of the axis of ratios: a ratio beyond is an arrow at the end, with its number."""
 

@@ -65,12 +65,8 @@ def _panels(log: ResultLog, path: Path) -> dict[Contest, list[SuiteObservation]]
 
 PANEL_INCHES: Final = 3.4
 LEGEND_INCHES: Final = 0.9
-
-
 RATIO_TICKS: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
 """Possible ticks of the axis of ratios, which ends at two of them."""
-
-
 SPREAD: Final = 0.16
 """Distance, in octaves of M, over which the points of one M are spread."""
 

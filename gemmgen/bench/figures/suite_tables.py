@@ -30,8 +30,6 @@ from gemmgen.problem.contest import Contest
 NONE: Final = "\N{EN DASH}"
 SLOWEST: Final = 12
 """Number of shapes in the table of the slowest ones."""
-
-
 MOST_KERNELS: Final = 30
 """In a table; a planner that chooses for each shape has hundreds."""
 
