@@ -1,1 +1,1 @@
-"""What a kernel must compute, in numbers: its inputs, the exact result, and how close to it is right."""
+"""Numbers of a kernel: its inputs, the exact result, and the tolerance of the kernel's result."""

@@ -1,4 +1,4 @@
-"""One problem given to one kernel: its arguments, its run, and whether the numbers of that are right."""
+"""One problem for one kernel: its arguments, its run, and the checks of its numbers."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Case:
     """Draws the inputs on the device under test; each group of checks draws its own."""
     repeats: int
     promote_k: int | None
-    """The number of K after which the spec has sums promoted to fp32, None if it states none."""
+    """Number of K after which sums are promoted to fp32; None if the spec states none."""
     pack_scales: Callable[[Tensor], Tensor] | None = None
-    """Of the same module, where operands are block-scaled."""
+    """The module's function that packs scales, for block-scaled operands."""
     misaligned: bool = False
-    """Whether tensors are such that TMA cannot stride over their rows, and the wrapper has to copy them."""
+    """True if rows of the tensors start where TMA cannot load them, so that the wrapper has to copy them."""
     deterministic: bool = True
-    """Whether every run must leave the same bits, as the plan says."""
+    """True if the plan promises equal bits in every run."""
 
     @property
     def device(self) -> torch.device:
-        """Where the kernel runs."""
+        """Device that runs the kernel."""
         return self.generator.device
 
     def inputs(self, *, guarded: bool = False) -> Inputs:
@@ -62,16 +62,16 @@ class Case:
 
     @property
     def tolerance(self) -> Tolerance:
-        """How far a right result may be from the exact one."""
+        """Largest deviation of a correct result."""
         return tolerance(self.problem, self.shape, self.promote_k)
 
     @property
     def takes_out(self) -> bool:
-        """Whether the wrapper must accept an ``out`` of this shape; if not, it must refuse every one."""
+        """True if the wrapper must accept an ``out`` of this shape; if False, it must refuse every one."""
         return self.misaligned or takes_out(self.shape[1], self.d_dtype)
 
     def run(self, inputs: Inputs) -> Tensor:
-        """Run the kernel once into poison, an ``out`` where it takes one, and return d [M, N]."""
+        """Run the kernel once into poison, an ``out`` if it accepts one, and return d [M, N]."""
         return inputs.call(self.matmul, self.output().view) if self.takes_out else self.run_alone(inputs)
 
     def run_alone(self, inputs: Inputs) -> Tensor:
@@ -105,20 +105,19 @@ def kernel_arguments(
 ) -> list[Any]:
     """Return the arguments of a module's ``matmul_kernel``, in order, as its wrapper makes them.
 
-    ``x_desc`` is a TMA descriptor over the row-major form of x, with the box and layout of
-    ``ARGUMENTS["x"]`` (``"out"`` for D, which is d [M, N]); ``x_ptr`` is the tensor x. That of b_1 is over b,
-    with the box of the second part of its tiles. The descriptor of a
-    block-scaled operand's scales is over what the module's ``pack_scales`` makes of them, ue8m0 as bytes. The
-    workspace of a kernel that divides K is a new one for each call; its sums are poison, unless ``restored``,
-    the arguments that the plan says a launch finds at zero, has them.
+    ``x_desc`` is a TMA descriptor over the row-major form of x, with the box and layout of ``ARGUMENTS["x"]``
+    (``"out"`` for D, which is d [M, N]); ``x_ptr`` is the tensor x. The descriptor of b_1 is over b, with the
+    box of the second part of its tiles. The descriptor of a block-scaled operand's scales is over the result
+    of the module's ``pack_scales``, ue8m0 as bytes. A kernel that divides K gets a new workspace in each
+    call; its sums are poison, except for the arguments in ``restored``, which a launch must find at zero.
 
-    Raises KeyError for an argument that is neither.
+    Raises KeyError for any other argument.
     """
     return list(_arguments(module, problem, inputs, d, restored))
 
 
 def _workspace(module: ModuleType, problem: Matmul, d: Tensor) -> tuple[Tensor, ...]:
-    """Return memory for the sums of parts of K, and counters where programs count them."""
+    """Return memory for the partial sums, and counters if programs count them."""
     if make := getattr(module, "make_workspace", None):
         return make(*d.shape, d.device)
     tiles = -(-d.shape[0] // module.PROGRAM_TILE_M.value) * -(-d.shape[1] // module.PROGRAM_TILE_N.value)
@@ -129,9 +128,9 @@ def _workspace(module: ModuleType, problem: Matmul, d: Tensor) -> tuple[Tensor, 
 def reduction_arguments(
     module: ModuleType, problem: Matmul, inputs: Inputs, d: Tensor, partials: Tensor
 ) -> list[Any]:
-    """Return the arguments of a module's ``reduction_kernel``, in order, behind the sums that it adds up.
+    """Return the arguments of a module's ``reduction_kernel``, in order, after the partial sums.
 
-    ``x_ptr`` is the tensor x, ``x_stride`` how many elements its rows are apart, ``m`` and ``n`` D's extents.
+    ``x_ptr`` is the tensor x, ``x_stride`` the distance of its rows in elements, ``m`` and ``n`` D's extents.
     """
     stored = row_major(problem, inputs, d) | {"partials": partials}
     extents = dict(zip(("m", "n"), d.shape, strict=True))
@@ -209,12 +208,12 @@ def special_values(case: Case) -> Iterator[Check]:
     """Check that NaN and infinities are where torch has them, and that a row of -0.0 keeps torch's signs.
 
     The first row of A has an infinity, the last a NaN, the middle one is -0.0 throughout; the last column of
-    B has a NaN in its last row, which lies in the last K step. Integers have no such values: then there is no
-    check. A D of 8-bit floats has no infinity either: it holds its largest number instead. Of a relu's zeros
-    the sign is not checked: torch's own differ between CPU and GPU.
+    B has a NaN in its last row, which lies in the last K step. Integers have no such values, so there is no
+    check for them. A D of 8-bit floats has no infinity either: it holds its largest number instead. The signs
+    of a relu's zeros are not checked, because torch's own differ between CPU and GPU.
 
-    e2m1 has neither NaN nor infinity, and its zeros have signs. Of a block-scaled operand one scale is NaN
-    besides, in a row of A and a column of B of its own where there are enough of them.
+    e2m1 has neither NaN nor infinity, and its zeros have signs. One scale of a block-scaled operand is also
+    NaN, in a row of A and a column of B of its own if there are enough of them.
     """
     if not case.problem.a.dtype.integer:
         inputs = case.inputs()
@@ -258,7 +257,7 @@ def _compared(case: Case, out: Tensor, inputs: Inputs, zeros: int | None) -> Ite
 
 
 def _infinity(matrix: Tensor) -> Tensor:
-    """Return 1 and -1 where a matrix is infinite, and 0 elsewhere."""
+    """Return 1 and -1 at the infinities of a matrix, and 0 elsewhere."""
     return torch.where(matrix.isinf(), matrix.sign(), 0.0)
 
 

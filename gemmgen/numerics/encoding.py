@@ -29,10 +29,10 @@ TORCH_DTYPES: Final[Column[torch.dtype]] = Column(
 POISON: Final[Mapping[torch.dtype, int]] = MappingProxyType(
     {torch.int8: 127, torch.int32: -(2**31), torch.uint8: 0xFF}
 )
-"""What integers hold until they are written; floats and ue8m0 hold NaN.
+"""Value of integers before they are written; floats and ue8m0 hold NaN.
 
--2**31 is no product of int8 matrices whose K is below 132,104: none is smaller than K * -128 * 127.
-0xFF is a pair of -6: e2m1 has no NaN, and this is as far as it gets from the zeros that TMA puts outside.
+-2**31 is no product of int8 matrices whose K is below 132,104: none is smaller than K * -128 * 127. 0xFF is a
+pair of -6: e2m1 has no NaN, and -6 is the farthest value from the zeros that TMA puts outside.
 """
 
 
@@ -42,7 +42,7 @@ def poison(dtype: torch.dtype) -> float:
 
 
 def bits(matrix: Tensor) -> Tensor:
-    """Return the elements as integers: equal where the bits are, which for NaN floats are not."""
+    """Return the elements as integers, which are equal if the bits are; NaN floats are never equal."""
     return matrix.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[matrix.dtype.itemsize])
 
 
@@ -52,9 +52,9 @@ def differing(left: Tensor, right: Tensor) -> Tensor:
 
 
 def not_finite(matrix: Tensor) -> int:
-    """Return the elements that were never written or made from what is not an input.
+    """Return the number of elements that were never written, or were computed from poison.
 
-    Floats are NaN or infinite then; of integers, those that still hold the poison are counted.
+    Such floats are NaN or infinite; integers are counted if they still hold the poison.
     """
     if matrix.is_floating_point():
         wide = matrix.float() if matrix.dtype.itemsize == 1 else matrix  # 8 bits have no isfinite
@@ -73,7 +73,7 @@ def saturated(exact: Tensor, dtype: torch.dtype) -> Tensor:
 def rounded(exact: Tensor, dtype: torch.dtype) -> Tensor:
     """Round float64 numbers to an element type, to nearest even, saturating as ``saturated`` does.
 
-    Numbers that are exact in fp32 are rounded once; others could be rounded twice, by way of fp32.
+    Numbers that are exact in fp32 are rounded once; other numbers may be rounded twice, through fp32.
     """
     return saturated(exact, dtype).to(dtype)
 
@@ -94,14 +94,14 @@ E2M1_VALUES: Final = torch.tensor((*_MAGNITUDES, *(-value for value in _MAGNITUD
 E2M1_PAIRS: Final = torch.stack((E2M1_VALUES.repeat(16), E2M1_VALUES.repeat_interleave(16)), dim=1)
 """The two numbers [256, 2] of every byte, that of the low half first."""
 _E2M1_PAIRS_BITS: Final = E2M1_PAIRS.float().view(torch.int64).reshape(-1)
-"""Each of these pairs as two fp32 numbers in one element."""
+"""Each pair as two fp32 numbers in one element."""
 _FLOAT8_VALUES: Final = MappingProxyType(
     {
         dtype: torch.arange(256, dtype=torch.uint8).view(dtype).float()
         for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
     }
 )
-"""By code."""
+"""Numbers of a type by their codes."""
 UE8M0_VALUES: Final = torch.tensor(
     [2.0 ** (code - 127) for code in range(255)] + [math.nan], dtype=torch.float64
 )
@@ -113,7 +113,7 @@ _BOUNDARIES: Final = tuple((low + high) / 2 for low, high in pairwise(_MAGNITUDE
 
 
 def elements_per_byte(dtype: torch.dtype) -> int:
-    """Return how many elements of an operand share a byte: uint8 holds pairs of e2m1, others are whole."""
+    """Return the number of elements of an operand in a byte: uint8 holds pairs of e2m1, other types one."""
     return 2 if dtype == torch.uint8 else 1
 
 
@@ -126,11 +126,11 @@ def decoded(stored: Tensor, dtype: str) -> Tensor:
 
 
 def encoded(numbers: Tensor, dtype: str) -> Tensor:
-    """Return numbers as elements or scales of a type: the inverse of ``decoded`` for what the type can hold.
+    """Return numbers as elements or scales of a type: the inverse of ``decoded`` for numbers of the type.
 
-    What lies between two numbers of the type is rounded to nearest even, and what is too large saturates
-    [ptx, cvt.rn.satfinite]. ue8m0 takes the magnitude and rounds down to a power of two [ocp]; 0 becomes
-    2**-127, and what is not finite NaN. e2m1 goes from [..., K] to bytes [..., K/2].
+    Other numbers are rounded to nearest even, and saturate [ptx, cvt.rn.satfinite]. ue8m0 takes the magnitude
+    and rounds down to a power of two [ocp]; 0 becomes 2**-127, and infinity NaN. e2m1 goes from [..., K] to
+    bytes [..., K/2].
 
     Raises:
         ValueError: There is a NaN, which e2m1 has no code for, or K is odd and the last byte half empty.
@@ -141,8 +141,8 @@ def encoded(numbers: Tensor, dtype: str) -> Tensor:
 def dequantized(elements: Tensor, scales: Tensor, vector: int) -> Tensor:
     """Return the numbers [rows, K] of a block-scaled matrix: elements [rows, K] times their scales.
 
-    Scales [rows, ceil(K / vector)] are those of ``vector`` elements along K each, the last one of what is
-    left. Both are decoded, in float64, which holds the products of 4 and 4 bits exactly.
+    Each of the scales [rows, ceil(K / vector)] belongs to ``vector`` elements along K, the last one to the
+    rest. Both are decoded in float64, which holds the products of 4 and 4 bits exactly.
     """
     return elements * scales.repeat_interleave(vector, dim=1)[:, : elements.shape[1]]
 
@@ -151,12 +151,12 @@ def block_quantized(matrix: Tensor, scale_format: ScaleFormat, dtype: str) -> tu
     """Return elements, stored, and scales [rows, ceil(K / vector)] of a matrix [rows, K] of fp32 or float64.
 
     The largest magnitude of a block, amax, decides. A scale of ue8m0 is the power of two at or below amax
-    over the one in the element type's largest number [ocp]: what then exceeds that number saturates. A scale
-    of e4m3 is amax / 6, rounded, so that amax becomes 6; it saturates at 448: divide a matrix by its own amax
-    / (6 * 448) first, and give that as ``tensor_scale``. A block with a NaN or infinity gets a NaN as its
-    scale, and a block whose scale is 0, zeros.
+    over the one in the element type's largest number [ocp]; elements above that number saturate. A scale of
+    e4m3 is amax / 6, rounded, so that amax becomes 6; it saturates at 448: divide a matrix by its own amax /
+    (6 * 448) first, and pass that as ``tensor_scale``. The scale of a block with a NaN or infinity is NaN,
+    and a block whose scale is 0 has zeros.
 
-    Every step but the rounding is exact for fp32; of float64, ties may be decided by bits beyond fp32's.
+    Every step except the rounding is exact for fp32; ties of float64 may be decided by bits beyond fp32's.
     """
     rows, k = matrix.shape
     vector = scale_format.vector
@@ -237,4 +237,4 @@ DECODERS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
 ENCODERS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
     {"e2m1": _packed_e2m1, "ue8m0": _ue8m0}
 )
-"""Of the types that are codes in memory."""
+"""Encoders of the types that are codes in memory."""

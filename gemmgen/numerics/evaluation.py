@@ -1,4 +1,4 @@
-"""What torch makes of an epilogue's expression, in the precision of the sums that it is given."""
+"""Evaluation of an epilogue's expression by torch, in the precision of the given sums."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def evaluated_operand(value: Value, like: Tensor, extras: Mapping[str, Tensor]) 
 
 
 def operand(load: Load, extras: Mapping[str, Tensor], rows: slice = ALL) -> Tensor:
-    """Return what is loaded for some rows of D, as it broadcasts to [rows, N], in its own type."""
+    """Return the loaded tensor for some rows of D, broadcastable to [rows, N], in its own type."""
     tensor = extras[load.tensor]
     match load.operand:
         case "scalar":
@@ -78,9 +78,9 @@ def operand(load: Load, extras: Mapping[str, Tensor], rows: slice = ALL) -> Tens
 
 
 def activated(op: str, x: Tensor, parameters: Iterable[OpParameter] = ()) -> Tensor:
-    """Return what torch's functions of an activation make of x.
+    """Return torch's result of an activation of x.
 
-    Raises KeyError for what is no activation.
+    Raises KeyError if `op` is not an activation.
     """
     keywords = torch_keywords(op, parameters)
     function: Callable[..., Tensor] = getattr(torch.nn.functional, OPERATIONS[op].torch)

@@ -1,6 +1,6 @@
-"""What one call of a kernel takes: random inputs, and small integers whose result is exact.
+"""Inputs of one call of a kernel: random ones, and small integers whose result is exact.
 
-They lie in poisoned storage, which shows what was written and what should not be read.
+They lie in poisoned storage, which shows reads and writes outside of them.
 """
 
 from __future__ import annotations
@@ -47,29 +47,31 @@ from gemmgen.problem.operations import (
 )
 
 ALIGNMENT_BYTES: Final = 16
-"""What TMA demands of a base address and of a row stride; also the unit in which it stores a row."""
+"""Bytes to which TMA requires a base address and a row stride to be aligned; also the unit in which it stores
+a row.
+"""
 PADDED_ALIGNMENT_BYTES: Final = 32
-"""What it demands of both where it pads elements of 4 bits to bytes (CUDA driver API, tensor maps, 16U4)."""
+"""Alignment of both if TMA pads elements of 4 bits to bytes (CUDA driver API, tensor maps, 16U4)."""
 
 
 def takes_out(columns: int, dtype: torch.dtype) -> bool:
-    """Whether TMA can write rows of ``columns`` elements of D and nothing else; if not, ``out`` is refused.
+    """Return True if TMA can write rows of ``columns`` elements of D alone; if not, ``out`` is refused.
 
     A store is clipped at the last unit of 16 bytes that a row starts, not at its last column. Measured on an
-    H200: with 4097 columns of bf16, the 7 elements behind each row of a wider ``out`` were overwritten.
+    H200: with 4097 columns of bf16, the 7 elements after each row of a wider ``out`` were overwritten.
     """
     return columns * dtype.itemsize % ALIGNMENT_BYTES == 0
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A [rows, columns] view of a storage that is poison all over until it is written.
+    """A [rows, columns] view of a storage that is all poison until it is written.
 
-    Poison is NaN, and a number that a product does not reach where integers have none. Rows are contiguous
-    and start at multiples of 16 bytes, as TMA demands, or of ``alignment``; those of a misaligned matrix
-    follow one another, or its guard. Without a guard the storage is as large as what a wrapper allocates
-    for a D of this shape. A guarded matrix lies in the middle of its storage: a whole row above and below
-    and at least 16 bytes on each side are not its own.
+    Poison is NaN, and for integers a number that no product reaches. Rows are contiguous and start at
+    multiples of 16 bytes, as TMA requires, or of ``alignment``; the rows of a misaligned matrix follow one
+    another, or its guard. Without a guard the storage is as large as the one that a wrapper allocates for a D
+    of this shape. A guarded matrix lies in the middle of its storage: a whole row above and below and at
+    least 16 bytes on each side are outside the matrix.
     """
 
     storage: Tensor
@@ -104,7 +106,7 @@ class Matrix:
 
     @property
     def written_outside(self) -> int:
-        """Those among them that are not the view's."""
+        """Number of written elements outside the view."""
         return self.written - _touched(self.view)
 
 
@@ -114,9 +116,9 @@ def _touched(matrix: Tensor) -> int:
 
 
 def dtype_of(problem: Matmul, keyword: str) -> str:
-    """Return the element type of an input besides A and B.
+    """Return the element type of an input other than A and B.
 
-    Scales of blocks have that of their format, others are fp32; biases are D's type or fp32.
+    Block scales have the type of their format, other scales are fp32; biases are D's type or fp32.
     """
     if keyword in BLOCK_SCALES:
         scale = problem.operand(keyword[0]).scale
@@ -129,7 +131,7 @@ def dtype_of(problem: Matmul, keyword: str) -> str:
 
 
 def keywords_of(problem: Matmul) -> Iterator[str]:
-    """Yield what ``matmul`` takes besides A and B, in the order of its signature."""
+    """Yield the names of ``matmul``'s inputs after A and B, in the order of its signature."""
     for keyword in KEYWORDS:
         scaled = keyword in BLOCK_SCALES and problem.operand(keyword[0]).scale is not None
         if scaled or keyword in problem.epilogue.loads:
@@ -140,7 +142,7 @@ Fill = Callable[[str, tuple[int, int]], Tensor]
 """Returns fp32 numbers of this shape for the input of this name."""
 
 INT8_RMS: Final = math.sqrt((256**2 - 1) / 12 + 0.25)
-"""Of numbers from -128 to 127, all equally likely: 73.9."""
+"""Root mean square of numbers from -128 to 127, all equally likely: 73.9."""
 SMALL: Final = 3
 """Small integers go from -3 to 3; their mean square is 4."""
 LONGEST_FP16_SUM: Final = 4_096
@@ -150,15 +152,16 @@ NARROW: Final = 2.0**17
 LARGEST_ADDEND: Final = 1000.0
 """Root mean square that C and the biases do not exceed: fp16 ends at 65,504."""
 E2M1_RMS: Final = math.sqrt((0.5**2 + 1 + 1.5**2 + 2**2 + 3**2 + 4**2 + 6**2) / 8)
-"""Of all its numbers, equally likely: 2.93."""
+"""Root mean square of all numbers of e2m1, equally likely: 2.93."""
 BLOCK_SCALE_RMS: Final[Mapping[str, float]] = MappingProxyType(
     {
         "scale": math.sqrt(sum(4.0**exponent for exponent in range(-2, 3)) / 5),
         "float": math.sqrt((2**3 - 0.5**3) / 3 / (2 - 0.5)),
     }
 )
-"""Of the scales of blocks by the kind of their type, before all are made smaller: 2.06 of powers of two from
-2**-2 to 2**2, equally likely, and 1.32 of what is uniform from 0.5 to 2."""
+"""Root mean square of block scales by the kind of their type, before all are reduced: 2.06 for powers of two
+from 2**-2 to 2**2, equally likely, and 1.32 for uniform numbers from 0.5 to 2.
+"""
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ class Inputs:
     a: Tensor
     b: Tensor
     extras: Mapping[str, Tensor] = field(default_factory=lambda: MappingProxyType[str, Tensor]({}))
-    """By keyword."""
+    """Other inputs by their keywords."""
 
     @property
     def shape(self) -> Shape:
@@ -182,7 +185,7 @@ class Inputs:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of them."""
+        """A, B and all other inputs."""
         return (self.a, self.b, *self.extras.values())
 
     def packed(self, pack_scales: Callable[[Tensor], Tensor], names: Sequence[str] = BLOCK_SCALES) -> Inputs:
@@ -193,7 +196,7 @@ class Inputs:
         return replace(self, extras=MappingProxyType(extras))
 
     def call(self, matmul: MatmulFunction, out: Tensor | None = None) -> Tensor:
-        """Return what a generated ``matmul`` makes of them, written into ``out`` if that is given."""
+        """Return the result of a generated ``matmul`` for these inputs, written into ``out`` if given."""
         if out is None:
             return matmul(self.a, self.b, **self.extras)
         return matmul(self.a, self.b, **self.extras, out=out)
@@ -208,18 +211,19 @@ def random_inputs(
     normalized: bool = False,
     misaligned: bool = False,
 ) -> Inputs:
-    """Return random inputs in which every term counts, whatever K is; around them is poison if guarded.
+    """Return random inputs in which every term counts for any K; poison surrounds them if guarded.
 
-    If ``misaligned``, rows follow one another as torch has them, and nothing is done for TMA.
+    If ``misaligned``, rows follow one another as torch has them, without alignment for TMA.
 
-    A and B are N(0, 1), rounded to their type. int8 is uniform from -128 to 127, but from -3 to 3 where the
-    full range would leave D's: a D of fp16 or fp8 and no scale. Scales are uniform from 0.5 to 1.5, and the
-    first one also brings the result to a root mean square near 1; C and biases are normal and as large as
-    what they are added to, up to 1000. A is scaled by 1 / sqrt(K) if ``normalized``, and for an activation
-    without a scale before it, whose curve lies between -3 and 3; 8-bit and 4-bit operands never are.
+    A and B are N(0, 1), rounded to their type. int8 is uniform from -128 to 127, or from -3 to 3 if the full
+    range would leave the range of D: a D of fp16 or fp8 and no scale. Scales are uniform from 0.5 to 1.5, and
+    the first one also brings the result to a root mean square near 1; C and biases are normal and as large as
+    the value that they are added to, up to 1000. A is scaled by 1 / sqrt(K) if ``normalized``, and for an
+    activation without a scale before it, whose curve lies between -3 and 3; 8-bit and 4-bit operands never
+    are.
 
-    e2m1 is any of its numbers. Scales of blocks are powers of two over a range of 16 (ue8m0), or uniform over
-    one of 4 (e4m3), and such that a scaled operand's root mean square is from 0.75 to 1.05 as well.
+    e2m1 is any of its numbers. Block scales are powers of two over a range of 16 (ue8m0), or uniform over one
+    of 4 (e4m3), and bring a scaled operand's root mean square to 0.75 to 1.05 as well.
     """
     sizes = _sizes(shape, problem, normalized=normalized)
 
@@ -242,9 +246,9 @@ def random_inputs(
 def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) -> Inputs:
     """Return small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
 
-    Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1.
-    C and biases go from -8 to 8, scales, also of blocks, are 0.5, 1 or 2. e2m1 is any of its numbers, which
-    are halves of integers. Where ``is_exact``, so is every step to the result.
+    Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1. C and biases go from
+    -8 to 8; all scales are 0.5, 1 or 2. e2m1 is any of its numbers, which are halves of integers. If
+    ``is_exact``, every step to the result is exact.
     """
 
     def fill(name: str, extents: tuple[int, int]) -> Tensor:
@@ -265,12 +269,12 @@ def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) ->
 
 
 def is_exact(problem: Matmul) -> bool:
-    """Whether fp32 computes D from small integers without rounding, but for the last step to D's type.
+    """Return True if fp32 computes D from small integers without rounding before the conversion to D.
 
-    Numbers must be few bits above 1/16, and activations of no more than comparisons and products; two values
-    that both depend on the sums are not multiplied. Products of
-    scaled blocks are exact up to a K of 2048 at least: with e2m1 on both sides they are at most (6 * 2)**2 =
-    144 and multiples of (0.5 * 0.5)**2 = 1/16, and 144 * 2048 * 16 is 4.7 million, below 2**24.
+    Numbers must have few bits above 1/16, and activations only comparisons and products; two values that both
+    depend on the sums are not multiplied. Products of scaled blocks are exact up to a K of 2048 at least:
+    with e2m1 on both sides they are at most (6 * 2)**2 = 144 and multiples of (0.5 * 0.5)**2 = 1/16, and 144
+    * 2048 * 16 is 4.7 million, below 2**24.
     """
     epilogue = problem.epilogue
     numbers = (*epilogue.numbers, *(found.value for found in problem.parameters))
@@ -333,7 +337,7 @@ def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, floa
 
 
 def _is_bare(epilogue: Epilogue) -> bool:
-    """Whether an activation is computed of sums that no loaded factor has scaled."""
+    """Return True if an activation is computed of sums that no loaded factor has scaled."""
     for step in epilogue.steps:
         if step.call.op in OPERATIONS:
             return True
@@ -343,18 +347,18 @@ def _is_bare(epilogue: Epilogue) -> bool:
 
 
 def _scaled_by(step: Step) -> tuple[Load, ...]:
-    """Return what is loaded of the factor of a step, nothing where that is a number or depends on sums."""
+    """Return the loaded tensors in the factor of a step; empty for a number, and for sums."""
     factor = step.operand if step.call.op == TIMES else None
     return () if factor is None else loads_of(factor)
 
 
 @dataclass(frozen=True)
 class _Sized(Algebra[float]):
-    """The root mean square of values that depend on sums; that of what is loaded follows from its use."""
+    """Algebra of root mean squares of values that depend on sums; the use of a loaded tensor sizes it."""
 
     sums: float
     loaded: dict[str, float]
-    """Of each tensor so far."""
+    """Root mean squares of the loaded tensors so far."""
 
     def accumulator(self, name: str) -> float:  # noqa: ARG002
         return self.sums or 1.0
@@ -402,7 +406,7 @@ def _block_scales(problem: Matmul, name: str, extents: tuple[int, int], generato
 
 
 def _operand_size(problem: Matmul) -> float:
-    """Return the root mean square of A and of B, scaled by block where they are."""
+    """Return the root mean square of A and of B, with their block scales if they have them."""
     if not problem.a.dtype.integer:
         return 1.0
     narrow = problem.d.largest < NARROW and not any(map(_scaled_by, problem.epilogue.steps))

@@ -22,28 +22,27 @@ HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
 """The most that rounding to an element type costs a number, relative to it. Below the least normal number
 it is more, but that is nothing against a root mean square near 1 or above."""
 CHUNK_BYTES: Final = 256 << 20
-"""Of reference rows that exist at a time."""
+"""Size of the reference rows that exist at a time, in bytes."""
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a result is from the exact one; NaN when the result holds one."""
+    """Deviation of a result from the exact one; NaN if the result holds a NaN."""
 
     relative: float
     """||out - ref|| / ||ref||, Frobenius norms."""
     worst_element: float
-    """Largest |out - ref|, less what rounding that element to D's type may cost, over the root mean square
-    of the reference."""
+    """Largest |out - ref|, less the rounding of that element to D's type, over the RMS of the reference."""
 
 
 def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]]:
-    """Yield rows of the exact D [M, N] in float64, on the inputs' device, and which rows they are.
+    """Yield slices of rows, and those rows of the exact D [M, N] in float64, on the inputs' device.
 
     tf32 operands are rounded first, as TMA rounds them. Products of 16-bit floats are exact in float64, as
-    are those of 8- and 4-bit floats and their scales, of 16 bits together at most; a sum of K of them loses
-    at most K * 2**-53 of the sum of their magnitudes: nothing, here; integers lose nothing at all. A D of
-    8-bit floats saturates. Rows are computed in chunks, so that besides B in float64 only one chunk, and
-    what the epilogue makes of it, needs memory.
+    are products of 8- and 4-bit floats and their scales, of 16 bits together at most; a sum of K of them
+    loses at most K * 2**-53 of the sum of their magnitudes: nothing, here; integers lose nothing at all. A D
+    of 8-bit floats saturates. Rows are computed in chunks, so that only B in float64, one chunk, and its
+    epilogue need memory.
     """
     b_exact = _exact(inputs, problem, "b").T
     count = max(1, CHUNK_BYTES // (8 * inputs.b.shape[1]))
@@ -79,7 +78,7 @@ def deviation(
 
 
 def _exact(inputs: Inputs, problem: Matmul, name: str, rows: slice = slice(None)) -> Tensor:
-    """Return what the tensor cores multiply, in float64: rows of ``a`` [M, K], or of ``b`` as [N, K]."""
+    """Return one factor of the product in float64: rows of ``a`` [M, K], or of ``b`` as [N, K]."""
     stored = (inputs.a if name == "a" else inputs.b.T)[rows]
     operand = problem.operand(name)
     if operand.dtype.in_memory:
@@ -105,10 +104,10 @@ TOLERANCES: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.tolerance)
 Rounding D to p significant bits alone costs 0.43 * 2**-p: the error is uniform over 2**(1 - p) of the
 power of two below the value, and a normal value squared is on average 1.84 times that power squared. That
 is 1.7e-3 for bf16 (p = 8) and 2.1e-4 for fp16 (p = 11); the limits leave room for 2.4 and 4.8 times as
-much, and are far below what a wrong operand, tile or K step costs. For fp32 rounding is nothing (2.5e-8)
+much, and are far below the error of a wrong operand, tile or K step. For fp32 rounding is nothing (2.5e-8)
 and accumulation everything: the tensor core truncates its fp32 sums, an error that grows with K.
 
-Of 8-bit floats p is 4 and 3, and rounding costs 2.7e-2 and 5.4e-2. The limits are not more than 2.4 times as
+For 8-bit floats p is 4 and 3, and rounding costs 2.7e-2 and 5.4e-2. The limits are not more than 2.4 times as
 much, which every single element must stay within (2**-p), or a D of a few elements could fail by chance. A K
 step of 128 elements that is left out costs sqrt(128 / K): more than the limits up to a K of 30,000 and 7,500.
 """
@@ -143,7 +142,7 @@ fewer than wgmma is assumed. Then the same holds there. For g products an instru
 and 64 products of 4 bits cost what 32 of 8 bits do. Scales make the largest product larger beside the root
 mean square, some 16 times where it is 5 times of 32 normal ones: the first few instructions feel that, a sum
 of many does not. Sums so computed reach a quarter of the limit, and in single elements three quarters, at a K
-of 16 to 2048. A block of 32 whose scale is half or twice what it should be costs 0.5 or 1 times
+of 16 to 2048. A block of 32 whose scale is half or twice the right one costs 0.5 or 1 times
 sqrt(32 / K): 3.1e-2 at least at K = 8192.
 """
 
@@ -157,7 +156,7 @@ to zero, so they add up: the sum after i of n instructions is i / n of the last 
 """
 
 FEW_ELEMENTS: Final = 6.6
-"""Over the root of the number of D's elements: what is added to a limit of accumulation, as a share of it.
+"""Over the root of the number of D's elements: the addition to a limit of accumulation, as a share of it.
 
 The limits of accumulation are derived for means of squares. Of E normal elements the mean square deviates by
 sqrt(2 / E); behind relu, which leaves half of them, by sqrt(5 / E). The ratio of two norms, of such errors
@@ -169,14 +168,14 @@ rounding D costs is limited in each element; the limits above are beyond that.)
 
 ROUNDING_FACTOR: Final = 4.0
 ACCUMULATION_FACTOR: Final = 8.0
-"""Largest |out - ref| of one element over the root mean square of the reference: what rounding D may cost
-that element, 4 tolerances of D's dtype, and 8 of what accumulation adds (8 of an fp32 D's, which is all
+"""Largest |out - ref| of one element over the root mean square of the reference: the rounding of
+that element, 4 tolerances of D's dtype, and 8 of the error of accumulation (8 of an fp32 D's, which is all
 accumulation).
 
 The norm of a large matrix hides a small wrong patch: a wrong 64 x 8 fragment of an 8192 x 8192 result
-changes it by sqrt(2 * 64 * 8) / 8192 = 3.9e-3. The limit of bf16 is 1.6e-2 beside rounding; of wrong
-elements, 98 in 100 are further off than that. Errors of accumulation are normal: 6 standard deviations of
-what the derivations above expect are less than 3 tolerances.
+changes it by sqrt(2 * 64 * 8) / 8192 = 3.9e-3. The limit of bf16 is 1.6e-2 beside rounding; 98 in 100 wrong
+elements are further off than that. Errors of accumulation are normal: 6 standard deviations of
+the errors derived above are less than 3 tolerances.
 """
 
 
@@ -226,20 +225,20 @@ def _accumulation(problem: Matmul, k: int, promote_k: int | None) -> float:
 
 @dataclass(frozen=True)
 class Check:
-    """One number that was measured on one shape, and its limit."""
+    """One number measured on one shape, and its limit."""
 
     shape: Shape
     what: str
     """The run and the quantity, e.g. ``strided: elements written outside``."""
     measured: float | None
-    """None when the check raised or could not be run; ``detail`` says why."""
+    """The number; None if the check raised or could not run, and ``detail`` has the reason."""
     limit: float
     """The largest measurement that passes."""
     detail: str = ""
 
     @property
     def passed(self) -> bool:
-        """Whether there is a measurement and it is within the limit; NaN is not."""
+        """True if there is a measurement within the limit; NaN is not within it."""
         return self.measured is not None and self.measured <= self.limit
 
     def __str__(self) -> str:
