@@ -105,7 +105,7 @@ class Arms:
 @pytest.fixture
 def arms(monkeypatch: pytest.MonkeyPatch) -> Arms:
     made = Arms(FakeMachine(), {BASELINE: 20e-6, "kernel_a": 10e-6, "kernel_b": 25e-6})
-    monkeypatch.setattr("gemmgen.bench.campaign.import_generated", made.imported)
+    monkeypatch.setattr("gemmgen.bench.suite_run.import_generated", made.imported)
     monkeypatch.setattr("gemmgen.bench.prepare.import_generated", made.imported)
     monkeypatch.setattr("gemmgen.bench.tasks.cublas", made.baseline)
     return made
@@ -633,7 +633,7 @@ from test_bench_suite import *
 directory = Path(sys.argv[1])
 with MonkeyPatch.context() as patch:
     arms = Arms(FakeMachine(), {BASELINE: 20e-6, "kernel_a": 10e-6, "kernel_b": 25e-6})
-    patch.setattr("gemmgen.bench.campaign.import_generated", arms.imported)
+    patch.setattr("gemmgen.bench.suite_run.import_generated", arms.imported)
     patch.setattr("gemmgen.bench.tasks.cublas", arms.baseline)
     def progress(step):
         if "64x16x32" in step:

@@ -1,6 +1,5 @@
 """From a module to a timing record, and from a record to a table and a plot."""
 
-from gemmgen.bench.campaign import SuiteMachinery, SuiteSelection, time_suite
 from gemmgen.bench.figures.record_plot import plot
 from gemmgen.bench.figures.record_tables import markdown_table, plain_table
 from gemmgen.bench.figures.suite_plots import ratio_picture, roofline_picture
@@ -20,6 +19,7 @@ from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.single import bench, time_spec
 from gemmgen.bench.suite_figures import errors_of, report_of
 from gemmgen.bench.suite_file import Suite, load_suite
+from gemmgen.bench.suite_run import SuiteMachinery, SuiteSelection, time_suite
 from gemmgen.verify.shapes import parse_shapes
 
 __all__ = [

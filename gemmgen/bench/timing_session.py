@@ -118,9 +118,7 @@ class TimingSession:
         arms = range(len(samples))
         return self.turns(samples, [arm for _ in range(rounds) for arm in generator.sample(arms, len(arms))])
 
-    def playoff_pairs(
-        self, samples: Sequence[Sample], by_arm: Mapping[int, Sequence[float]], arm: int
-    ) -> int:
+    def final_pairs(self, samples: Sequence[Sample], by_arm: Mapping[int, Sequence[float]], arm: int) -> int:
         """Return the number of pairs of an arm and the baseline, from their times in the rounds."""
         seconds = sum(statistics.median(by_arm[each]) * samples[each].calls for each in (0, arm))
         return max(self.protocol.rounds, round((self.protocol.playoff_seconds or 0) / seconds))

@@ -54,12 +54,12 @@ from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
 from gemmgen.scratch import scratch
 
-PLAYOFF_SECONDS: Final = 0.25
+FINAL_PAIR_SECONDS: Final = 0.25
 """Seconds for which the winner and the baseline alternate in pairs. At the power limit the clock swings for
 tens of milliseconds: seven pairs at 8192 x 8192 x 8192 had medians of 0.93 and 1.03
 (``benchmarks/fit/h200_orders.json``).
 """
-SUITE_ROUNDS: Final = Rounds(playoff_seconds=PLAYOFF_SECONDS)
+SUITE_ROUNDS: Final = Rounds(playoff_seconds=FINAL_PAIR_SECONDS)
 """The timing protocol of a suite."""
 
 
@@ -323,7 +323,7 @@ class SuiteRun:
         if not right:
             return None
         best = max(right, key=lambda arm: ratios(by_arm[0], by_arm[arm]).median)
-        pairs = timing.turns(samples, [0, best] * timing.playoff_pairs(samples, by_arm, best))
+        pairs = timing.turns(samples, [0, best] * timing.final_pairs(samples, by_arm, best))
         state = self.state_since(start)
         timed = [
             ArmSamples(
