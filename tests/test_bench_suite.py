@@ -553,7 +553,7 @@ def test_a_spec_that_is_rejected_stops_all_before_the_gpu_is_used(tmp_path: Path
     machinery = SuiteMachinery(machine=arms.machine, prepare=prepared)
     with pytest.raises(GemmgenError, match=r"bad\.yaml:1:8: error\[wrong-type\] title"):
         time_suite([good, bad], suite_in(tmp_path), ResultLog(), machinery=machinery)
-    with pytest.raises(GemmgenError, match=r"error\[module-name\]: another spec of this name takes part"):
+    with pytest.raises(GemmgenError, match=r"error\[module-name\]: another spec has this name"):
         time_suite([good, good], suite_in(tmp_path), ResultLog(), machinery=machinery)
     other = ROOT / "specs" / "b200_bf16.yaml"
     with pytest.raises(GemmgenError, match=r"\[no-gpu\]: these specs are for Blackwell and Hopper: one GPU"):
@@ -617,7 +617,7 @@ def test_a_record_is_of_one_machine(tmp_path: Path, arms: Arms) -> None:
     path = tmp_path / "record.jsonl"
     run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
     path.write_text(path.read_text().replace("Fake H200", "Fake H100"))
-    message = "was measured with another gpu, Fake H100, here it is Fake H200: record into another file"
+    message = "was measured with another gpu, Fake H100, here it is Fake H200: use another record file"
     with pytest.raises(GemmgenError, match=rf"error\[other-machine\]: {message}"):
         run(tmp_path, arms, ResultLog.opened(path), "kernel_b")
     path.write_text(path.read_text().replace("Fake H100", "Fake H200"))

@@ -77,11 +77,11 @@ def test_a_kernel_of_the_name_of_a_part_is_refused(name: str, tmp_path: Path) ->
 
 
 OTHER_SPECS = {
-    "of another type": ("h100_e4m3", "a library has one problem, here are "),
-    "for another GPU": ("b200_bf16", "a library is of one GPU, its specs are for "),
+    "of another type": ("h100_e4m3", "a library computes one problem, and there are "),
+    "for another GPU": ("b200_bf16", "a library is for one GPU, and its specs are for "),
     "of one tile": (
         "h100_bf16_single_tile",
-        "cannot be in a library: its kernel computes no more than a tile",
+        "cannot be in a library: its kernel computes a single tile",
     ),
 }
 

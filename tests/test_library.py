@@ -752,7 +752,7 @@ def test_sources_that_are_none_are_refused(tmp_path: Path, tuned: Path) -> None:
         " tune` (both .jsonl)"
     )
     other.write_text(tuned.read_text() + "half a li")
-    assert refusal(lambda: read([other])) == ("other.jsonl:5: error[bad-table]: no line of JSON")
+    assert refusal(lambda: read([other])) == ("other.jsonl:5: error[bad-table]: not JSON")
     table(other, row(WIDE, (1, 2, 3), 1e-5, format=3))
     assert refusal(lambda: read([other])) == (
         "other.jsonl:1: error[bad-table]: format is 3; this gemmgen reads 2"
@@ -771,8 +771,8 @@ def test_sources_that_are_none_are_refused(tmp_path: Path, tuned: Path) -> None:
 def test_two_problems_or_two_cards_in_one_library_are_refused(tmp_path: Path, tuned: Path) -> None:
     two = [SPECS / WIDE, SPECS / "h100_fp16.yaml"]
     assert refusal(lambda: read(two)) == (
-        "h100_bf16.yaml, h100_fp16.yaml: error[mixed-problems]: a library has one problem, here are"
-        f' "bf16" ({BF16}) and "fp16" ({FP16}); choose one with --problem'
+        "h100_bf16.yaml, h100_fp16.yaml: error[mixed-problems]: a library computes one problem, and there are"
+        f' "bf16" ({BF16}) and "fp16" ({FP16}): choose one with --problem'
     )
     assert [source.stem for source in read(two, FP16.matmul[:6]).specs.values()] == ["h100_fp16"]
     assert refusal(lambda: read(two, "int8")) == (
@@ -781,8 +781,8 @@ def test_two_problems_or_two_cards_in_one_library_are_refused(tmp_path: Path, tu
     )
     other = table(tmp_path / "other.jsonl", row(WIDE, (1, 2, 3), 1e-5, gpu="NVIDIA H100 80GB HBM3"))
     assert refusal(lambda: read([tuned, other])) == (
-        "table.jsonl, other.jsonl: error[mixed-gpus]: a library is of one GPU, these were measured on"
-        " NVIDIA H200 and NVIDIA H100 80GB HBM3"
+        "table.jsonl, other.jsonl: error[mixed-gpus]: a library is for one GPU, and these kernels were"
+        " measured on NVIDIA H200 and NVIDIA H100 80GB HBM3"
     )
 
 
@@ -849,8 +849,8 @@ def test_kernels_that_no_library_can_have_are_refused() -> None:
     )
     blackwell = read([SPECS / "b200_bf16.yaml"])
     assert refusal(lambda: assemble("x", blackwell, library.choose(blackwell))) == (
-        "x: error[library-rule]: has a kernel without a rule for shapes that were not tuned: those of Hopper"
-        " have one"
+        "x: error[library-rule]: has a kernel without a rule for shapes that were not tuned: only Hopper"
+        " kernels have one"
     )
     many = read([SPECS / WIDE, SPECS / SQUARE])
     assert refusal(lambda: library.choose(many, 1)) == (
@@ -862,7 +862,7 @@ def test_kernels_that_no_library_can_have_are_refused() -> None:
 def test_a_record_whose_spec_is_gone_or_changed_is_refused(tmp_path: Path) -> None:
     record = shutil.copy(RECORDS / "suites" / "h200_split_k.jsonl", tmp_path)
     assert refusal(lambda: read([Path(record)])).startswith(
-        "h200_split_k.jsonl: error[source-spec]: its kernels are of few/h200_bf16_few_rows.yaml with SHA-256"
+        "h200_split_k.jsonl: error[source-spec]: its kernels need few/h200_bf16_few_rows.yaml with SHA-256"
         " dd01459a…, which is neither there nor at "
     )
 
@@ -874,8 +874,8 @@ def test_a_kernel_that_was_measured_as_another_module_is_a_warning(tmp_path: Pat
         "stale-measurements",
         "warning",
         (
-            "1 of the kernels were measured as other modules than this gemmgen makes of them: the choice"
-            " rests on what those took"
+            "1 of the kernels were measured as modules that this gemmgen no longer makes: the choice"
+            " uses the times of those modules"
         ),
     )
 
@@ -952,11 +952,11 @@ def test_what_is_no_library_is_neither_read_nor_overwritten(tuned: Path, tmp_pat
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file.txt").write_text("mine")
     assert refusal(lambda: package.check(tmp_path / "mine")) == (
-        "mine: error[no-library]: is no library: there is no library.json in it"
+        "mine: error[no-library]: is not a library: it has no library.json"
     )
     found = read([tuned])
     assert refusal(lambda: package.write(assemble("mine", found, library.choose(found)), tmp_path)) == (
-        "mine: error[foreign-file]: exists and is no library that gemmgen has made: move it, or choose"
+        "mine: error[foreign-file]: exists and is not a library made by gemmgen: move it, or choose"
         " another --out"
     )
     manifest = tmp_path / "mine" / package.MANIFEST

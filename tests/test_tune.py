@@ -617,7 +617,7 @@ def test_specs_for_two_generations_are_not_tuned_together(tmp_path: Path, kernel
     with pytest.raises(GemmgenError) as caught:
         tune(paths, [SHAPE], options, TuningMachinery(kernels.machine_on))
     assert caught.value.diagnostics[0].message == (
-        "these specs are for Blackwell and Hopper: one GPU runs one of them"
+        "these specs are for Blackwell and Hopper: name specs for one generation"
     )
 
 
@@ -654,7 +654,7 @@ def test_a_kernel_above_the_roofline_is_told_and_not_written(tmp_path: Path, ker
     outcome = tuned(tmp_path, kernels)
     assert outcome.winner.pins["tile.n"] == 64
     count = outcome.failures["impossible"]
-    assert outcome.remark == f"{count} above the roofline, which is a measurement error, took no part"
+    assert outcome.remark == f"{count} above the roofline ignored as measurement errors"
 
 
 def spoil_all(d: Tensor) -> None:
@@ -849,8 +849,8 @@ def test_kernels_that_gemmgen_makes_otherwise_now_are_stale(
     (diagnostic,) = caught.value.diagnostics
     assert (diagnostic.path, diagnostic.code) == (f"{tmp_path}/tune.db", "stale-kernel")
     assert diagnostic.message == (
-        f"{count} of its {count} kernels are no longer what gemmgen makes of their specs, "
-        f"`{first.trials[0].label}` first: tune into another --store, or measure it --again"
+        f"{count} of its {count} kernels differ from what gemmgen now makes of their specs, "
+        f"`{first.trials[0].label}` first: use another --store, or measure them again with --again"
     )
     monkeypatch.undo()
 
@@ -893,7 +893,8 @@ def test_a_spec_that_somebody_else_wrote_is_not_replaced(tmp_path: Path, kernels
     with pytest.raises(GemmgenError) as caught:
         tuned(tmp_path, kernels, budget=20)
     assert str(caught.value) == (
-        f"{path}: error[foreign-file]: exists and is not of `gemmgen tune`: move it, or choose another --out"
+        f"{path}: error[foreign-file]: exists and was not written by `gemmgen tune`: "
+        "move it, or choose another --out"
     )
     assert path.read_text() == OPEN
 
@@ -952,8 +953,8 @@ LINE = ROW.as_line()
     [
         (None, ": error[bad-table]: cannot read the table: No such file or directory"),
         ("", ": error[bad-table]: there is no kernel in it"),
-        ("x\n", ":1: error[bad-table]: no line of JSON"),
-        ('{"line": "session"}\n', ":1: error[bad-table]: no line of a table of `gemmgen tune`"),
+        ("x\n", ":1: error[bad-table]: not JSON"),
+        ('{"line": "session"}\n', ":1: error[bad-table]: not a line of a table of `gemmgen tune`"),
         (
             LINE + LINE.replace('"format": 2', '"format": 1'),
             (
@@ -971,14 +972,14 @@ LINE = ROW.as_line()
             LINE + LINE.replace("H200", "H100"),
             (
                 ":2: error[bad-table]: is of NVIDIA H100 here, and of NVIDIA H200 above: "
-                "one table is of one GPU"
+                "a table is for one GPU"
             ),
         ),
         (
             LINE.replace("H200", "H100"),
             (
-                ": error[other-gpu]: was measured on NVIDIA H100, and this is NVIDIA H200: "
-                "what is the fastest on one is not on the other"
+                ": error[other-gpu]: was measured on NVIDIA H100, and this GPU is NVIDIA H200: "
+                "the fastest kernel differs between GPUs"
             ),
         ),
     ],

@@ -271,7 +271,7 @@ def refused(place: str, *, new: bool = True) -> str:
 def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tune.db"
     path.write_text("title: t\n" * 100)
-    assert refused(str(path)) == "is no SQLite database (file is not a database): name another --store"
+    assert refused(str(path)) == "is not a SQLite database (file is not a database): name another --store"
     assert path.read_text() == "title: t\n" * 100
 
 
@@ -335,7 +335,7 @@ def test_a_study_that_gemmgen_does_not_write_is_refused(
     study.storage.set_study_user_attr(study.study_id, "gemmgen", {**study.facts, **members})
     assert refused(path).startswith(f"the study {FACTS.name} is not what `gemmgen tune` writes: {said}")
     study.storage.set_study_user_attr(study.study_id, "gemmgen", "text")
-    assert refused(path) == f"the study {FACTS.name} is none of gemmgen's"
+    assert refused(path) == f"the study {FACTS.name} was not made by gemmgen"
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_a_database_of_another_optuna_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("tune.journal", "no journal\n", "is no journal of Optuna's: name another --store"),
+        ("tune.journal", "no journal\n", "is not a journal of Optuna: name another --store"),
         ("nowhere/tune.db", None, "there is no directory {directory}/nowhere"),
         ("", None, "is a directory: name a file in it"),
     ],
@@ -418,7 +418,7 @@ def test_trials_of_other_versions_are_not_gone_on_with(tmp_path: Path, member: s
     assert str(caught.value) == (
         f"{path}: error[other-machine] open 8x16x32: was measured with another {member}, "
         f"{getattr(ENVIRONMENT, member)}, here it is {found}: "
-        "tune into another --store, or measure it --again"
+        "use another --store, or measure again with --again"
     )
 
 

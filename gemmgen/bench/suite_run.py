@@ -201,7 +201,7 @@ def _refuse_other_machine(log: ResultLog, session: Session) -> None:
             pairs.append((member.name, old, new))
     for name, old, new in pairs:
         if old != new:
-            message = f"was measured with another {name}, {old}, here it is {new}: record into another file"
+            message = f"was measured with another {name}, {old}, here it is {new}: use another record file"
             raise GemmgenError([Diagnostic(str(log.path), "other-machine", message)])
 
 
@@ -276,7 +276,9 @@ class SuiteRun:
         text = visible(error) if isinstance(error, str) else first_line(error)
         self.log.write(Refused("refused", task.shape, task.contest, kernel, why, text))
         if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
-            message = f"{text}: the GPU cannot be used any more by this process; the same command goes on"
+            message = (
+                f"{text}: this process cannot use the GPU any more; run the same command again to resume"
+            )
             raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=task.place)])
 
     def _take_turns(

@@ -87,7 +87,7 @@ def kernels_of(specs: Sequence[Path], directory: Path) -> tuple[KernelUnderTest,
             source, name = product.source, product.source.stem
             module_path = directory / f"{name}.py"
             if module_path.exists():
-                message = "another spec of this name takes part: rename one of the two"
+                message = "another spec has this name: rename one of them"
                 raise GemmgenError([Diagnostic(source.path, "module-name", message)])
             cublas(source)
         except GemmgenError as error:
@@ -100,7 +100,7 @@ def kernels_of(specs: Sequence[Path], directory: Path) -> tuple[KernelUnderTest,
         raise GemmgenError(errors)
     generations = {participant.source.request.gpu.architecture.generation for participant in found}
     if len(generations) > 1:
-        message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
+        message = f"these specs are for {' and '.join(sorted(generations))}: name specs for one generation"
         raise GemmgenError([Diagnostic(found[0].entry.subject.spec_path, "no-gpu", message)])
     return tuple(found)
 

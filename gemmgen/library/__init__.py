@@ -69,7 +69,7 @@ def predictable(place: str, kernels: Iterable[Kernel]) -> list[WgmmaKernel]:
     """
     found = list(kernels)
     if not all(isinstance(kernel, WgmmaKernel) for kernel in found):
-        message = "has a kernel without a rule for shapes that were not tuned: those of Hopper have one"
+        message = "has a kernel without a rule for shapes that were not tuned: only Hopper kernels have one"
         raise GemmgenError([Diagnostic(place, "library-rule", message)])
     return cast("list[WgmmaKernel]", found)
 

@@ -104,7 +104,7 @@ def read_manifest(package: Path) -> Manifest:
     try:
         text = read_text(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        message = f"is no library: there is no {MANIFEST} in it"
+        message = f"is not a library: it has no {MANIFEST}"
         raise GemmgenError([Diagnostic(package.as_posix(), "no-library", message)]) from error
     except (OSError, UnicodeDecodeError) as error:
         raise bad_library(path, "cannot be read") from error
@@ -146,7 +146,7 @@ def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:
         yield "kernels", "must be names of modules, each once, and no name that the library has already"
     needed, names = {"__init__.py", *files_of(kernels)}, manifest.sha256.keys()
     for name in sorted(names - needed - {*PARTS, *EARLIER_PARTS}):
-        yield "sha256", f"{quoted(name)} is no file of such a library"
+        yield "sha256", f"{quoted(name)} is not a file of such a library"
     for name in sorted(needed - names):
         yield "sha256", f"{quoted(name)} is missing"
     for number, (_, _, ranges) in enumerate(manifest.table):

@@ -49,7 +49,7 @@ def write(library: Library, directory: Path) -> Path:
     package = directory / library.name
     before = _listed(package)
     if before is None:
-        message = "exists and is no library that gemmgen has made: move it, or choose another --out"
+        message = "exists and is not a library made by gemmgen: move it, or choose another --out"
         raise GemmgenError([Diagnostic(package.as_posix(), "foreign-file", message)])
     files = rendered(library)
     write_files({package / name: text.encode() for name, text in files.items()})
@@ -176,7 +176,7 @@ def _measured(path: Path, manifest: Manifest) -> Mapping[str, tuple[MeasuredLine
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise bad_library(path, "is not what `gemmgen library` writes") from error
     if unknown := found.keys() - {*manifest.kernels}:
-        raise bad_library(path, f"{min(unknown)} is none of the kernels", "measured")
+        raise bad_library(path, f"{min(unknown)} is not one of the kernels", "measured")
     return found
 
 
@@ -256,7 +256,7 @@ def _edits(package: Path, digests: Mapping[str, str]) -> Iterator[Finding]:
             message = "the library does not name it: delete it"
             yield Finding(Diagnostic(path.as_posix(), "orphaned", message))
     for path in filter(_is_unchecked, _bytecode(package, digests)):
-        message = "Python would run it without a look at the module: delete it"
+        message = "Python would run it without a comparison with the module: delete it"
         yield Finding(Diagnostic(path.as_posix(), "orphaned", message))
 
 

@@ -94,9 +94,9 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
     if kernel.problem.block_scaled:
         why = "its scales are packed for one kernel"
     elif kernel.schedule_kind == "single_tile":
-        why = "its kernel computes no more than a tile"
+        why = "its kernel computes a single tile"
     elif kernel.problem.backward:
-        why = "it has a backward, and the operator of a library has none: leave that out"
+        why = "it has a backward, which the operator of a library does not support: remove it"
     else:
         return
     raise refused(path, "library-kernel", f"cannot be in a library: {why}")
@@ -181,7 +181,7 @@ def _record_parts(path: Path) -> Iterator[SourcePart]:
     log = ResultLog.opened(path)
     gpus = dict.fromkeys(session.environment.gpu for session in log.sessions)
     if len(gpus) > 1:
-        message = f"a library is of one GPU, these were measured on {listing(list(gpus), 'and')}"
+        message = f"a library is for one GPU, and these kernels were measured on {listing(list(gpus), 'and')}"
         raise refused(path, "mixed-gpus", message)
     (gpu,), known = gpus, log.kernels
     results = [line for line in log.current() if isinstance(line, Result)]
@@ -239,7 +239,7 @@ def _spec_of(record: Path, spec_path: str, sha256: str) -> SpecFile:
         if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == sha256:
             return load_spec(place)
     message = (
-        f"its kernels are of {spec_path} with SHA-256 {sha256[:8]}…, which is neither there nor at"
+        f"its kernels need {spec_path} with SHA-256 {sha256[:8]}…, which is neither there nor at"
         f" {places[1].as_posix()}"
     )
     raise refused(record, "source-spec", message)

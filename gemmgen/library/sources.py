@@ -73,8 +73,8 @@ def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
     warnings = []
     if changed:
         message = (
-            f"{changed} of the kernels were measured as other modules than this gemmgen makes of them:"
-            " the choice rests on what those took"
+            f"{changed} of the kernels were measured as modules that this gemmgen no longer makes:"
+            " the choice uses the times of those modules"
         )
         warnings = [Diagnostic(_names(paths), "stale-measurements", message, severity="warning")]
     return Sources(
@@ -109,7 +109,7 @@ def refuse_library(package: Path, problem: Contest, gpu: str | None, products: S
     ]
     generations = dict.fromkeys(product.plan.architecture.generation for product in products)
     if len(generations) > 1:
-        message = f"a library is of one GPU, its specs are for {listing(list(generations), 'and')}"
+        message = f"a library is for one GPU, and its specs are for {listing(list(generations), 'and')}"
         raise GemmgenError([Diagnostic(package.as_posix(), "mixed-gpus", message)])
     _refuse_mixture(parts, [package])
     if parts[0].problem != problem:
@@ -126,11 +126,11 @@ def _refuse_mixture(parts: Sequence[SourcePart], paths: Sequence[Path]) -> None:
     problems = _problems(parts)
     if len(problems) > 1:
         found = listing([*problems.values()], "and")
-        message = f"a library has one problem, here are {found}; choose one with --problem"
+        message = f"a library computes one problem, and there are {found}: choose one with --problem"
         raise GemmgenError([Diagnostic(_names(paths), "mixed-problems", message)])
     gpus = dict.fromkeys(part.gpu for part in parts if part.gpu)
     if len(gpus) > 1:
-        message = f"a library is of one GPU, these were measured on {listing(list(gpus), 'and')}"
+        message = f"a library is for one GPU, and these kernels were measured on {listing(list(gpus), 'and')}"
         raise GemmgenError([Diagnostic(_names(paths), "mixed-gpus", message)])
     _refuse_other_bits(parts, paths)
 

@@ -91,7 +91,7 @@ def read_table(path: Path, gpu: str | None = None) -> tuple[TunedRow, ...]:
     for number, row in enumerate(rows, 1):
         if row.gpu != rows[0].gpu:
             raise _bad_table(
-                path, f"is of {row.gpu} here, and of {rows[0].gpu} above: one table is of one GPU", number
+                path, f"is of {row.gpu} here, and of {rows[0].gpu} above: a table is for one GPU", number
             )
     if gpu is not None and rows[0].gpu != gpu:
         raise _other_gpu(path, rows[0].gpu, gpu)
@@ -102,7 +102,7 @@ def _row(line: str, path: Path, number: int) -> TunedRow:
     try:
         found = parsed(line)
         if not isinstance(found, dict) or cast("dict[str, object]", found).get("table") != TABLE:
-            raise _bad_table(path, "no line of a table of `gemmgen tune`", number)
+            raise _bad_table(path, "not a line of a table of `gemmgen tune`", number)
         members = dict(cast("dict[str, object]", found))
         del members["table"]
         version = members.pop("format", None)
@@ -112,7 +112,7 @@ def _row(line: str, path: Path, number: int) -> TunedRow:
     except BadFieldError as error:
         raise _bad_table(path, error.message, number, error.field) from error
     except (ValueError, RecursionError) as error:
-        raise _bad_table(path, "no line of JSON", number) from error
+        raise _bad_table(path, "not JSON", number) from error
 
 
 def add_to_table(path: Path, rows: Iterable[TunedRow]) -> None:
@@ -135,7 +135,7 @@ def _bad_table(path: Path, message: str, line: int | None = None, field: str = "
 
 
 def _other_gpu(path: Path, found: str, wanted: str) -> GemmgenError:
-    message = f"was measured on {found}, and this is {wanted}: what is the fastest on one is not on the other"
+    message = f"was measured on {found}, and this GPU is {wanted}: the fastest kernel differs between GPUs"
     return GemmgenError([Diagnostic(path.as_posix(), "other-gpu", message)])
 
 

@@ -76,7 +76,7 @@ class Outcome:
             if self.verdict.refused is not None:
                 said.append(f"{_lead(self.verdict.refused)}, which is within the noise")
         if count := self.failures.get("impossible"):
-            said.append(f"{count} above the roofline, which is a measurement error, took no part")
+            said.append(f"{count} above the roofline ignored as measurement errors")
         return "; ".join(said)
 
     def as_row(self) -> dict[str, object]:
@@ -165,7 +165,7 @@ def write_winner(outcome: Outcome, study: Study) -> None:
     """
     path = outcome.path
     if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
-        message = "exists and is not of `gemmgen tune`: move it, or choose another --out"
+        message = "exists and was not written by `gemmgen tune`: move it, or choose another --out"
         raise GemmgenError([Diagnostic(path.as_posix(), "foreign-file", message)])
     write_files({path: f"{_evidence_text(outcome, study)}{outcome.winner.text}".encode()})
     product = make(path)

@@ -101,7 +101,7 @@ class Store:
             with path.open("rb") as file:
                 first = file.readline()
             if first and not (first.startswith(b"{") and b'"op_code"' in first):
-                raise self._error("is no journal of Optuna's: name another --store")
+                raise self._error("is not a journal of Optuna: name another --store")
         # Its lock is a link to the path, which is found again only if that is whole.
         return JournalStorage(JournalFileBackend(str(path)))
 
@@ -114,7 +114,7 @@ class Store:
                         "SELECT name FROM sqlite_master WHERE type = 'table'"
                     ).fetchall()
             except sqlite3.DatabaseError as error:
-                raise self._error(f"is no SQLite database ({error}): name another --store") from error
+                raise self._error(f"is not a SQLite database ({error}): name another --store") from error
             self._refuse_foreign([str(name) for (name,) in rows])
         return self._tables(f"sqlite:///{path}", {"timeout": BUSY_SECONDS})
 
@@ -170,7 +170,7 @@ class Store:
                 continue
             what = f"the study {visible(study.study_name)}"
             if not isinstance(facts, dict):
-                raise self._error(f"{what} is none of gemmgen's")
+                raise self._error(f"{what} was not made by gemmgen")
             stated = cast("dict[str, Any]", facts)
             if stated.get("format") == FORMAT:
                 self._refuse_bad(StoredFacts, stated, what)
@@ -219,7 +219,7 @@ class Store:
             if before is not None and before[member] != new:
                 message = (
                     f"was measured with another {member}, {before[member]}, here it is {new}: "
-                    "tune into another --store, or measure it --again"
+                    "use another --store, or measure again with --again"
                 )
                 raise GemmgenError([Diagnostic(self.place, "other-machine", message, field=facts.field)])
 

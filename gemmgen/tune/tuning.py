@@ -133,7 +133,7 @@ def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[TuningT
         raise GemmgenError(errors)
     generations = {each.source.request.gpu.architecture.generation for each in found}
     if len(generations) > 1:
-        message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
+        message = f"these specs are for {' and '.join(sorted(generations))}: name specs for one generation"
         raise GemmgenError([Diagnostic(found[0].source.path, "no-gpu", message)])
     return found, baselines
 
@@ -198,8 +198,8 @@ def _refuse_stale(store: Store, study: Study, tuned: TuningTarget, facts: StudyF
     stale = [trial.label for kernel, trial in kernels.items() if not _is_made(tuned, trial.pins, kernel)]
     if stale:
         message = (
-            f"{len(stale)} of its {len(kernels)} kernels are no longer what gemmgen makes of their specs, "
-            f"`{stale[0]}` first: tune into another --store, or measure it --again"
+            f"{len(stale)} of its {len(kernels)} kernels differ from what gemmgen now makes of their specs, "
+            f"`{stale[0]}` first: use another --store, or measure them again with --again"
         )
         raise GemmgenError([Diagnostic(store.place, "stale-kernel", message, field=facts.field)])
 

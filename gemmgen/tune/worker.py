@@ -272,7 +272,7 @@ def look(
         if environment.gpu != environments[0].gpu:
             message = (
                 f"GPU {device} is {environment.gpu}, GPU {chosen[0]} {environments[0].gpu}: "
-                "what is the fastest on one is not on the other; name those of one kind"
+                "the fastest kernel differs between GPUs, so name GPUs of one kind"
             )
             raise GemmgenError([Diagnostic("--devices", "other-gpu", message)])
     return chosen, environments[0]
