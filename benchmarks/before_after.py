@@ -1,9 +1,9 @@
-"""What a change of gemmgen does to the time of generated kernels: modules of two folders, in one process.
+"""The effect of a change of gemmgen on the times of generated kernels: modules of two folders in one process.
 
     python benchmarks/before_after.py FOLDER_BEFORE FOLDER_AFTER OUT.json
 
 Needs a Hopper GPU and no gemmgen. Each round times a CUDA graph of the module before and one of the module
-after, in an order that alternates, so that a drift of the clock meets both. A ratio above 1 is faster after.
+after, in alternating order, so that a drift of the clock affects both. A ratio above 1 is faster after.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SHAPES = {
 """M, N and K for each module: the specs that README and docs name first."""
 ROUNDS = 40
 GRAPH_SECONDS = 0.02
-"""Of one graph: so long that the start of a graph is lost in it."""
+"""Device time of one graph: long enough that its start does not count."""
 INPUTS = 3
 """Sets of matrices that a graph takes in turn."""
 
 
 def module(folder: Path, stem: str, alias: str) -> Any:
-    """Return a module of a folder, imported by its path; its launcher is the one beside it."""
+    """Return a module of a folder, imported by its path, with the launcher beside it."""
     sys.path.insert(0, str(folder))
     sys.modules.pop("gemmgen_launch", None)
     spec = importlib.util.spec_from_file_location(f"{alias}_{stem}", folder / f"{stem}.py")

@@ -1,9 +1,10 @@
-"""What an eager call costs the host: of torch.matmul, of generated modules, and of their operators.
+"""The host's time of an eager call: of torch.matmul, of generated modules, and of their operators.
 
     python benchmarks/host.py OUT.json
 
-Needs a Hopper GPU and no gemmgen. The shapes are so small that the GPU is done before the host is, and the
-queue is empty when a batch of calls begins. One K is long; a batch fills no queue there either.
+Needs a Hopper GPU and no gemmgen. The shapes are so small that the GPU finishes before the host, and the
+queue is empty at the beginning of a batch of calls. One K is long, and a batch does not fill the queue there
+either.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def module(stem: str) -> Any:
 
 
 def calls(stem: str) -> dict[str, Call]:
-    """Return what is timed for one module, by name, with the same matrices; torch multiplies them in bf16."""
+    """Return the timed calls of one module by name, on equal matrices; torch multiplies them in bf16."""
     made = module(stem)
     extents = dict(zip("MNK1", (*SHAPES[stem], 1), strict=True))
     given: dict[str, torch.Tensor] = {}
@@ -93,7 +94,7 @@ def microseconds(call: Call) -> float:
 
 
 def measured(stem: str) -> dict[str, list[float]]:
-    """Return the samples of each call, taken by turns."""
+    """Return the samples of each call, taken in alternation."""
     timed = calls(stem)
     samples: dict[str, list[float]] = {name: [] for name in timed}
     for call in timed.values():

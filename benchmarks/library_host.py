@@ -1,9 +1,9 @@
-"""What an eager call of a library costs the host, beside its kernel's own and torch's: prints JSON.
+"""The host's time of an eager call of a library, beside its kernel's own and torch's: prints JSON.
 
 After ``make libraries``, on a Hopper GPU: ``PYTHONPATH=build/libraries python -m benchmarks.library_host``.
-Each figure is a median time from a call to its return, of rounds of calls by turns; the GPU is idle before
-each round, and the shapes are so small that the queue never fills. A round takes all shapes, and there are
-many: a host that it shares with others is slower for seconds at a time, by up to two thirds.
+Each figure is a median time from a call to its return, over rounds in which the calls alternate; the GPU is
+idle before each round, and the shapes are so small that the queue never fills. A round has all shapes, and
+there are many rounds: a shared host is slower for seconds at a time, by up to two thirds.
 """
 
 import importlib
@@ -21,7 +21,7 @@ SHAPES = ((1, 4096, 4096), (16, 6144, 4096), (256, 4096, 4096), (128, 128, 16384
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return the host's time of a call: of so many, the median."""
+    """Return the median time of a call on the host, in seconds."""
     torch.cuda.synchronize()
     found = []
     for _ in range(CALLS):

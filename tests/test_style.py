@@ -69,7 +69,7 @@ DOCSTRINGS = {
     "gemmgen/hardware": 23,
     "gemmgen/integrations": 18,
     "gemmgen/library": 3,
-    "gemmgen/numerics": 6,
+    "gemmgen/numerics": 7,
     "gemmgen/pictures": 43,
     "gemmgen/plan": 398,
     "gemmgen/problem": 88,

@@ -1,4 +1,4 @@
-"""How predicted times compare with measured ones: within a shape by rank, over all of them by ratio."""
+"""Comparison of predicted with measured times: by rank within a shape, by ratio over all shapes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.fit.observations import Candidates, SpecObservation
 from gemmgen.bench.suite_figures import group_of
 
 NEAR = 1.05
-"""How much longer than the fastest a first choice may take to be as good."""
+"""Factor to the fastest kernel's time within which a first choice counts as equally good."""
 Predicted = Callable[[SpecObservation], float]
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return the rank correlation of two sequences of the same length; 0 where one of them is constant."""
+    """Return the rank correlation of two sequences of equal length; 0 if one of them is constant."""
     ranks = [_ranks(values) for values in (left, right)]
     middle = (len(left) - 1) / 2
     a, b = ([rank - middle for rank in each] for each in ranks)
@@ -33,7 +33,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well the model ranks the candidates of one shape."""
+    """Quality of the model's ranking of the candidates of one shape."""
 
     m: int
     rank_correlation: float
@@ -58,7 +58,7 @@ def agreement(candidates: Candidates, predicted: Predicted = lambda found: found
 
 @dataclass(frozen=True)
 class Summary:
-    """The same over several shapes."""
+    """Summary of the agreement over several shapes."""
 
     shapes: int
     rank_correlation: float

@@ -32,11 +32,11 @@ MANY_ROWS = (
     "DRAM_BYTES_SHARE",
     "L2_BYTES_PER_NS",
 )
-"""Of kernels of tiles, fitted to what was timed of 128 rows or more; exponents are set by hand."""
+"""Constants of tiled kernels, fitted to shapes of 128 rows or more; exponents are set by hand."""
 EARLY = ("EARLY_NS", "EARLY_PLACES", "EARLY_LOSS", "EARLY_COVER")
-"""Of kernels of few rows that are launched early, fitted to their times."""
+"""Constants of kernels of few rows that are launched early, fitted to their times."""
 NEARNESS = 3.0
-"""How fast a kernel's weight falls: one that takes twice as long as the fastest counts a quarter."""
+"""Slope of a kernel's weight: a kernel that takes twice as long as the fastest counts a quarter."""
 OUTLIER = 0.1
 """Deviation (of the logarithm, weighted) beyond which an observation counts by its amount, not its square."""
 STEP = 1e-4
@@ -44,7 +44,7 @@ STEP = 1e-4
 
 
 def streamed(found: SpecObservation) -> bool:
-    """Whether the constants of few rows are those of a kernel."""
+    """Return True if the constants of few rows apply to a kernel."""
     kernel = found.kernel
     return isinstance(kernel, WgmmaKernel) and kernel.swap_ab and kernel.schedule_kind == "tiled"
 
@@ -74,13 +74,13 @@ class Fit:
     values: dict[str, float]
     loss: float
     before: float
-    """The same with the constants that the fit began with."""
+    """Loss with the constants at the beginning of the fit."""
 
 
 def fit(found: Sequence[SpecObservation], start: Mapping[str, float], *, steps: int = 30) -> Fit:
-    """Return the constants with which the model is nearest to observations, by Levenberg and Marquardt.
+    """Return the constants that minimize the deviation from observations, by Levenberg and Marquardt.
 
-    They are varied by factors, so that each stays positive. Nearness is of logarithms of times.
+    They are varied by factors, so that each stays positive. The deviation is that of logarithms of times.
     """
     names = list(start)
     measured = np.log([each.seconds for each in found])
@@ -106,7 +106,7 @@ def _weights(found: Sequence[SpecObservation]) -> list[float]:
 def _least_squares(
     deviations: Callable[[np.ndarray], np.ndarray], names: Sequence[str], at: np.ndarray, steps: int
 ) -> Fit:
-    """Return where the sum of squares is least, by steps that become shorter where it does not fall."""
+    """Return the minimum of the sum of squares; steps become shorter if the sum does not fall."""
     damping, here = 1e-2, deviations(at)
     loss = before = float(here @ here)
     for _ in range(steps):
@@ -133,7 +133,7 @@ def _least_squares(
 def left_out(
     found: Sequence[SpecObservation], share: float = 0.1, seed: int = 14
 ) -> tuple[list[SpecObservation], ...]:
-    """Return the observations without those of a share of the shapes, and these, which a seed draws."""
+    """Return the observations without those of a random share of the shapes, and those observations."""
     shapes = sorted({each.shape for each in found})
     drawn = set(random.Random(seed).sample(shapes, round(share * len(shapes))))
     kept = [each for each in found if each.shape not in drawn]

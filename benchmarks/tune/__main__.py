@@ -37,9 +37,9 @@ RANKED = 40
 AROUND = 2
 """The first of them, whose neighbours are in it too."""
 PATHS = ("spec", "written")
-"""What a report says of the machine's directories."""
+"""Members of a report with paths of this machine, which the record omits."""
 DUELS = 3
-"""The fastest of the set, each of which meets the winner once more."""
+"""Number of the fastest kernels of the set that are measured against the winner again."""
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def chosen() -> list[TuningCandidate]:
-    """Return what the planner ranks first, what tuning begins with, and neighbours of the first of these."""
+    """Return the planner's first ranks, tuning's first candidates, and neighbours of the first kernel."""
     tuned = TuningTarget(load_spec(SPEC), SHAPE)
     ranked = [candidate_of(tuned, each.plan) for each in rank(SpecFile.of(tuned.spec())).to_measure(RANKED)]
     around = [other for each in ranked[:AROUND] for other in neighbours(tuned, each.pins)]

@@ -87,7 +87,7 @@ def judged(
     inputs, d = inputs_and_d.inputs, inputs_and_d.d
     call = bind(inputs_and_d.timed, d)
     d.fill_(poison(d.dtype))
-    # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
+    # Freed at once, so that a result that the call allocates on a GPU gets this poisoned block.
     Matrix.poisoned(d.shape[0], d.shape[1], problem.d.name, d.device)
     result = call()
     finish()
@@ -114,7 +114,7 @@ class Calls:
 
     def __call__(self, index: int) -> None:
         """Call it on the input set of this number."""
-        # Kept until the set's next turn: results that a call allocates are then rotated like the sets.
+        # Kept until the next call on the set, so that allocated results are rotated like the sets.
         self.results[index] = self._calls[index]()
 
 

@@ -169,7 +169,7 @@ class CudaMachine:
         finally:
             gc.unfreeze()
             gc.enable()
-            torch.cuda.empty_cache()  # what comes next may be another process
+            torch.cuda.empty_cache()  # another process may measure next
 
     def recorded(self, work: Work) -> Work:
         """Return the replay of a CUDA graph, without the collection that ``torch.cuda.graph`` begins with."""
@@ -204,7 +204,7 @@ class CudaMachine:
         path = Path(tempfile.gettempdir()) / f"gemmgen-gpu-{self._properties().uuid}.lock"
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
-        except OSError:  # nobody can wait for anybody there
+        except OSError:  # without a lock file no process can wait for another
             yield
             return
         try:

@@ -46,7 +46,7 @@ LARGEST_ERROR: Final = 0.02
 NO_ANSWER: Final = "its process ended without an answer"
 
 
-# --- here
+# --- in the process of gemmgen
 
 
 def time_peers(
@@ -65,7 +65,7 @@ def time_peers(
         for shape in suite.peer_shapes(found.dtypes.a, extents)
         if (contest, shape) not in done
     ]
-    while jobs:  # one process for all of them; another one where that ends before it is through
+    while jobs:  # one process for all jobs, and another one if it ends early
         answered = _answered(log, jobs, command, progress)
         jobs = jobs[answered:]
 
@@ -136,7 +136,7 @@ def _written(
     answers = _answers(process, _request(log, jobs))
     first = next(answers, {"why_not": NO_ANSWER})
     name = f"{NAME}, {first['versions']}" if "versions" in first else NAME
-    if "why_not" in first:  # not one job can be done
+    if "why_not" in first:  # no job can be timed
         process.wait()
         _note(log, jobs, name, f"{first['why_not']}{_last_line(printed)}")
         return len(jobs)
@@ -189,7 +189,7 @@ def _answers(process: subprocess.Popen[str], request: dict[str, Any]) -> Iterato
             line = answered.readline()
         try:
             yield json.loads(line)
-        except ValueError:  # the end, or half a line before it
+        except ValueError:  # the end of the output, or an incomplete last line
             return
 
 
@@ -209,14 +209,14 @@ def _last_line(path: Path) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-# --- in the process
+# --- in the process of the peer
 
 
 def main() -> None:
     """Answer a request: versions first, or why nothing can be done, and then each job in turn."""
     sys.path.pop(0)  # the directory of this file
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what others print is no answer
+    os.dup2(2, 1)  # other prints must not mix with the answers
 
     def answer(**members: Any) -> None:
         answers.write(json.dumps(members) + "\n")
@@ -238,7 +238,7 @@ def main() -> None:
     settings: Any = inductor
     settings.max_autotune_gemm_backends = "TRITON"
     answer(versions=versions)
-    gc.disable()  # what is unloaded while a stream is captured would end the capture
+    gc.disable()  # unloading during a capture would end it
     with torch.cuda.stream(torch.cuda.Stream()):
         for number, job in enumerate(request["jobs"]):
             settle = request["warm_up_seconds"] if number == 0 else request["settle_seconds"]

@@ -93,7 +93,7 @@ def _primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError |
         bound(matmul_of(module), made.timed, made.d)()
         machine.finish()
     except (ValueError, TypeError):
-        return None  # it does not take this shape; another one may do
+        return None  # it does not support this shape, and may support others
     except Exception as error:
         return first_line(error)
     return None
@@ -106,7 +106,7 @@ def _launched(tasks: Sequence[Task]) -> dict[tuple[Contest, Shape], tuple[str, .
     signal.alarm(NAMING_SECONDS + len(tasks))
     found: dict[tuple[Contest, Shape], tuple[str, ...]] = {}
     generator = torch.Generator(torch.device("cuda")).manual_seed(0)
-    for task in (tasks[0], *tasks):  # the first one twice: its profile may miss what starts the profiler
+    for task in (tasks[0], *tasks):  # the first one twice: the profiler may miss kernels while it starts
         with suppress(Exception), task.baseline.settings():
             made = input_set(task.shape, task.source.problem, generator, None)
             call = task.baseline.bind(made.timed, made.d)

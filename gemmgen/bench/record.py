@@ -300,7 +300,7 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# --- records as JSON and as files: written for people to read and diff, read back without trust
+# --- records as JSON files, readable for people, and validated when they are read
 
 
 def to_json(record: Record) -> str:

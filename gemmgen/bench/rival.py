@@ -43,7 +43,7 @@ def other_module(path: Path) -> Baseline:
     return Baseline(text, partial(bound, matmul_of(module)))
 
 
-# --- the baseline where torch has none
+# --- the baseline if torch has none
 
 
 @contextmanager

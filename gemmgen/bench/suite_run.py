@@ -221,7 +221,7 @@ class SuiteRun:
 
     def run(self, task: Task) -> None:
         """Time the correct kernels of a task in alternation, and record a result or a reason for each."""
-        gc.collect()  # of the shape before; in a quiet context nothing else does
+        gc.collect()  # frees the previous shape: automatic collection is off in a quiet context
         l2_bytes = self.environment.l2_bytes
         with task.baseline.settings():
             try:
@@ -303,7 +303,7 @@ class SuiteRun:
             result = self._rounds(task, timing, samples, pass_seconds)
         except GemmgenError:
             raise
-        except Exception as error:  # nobody knows whose fault it is
+        except Exception as error:  # any of the kernels may be at fault
             for sample in samples[1:-1]:
                 self._note(task, sample.running.name, "failed", f"rounds with it: {first_line(error)}")
             self._note(task, samples[-1].running.name, "failed", error)

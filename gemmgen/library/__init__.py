@@ -46,7 +46,7 @@ WIDEST_GAP: Final = 8
 SAMPLES: Final = 24
 """M between two tuned ones at which their kernels are compared."""
 
-# --- the rule: the planner's time, corrected by what was measured nearby
+# --- the rule: the planner's time, corrected by measurements of similar shapes
 
 
 def forecast_of(
@@ -96,7 +96,7 @@ def select(ratios: Ratios, limit: int) -> tuple[Kernel, ...]:
     the losses on shapes that are slower by more than ``NEAR`` than the best kernel measured there, and than
     the baseline; shapes below ``LEAST`` lose most.
     """
-    # By the place of the shape, which is found sooner than the shape itself: sums are made a million times.
+    # Shapes are numbered, because a number is looked up faster than a shape, a million times.
     worth: dict[Kernel, list[tuple[int, float]]] = {}
     for place, found in enumerate(ratios.values()):
         best = max(found.values())
@@ -119,7 +119,7 @@ def select(ratios: Ratios, limit: int) -> tuple[Kernel, ...]:
 
     def best_beside(reached: Sequence[float]) -> tuple[Kernel, float]:
         """Return the kernel that raises the score most, and by how much."""
-        # Not by its key: a kernel is a whole spec, and to hash one takes longer than to add up what it gains.
+        # Items, not keys: hashing a kernel, which is a whole spec, takes longer than adding up its gains.
         gains = ((kernel, gain(found, reached)) for kernel, found in worth.items())
         return max(gains, key=itemgetter(1))
 
@@ -265,7 +265,7 @@ def _until(forecast: Forecast[Kernel], last: MRange, kernel: Kernel, shape: Shap
     return sampled[best - 1] if best else low
 
 
-# --- how good it is
+# --- figures
 
 
 @dataclass(frozen=True)

@@ -150,8 +150,8 @@ def _imported(package: Path) -> ModuleType:
     assert spec.loader
     module = module_from_spec(spec)
     for part in ("", *(f".{part}" for part in PART_NAMES)):
-        sys.modules.pop(f"{name}{part}", None)  # of a library of this name from before
-    sys.modules[name] = module  # where its own imports look
+        sys.modules.pop(f"{name}{part}", None)  # from an earlier library of this name
+    sys.modules[name] = module  # its own imports look there
     spec.loader.exec_module(module)
     for part in sorted(PART_NAMES - {"__init__"}):
         import_module(f"{name}.{part}")

@@ -77,7 +77,7 @@ def _is_stated(kernel: Kernel, path: str, value: object) -> bool:
     early = getattr(kernel, "early_operand", "none") != "none"
     if path in DERIVED or DEFAULTS.get(path) == value:
         return False
-    if path == "operands.a.source":  # of composed tiles the planner takes either, by their columns
+    if path == "operands.a.source":  # for composed tiles the planner chooses either, by their columns
         return value != "shared" or getattr(kernel, "composed", False)
     if section in ("warp_specialization", "cluster"):
         return roles

@@ -126,7 +126,7 @@ def _row_part(path: Path, number: int, row: TunedRow) -> SourcePart:
     try:
         pinned_text(kernel, source.spec, source.spec.title)
     except ValueError:
-        specs = {kernel: source}  # which states what no pinned spec does: it is taken as it is
+        specs = {kernel: source}  # no pinned spec states this kernel, so its own spec is used
     else:
         specs = {}
     return SourcePart(
@@ -207,10 +207,12 @@ def _record_parts(path: Path) -> Iterator[SourcePart]:
                     module = render(kernel, spec_name=Path(spec_path).name, spec_sha256=sha256)
                     changed += hashlib.sha256(module.encode()).hexdigest() != entry.subject.module_sha256
                     kernels[arm.kernel] = anonymous(kernel)
-                    spec = spec or source  # its words are generated: those of a file could be code
+                    spec = (
+                        spec or source
+                    )  # its description is generated, while a text of the file could be code
                 kernel = kernels[arm.kernel]
                 if getattr(kernel, "early_operand", "none") == "none" and not kernel.problem.backward:
-                    # Of the ratio's median and the baseline's, so that other kernels' rounds do not count.
+                    # By the medians of the ratio and of the baseline: the kernel's own rounds alone count.
                     baseline = median(result.baseline.seconds)
                     seconds = baseline / result.observed(arm).ratio
                     found.append(KernelObservation(result.shape, kernel, seconds, baseline))

@@ -94,7 +94,7 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# --- what the templates see
+# --- the view of the templates
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ class LibraryView:
         """Yield the bits of elements in DRAM, as keywords."""
         return _keywords(traffic_of(self.plan.problem))
 
-    # --- what was measured
+    # --- measurements
 
     @property
     def measured_on(self) -> str:

@@ -76,7 +76,7 @@ class Case:
 
     def run_alone(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into the d that the wrapper allocates, which is poison too, and return it."""
-        # Freed at once: on a GPU the next request of this size, which is d's, gets its block.
+        # Freed at once, so that on a GPU the next request of this size, for d, gets the block.
         Matrix.poisoned(*self.shape[:2], self.problem.d.name, self.device)
         return inputs.call(self.matmul)
 
@@ -165,7 +165,7 @@ def _arguments(
         if "partials_ptr" not in restored:
             partials.fill_(poison(partials.dtype))
         stored |= {"partials": partials, **dict(zip(("counters",), counters, strict=False))}
-    # A further part of a tensor's tiles is described by an argument of its own.
+    # Each further part of a tensor's tiles has its own descriptor.
     tensors = {numbered(tensor, part): tensor for tensor in stored for part in (None, *range(len(names)))}
     for argument in names:
         name, _, kind = argument.rpartition("_")

@@ -216,7 +216,7 @@ def _packed_e2m1(numbers: Tensor) -> Tensor:
     magnitudes = numbers.abs()
     codes = torch.zeros(numbers.shape, dtype=torch.uint8, device=numbers.device)
     for code, boundary in enumerate(_BOUNDARIES):
-        # A boundary itself belongs to the code beside it that is even.
+        # A number on a boundary goes to the even code beside it.
         codes += magnitudes >= boundary if code % 2 else magnitudes > boundary
     codes += 8 * numbers.signbit().to(torch.uint8)
     return codes[..., ::2] | codes[..., 1::2] << 4

@@ -93,7 +93,7 @@ class Matrix:
         element = TORCH_DTYPES[dtype]
         unit = 1 if misaligned else alignment // element.itemsize
         margin = 1 if guarded else 0
-        # One element more than 16 bytes have is an odd number of them.
+        # One more element than 16 bytes hold makes an odd number.
         beside = margin * (ALIGNMENT_BYTES // element.itemsize + 1 if misaligned else unit)
         width = math.ceil(columns / unit) * unit + 2 * beside
         storage = torch.full((rows + 2 * margin, width), poison(element), dtype=element, device=device)

@@ -85,7 +85,7 @@ def read_table(path: Path, gpu: str | None = None) -> tuple[TunedRow, ...]:
         raise _bad_table(path, f"cannot read the table: {reason}") from error
     if not text:
         raise _bad_table(path, "there is no kernel in it")
-    # Not `splitlines`: texts of JSON may have what that counts as ends of lines.
+    # Not `splitlines`: JSON texts may contain characters that it counts as ends of lines.
     lines = text.removesuffix("\n").split("\n")
     rows = tuple(_row(line, path, number) for number, line in enumerate(lines, 1))
     for number, row in enumerate(rows, 1):

@@ -265,7 +265,7 @@ NO_SPEC: Final = "0" * 64
 """Stands for the hash of a spec."""
 
 
-# --- what is tried
+# --- candidates
 
 
 def first_candidates(tuned: TuningTarget, count: int) -> list[TuningCandidate]:
@@ -293,7 +293,7 @@ def first_candidates(tuned: TuningTarget, count: int) -> list[TuningCandidate]:
 
 def _first_candidates(tuned: TuningTarget, count: int) -> list[TuningCandidate]:
     spec = tuned.spec()
-    first = plan_spec(  # of an illegal spec this says what is wrong, at its line
+    first = plan_spec(  # an illegal spec is refused here, with its line
         replace(tuned.source, spec=spec.model_copy(update={"bench": Runs(shapes=(tuned.shape,))}))
     )
     ranked = (each.plan for each in rank(SpecFile.of(spec)).to_measure(count))

@@ -95,12 +95,14 @@ class StudyRun:
             try:
                 left = {*loops}
                 while left:
-                    done, left = wait(left, WAITING_SECONDS)  # wakes: a signal may come as it falls asleep
+                    done, left = wait(
+                        left, WAITING_SECONDS
+                    )  # with a timeout, to notice a signal that comes just before
                     for each in done:
                         each.result()
             except Exception:
                 self.ended.set()
-                wait(loops)  # for the trials that others are in the middle of
+                wait(loops)  # until the other workers have ended their trials
                 raise
             finally:
                 self.ended.set()
@@ -167,7 +169,7 @@ class StudyRun:
             self.study.fail(number, "failed", failure, 0.0, utc_now())
             return
         self.running.add(number)
-        with self.lock:  # nobody plans meanwhile: the process would have the locks of that for good
+        with self.lock:  # no thread may plan now: a forked process would inherit its locks
             gpu.start()
         answer = gpu.measure(
             Comparison(

@@ -197,6 +197,6 @@ class _Step:
 def remaining(trials: Sequence[TrialRecord], budget: float) -> float:
     """Return the GPU seconds that are left, less a reserve for the last trial."""
     seconds = [trial.gpu_seconds for trial in trials if trial.state == "done"]
-    # The first trial of a worker takes longer than others: not the longest one decides.
+    # The median, because the first trial of a worker takes longer than the others.
     reserve = 2 * median(seconds) if seconds else 0.0
     return budget - sum(trial.gpu_seconds for trial in trials) - reserve

@@ -102,7 +102,7 @@ class Store:
                 first = file.readline()
             if first and not (first.startswith(b"{") and b'"op_code"' in first):
                 raise self._error("is not a journal of Optuna: name another --store")
-        # Its lock is a link to the path, which is found again only if that is whole.
+        # The lock is a link to the path, so the path must be absolute.
         return JournalStorage(JournalFileBackend(str(path)))
 
     def _file(self, path: Path) -> BaseStorage:

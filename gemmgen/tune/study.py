@@ -101,7 +101,7 @@ class Study:
         for frozen in self.storage.get_all_trials(self.study_id, deepcopy=False):
             trial = self._trial(frozen)
             if trial is not None and trial.state == "running" and is_gone(trial.owner):
-                # It may have ended, and its process with it, since it was read.
+                # The trial may have ended since it was read, and its process with it.
                 self._end(frozen.number, TrialState.FAIL, {"why": "lost", "message": "its process is gone"})
                 trial = self._trial(self.storage.get_trial(self._trial_id(frozen.number)))
             if trial is not None and trial.why not in UNDONE:

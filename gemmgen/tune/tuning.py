@@ -104,10 +104,12 @@ def _ranked(tuned: Sequence[TuningTarget], count: int) -> list[list[TuningCandid
     left = {*found}
     try:
         while left:
-            done, left = wait(left, WAITING_SECONDS)  # wakes: a signal may come as it falls asleep
+            done, left = wait(
+                left, WAITING_SECONDS
+            )  # with a timeout, to notice a signal that comes just before
             for each in done:
                 each.result()
-    finally:  # an interrupt does not wait for them
+    finally:  # an interrupt does not wait for the rankings
         pool.shutdown(wait=False, cancel_futures=True)
     return [each.result() for each in found]
 

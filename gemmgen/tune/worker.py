@@ -143,7 +143,7 @@ class Worker:
         return self._machine
 
     def _measured(self, machine: SuiteMachine, comparison: Comparison) -> TrialSamples:
-        gc.collect()  # of the trial before; in a quiet context nothing else does
+        gc.collect()  # frees the previous trial: automatic collection is off in a quiet context
         baseline = cublas(comparison.source)
         with baseline.settings():
             session = self._session_of(machine, comparison)
@@ -176,7 +176,9 @@ class Worker:
         """Return the tensors, drawn anew for another problem or shape."""
         session = self._session
         if session is None or (session.source, session.shape) != (comparison.source, comparison.shape):
-            self._session = self._baseline = self._against = None  # before there are others
+            self._session = self._baseline = self._against = (
+                None  # frees the memory before the next tensors are drawn
+            )
             self._modules.clear()
             packing = None
             if comparison.source.problem.block_scaled:
@@ -245,7 +247,7 @@ class GpuWorker:
         self._stack.close()
 
 
-# --- what is asked and done before, in processes of their own
+# --- preparation in child processes
 
 
 def look(
@@ -287,7 +289,7 @@ def compile_in_children(request: Request, shape: Shape, modules: Sequence[Path])
 
     Triton keeps compiled kernels on the disk, where the workers find them. Raises GemmgenError (``no-gpu``).
     """
-    triton_api.load()  # once, and not in each of them
+    triton_api.load()  # once, before the children are forked
     with ThreadPoolExecutor(usable_cores()) as pool:
         outcomes = list(pool.map(partial(primed, request, shape), modules))
     for outcome in outcomes:

@@ -116,7 +116,7 @@ def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> 
     one tile each, and two share the remaining steps, which divides one of the tiles again.
     """
     if plan.divides_last_wave:
-        # Of what five programs have each of three tiles, 0.6 is the chunk: so 0.4 are saved.
+        # Five programs divide three tiles: the chunk of each is 0.6 of a tile, which saves 0.4.
         steps = 5 * max(plan.least_steps, plan.least_saved_steps) // 2
         return Launch(ragged(plan, 2, 4, steps), WAVE_PROGRAMS, "normal", schedules)
     tiles_m = 1 if plan.splits_per_tile > 2 * PARTS_PROGRAMS else 2  # each program takes several parts
@@ -174,7 +174,7 @@ def ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
     step, multiple = plan.cta_tile_k, plan.problem.k_multiple
     wanted = k_steps * step - step // 3
     k = wanted // multiple * multiple
-    if k <= (k_steps - 1) * step:  # no part of the last step that the operands can have
+    if k <= (k_steps - 1) * step:  # the operands cannot have a part of the last step
         k = k_steps * step
     return (
         tiles_m * plan.program_tile_m - plan.program_tile_m // 3,

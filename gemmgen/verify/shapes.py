@@ -90,7 +90,7 @@ def large_shape(source: SpecFile) -> Shape:
     if (tile := single_tile(source)) is not None:
         return tile
     m, n, k = _with_legal_k(source.problem, LARGE_SHAPE)
-    # An atomic reduction adds all parts up in one place.
+    # An atomic reduction adds all parts to one array.
     schedule = source.spec.schedule
     parts = 1 if schedule.reduction == "atomic" else schedule.splits or 1
     while parts * m * n * source.problem.accumulator.bytes > LARGE_SUMS_BYTES:
@@ -144,7 +144,7 @@ def single_tile(source: SpecFile) -> Shape | None:
     return plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k
 
 
-# --- shapes as users give them
+# --- shapes that a user names
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:

@@ -265,7 +265,7 @@ class _Simulated:
             wrong = list(self._inexact(case))
         yield from map(Problem.of, self.result.findings)
         if any(finding.kind in (Kind.DEADLOCK, Kind.LIVELOCK) for finding in self.result.findings):
-            return  # what a kernel that does not end leaves behind is no result
+            return  # a kernel that does not end has no result
         for text in wrong:
             yield Problem("wrong-numbers", Severity.ERROR, self._d_argument, text)
         if self._deterministic and not self.result.deterministic:

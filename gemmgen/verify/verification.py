@@ -179,7 +179,7 @@ def streamed(case: Case) -> Iterator[Check]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        # The memory of d, of packed scales and of copies: to get it from the driver later could mean to wait.
+        # Memory for d, packed scales and copies: a later request to the driver could wait.
         case.output()
         if case.misaligned:
             case.run(inputs)
@@ -370,7 +370,7 @@ def run_checks(
             progress(f"{shape_text(case.shape)} {name}")
             try:
                 yield from group(case)
-            except Exception as error:  # whatever a kernel raises is a finding about it
+            except Exception as error:  # any exception of a kernel is a failed check
                 detail = f"{type(error).__name__}: {_first_line(error)}"
                 yield Check(case.shape, name, None, 0, detail)
                 if lost():
@@ -391,7 +391,7 @@ def _cases(
     *,
     deterministic: bool,
 ) -> tuple[Case, ...]:
-    # All of them before the first kernel runs: a lost device makes no generator.
+    # All generators before the first kernel runs: a lost device cannot make one.
     return tuple(
         Case(
             matmul=matmul_of(module),

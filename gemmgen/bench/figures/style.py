@@ -51,7 +51,7 @@ def save(draw: Callable[[], Any], path: Path) -> None:
     matplotlib = _matplotlib(path)
     image = io.BytesIO()
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # not what this machine's matplotlibrc says
+        matplotlib.rcdefaults()  # ignores this machine's matplotlibrc
         matplotlib.rcParams.update(STYLE)
         draw().savefig(image, format=kind, dpi=200, metadata=METADATA[kind])
     content = image.getvalue()
