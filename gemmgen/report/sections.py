@@ -112,14 +112,14 @@ def sections_of_log(log: ResultLog) -> Iterator[ContestSection]:
             name=facts.description,
             baseline=facts.baseline,
             method=(
-                f"All kernels of a shape were timed by turns with the baseline on one {gpu}, on the same "
-                "tensors, without a pause: a ratio is the baseline's time over the kernel's, round by round."
+                f"The kernels of a shape alternated with the baseline on one {gpu}, on the same tensors and "
+                "without a pause: a ratio is the baseline's time over the kernel's, round by round."
             ),
             trials=trials,
             best=tuple(fastest[shape] for shape in sorted(fastest)),
             of_best=(
-                "The kernel that won a shape's rounds was timed once more in pairs of its own with the "
-                "baseline, for the fastest of many owes some of that to luck; its figures are of those pairs."
+                "The winner of a shape's rounds was timed again in pairs with the baseline, because the "
+                "fastest of many kernels owes some of its lead to luck; its figures are from those pairs."
             ),
             first={p.shape: p.ratio for p in own if p.kernel.endswith(FIRST)},
             tried=Counter(trial.shape for trial in trials),
@@ -153,9 +153,9 @@ def sections_of_records(records: Sequence[Record]) -> Iterator[ContestSection]:
             name=f"{types.a} x {types.b} -> {types.d}{_few(trials)}",
             baseline=record.baseline,
             method=(
-                f"Each kernel was timed by turns with the baseline on one {record.environment.gpu}, in a "
-                "process of its own, under sustained load: a ratio is the baseline's time over the kernel's, "
-                "pair by pair. Kernels of one shape were not timed beside one another."
+                f"Each kernel alternated with the baseline on one {record.environment.gpu}, in a process of "
+                "its own, under sustained load: a ratio is the baseline's time over the kernel's, pair by "
+                "pair. Kernels of one shape were not timed in one process."
             ),
             trials=trials,
             best=best,
@@ -190,12 +190,12 @@ def sections_of_table(rows: Iterable[tune.TunedRow]) -> Iterator[ContestSection]
             name=together[0].description,
             baseline="cuBLAS",
             method=(
-                f"Tuned on one {gpu}: of each shape the table has the median time of a call of the fastest "
-                "kernel that was found, and of the baseline beside it; a ratio is of these medians."
+                f"Tuned on one {gpu}: for each shape the table has the median times of a call of the fastest "
+                "kernel and of the baseline; a ratio is of these medians."
             ),
             trials=trials,
             best=tuple(trial for trial in trials if trial.rank == 1),
-            of_best="How many kernels were measured on the way is in the column of those tried.",
+            of_best="The column of tried kernels has the number that was measured.",
             first={row.shape: row.baseline_seconds / row.first_seconds for row in together},
             tried={row.shape: row.tried for row in together},
             refused=(),
