@@ -27,10 +27,10 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.launcher_file import MARK as LAUNCHER_MARK
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import FIELDS, gradient_specs, statements
+from gemmgen.plan.decisions import gradient_specs
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
-from gemmgen.plan.planner import Tick, family_for
+from gemmgen.plan.planner import Tick, field_values
 from gemmgen.plan.verdicts import PassedOver, knowing
 from gemmgen.render import render
 from gemmgen.scratch import HOLD, lock, scratch
@@ -97,13 +97,12 @@ class Product:
         return ledger(self.plan)
 
     @property
-    def fields(self) -> dict[str, object]:
-        """Every field that a spec of this target can pin, by its path, with the value that is planned.
+    def fields(self) -> dict[str, int | str | None]:
+        """Each field that a spec of this target can pin, by its path, with the planned value.
 
-        None where the kernel has nothing that the field would say: leave such a field out.
+        The value is None if the kernel has nothing that the field would say: a spec leaves such a field out.
         """
-        decisions, found = family_for(self.plan).decisions, statements(self.plan)
-        return {path: found.get(path) for path, name in FIELDS.items() if name in decisions}
+        return field_values(self.plan)
 
     def files(self) -> dict[str, str]:
         """Return the product's files by name, with those of gradients.

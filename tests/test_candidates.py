@@ -18,6 +18,7 @@ from modules import spec_file
 from pace import reference_seconds
 
 from gemmgen import cli
+from gemmgen.cli.candidates import candidates_table
 from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.search import Estimate
@@ -506,6 +507,8 @@ def test_bytes_that_dram_cannot_deliver_in_time_set_the_time() -> None:
     # A, B and D: (64 + 8,192) x 8,192 + 64 x 8,192 elements of 2 bytes at 4.8 TB/s are 28.4 us.
     assert found.dram_bytes == 2 * ((64 + 8192) * 8192 + 64 * 8192)
     assert found.seconds >= found.dram_seconds == pytest.approx(28.4e-6, rel=0.01)
+    slow = replace(found, peak_seconds=1.0)
+    assert slow.seconds == 1.0
     starved = Estimate({"tensor cores": 1.0}, 0, found.dram_bytes, found.dram_seconds, 1e9)
     assert starved.seconds == found.dram_seconds
 
@@ -780,13 +783,39 @@ def test_candidates_are_in_the_order_of_their_cost_and_say_what_decided() -> Non
     assert equal.lost_by(found[0]) == ("listed later", 0.0)  # three of 128 hold as much as six of 64
 
 
-def test_the_list_and_its_explanation_fit_110_columns() -> None:
-    lines = f"{ranking().table(400)}\n{ranking().explanation()}".splitlines()
-    assert max(map(len, lines)) <= 110
-    assert len(ranking().table(7).splitlines()) == 2 + 7 + 2
-    header, first = lines[1].split(), lines[2].split()
-    assert header[:3] == ["kernel", "tile", "CTAs"]
-    assert first[:4] == ["1", "ping-pong", "128x128x64", "1x1"]
+def test_an_explanation_fits_110_columns_and_a_table_has_named_ones() -> None:
+    assert max(map(len, ranking().explanation().splitlines())) <= 110
+    table = candidates_table(ranking(), 400).splitlines()
+    assert max(map(len, table)) <= 150
+    assert len(candidates_table(ranking(), 7).splitlines()) == 2 + 7 + 3
+    assert table[1].split("  ")[0] == ""
+    header, first = (re.split(r" {2,}", line.strip()) for line in table[1:3])
+    assert header[:6] == ["kernel", "tile", "cluster", "warps", "stages", "MMAs"]
+    assert first[:5] == ["1", "ping-pong", "128x128x64", "1x1", "12"]
+
+
+def searching(**search: object) -> Ranking:
+    return rank(source(search={path.replace("__", "."): values for path, values in search.items()}))
+
+
+def test_a_searched_field_has_a_column_and_a_value_in_json() -> None:
+    found = searching(schedule__width=[16, 1])
+    lines = candidates_table(found, 4).splitlines()
+    names = re.split(r" {2,}", lines[1].strip())
+    place = names.index("schedule.width") + 1  # the number of a row has no name
+    rows = [re.split(r" {2,}", line) for line in lines[2:6]]
+    assert [row[place] for row in rows] == [str(candidate.plan.width) for candidate in found.legal[:4]]
+    assert len({tuple(row[1 : place + 1]) for row in rows}) == 4
+    data: Any = found.as_dict(2, explained=False)["candidates"]
+    assert {each["fields"]["schedule.width"] for each in data} == {1, 16}
+    assert {"tile.m", "schedule.order", "schedule.minor", "occupancy"} < set(data[0]["fields"])
+
+
+def test_rows_that_would_be_alike_get_the_columns_in_which_they_differ() -> None:
+    """Without the paths under `search`, of which the ranking tells the table."""
+    found = replace(searching(schedule__width=[16, 1]), searched=())
+    assert "schedule.width" in candidates_table(found, 4)
+    assert "schedule.width" not in candidates_table(found, 1)
 
 
 def test_an_explanation_names_rules_with_an_example_and_terms_with_a_margin() -> None:
@@ -826,7 +855,7 @@ def test_candidates_may_stand_without_their_number(
     command: Callable[..., str], arguments: tuple[str, ...], count: int
 ) -> None:
     lines = command(*arguments).splitlines()
-    assert len(lines) == 2 + count + 2
+    assert len(lines) == 2 + count + 3
     assert lines[1 + count].split()[0] == str(count)
 
 

@@ -71,7 +71,7 @@ DOCSTRINGS = {
     "gemmgen/library": 3,
     "gemmgen/numerics": 7,
     "gemmgen/pictures": 43,
-    "gemmgen/plan": 398,
+    "gemmgen/plan": 395,
     "gemmgen/problem": 88,
     "gemmgen/render": 166,
     "gemmgen/report": 0,

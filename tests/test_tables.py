@@ -27,6 +27,8 @@ from gemmgen.hardware.elements import FP8, INPUTS, OUTPUTS, outputs_of
 from gemmgen.hardware.gpus import architectures, gpu_of, targets_of
 from gemmgen.lower import lower
 from gemmgen.numerics.evaluation import activated
+from gemmgen.plan.ledger import ledger
+from gemmgen.plan.planner import family_for
 from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, Parameter, torch_call
 from gemmgen.product import Product, make
 from gemmgen.render import _environment  # pyright: ignore[reportPrivateUsage]
@@ -304,6 +306,17 @@ def test_a_gpu_is_one_row(tmp_path: Path, h20: Gpu) -> None:
     assert ceilings_of("NVIDIA H20") is None  # nobody has measured one
     told = refusal(tmp_path, spec_text("h20", ("bf16", "bf16", "bf16")).replace("h20", "h30"))
     assert "target: expected h100, h200, b200 or h20, found" in told
+
+
+def test_a_prediction_is_never_above_the_peak_of_its_gpu(tmp_path: Path, h20: Gpu) -> None:
+    """An H20 has only a part of the tensor cores that its architecture says."""
+    path = tmp_path / "slow.yaml"
+    text = spec_text("h20", ("bf16", "bf16", "bf16")).replace(HOPPER_TILE, "")
+    path.write_text(f"{text}\nbench: {{shapes: [[8192, 8192, 8192]]}}\n")
+    plan = make(path).plan
+    found = family_for(plan).estimate(plan, (8192, 8192, 8192))
+    assert found.cycles / found.hz < found.seconds == pytest.approx(2 * 8192**3 / 148e12)
+    assert "as long as the tensor cores' peak rate takes" in ledger(plan).as_text()
 
 
 def test_an_unknown_gpu_is_no_known_one_and_is_told_so() -> None:

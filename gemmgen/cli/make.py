@@ -15,6 +15,7 @@ import typer
 
 from gemmgen import api
 from gemmgen.build import columns, resources_text, spec_row
+from gemmgen.cli.candidates import candidates_table
 from gemmgen.cli.drawings import PlanPictures
 from gemmgen.cli.options import (
     CANDIDATES,
@@ -275,7 +276,7 @@ def _print_candidates(products: list[Product], limit: int, *, explained: bool, a
         print_json({path: found.as_dict(limit, explained=explained) for path, found in rankings.items()})
         return
     for i, (path, found) in enumerate(rankings.items()):
-        say("\n" * (i > 0) + f"{path}: {found.table(limit)}")
+        say("\n" * (i > 0) + f"{path}: {candidates_table(found, limit)}")
         if explained:
             say(f"\n{found.explanation()}")
 

@@ -245,8 +245,9 @@ def _l2_reads(kernel: Kernel, found: Estimate) -> str:
 
 def _shares(found: Estimate) -> str:
     """Say of what a predicted time is the sum, of its largest three terms."""
-    if found.dram_seconds > found.cycles / found.hz:
-        return "predicted, only to rank by: as long as DRAM takes"
+    if found.seconds > found.cycles / found.hz:
+        limit = "DRAM" if found.dram_seconds == found.seconds else "the tensor cores' peak rate"
+        return f"predicted, only to rank by: as long as {limit} takes"
     shares = sorted(((cycles / found.cycles, cause) for cause, cycles in found.terms.items()), reverse=True)
     named = ", ".join(f"{share:.0%} {cause}" for share, cause in shares[:3])
     return f"predicted, only to rank by: {named}"

@@ -3,7 +3,7 @@
 from gemmgen.plan.planner.attempts import attempted, plan_spec
 from gemmgen.plan.planner.best import Tick
 from gemmgen.plan.planner.changes import applied
-from gemmgen.plan.planner.families import FAMILIES, family_for, family_of
+from gemmgen.plan.planner.families import FAMILIES, family_for, family_of, field_values
 from gemmgen.plan.planner.plan_warnings import warnings
 from gemmgen.plan.planner.ranked import rank
 from gemmgen.plan.planner.ranking import Candidate, Ranking
@@ -17,6 +17,7 @@ __all__ = [
     "attempted",
     "family_for",
     "family_of",
+    "field_values",
     "plan_spec",
     "rank",
     "warnings",

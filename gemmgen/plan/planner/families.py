@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from gemmgen.plan.decisions import FIELDS, statements
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import Family
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
@@ -26,3 +27,12 @@ def family_of(source: SpecFile) -> Family[Kernel]:
 def family_for(kernel: Kernel) -> Family[Kernel]:
     """Return the family that made a kernel."""
     return FAMILIES[kernel.architecture.mma]
+
+
+def field_values(plan: Kernel) -> dict[str, int | str | None]:
+    """Return each field that a spec of this target can pin, by its path, with the planned value.
+
+    The value is None if the kernel has nothing that the field would say: a spec leaves such a field out.
+    """
+    decisions, found = family_for(plan).decisions, statements(plan)
+    return {path: found.get(path) for path, name in FIELDS.items() if name in decisions}

@@ -48,7 +48,7 @@ def _rank_by(rules: Sequence[Rule[Kernel]], source: SpecFile, tick: Tick) -> Ran
             legal.append(Candidate(family, plan, estimates, cost))
     legal.sort(key=lambda found: (found.cost, family.space.strangeness(found.plan, wanted)))
     refused.sort(key=lambda refusal: refusal[0])
-    return Ranking(request, tuple(legal), tuple(_by_rule(refused)), len(refused))
+    return Ranking(request, tuple(legal), tuple(_by_rule(refused)), len(refused), tuple(source.spec.search))
 
 
 def _best_plan(

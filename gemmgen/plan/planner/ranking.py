@@ -1,4 +1,4 @@
-"""The ranking of a spec's configurations as a value: its table, its explanation, and JSON."""
+"""The ranking of a spec's configurations as a value: its explanation, and plain data for JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner.families import field_values
 from gemmgen.plan.search import Estimate, Family, geometric_mean
 from gemmgen.problem import Request, Shape, shape_text
 
@@ -70,6 +71,7 @@ class Candidate:
         term, cycles = self.lost_by(winner)
         return {
             **self.family.as_dict(self.plan),
+            "fields": field_values(self.plan),
             **(of_each[0] if len(of_each) == 1 else several),
             "lost_by": None if self is winner else {"term": term, "cycles": round(cycles)},
         }
@@ -96,6 +98,8 @@ class Ranking:
     refused: tuple[Group, ...]
     refusals: int
     """Configurations without a legal plan; one that breaks several rules is in several groups."""
+    searched: tuple[str, ...] = ()
+    """The paths of the fields under `search`."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -143,44 +147,6 @@ class Ranking:
             return margin
         return f"{margin} at {shape_text(self.shapes[candidate.worst_against(winner.estimates)])}"
 
-    def table(self, limit: int) -> str:
-        """Return the first candidates as aligned lines."""
-        count, family = len(self.legal), self.legal[0].family
-        measures = MEASURES if len(self.shapes) == 1 else MEASURES_OF_SEVERAL
-        columns = ["", *(name for name, _ in family.columns), *measures]
-        rows = [columns, *(self._cells(i, c) for i, c in enumerate(self.legal[:limit], 1))]
-        total = f"{count} legal configurations of {count + self.refusals} for {self._purpose}"
-        return "\n".join([*_folded(total), *_aligned(rows), family.legend, *self._legend])
-
-    @property
-    def _purpose(self) -> str:
-        """What the candidates are ranked for, in words."""
-        if len(self.shapes) == 1:
-            return " x ".join(map(str, self.shapes[0]))
-        rows = dict.fromkeys(str(m) for m, _, _ in self.shapes)
-        others = dict.fromkeys(f"{n} x {k}" for _, n, k in self.shapes)
-        of_others = f", each with {' and '.join(others)}" if len(others) > 1 else ""
-        return f"{self.request.ranges}; what decides: M = {', '.join(rows)}{of_others}"
-
-    @property
-    def _legend(self) -> tuple[str, ...]:
-        return (LEGEND,) if len(self.shapes) == 1 else (LEGEND_OF_SEVERAL, LEGEND)
-
-    def _cells(self, place: int, candidate: Candidate) -> list[str]:
-        winner, plan = self.legal[0], candidate.plan
-        slower = candidate.cost[0] / winner.cost[0] - 1
-        decided = "" if candidate is winner else f"{slower:.1%} {candidate.lost_by(winner)[0]}"
-        known = [str(place), *(cell(plan) for _, cell in candidate.family.columns)]
-        if len(self.shapes) == 1:
-            (shape,), (found,) = self.shapes, candidate.estimates
-            measures = (plan.waves(shape), found.l2_bytes / 1e9)
-            return [*known, *(f"{each:.2f}" for each in measures), f"{found.seconds * 1e6:.1f}", decided]
-        over, worst = candidate.over(self.best), candidate.worst_against(self.best)
-        ranges = self.request.ranges
-        only_m = ranges is not None and len(set(ranges.n)) == len(set(ranges.k)) == 1
-        at = f"M = {self.shapes[worst][0]}" if only_m else shape_text(self.shapes[worst])
-        return [*known, f"{geometric_mean(over):.3f}", f"{over[worst]:.3f}", at, decided]
-
     def explanation(self) -> str:
         """Return why the other configurations are not planned, group by group."""
         lost = _paragraph(f"{len(self.legal) - 1} legal ones cost more; what decides", self.lost)
@@ -200,33 +166,6 @@ class Ranking:
             data["lost_by"] = [vars(group) for group in self.lost]
             data["refused_by"] = [vars(group) for group in self.refused]
         return data
-
-
-MEASURES = ("waves", "L2 GB", "time us", "lost by")
-"""The last columns of the table, behind those of the family."""
-MEASURES_OF_SEVERAL = ("mean", "worst", "at", "lost by")
-"""The same where several problems decide."""
-
-
-LEGEND = "time is a prediction to rank by, and no measurement"
-LEGEND_OF_SEVERAL = "mean (geometric) and worst over these problems: the time over that of the best one there"
-
-
-def _folded(text: str) -> list[str]:
-    """Return text in lines of a terminal's width."""
-    return textwrap.wrap(text, TEXT_WIDTH, subsequent_indent="  ")
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows in columns: words to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    words = {i for i, name in enumerate(rows[0]) if name in ("kernel", "tile", "CTAs", "at", "lost by")}
-    for row in rows:
-        cells = (
-            cell.ljust(width) if i in words else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield " ".join(cells).rstrip()
 
 
 def _paragraph(title: str, groups: Sequence[Group]) -> Iterator[str]:

@@ -24,6 +24,8 @@ class Estimate:
     """Fewest bytes from and to DRAM: each matrix and vector once."""
     dram_seconds: float
     hz: float
+    peak_seconds: float = 0.0
+    """Seconds at the datasheet's peak of the GPU: no prediction is shorter."""
 
     @property
     def cycles(self) -> float:
@@ -32,8 +34,8 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """The time of the SMs, or that of DRAM where it is the longer one."""
-        return max(self.cycles / self.hz, self.dram_seconds)
+        """The time of the SMs, unless DRAM or the peak of the GPU's tensor cores takes longer."""
+        return max(self.cycles / self.hz, self.dram_seconds, self.peak_seconds)
 
 
 def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes: float) -> Estimate:
@@ -42,12 +44,14 @@ def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes:
     `step_bytes` is a CTA's share of what a K step loads, multicast tiles divided by who shares them.
     """
     gpu, dram = kernel.gpu, dram_bytes(kernel.problem, shape)
+    bits = max(kernel.problem.a.dtype.bits, kernel.problem.b.dtype.bits)
     return Estimate(
         terms=terms,
         l2_bytes=l2_bytes(kernel, shape, step_bytes),
         dram_bytes=dram,
         dram_seconds=dram / gpu.dram_bytes_per_second,
         hz=gpu.sustained_hz,
+        peak_seconds=2 * math.prod(shape) / gpu.dense_flops_per_second(bits),
     )
 
 

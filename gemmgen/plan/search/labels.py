@@ -13,8 +13,8 @@ def tile_and_cluster(kernel: Kernel) -> list[str]:
 
 
 def narrow_tile(kernel: Kernel) -> str:
-    """Return the tile of a kernel's CTAs for the cell of a table: with an s if it is staggered."""
-    staggered = "s" * (kernel.tiles_together > 1)
+    """Return the tile of a kernel's CTAs for the cell of a table: M, N and K, and whether it is staggered."""
+    staggered = " staggered" * (kernel.tiles_together > 1)
     return f"{kernel.cta_tile_m}x{kernel.cta_tile_n}x{kernel.cta_tile_k}{staggered}"
 
 

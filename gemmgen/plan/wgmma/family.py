@@ -819,11 +819,11 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
     }
 
 
-def _ring(plan: WgmmaKernel) -> str:
-    """Return how deep the ring is, how many MMAs are in flight, and by how many programs K is divided."""
-    apart = "/" * (1 + plan.reduces_apart)
-    splits = f" {apart}{plan.splits}" if plan.splits > 1 else " /k" if plan.divides_last_wave else ""
-    return f"{plan.stages} q{plan.outstanding_mmas}{splits}"
+def _division_of_k(plan: WgmmaKernel) -> str:
+    """Return how K is divided among programs, for the cell of a table: ``split 4, parallel``."""
+    if plan.splits > 1:
+        return f"split {plan.splits}, {plan.reduction}"
+    return "stream-K" if plan.divides_last_wave else "whole"
 
 
 WGMMA_FAMILY = Family(
@@ -838,15 +838,18 @@ WGMMA_FAMILY = Family(
     columns=(
         ("kernel", kind_of),
         ("tile", narrow_tile),
-        ("CTAs", narrow_cluster),
+        ("cluster", narrow_cluster),
         ("warps", lambda plan: str(plan.total_warps)),
-        ("ring", _ring),
-        ("smem", lambda plan: str(plan.smem_bytes)),
-        ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
-        ("occ", lambda plan: str(plan.occupancy)),
+        ("stages", lambda plan: str(plan.stages)),
+        ("MMAs", lambda plan: str(plan.outstanding_mmas)),
+        ("K", _division_of_k),
+        ("smem", lambda plan: f"{plan.smem_bytes:,}"),
+        ("sums", lambda plan: str(plan.accumulator_registers)),
+        ("registers", lambda plan: str(plan.consumer_registers)),
+        ("CTAs", lambda plan: str(plan.occupancy)),
     ),
-    legend="s staggered; CTAs of a cluster; stages, q1 MMA in flight, /2 splits, //2 parallel, /k stream-K; "
-    "sums/registers",
+    legend="MMAs in flight; how programs divide K; smem: bytes of a CTA; sums and registers of a consumer "
+    "thread; CTAs on an SM",
     label=_label,
     as_dict=_as_dict,
 )
