@@ -71,7 +71,7 @@ def require_compiler() -> None:
     """
     if importlib.util.find_spec("torch") is None:
         message = f"torch is not installed, and this needs it: {triton_api.INSTALL}"
-        raise GemmgenError([Diagnostic("torch", "no-torch", message)])
+        raise GemmgenError([Diagnostic("", "no-torch", message)])
     triton_api.require()
 
 
@@ -150,7 +150,7 @@ def require_gpu(architecture: Architecture) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
     products = ", ".join(name.upper() for name, gpu in GPUS.items() if gpu.architecture == architecture)
     needs = f"a {architecture.generation} GPU, compute capability {needed[0]}.{needed[1]} ({products})"
-    raise GemmgenError([Diagnostic("cuda", "no-gpu", f"{found}; the kernel needs {needs}")])
+    raise GemmgenError([Diagnostic("", "no-gpu", f"{found}; the kernel needs {needs}")])
 
 
 def context_lost() -> bool:

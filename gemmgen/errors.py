@@ -47,6 +47,7 @@ class Diagnostic:
     """
 
     path: str
+    """The file that the message is about; empty if it is about this machine and no file."""
     code: str
     message: str
     field: str | None = None
@@ -61,9 +62,12 @@ class Diagnostic:
     """The alternatives that the message names, as data; those that are only words are left out."""
 
     def __str__(self) -> str:
-        place = ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)
+        place = ":".join(
+            str(part) for part in (self.path or None, self.line, self.column) if part is not None
+        )
+        before = f"{place}: " if place else ""
         subject = f" {self.field}" if self.field else ""
-        return visible(f"{place}: {self.severity}[{self.code}]{subject}: {self.message}")
+        return visible(f"{before}{self.severity}[{self.code}]{subject}: {self.message}")
 
     def as_dict(self) -> dict[str, object]:
         """Return values that JSON can hold; every key is always there."""
@@ -71,7 +75,7 @@ class Diagnostic:
 
     def as_github(self) -> str:
         """Return the command that makes GitHub Actions show the message at its line of a pull request."""
-        place = {"file": self.path, "line": self.line, "col": self.column, "title": f"{self.code}"}
+        place = {"file": self.path or None, "line": self.line, "col": self.column, "title": f"{self.code}"}
         properties = ",".join(
             f"{name}={_escaped(str(value), _PROPERTY)}" for name, value in place.items() if value is not None
         )

@@ -46,7 +46,7 @@ MARKS = {
 PASSED_OVER = "passed_over"
 """The member of a manifest that has the kernels which the compiler has refused, if there are any."""
 
-TEMPORARY = re.compile(r"\.\w+\.[a-z]+\.\w{8}\.tmp")
+TEMPORARY = re.compile(r"\.([\w-]+(?:\.[a-z]+)+)\.\w{8}\.tmp")
 """How a file is called until it is whole: ``.<name>.<at random>.tmp``."""
 
 
@@ -255,8 +255,14 @@ def write_files(files: Mapping[Path, bytes], marks: Mapping[Path, bytes] = Mappi
             with suppress(OSError):  # another process has written there meanwhile
                 folder.rmdir()
         message = f"cannot write: {error.strerror or error}"
-        place = Path(error.filename or next(iter(files)).parent)
+        place = _named(Path(error.filename or next(iter(files)).parent))
         raise GemmgenError([Diagnostic(place.as_posix(), "cannot-write", message)]) from error
+
+
+def _named(path: Path) -> Path:
+    """Return the file that a temporary file was to become; another path is returned as it is."""
+    match = TEMPORARY.fullmatch(path.name)
+    return path.with_name(match[1]) if match else path
 
 
 def mark_of(name: str) -> bytes:

@@ -54,10 +54,10 @@ def require() -> None:
     version = found_version()
     if version is None:
         message = f"Triton is not installed, and this needs Triton {SUPPORTED}: {INSTALL}"
-        raise GemmgenError([Diagnostic("triton", "no-triton", message)])
+        raise GemmgenError([Diagnostic("", "no-triton", message)])
     if not is_supported(version):
         message = f"found Triton {version}, and this needs Triton {SUPPORTED}: {INSTALL}"
-        raise GemmgenError([Diagnostic("triton", "unknown-triton", message)])
+        raise GemmgenError([Diagnostic("", "unknown-triton", message)])
 
 
 def is_supported(version: str) -> bool:

@@ -446,8 +446,8 @@ NEEDS = "the kernel needs a Blackwell GPU, compute capability 10.0 (B200)"
 def test_without_the_card_nothing_is_timed(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     with pytest.raises(GemmgenError) as caught:
         time_spec(path, [(256, 256, 256)], silent)
-    assert str(caught.value) == f"cuda: error[no-gpu]: torch finds no CUDA GPU; {NEEDS}"
+    assert str(caught.value) == f"error[no-gpu]: torch finds no CUDA GPU; {NEEDS}"
     fake_gpu(monkeypatch, "NVIDIA H200", (9, 0))
     with pytest.raises(GemmgenError) as caught:
         time_spec(path, [(256, 256, 256)], silent)
-    assert str(caught.value) == f"cuda: error[no-gpu]: NVIDIA H200 has compute capability 9.0; {NEEDS}"
+    assert str(caught.value) == f"error[no-gpu]: NVIDIA H200 has compute capability 9.0; {NEEDS}"

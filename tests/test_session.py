@@ -92,7 +92,7 @@ def test_a_record_is_overwritten(tmp_path: Path, record: Record) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, ": error[bad-record]: cannot read the record: [Errno 2] No such file"),
+        (None, ": error[bad-record]: cannot read the record: No such file"),
         (b"\xff", ": error[bad-record]: cannot read the record: 'utf-8' codec can't decode"),
         (b"{", ":1:2: error[bad-record]: not JSON: "),
         (b"{}", ": error[bad-record] schema: is missing"),
@@ -403,7 +403,7 @@ def test_without_a_gpu_a_command_fails_with_one_diagnostic(command: str) -> None
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "cuda: error[no-gpu]: torch finds no CUDA GPU; the kernel needs a Hopper GPU, "
+        "error[no-gpu]: torch finds no CUDA GPU; the kernel needs a Hopper GPU, "
         "compute capability 9.0 (H100, H200)\n"
     )
 

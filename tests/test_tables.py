@@ -355,7 +355,7 @@ def test_a_kernel_of_any_architecture_says_which_gpus_run_it(
     with pytest.raises(GemmgenError) as caught:
         require_gpu(found)
     needs = f"the kernel needs a Blackwell GPU, compute capability {needed}"
-    assert str(caught.value) == f"cuda: error[no-gpu]: torch finds no CUDA GPU; {needs}"
+    assert str(caught.value) == f"error[no-gpu]: torch finds no CUDA GPU; {needs}"
 
 
 def test_every_row_is_complete() -> None:

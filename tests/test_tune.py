@@ -1119,7 +1119,7 @@ def test_an_unknown_triton_is_told_before_anything_else(
     monkeypatch.setattr("gemmgen.triton_api.found_version", lambda: "9.9.0")
     code, out, err = gemmgen("tune", "x.yaml", "--shape", "8x16x32", "--store", tmp_path / "tune.db")
     assert (code, out) == (1, "")
-    assert err.startswith("triton: error[unknown-triton]: ")
+    assert err.startswith("error[unknown-triton]: ")
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "tune.db").exists()
 

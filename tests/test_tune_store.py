@@ -430,6 +430,6 @@ def test_without_optuna_one_message_says_what_to_install(monkeypatch: pytest.Mon
     with pytest.raises(GemmgenError) as caught:
         require_optuna()
     assert str(caught.value) == (
-        "optuna: error[no-optuna]: Optuna, which keeps the trials, is not installed: "
+        "error[no-optuna]: Optuna, which keeps the trials, is not installed: "
         "run `pip install '.[tune]'` in a checkout of gemmgen"
     )

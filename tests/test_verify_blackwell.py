@@ -48,7 +48,7 @@ def test_without_a_gpu_the_one_that_is_needed_is_named(path: Path) -> None:
         with pytest.raises(GemmgenError) as caught:
             check()
         assert str(caught.value) == (
-            "cuda: error[no-gpu]: torch finds no CUDA GPU; the kernel needs a Blackwell GPU, "
+            "error[no-gpu]: torch finds no CUDA GPU; the kernel needs a Blackwell GPU, "
             "compute capability 10.0 (B200)"
         )
 
@@ -91,7 +91,7 @@ def test_another_gpu_is_refused_by_name(
     fake_gpu(monkeypatch, name, capability)
     with pytest.raises(GemmgenError) as caught:
         require_gpu(architecture)
-    assert str(caught.value) == f"cuda: error[no-gpu]: {message}"
+    assert str(caught.value) == f"error[no-gpu]: {message}"
 
 
 def test_the_right_gpu_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_a_gpu_is_known_by_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(GemmgenError) as caught:
         require_gpu(BLACKWELL)
     assert str(caught.value) == (
-        "cuda: error[no-gpu]: NVIDIA B300 has compute capability 10.3; "
+        "error[no-gpu]: NVIDIA B300 has compute capability 10.3; "
         "the kernel needs a Blackwell GPU, compute capability 10.0 (B200)"
     )
     fake_gpu(monkeypatch, "NVIDIA B200", (10, 0))

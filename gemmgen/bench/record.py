@@ -358,7 +358,7 @@ def read_record(path: Path) -> Record:
     try:
         return from_json(read_text(path), path.as_posix())
     except (OSError, UnicodeDecodeError) as error:
-        message = f"cannot read the record: {error}"
+        message = f"cannot read the record: {getattr(error, 'strerror', None) or error}"
         raise GemmgenError([Diagnostic(path.as_posix(), "bad-record", message)]) from error
 
 

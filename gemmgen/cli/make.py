@@ -180,6 +180,7 @@ def check_command(
     if watching:
         watch(lambda: specs or _all_specs(), lambda: check_command(specs, out, form))
     chosen = specs or _all_specs()
+    refuse_duplicates(chosen)
     if not chosen:
         raise GemmgenError([Diagnostic(".", "no-specs", f"{NO_SPECS}: name the specs to check")])
     products, failed = run_each(chosen, partial(make_as_built, directory=out))
@@ -196,9 +197,14 @@ def check_command(
     end(failed or bool(findings))
 
 
-def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
+def list_command(
+    out: Out = Path("generated"), form: Format = "text", sarif: SarifFile = None, as_json: Json = False
+) -> None:
     """List specs with their plans and the state of their modules."""
-    products, failed = run_each(_all_specs(), make)
+    choose(form, sarif)
+    found = _all_specs()
+    refuse_duplicates(found)
+    products, failed = run_each(found, make)
     rows: list[dict[str, object]] = []
     for product in products:
         findings = check([product], out, exhaustive=False)
@@ -214,10 +220,13 @@ def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
 
 def diff_command(
     first: Annotated[Path, typer.Argument(metavar="A", help="A spec.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another spec.")],
+    form: Format = "text",
+    sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Print in what the plans of two specs differ: decisions, then what they spend and take."""
+    """Compare the plans of two specs: decisions, resources, predicted times."""
+    choose(form, sarif)
     from gemmgen.plan.ledger import differences, differences_text
 
     products, failed = _planned([first, second])

@@ -17,15 +17,17 @@ from gemmgen.build import columns
 from gemmgen.cli.drawings import write_pages
 from gemmgen.cli.options import (
     CANDIDATES,
+    Format,
     Json,
     Pages,
+    SarifFile,
     Specs,
     range_of,
     refuse_duplicates,
     refuse_opponent,
     refuse_unwritable,
 )
-from gemmgen.cli.reporting import complain, end, print_json, say, say_tables, tell, write
+from gemmgen.cli.reporting import choose, complain, end, print_json, say, say_tables, tell, write
 from gemmgen.cli.running import prefixed, progressing, run_each, tuning_progress
 from gemmgen.device import require_compiler
 from gemmgen.errors import GemmgenError
@@ -44,7 +46,12 @@ def bench_command(
             help="Specs, or with --suite a library, to time; records to show.",
         ),
     ],
-    shapes: Annotated[str, typer.Option(metavar="MxNxK,…|FILE", help="Default: the spec's own.")] = "",
+    shapes: Annotated[
+        str,
+        typer.Option(
+            "--shapes", "--shape", metavar="MxNxK,…|FILE", help="Problem sizes. Default: the spec's shapes."
+        ),
+    ] = "",
     record: Annotated[
         Path | None, typer.Option(metavar="FILE|DIR", help="Keep the samples; a directory for several specs.")
     ] = None,
@@ -89,9 +96,12 @@ def bench_command(
         str,
         typer.Option(metavar="COMMAND", help="Starts the Python, with torch, of that process (this one)."),
     ] = "",
+    form: Format = "text",
+    sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Time each spec's kernel against torch.matmul, or all by turns on a suite; or show what records say."""
+    """Time each spec's kernel against torch.matmul, or kernels on a suite of shapes; or show records."""
+    choose(form, sarif)
     require_compiler()
     from gemmgen import bench
 
@@ -235,9 +245,12 @@ def tune_command(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Forget what the store has of these.")] = False,
     pages: Pages = None,
+    form: Format = "text",
+    sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Find by measuring which kernel of each spec is the fastest for each shape, and write its spec."""
+    """Measure which kernel of each spec is the fastest for each shape, and write its spec."""
+    choose(form, sarif)
     require_compiler()
     from gemmgen.tune import require_optuna
 

@@ -236,11 +236,20 @@ def _simulate_specs(specs: list[Path], shape: str, programs: int | None, options
 def verify_command(
     specs: Specs,
     shapes: Annotated[
-        str, typer.Option(metavar="MxNxK,…|FILE", help="Default: the spec's own and the acceptance shapes.")
+        str,
+        typer.Option(
+            "--shapes",
+            "--shape",
+            metavar="MxNxK,…|FILE",
+            help="Problem sizes. Default: the shapes of the spec and the acceptance shapes.",
+        ),
     ] = "",
+    form: Format = "text",
+    sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
     """Check the numbers of each spec's kernel on the GPU of this machine."""
+    choose(form, sarif)
     require_compiler()
     from gemmgen.bench import parse_shapes
     from gemmgen.module import import_generated

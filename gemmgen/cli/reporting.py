@@ -38,6 +38,19 @@ Form = Literal["text", "github"]
 FORMS: tuple[Form, ...] = ("text", "github")
 
 
+STATES = {
+    "missing": "A generated file is not there.",
+    "stale": "A generated file is not what its spec and this version of gemmgen generate.",
+    "hand-edited": "A generated module differs from the one that its manifest was written with.",
+    "orphaned": "A generated file has no spec.",
+    "no-specs": "There is no spec to check.",
+    "foreign-file": "A file that gemmgen did not write stands where it would write one.",
+    "cannot-write": "A file cannot be written.",
+    "cannot-read": "A file cannot be read.",
+}
+"""Summaries of the codes that are no rules of a spec, for SARIF."""
+
+
 @dataclass
 class Run:
     """What one run of the command line is asked for, and has to tell at its end."""
@@ -70,9 +83,10 @@ def write_sarif() -> None:
     """Write the log of diagnostics, if the run is asked for one."""
     if RUN.sarif:
         reported = [
-            Reported(found.code, found.severity, _text(found), [_region(found)]) for found in RUN.diagnostics
+            Reported(found.code, found.severity, _text(found), [_region(found)] if found.path else [])
+            for found in RUN.diagnostics
         ]
-        says = {code: entry.summary for code, entry in explanations().items()}
+        says = STATES | {code: entry.summary for code, entry in explanations().items()}
         write(RUN.sarif, json.dumps(sarif_log("gemmgen", reported, says), indent=2) + "\n")
 
 

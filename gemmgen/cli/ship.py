@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from gemmgen.cli.drawings import write_pages
-from gemmgen.cli.options import Json, Lowering, Pages, Specs, refuse_duplicates
-from gemmgen.cli.reporting import complain, end, print_json, say, tell
+from gemmgen.cli.options import Format, Json, Lowering, Pages, SarifFile, Specs, refuse_duplicates
+from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell
 from gemmgen.cli.running import progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.errors import GemmgenError
@@ -77,9 +77,12 @@ def library_command(
         bool, typer.Option("--refresh", help="Make a library's files anew, its choice as it is.")
     ] = False,
     pages: Pages = None,
+    form: Format = "text",
+    sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
     """Make a package of the kernels that are best for many shapes, and of the table that chooses."""
+    choose(form, sarif)
     from gemmgen import library
     from gemmgen.library import sources as library_sources
 
@@ -137,9 +140,12 @@ def export_command(
     aot: Annotated[
         Path, typer.Option("--aot", metavar="DIR", help="Where the cubin and its launcher in C are written.")
     ],
+    form: Format = "text",
+    sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
     """Write kernels for programs without Python: a cubin, a launcher in C, and a program that tests both."""
+    choose(form, sarif)
     require_compiler()
     from gemmgen.build import export
     from gemmgen.triton_api import cuda_include
@@ -152,5 +158,5 @@ def export_command(
     elif exported:
         say("\n".join(f"wrote {path}" for item in exported for path in item.files))
         command = shlex.join(["make", "-C", str(aot), f"CUDA_INCLUDE={cuda_include()}"])
-        tell(f"next, `{command}`, and with `check` behind it on a GPU")
+        tell(f"next: `{command}`; on a machine with a GPU, `{command} check`")
     end(failed)

@@ -70,7 +70,9 @@ and specs that lie beside each other differ by a word, so a name that is only re
 def _similar_file(path: Path) -> str:
     try:
         names = {
-            entry.stem: entry.name for entry in sorted(path.parent.iterdir()) if entry.suffix in SUFFIXES
+            entry.stem: entry.name
+            for entry in sorted(path.parent.iterdir())
+            if entry.suffix in SUFFIXES and entry.exists()  # not a link to nowhere
         }
     except (OSError, ValueError):
         names = {}

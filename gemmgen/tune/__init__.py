@@ -73,11 +73,12 @@ class TunedRow:
         return json.dumps({"table": TABLE, "format": FORMAT, **members}, allow_nan=False) + "\n"
 
 
-def read_table(path: Path, gpu: str | None = None) -> tuple[TunedRow, ...]:
+def read_table(path: str | Path, gpu: str | None = None) -> tuple[TunedRow, ...]:
     """Return the rows of a table; if `gpu` is given, the table must be of that GPU, as CUDA names it.
 
     Raises GemmgenError: ``bad-table`` with the line that is not valid; ``other-gpu``.
     """
+    path = Path(path)
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -143,4 +144,4 @@ def require_optuna() -> None:
     """Return if what keeps trials is installed; raise GemmgenError (``no-optuna``) if not."""
     if importlib.util.find_spec("optuna") is None:
         message = f"Optuna, which keeps the trials, is not installed: {INSTALL}"
-        raise GemmgenError([Diagnostic("optuna", "no-optuna", message)])
+        raise GemmgenError([Diagnostic("", "no-optuna", message)])
