@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from gemmgen.scratch import ENDINGS, discard
+from gemmgen.processes.forking import ENDINGS
+from gemmgen.processes.workers import discard
 
 GARBAGE_THRESHOLDS = (50_000, 20, 20)
 """Of the garbage collector, for a process in which most of what is made is imported and stays: to look at

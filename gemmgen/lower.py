@@ -23,7 +23,8 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.rule import altered, judge
 from gemmgen.plan.verdicts import Verdict
-from gemmgen.scratch import run_kept, scratch
+from gemmgen.processes.scratch import scratch
+from gemmgen.processes.workers import run_in_worker
 
 TRITON_TYPES = {dtype.torch: dtype.triton for dtype in DTYPES.values()}
 """Element types as a signature spells them, by what torch calls them."""
@@ -212,7 +213,7 @@ def _in_child(
         # A cache of its own: the ptxas report is printed on a cache miss only.
         own_cache = {triton_api.CACHE_VARIABLE: str(directory / "cache")}
         try:
-            child = run_kept(
+            child = run_in_worker(
                 partial(_compile_here, module_path, capability, sums),
                 directory,
                 {**triton_api.COMPILER_ENVIRONMENT, **own_cache},

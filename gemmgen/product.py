@@ -32,8 +32,9 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.plan.planner import Tick, field_values
 from gemmgen.plan.verdicts import PassedOver, knowing
+from gemmgen.processes.locks import FORK_LOCK, lock
+from gemmgen.processes.scratch import scratch
 from gemmgen.render import render
-from gemmgen.scratch import HOLD, lock, scratch
 from gemmgen.spec import SpecError, SpecFile, load_spec, parse_spec
 
 MARKS = {
@@ -244,7 +245,7 @@ def write_files(files: Mapping[Path, bytes], marks: Mapping[Path, bytes] = Mappi
         for path, mark in marks.items():
             _refuse_foreign(path, mark)
         with ExitStack() as stack:
-            stack.enter_context(HOLD)
+            stack.enter_context(FORK_LOCK)
             for folder in sorted({path.parent for path in files}):
                 made += [each for each in (folder, *folder.parents) if not each.exists()]
                 folder.mkdir(parents=True, exist_ok=True)

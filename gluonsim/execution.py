@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
-from gemmgen.scratch import LostError, forked
+from gemmgen.processes.forking import LostError, forked
 from gluonsim.compiled import bind, changed_tensors, described, elements_of, parsed_kernel
 from gluonsim.findings import Findings, Kind, refusal
 from gluonsim.global_memory import Dependence, GlobalMemory

@@ -65,7 +65,7 @@ class Simulating:
 
     def __init__(self, config: pytest.Config, target: str) -> None:
         from gemmgen.errors import GemmgenError
-        from gemmgen.scratch import usable_cores
+        from gemmgen.processes.forking import usable_cores
         from gluonsim import gpu_of_target
         from gluonsim.policies import policy_of
         from gluonsim.pretended import pretended

@@ -14,7 +14,8 @@ from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.module import SOURCE, import_generated
-from gemmgen.scratch import LostError, forked, in_kept
+from gemmgen.processes.forking import LostError, forked
+from gemmgen.processes.workers import call_in_worker
 from gluonsim.findings import Frame, Location, message, refusal
 
 PLACEHOLDER = "<kernel>"
@@ -146,7 +147,7 @@ def _in_kept(specialized: triton_api.Specialized) -> str | None:
     if module is None or digest is None or specialized.terms.constexprs:
         return None
     try:
-        return in_kept(partial(_compiled_again, *module, specialized.name, specialized.terms, digest))
+        return call_in_worker(partial(_compiled_again, *module, specialized.name, specialized.terms, digest))
     except LostError:
         return None
 

@@ -27,7 +27,6 @@ LONG_FILES = {
     "gemmgen/plan/wgmma/tile_rules.py": 860,
     "gemmgen/problem/epilogue.py": 590,
     "gemmgen/render/launcher.py": 710,
-    "gemmgen/scratch.py": 620,
     "gemmgen/triton_api.py": 570,
     "gluonsim/execution.py": 530,
     "gluonsim/global_memory.py": 490,
@@ -85,7 +84,7 @@ LEAVES = frozenset(
         "literals",
         "module",
         "numerics.encoding",
-        "scratch",
+        "processes",
         "triton_api",
     }
 )

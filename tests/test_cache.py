@@ -704,7 +704,7 @@ def test_ttgir_from_the_cache_names_the_file_where_it_now_is(
         path.parent.mkdir()
         path.write_text(source)
         if folder == "two":
-            monkeypatch.setattr(ttgir, "in_kept", None)  # it would be called
+            monkeypatch.setattr(ttgir, "call_in_worker", None)  # it would be called
         result, found, expected = launch(import_generated(path), (128, 256, 64), schedules=("lazy",))
         assert result.findings == ()
         assert torch.equal(found, expected)

@@ -21,13 +21,14 @@ import pytest
 from modules import COMMITTED, ROOT, SPECS, WANTED, made, spec_file
 
 import gemmgen.build
-import gemmgen.scratch
+import gemmgen.processes.forking
+import gemmgen.processes.workers
 from gemmgen.build import build
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.lower import Lowered, Resources
+from gemmgen.processes.locks import lock
 from gemmgen.product import Product, check, make, write
-from gemmgen.scratch import lock
 from tools.rendered import PAIRS, folder_of
 
 SPEC = """\
@@ -380,9 +381,9 @@ def test_no_thread_is_inside_torch_when_the_compiler_is_forked(
 ) -> None:
     """It would be forked with the locks that such a thread holds, and without the thread."""
     events: list[str] = []
-    gemmgen.scratch._end_kept()  # pyright: ignore[reportPrivateUsage] # a compiler that waits needs no fork
-    monkeypatch.setattr(gemmgen.scratch, "MOST_KEPT_CALLS", 1)
-    fork, simulate = gemmgen.scratch._fork, gemmgen.build._simulate  # pyright: ignore[reportPrivateUsage]
+    gemmgen.processes.workers._end_idle()  # pyright: ignore[reportPrivateUsage] # a compiler that waits needs no fork
+    monkeypatch.setattr(gemmgen.processes.workers, "MOST_CALLS", 1)
+    fork, simulate = gemmgen.processes.forking._fork, gemmgen.build._simulate  # pyright: ignore[reportPrivateUsage]
 
     def forking(in_child: Any) -> int:
         if threading.current_thread() not in simulating:
@@ -402,7 +403,7 @@ def test_no_thread_is_inside_torch_when_the_compiler_is_forked(
         text = path.read_text().replace("n: 256", "n: 64")
         path.write_text(f"{text}buffering: {{stages: 3}}\n")
     monkeypatch.setenv("GEMMGEN_CACHE_DIR", "")
-    monkeypatch.setattr(gemmgen.scratch, "_fork", forking)
+    monkeypatch.setattr(gemmgen.processes.forking, "_fork", forking)
     monkeypatch.setattr(gemmgen.build, "_simulate", simulated)
     with ThreadPoolExecutor(2) as pool:
         built = [pool.submit(build, path, Path("out")) for path in paths]

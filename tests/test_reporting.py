@@ -31,7 +31,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.planner import FAMILIES
-from gemmgen.scratch import is_full, scratch
+from gemmgen.processes.scratch import is_full, scratch
 from gemmgen.spec.diagnostics import Code
 from gemmgen.tune.measuring import TuningProgress
 

@@ -22,7 +22,7 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 
 from gemmgen import triton_api
 from gemmgen.errors import GemmgenError
-from gemmgen.scratch import forked
+from gemmgen.processes.forking import forked
 from gluonsim import Finding, Kind, Result, Severity, run
 
 KERNELS = Path(__file__).parent / "kernels" / "atomics.py"

@@ -15,10 +15,11 @@ import pytest
 from kernels.launch import launch
 from modules import module_file
 
-import gemmgen.scratch
+import gemmgen.processes.workers
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.scratch import LateError, LostError, discard, forked, in_kept, run_kept
+from gemmgen.processes.forking import LateError, LostError, forked
+from gemmgen.processes.workers import call_in_worker, discard, run_in_worker
 from gluonsim import ttgir
 from gluonsim.ttgir import in_child
 
@@ -92,7 +93,7 @@ def test_how_a_process_was_lost_can_be_handed_over() -> None:
 @pytest.fixture
 def nothing_kept() -> Generator[None]:
     """No process waits for a call, before and after a test."""
-    end = gemmgen.scratch._end_kept  # pyright: ignore[reportPrivateUsage]
+    end = gemmgen.processes.workers._end_idle  # pyright: ignore[reportPrivateUsage]
     end()
     yield
     end()
@@ -109,8 +110,8 @@ def is_there(process: int) -> bool:
 
 @pytest.mark.usefixtures("nothing_kept")
 def test_one_process_runs_so_many_calls_and_then_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemmgen.scratch.MOST_KEPT_CALLS", 3)
-    first, *others = [in_kept(os.getpid) for _ in range(6)]
+    monkeypatch.setattr("gemmgen.processes.workers.MOST_CALLS", 3)
+    first, *others = [call_in_worker(os.getpid) for _ in range(6)]
     assert others[:2] == [first, first]
     assert others[2] != first
     assert others[3:] == [others[2]] * 2
@@ -119,20 +120,20 @@ def test_one_process_runs_so_many_calls_and_then_another_one(monkeypatch: pytest
 
 @pytest.mark.usefixtures("nothing_kept")
 def test_what_ends_its_process_is_told_and_the_next_call_gets_a_new_one() -> None:
-    first = in_kept(os.getpid)
+    first = call_in_worker(os.getpid)
     with pytest.raises(LostError, match=r"^signal 6$") as lost:
-        in_kept(os.abort)
+        call_in_worker(os.abort)
     assert lost.value.returncode == -signal.SIGABRT
     with pytest.raises(LostError, match=r"^no message$") as lost:
-        in_kept(partial(os._exit, 3))
+        call_in_worker(partial(os._exit, 3))
     assert lost.value.returncode == 3
-    second = in_kept(os.getpid)
+    second = call_in_worker(os.getpid)
     with pytest.raises(LateError, match=r"^no answer within 0\.1 seconds$"):
-        in_kept(partial(time.sleep, 60), 0.1)
-    third = in_kept(os.getpid)
+        call_in_worker(partial(time.sleep, 60), 0.1)
+    third = call_in_worker(os.getpid)
     os.kill(third, signal.SIGKILL)  # while nobody waits for it
     time.sleep(0.1)
-    fourth = in_kept(os.getpid)
+    fourth = call_in_worker(os.getpid)
     assert len({first, second, third, fourth}) == 4
     assert [is_there(process) for process in (first, second, third, fourth)] == [False, False, False, True]
 
@@ -141,11 +142,11 @@ def test_what_ends_its_process_is_told_and_the_next_call_gets_a_new_one() -> Non
 def test_a_call_sees_the_environment_as_it_is_now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for value in ("one", "two"):
         monkeypatch.setenv("GEMMGEN_OF_THIS_TEST", value)
-        assert in_kept(partial(os.getenv, "GEMMGEN_OF_THIS_TEST")) == value
+        assert call_in_worker(partial(os.getenv, "GEMMGEN_OF_THIS_TEST")) == value
     monkeypatch.delenv("GEMMGEN_OF_THIS_TEST")
-    assert in_kept(partial(os.getenv, "GEMMGEN_OF_THIS_TEST")) is None
+    assert call_in_worker(partial(os.getenv, "GEMMGEN_OF_THIS_TEST")) is None
     monkeypatch.chdir(tmp_path)
-    assert in_kept(os.getcwd) == str(tmp_path)
+    assert call_in_worker(os.getcwd) == str(tmp_path)
 
 
 @pytest.mark.usefixtures("nothing_kept")
@@ -153,38 +154,38 @@ def test_it_keeps_no_pipe_open_and_prints_nowhere_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reading, writing = os.pipe()
-    in_kept(partial(subprocess.run, ("echo", "to nobody"), check=True))
+    call_in_worker(partial(subprocess.run, ("echo", "to nobody"), check=True))
     os.close(writing)
     assert os.read(reading, 1) == b""  # would wait for ever
     os.close(reading)
     for text in ("one", "two"):
         command = ("sh", "-c", f"echo {text}; echo not {text} >&2")
-        ran = run_kept(partial(subprocess.run, command, check=True), tmp_path, {}, 60)
+        ran = run_in_worker(partial(subprocess.run, command, check=True), tmp_path, {}, 60)
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"{text}\n", f"not {text}\n")
-    ran = run_kept(partial(int, "x"), tmp_path, {}, 60)
+    ran = run_in_worker(partial(int, "x"), tmp_path, {}, 60)
     assert ran.returncode == 1
     assert "ValueError: invalid literal" in ran.stderr
-    in_kept(partial(print, "to nobody"))
+    call_in_worker(partial(print, "to nobody"))
     command = ("sh", "-c", "readlink /proc/$PPID/fd/0 /proc/$PPID/fd/1 /proc/$PPID/fd/2")
-    places = in_kept(partial(subprocess.run, command, capture_output=True, text=True, check=True))
+    places = call_in_worker(partial(subprocess.run, command, capture_output=True, text=True, check=True))
     assert places.stdout.split() == ["/dev/null"] * 3
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("nothing_kept")
 def test_a_fork_has_processes_of_its_own() -> None:
-    kept = in_kept(os.getpid)
-    with forked(lambda: (in_kept(os.getpid), in_kept(os.getpid))) as result:
+    kept = call_in_worker(os.getpid)
+    with forked(lambda: (call_in_worker(os.getpid), call_in_worker(os.getpid))) as result:
         first, second = result()
     assert first == second != kept
     assert not Path(f"/proc/{first}").exists()  # it has ended with the fork, and was waited for
-    assert in_kept(os.getpid) == kept
+    assert call_in_worker(os.getpid) == kept
 
 
 @pytest.mark.usefixtures("nothing_kept")
 def test_at_the_end_one_that_waits_is_not_waited_for() -> None:
     def ending() -> tuple[float, bool]:
-        kept, begin = in_kept(os.getpid), time.monotonic()
+        kept, begin = call_in_worker(os.getpid), time.monotonic()
         discard()
         return time.monotonic() - begin, is_there(kept)
 
@@ -234,7 +235,7 @@ def test_a_process_that_is_kept_has_no_say_against_a_kernel(
             raise LostError(-signal.SIGKILL)
 
     monkeypatch.setenv("GEMMGEN_CACHE_DIR", "")
-    monkeypatch.setattr(ttgir, "in_kept", refusing)
+    monkeypatch.setattr(ttgir, "call_in_worker", refusing)
     result, found, expected = launch(
         import_generated(module_file("h100_bf16")), (128, 256, 64), schedules=("lazy",)
     )

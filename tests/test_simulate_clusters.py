@@ -15,7 +15,7 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 )
 
 from gemmgen.errors import GemmgenError
-from gemmgen.scratch import forked
+from gemmgen.processes.forking import forked
 from gluonsim import Kind, Result, Severity, run
 
 gl: Any = importlib.import_module("triton.experimental.gluon.language")

@@ -62,9 +62,9 @@ def hits_of_pages() -> Counter[str]:
 
 
 DOCSTRINGS = {
-    "gemmgen": 116,
+    "gemmgen": 104,
     "gemmgen/bench": 6,
-    "gemmgen/cli": 45,
+    "gemmgen/cli": 43,
     "gemmgen/documents": 9,
     "gemmgen/hardware": 23,
     "gemmgen/integrations": 18,
@@ -73,6 +73,7 @@ DOCSTRINGS = {
     "gemmgen/pictures": 43,
     "gemmgen/plan": 395,
     "gemmgen/problem": 88,
+    "gemmgen/processes": 2,
     "gemmgen/render": 166,
     "gemmgen/report": 0,
     "gemmgen/spec": 37,

@@ -45,8 +45,10 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.decisions import pinned
 from gemmgen.problem import Request, Shape
 from gemmgen.problem.dtypes import Dtypes
+from gemmgen.processes.forking import LostError, forked, serving
+from gemmgen.processes.locks import lock
+from gemmgen.processes.workers import printing
 from gemmgen.product import make
-from gemmgen.scratch import LostError, forked, lock, printing, serving
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.tune import TunedRow, add_to_table, read_table
 from gemmgen.tune.candidates import (

@@ -27,7 +27,7 @@ from optuna.trial import TrialState
 from gemmgen import __version__
 from gemmgen.bench.record import Environment
 from gemmgen.errors import GemmgenError
-from gemmgen.scratch import forked
+from gemmgen.processes.forking import forked
 from gemmgen.tune import require_optuna
 from gemmgen.tune.candidates import TuningCandidate
 from gemmgen.tune.store import TABLES, Store

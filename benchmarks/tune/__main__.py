@@ -16,7 +16,7 @@ from typing import Any
 
 from gemmgen.hardware import HOPPER
 from gemmgen.plan.planner import rank
-from gemmgen.scratch import scratch
+from gemmgen.processes.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.tune.candidates import TuningCandidate, TuningTarget, candidate_of, first_candidates, neighbours
 from gemmgen.tune.measuring import TuningProgress

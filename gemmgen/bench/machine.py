@@ -22,7 +22,7 @@ import gemmgen
 from gemmgen.bench.nvidia_smi import STATE_FIELDS, mean_state, query_gpu, state_of, watching
 from gemmgen.bench.record import Environment, GpuState
 from gemmgen.device import captured_graph, context_lost
-from gemmgen.scratch import lock
+from gemmgen.processes.locks import lock
 
 STATE_SAMPLES: Final = 30
 """Samples that are enqueued while ``nvidia-smi`` starts: 0.3 s of work at 10 ms each."""

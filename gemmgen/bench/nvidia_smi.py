@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Final
 
 from gemmgen.bench.record import GpuState
-from gemmgen.scratch import started
+from gemmgen.processes.forking import started
 
 STATE_FIELDS: Final = "clocks.sm,power.draw,temperature.gpu"
 SMI_TIMEOUT_SECONDS: Final = 10

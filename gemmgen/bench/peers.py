@@ -102,7 +102,8 @@ def _answered(
     progress: Callable[[str], None],
 ) -> int:
     """Start a process for these jobs and write down its answers; return how many jobs are done with."""
-    from gemmgen.scratch import scratch, started
+    from gemmgen.processes.forking import started
+    from gemmgen.processes.scratch import scratch
 
     with scratch() as directory:
         printed = Path(directory) / "stderr"

@@ -22,7 +22,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.problem import Request, Shape
 from gemmgen.problem.contest import Contest
-from gemmgen.scratch import LostError, forked, usable_cores
+from gemmgen.processes.forking import LostError, forked, usable_cores
 
 PRIMING_SECONDS: Final = 300
 """A kernel compiles in a few seconds: a process that takes longer than this is ended."""

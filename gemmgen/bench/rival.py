@@ -19,8 +19,8 @@ from gemmgen.module import MatmulFunction, import_generated, make_workspace_of, 
 from gemmgen.numerics.inputs import Inputs, takes_out
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem.contest import formats_text
+from gemmgen.processes.scratch import scratch
 from gemmgen.product import Product, make, staged
-from gemmgen.scratch import scratch
 
 CTAS: Final = {1: "one CTA", 2: "pairs of CTAs"}
 

@@ -52,7 +52,7 @@ from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.reference import tolerance
 from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
-from gemmgen.scratch import scratch
+from gemmgen.processes.scratch import scratch
 
 FINAL_PAIR_SECONDS: Final = 0.25
 """Seconds for which the winner and the baseline alternate in pairs. At the power limit the clock swings for

@@ -21,9 +21,9 @@ from gemmgen.plan.decisions import frozen, spec_text
 from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.contest import Contest
+from gemmgen.processes.forking import forked, usable_cores
 from gemmgen.product import make
 from gemmgen.render import render
-from gemmgen.scratch import forked, usable_cores
 from gemmgen.spec import SpecFile
 from gemmgen.spec.model import Runs
 from gemmgen.verify.shapes import fitting, single_tile

@@ -31,8 +31,8 @@ from gemmgen.cli.running import prefixed, progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.rule import counted
+from gemmgen.processes.forking import usable_cores
 from gemmgen.product import Product, load, make, staged
-from gemmgen.scratch import usable_cores
 
 if TYPE_CHECKING:
     from gemmgen.verify.simulation import Simulation

@@ -19,8 +19,8 @@ from gemmgen.plan.rule import counted
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.family import kind_of
 from gemmgen.problem.contest import Contest
+from gemmgen.processes.scratch import scratch
 from gemmgen.product import Product, make
-from gemmgen.scratch import scratch
 from gemmgen.spec.model import Spec
 from gemmgen.spec.module_names import module_name_problem
 from gemmgen.spec.values import TITLE_LIMIT

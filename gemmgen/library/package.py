@@ -34,8 +34,8 @@ from gemmgen.library.manifest import (
 from gemmgen.library.sources import refuse_library
 from gemmgen.library.view import rendered
 from gemmgen.problem import Shape
+from gemmgen.processes.scratch import scratch
 from gemmgen.product import Finding, make, write_files
-from gemmgen.scratch import scratch
 
 
 def write(library: Library, directory: Path) -> Path:

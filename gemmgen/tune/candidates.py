@@ -21,8 +21,8 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for, family_of, rank
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.problem import Shape, shape_text
+from gemmgen.processes.forking import LostError, forked
 from gemmgen.render import render
-from gemmgen.scratch import LostError, forked
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import Runs, spec_of, stated
 from gemmgen.spec.spelling import data_before

@@ -15,7 +15,7 @@ from gemmgen.bench.record import utc_now
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.rule import counted
 from gemmgen.problem import shape_text
-from gemmgen.scratch import scratch
+from gemmgen.processes.scratch import scratch
 from gemmgen.tune.candidates import (
     TuningTarget,
 )

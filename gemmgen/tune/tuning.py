@@ -13,7 +13,7 @@ from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.record import Environment, peaks_of
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape, shape_text
-from gemmgen.scratch import usable_cores
+from gemmgen.processes.forking import usable_cores
 from gemmgen.spec import load_spec
 from gemmgen.tune import add_to_table, read_table
 from gemmgen.tune.candidates import (

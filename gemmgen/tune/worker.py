@@ -32,7 +32,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.problem import Request, Shape
-from gemmgen.scratch import LostError, forked, serving, usable_cores
+from gemmgen.processes.forking import LostError, forked, serving, usable_cores
 from gemmgen.spec import SpecFile
 from gemmgen.tune.trials import TrialSamples, Why
 

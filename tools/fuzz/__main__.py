@@ -15,7 +15,7 @@ from gemmgen.cli.options import Json
 from gemmgen.cli.reporting import end, print_json, say
 from gemmgen.cli.running import progressing
 from gemmgen.device import require_compiler
-from gemmgen.scratch import usable_cores
+from gemmgen.processes.forking import usable_cores
 from tools.fuzz.run import Report, Run, fuzz
 from tools.fuzz.tables import TABLES
 

@@ -12,7 +12,7 @@ from typing import Any
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import attempted
-from gemmgen.scratch import scratch
+from gemmgen.processes.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
 from tools.fuzz.tables import REQUIRED, TABLES, WILD, Stated, Values
 

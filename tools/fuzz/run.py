@@ -15,7 +15,7 @@ from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.rule import counted
 from gemmgen.plan.verdicts import COMPILER_RULE
-from gemmgen.scratch import LostError, serving
+from gemmgen.processes.forking import LostError, serving
 from tools.fuzz.draft import drawn, spec_text
 from tools.fuzz.judge import UNSEEN, WRONG, Outcome, brief, judged, smallest
 from tools.fuzz.tables import Values

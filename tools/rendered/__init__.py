@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from gemmgen.launcher_file import LAUNCHER, launcher_text
+from gemmgen.processes.locks import lock
 from gemmgen.product import make, write_files
-from gemmgen.scratch import lock
 
 ROOT: Final = Path(__file__).parents[2]
 BUILD: Final = ROOT / "build"

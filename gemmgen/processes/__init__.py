@@ -1,0 +1,1 @@
+"""Temporary directories and worker processes, cleaned up however the run ends."""
