@@ -10,7 +10,6 @@ compute the digest too: so the directory must belong to the user, and nobody els
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import os
@@ -24,7 +23,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -51,15 +50,6 @@ LOCK_LOOK_SECONDS = 0.05
 
 MAX_LINKS = 40
 """Symbolic links on the way to one place, as many as Linux follows."""
-MOST_PARSES = 10
-"""Tries to parse a text beside other threads: it fails once in about 200."""
-
-STANDARD = {"__future__", "dataclasses", "functools", "math", "types", "typing", "warnings"}
-SELF_CONTAINED = frozenset(STANDARD | {"torch", "triton", "gemmgen_launch"})
-"""What a file may import and still say all about its kernels; the launcher is the host side's alone."""
-
-GRADIENTS = 'importlib.import_module(f"{__name__}_grad_{name}")'
-"""How a generated module finds those of its gradients: on the host, and their kernels are their own."""
 
 Files = Mapping[str, bytes]
 """An entry: its parts by name."""
@@ -99,61 +89,6 @@ def key_of(parts: Iterable[object]) -> str:
 def revision(*files: Path) -> str:
     """Return a digest of the gemmgen sources that decide what an entry holds."""
     return key_of(sha256(path.read_bytes()).hexdigest() for path in files)
-
-
-def parsed(source: str) -> ast.Module:
-    """Parse Python, also while other threads do.
-
-    Python 3.11 counts the depth of all threads' trees together, so that a parse during which another begins
-    or ends can find the wrong depth, which it raises as a SystemError: the next one does not.
-
-    Raises:
-        SyntaxError, ValueError: It is no Python.
-    """
-    for _ in range(MOST_PARSES):
-        with contextlib.suppress(SystemError):
-            return ast.parse(source)
-    return ast.parse(source)
-
-
-_IMPORT = re.compile(r"\bimport\b")
-_PLAIN_IMPORT = re.compile(
-    r"\s*(?:import (\w+)[\w.]*(?: as \w+)?"
-    r"|from (?:\.(?=gemmgen_launch\b))?(\w+)[\w.]* import (?:\(|[\w, ]+))(?:  #.*)?"
-)
-
-
-@lru_cache(maxsize=16)
-def is_self_contained(source: str) -> bool:
-    """Whether a file's text says all about its kernels: it imports `SELF_CONTAINED`, and uses `GRADIENTS`."""
-    # To parse takes ten milliseconds, and most files import only in lines that are a statement each.
-    joined = source.replace("\\\n", " ").splitlines()
-    lines = [_PLAIN_IMPORT.fullmatch(line) for line in joined if _IMPORT.search(line)]
-    if lines and all(line is not None and (line[1] or line[2]) in SELF_CONTAINED for line in lines):
-        return True
-    try:
-        tree = parsed(source)
-    except (ValueError, SyntaxError):
-        return False
-    imported: list[str] = []
-    for node in statements(tree):
-        if isinstance(node, ast.Import):
-            imported += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            imported.append(node.module or "" if node.level == 0 or node.module == "gemmgen_launch" else "")
-    allowed = {*SELF_CONTAINED, *["importlib"] * (GRADIENTS in source and source.count("importlib") == 2)}
-    return all(name.partition(".")[0] in allowed for name in imported)
-
-
-def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every statement, and what may hold some, outer ones first.
-
-    Most of a tree are expressions, and there is no statement in one.
-    """
-    for part in ast.iter_child_nodes(tree):
-        if not isinstance(part, ast.expr):
-            yield part
-            yield from statements(part)
 
 
 class CacheWarning(UserWarning):

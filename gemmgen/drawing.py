@@ -5,6 +5,7 @@ The picture of a simulated pipeline and those of a plan share these, and so look
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,11 +13,13 @@ from gemmgen.literals import markup
 
 WIDTH = 960
 MARGIN = 16
+LEFT = MARGIN + 10
 HEADER_HEIGHT = 24
 """Of a panel: its name."""
 GAP = 10
 """Between panels."""
 TITLE_HEIGHT = 44
+NOTE_HEIGHT = 16
 LETTER_WIDTH = 0.62
 """Of the fonts' sizes: no letter of a monospaced font is wider, and hardly one of the other in the mean."""
 
@@ -174,3 +177,13 @@ MATRIX_STYLE = "\n".join(
         "  }\n",
     ]
 )
+
+
+def notes(top: float, texts: Sequence[str], kind: str = "note") -> tuple[list[str], float]:
+    """Return lines of text, wrapped to the width of a panel, and the height that they take."""
+    most = int((WIDTH - 2 * LEFT) / (11 * LETTER_WIDTH))
+    wrapped = [line for text in texts for line in textwrap.wrap(text, most)]
+    lines = [
+        text_at(kind, LEFT, top + NOTE_HEIGHT * (number + 1) - 3, text) for number, text in enumerate(wrapped)
+    ]
+    return lines, NOTE_HEIGHT * len(wrapped) + 6

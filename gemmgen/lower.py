@@ -25,6 +25,7 @@ from gemmgen.plan.rule import altered, judge
 from gemmgen.plan.verdicts import Verdict
 from gemmgen.processes.scratch import scratch
 from gemmgen.processes.workers import run_in_worker
+from gemmgen.python_source import is_self_contained
 
 TRITON_TYPES = {dtype.torch: dtype.triton for dtype in DTYPES.values()}
 """Element types as a signature spells them, by what torch calls them."""
@@ -177,7 +178,7 @@ def _compile(source: str, plan: Kernel, begun: Callable[[], None], *, path: str,
     triton_api.require()
     capability, sums = plan.architecture.compute_capability, plan.problem.accumulator.torch
     library = triton_api.installed_directory()
-    identity = triton_api.identity(library) if library and cache.is_self_contained(source) else None
+    identity = triton_api.identity(library) if library and is_self_contained(source) else None
     revision = cache.revision(Path(__file__), Path(triton_api.__file__))
     key = cache.key_of(("lowered", revision, identity, capability, stem, source)) if identity else None
     return cache.cached(

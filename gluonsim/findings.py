@@ -10,8 +10,8 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol
 
-from gemmgen.cache import parsed, statements
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.python_source import parsed, statements
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from gemmgen.hardware import Architecture
 from gemmgen.module import SOURCE, import_generated
 from gemmgen.processes.forking import LostError, forked
 from gemmgen.processes.workers import call_in_worker
+from gemmgen.python_source import is_self_contained
 from gluonsim.findings import Frame, Location, message, refusal
 
 PLACEHOLDER = "<kernel>"
@@ -88,7 +89,7 @@ def _cached_text(specialized: triton_api.Specialized, library: Path, compiled: C
         return compiled()
     file, identity = specialized.kernel_file, triton_api.identity(library)
     source = _read(file) if file and identity else None
-    if source is None or not cache.is_self_contained(source):
+    if source is None or not is_self_contained(source):
         return _kept(f"{file} {digest}", compiled)
     revision = cache.revision(Path(__file__), Path(triton_api.__file__))
     key = cache.key_of(("ttgir", revision, identity, digest, source))

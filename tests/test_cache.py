@@ -26,6 +26,7 @@ from gemmgen.build import build
 from gemmgen.lower import lower
 from gemmgen.module import import_generated
 from gemmgen.product import make
+from gemmgen.python_source import GRADIENTS, is_self_contained
 from gluonsim import ttgir
 
 ROOT = Path(__file__).parent.parent
@@ -629,7 +630,7 @@ def test_a_second_build_of_a_spec_compiles_nothing(
 
 
 def test_no_module_turns_the_cache_off_by_what_it_imports() -> None:
-    assert [spec.stem for spec in SPECS if not cache.is_self_contained(made(spec).module)] == []
+    assert [spec.stem for spec in SPECS if not is_self_contained(made(spec).module)] == []
 
 
 @pytest.fixture(scope="module")
@@ -713,20 +714,20 @@ def test_ttgir_from_the_cache_names_the_file_where_it_now_is(
 
 
 def test_only_a_file_that_says_all_about_its_kernels_is_kept() -> None:
-    assert cache.is_self_contained("import torch\nfrom triton.experimental import gluon\n")
-    assert not cache.is_self_contained("import os\n")
-    gradients = f"import importlib\n{cache.GRADIENTS}\n"
-    assert cache.is_self_contained(gradients)
-    assert not cache.is_self_contained("import importlib\n")
-    assert not cache.is_self_contained(f"{gradients}importlib.import_module('helpers')\n")
-    assert not cache.is_self_contained(f"import os\n{gradients}")
-    assert not cache.is_self_contained("from . import sizes\n")
-    assert not cache.is_self_contained("def broken(:\n")
-    assert not cache.is_self_contained("import torch\ndef kernel():\n    import os\n")
-    assert not cache.is_self_contained("import torch; import os\n")
-    assert not cache.is_self_contained("import torch, os\n")
-    assert not cache.is_self_contained("import torch\nif torch: import os\n")
-    assert not cache.is_self_contained("import torch\nfrom os \\\n  import path\n")
-    assert not cache.is_self_contained("import torch\nfrom helpers \\\n  import torch\n")
-    assert not cache.is_self_contained("import torch\nfrom os import (\n  path,\n)\n")
-    assert cache.is_self_contained('"""What to import os for."""\nfrom torch import (\n  nn,\n)\n')
+    assert is_self_contained("import torch\nfrom triton.experimental import gluon\n")
+    assert not is_self_contained("import os\n")
+    gradients = f"import importlib\n{GRADIENTS}\n"
+    assert is_self_contained(gradients)
+    assert not is_self_contained("import importlib\n")
+    assert not is_self_contained(f"{gradients}importlib.import_module('helpers')\n")
+    assert not is_self_contained(f"import os\n{gradients}")
+    assert not is_self_contained("from . import sizes\n")
+    assert not is_self_contained("def broken(:\n")
+    assert not is_self_contained("import torch\ndef kernel():\n    import os\n")
+    assert not is_self_contained("import torch; import os\n")
+    assert not is_self_contained("import torch, os\n")
+    assert not is_self_contained("import torch\nif torch: import os\n")
+    assert not is_self_contained("import torch\nfrom os \\\n  import path\n")
+    assert not is_self_contained("import torch\nfrom helpers \\\n  import torch\n")
+    assert not is_self_contained("import torch\nfrom os import (\n  path,\n)\n")
+    assert is_self_contained('"""What to import os for."""\nfrom torch import (\n  nn,\n)\n')

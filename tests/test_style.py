@@ -70,7 +70,7 @@ DOCSTRINGS = {
     "gemmgen/integrations": 18,
     "gemmgen/library": 3,
     "gemmgen/numerics": 7,
-    "gemmgen/pictures": 43,
+    "gemmgen/pictures": 42,
     "gemmgen/plan": 395,
     "gemmgen/problem": 88,
     "gemmgen/processes": 2,
