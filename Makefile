@@ -31,8 +31,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@rm -f .venv/unfinished .venv/installed*
 	@touch $@
 
-docs: $(INSTALLED) ## refresh what the README quotes: module excerpts, the table and the plot of the records, a pipeline
+docs: $(INSTALLED) ## refresh the quotations in README, docs and benchmarks/studies, and the pictures of docs
 	$(BIN)/python docs/refresh.py
+
+site: $(INSTALLED) ## build the documentation site into build/site, strictly: a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 setup: $(INSTALLED) ## install gemmgen for development into .venv
 
@@ -90,4 +93,4 @@ verdicts: $(INSTALLED) ## record what the compiler says of the registers of ever
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv build .pytest_cache .ruff_cache .hypothesis .coverage
 
-.PHONY: help setup demo lint quick fast test tests coverage gpu generated libraries archives digests verdicts docs clean
+.PHONY: help setup demo lint quick fast test tests coverage gpu generated libraries archives digests verdicts docs site clean

@@ -56,7 +56,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ROOT / "benchmarks" / "studies"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("library", "performance", "tuning")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("architecture", "library", "performance", "tuning")),
     *(STUDIES / f"{name}.md" for name in ("kernels_by_shape", "suites")),
 )
 PICTURE = ROOT / "docs" / "speed.svg"

@@ -52,8 +52,8 @@ def test_the_pinned_triton_is_the_supported_one() -> None:
     assert requirements(EXTRAS["compile"])["triton"].specifier == SpecifierSet(f"~={pins()['triton']}")
 
 
-def test_development_brings_what_compiles_draws_and_tunes() -> None:
-    assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"compile", "plot", "tune"}
+def test_development_brings_each_extra() -> None:
+    assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"compile", "plot", "tune", "docs"}
 
 
 def test_the_simulator_needs_what_compiles() -> None:

@@ -86,7 +86,8 @@ DOCSTRINGS = {
 
 PAGES = {
     "CONTRIBUTING.md": 22,
-    "README.md": 18,
+    "README.md": 3,
+    "docs/architecture.md": 4,
     "docs/blackwell.md": 17,
     "docs/export.md": 7,
     "docs/extending.md": 17,
@@ -101,7 +102,10 @@ PAGES = {
     "docs/simulator.md": 23,
     "docs/spec.md": 50,
     "docs/stability.md": 14,
+    "docs/start.md": 1,
     "docs/tuning.md": 16,
+    "docs/tutorials/own_kernel.md": 2,
+    "docs/tutorials/tuning.md": 2,
 }
 """The number of places in the prose of each page that `DECODED` catches."""
 

@@ -1,0 +1,80 @@
+"""Hooks of MkDocs: pages from code, pages from outside docs/, and links to files of the repository."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from tools.site import reference
+
+LOG = logging.getLogger("mkdocs.hooks.site")
+ROOT = Path(__file__).resolve().parent.parent.parent
+OUTSIDE = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    **{
+        path.relative_to(ROOT).as_posix(): f"studies/{path.name}"
+        for path in (ROOT / "benchmarks" / "studies").glob("*.md")
+    },
+}
+"""Pages of the repository outside docs/, and their addresses in the site."""
+INSIDE = {address: source for source, address in OUTSIDE.items()}
+LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(#[^)\s]*)?(?=\))")
+CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated reference, the pages outside docs/, and each file that a page links to."""
+    files.append(File.generated(config, "reference/spec.md", content=reference.spec_page()))
+    files.append(File.generated(config, "reference/commands.md", content=reference.commands_page()))
+    for source, address in OUTSIDE.items():
+        files.append(File.generated(config, address, abs_src_path=str(ROOT / source)))
+    linked = {
+        target
+        for file in files.documentation_pages()
+        for target in _targets(file.content_string, _source(file.src_uri))
+    }
+    for target in sorted(linked):
+        if (ROOT / target).is_file() and not target.startswith("docs/") and target not in OUTSIDE:
+            files.append(File.generated(config, f"source/{target}", abs_src_path=str(ROOT / target)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Make links to files of the repository links of the site, and fill in the page of rules."""
+    address = page.file.src_uri
+    source = _source(address)
+
+    def link(match: re.Match[str]) -> str:
+        target = _resolved(match[1], source)
+        if not (ROOT / target).is_file():
+            LOG.warning("%s links to %s, which is not a file of the repository", source, match[1])
+            return match[0]
+        inside = target.removeprefix("docs/")
+        found = OUTSIDE.get(target) or (inside if inside != target else f"source/{target}")
+        return posixpath.relpath(found, posixpath.dirname(address) or ".") + (match[2] or "")
+
+    parts = CODE.split(markdown)
+    text = "".join(part if index % 2 else LINK.sub(link, part) for index, part in enumerate(parts))
+    return reference.rules_page(text) if address == "rules.md" else text
+
+
+def _source(address: str) -> str:
+    """Return the path in the repository of a page of the site."""
+    return INSIDE.get(address, f"docs/{address}")
+
+
+def _resolved(link: str, source: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+
+
+def _targets(markdown: str, source: str) -> set[str]:
+    """Return the paths in the repository that a page links to."""
+    prose = CODE.sub("", markdown)
+    return {_resolved(match[1], source) for match in LINK.finditer(prose)}
