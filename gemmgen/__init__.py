@@ -3,7 +3,7 @@
 ``gemmgen.api`` has the stages as functions. Nothing is imported with this package.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 MODULE_FORMAT = 1
 """The contract between a generated module and its callers, as ``docs/stability.md`` has it.

@@ -462,6 +462,42 @@ def test_hooks_install_the_versions_of_the_project() -> None:
     assert ".venv" not in (ROOT / ".pre-commit-config.yaml").read_text()
 
 
+BARE = re.compile(r"pip install (?:-U |--upgrade )?['\"]?gemmgen(?![\w./-])")
+"""An installation by a name that is on no index: whoever registers it runs code on the machines of users."""
+
+
+def test_nothing_tells_a_user_to_install_a_name_that_is_on_no_index() -> None:
+    told = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ]
+    for folder in ("gemmgen", "gluonsim", "templates", ".github"):
+        told += [
+            path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".j2", ".yaml", ".yml")
+        ]
+    told.append(ROOT / "gemmgen_launch.py")
+    assert [path for path in told if BARE.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("pip install gemmgen", True),
+        ("pip install 'gemmgen[compile]'", True),
+        ("pip install './gemmgen-0.2.0-py3-none-any.whl[compile]'", False),
+        ("pip install '.[compile]'", False),
+    ],
+)
+def test_the_bare_form_is_told_from_a_wheel(text: str, bare: bool) -> None:
+    assert bool(BARE.search(text)) == bare
+
+
+def test_the_changelog_has_this_version() -> None:
+    assert f"## [{gemmgen.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
 def test_the_citation_is_of_this_version() -> None:
     assert load("CITATION.cff")["version"] == gemmgen.__version__ == PYPROJECT["project"]["version"]
 
