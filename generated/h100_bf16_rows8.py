@@ -68,7 +68,7 @@ class Args:
 
 @gluon.aggregate
 class RingPosition:
-    """Where a role is in the ring: the stage, and the phase of the stage's barriers in this lap."""
+    """The place of a role in the ring: the stage, and the phase of the stage's barriers in this lap."""
 
     stage: gl.tensor
     phase: gl.tensor
@@ -83,7 +83,7 @@ class RingPosition:
 
 @gluon.aggregate
 class Tile:
-    """Where a tile of D begins: its first row and column."""
+    """The place of a tile in D: its first row and column."""
 
     row: gl.tensor
     column: gl.tensor
@@ -116,14 +116,14 @@ class Tiles:
 
     @gluon.jit
     def at(self):
-        """Where it lies."""
+        """Return the place of the tile in D."""
         row, column = tile_origin(self.args, gl.program_id(0))
         return Tile(row, column)
 
 
 @gluon.aggregate
 class Loads:
-    """Where the tile is, the K step that is loaded next, and the one behind this program's last."""
+    """The tile, the K step that is loaded next, and the end of this program's K steps."""
 
     tile: Tile
     k_step: gl.tensor
@@ -230,7 +230,6 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
 }
-TRANSPOSED = ("b",)  # passed as views of matrices that lie in memory with these axes exchanged
 COMPUTES = {
     "inputs": ("a", "b"),
     "epilogue": (),
@@ -265,37 +264,34 @@ def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch, through public names: what `matmul` does without gemmgen_launch.py."""
-    m, n = a.shape[0], b.shape[1]
-    out = a.new_empty((m, -(-n // 8) * 8))[:, :n] if out is None else out
-    extents = {}
-    given = {"a": a, "b": b, "out": out}
-    for name, tensor in given.items():
-        dtype, axes, *_ = ARGUMENTS[name]
-        stored = tensor.T if name in TRANSPOSED else tensor
-        wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
-        found = tensor.dtype, tensor.device, [*tensor.shape]
-        if found != (dtype, a.device, wanted) or 0 in wanted or not a.is_cuda:
-            raise ValueError(f"{name} must be {dtype} [{axes}] = {wanted} on the GPU of a, found {found}")
-        places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
-        misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
-        if misaligned or tensor.requires_grad:
-            raise ValueError(f"{name} must be detached, and have aligned rows, found {tensor.stride()}")
-        if name != "out" and tensor.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
-            raise ValueError(f"{name} must have a storage of its own: out is written while it is read")
+    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    (m, k), (_, n) = a.shape, b.shape
+    if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
+        raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")
+    if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
+        raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
+    for name, rows, *shape in ("a", a, m, k), ("b", b.T, n, k):
+        dtype, *_ = ARGUMENTS[name]
+        found = rows.dtype, [*rows.shape], rows.device, rows.requires_grad and torch.is_grad_enabled()
+        places = rows.data_ptr(), *[stride * rows.itemsize for stride in rows.stride()[:-1]]
+        is_aligned = rows.is_cuda and rows.stride(-1) == 1 and not any(place % 16 for place in places)
+        if found != (dtype, shape, a.device, False) or not is_aligned:
+            raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
+    d = a.new_empty((m, -(-n // 8) * 8))[:, :n]
     with torch.cuda.device(a.device):
-        launch(a, b, out)
-    torch.autograd.graph.increment_version(out)
-    return out
+        launch(a, b, d)
+    return d if out is None else out.copy_(d)
 
 
 try:
-    try:
-        from .gemmgen_launch import Host  # in a package
-    except ImportError:
+    if __package__:
+        from .gemmgen_launch import Host
+    else:
         from gemmgen_launch import Host
-except ImportError:
+except ModuleNotFoundError as error:
+    if not str(error.name).endswith("gemmgen_launch"):
+        raise
     warnings.warn(f"{__name__} without gemmgen_launch.py: slower, and torch traces no call", stacklevel=2)
     call = torch.compiler.disable(plain_matmul)
 else:
-    call = Host("h100_bf16_rows8", ARGUMENTS, COMPUTES, launch, transposed=TRANSPOSED)
+    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))

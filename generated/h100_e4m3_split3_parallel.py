@@ -79,7 +79,7 @@ class Args:
 
 @gluon.aggregate
 class RingPosition:
-    """Where a role is in the ring: the stage, and the phase of the stage's barriers in this lap."""
+    """The place of a role in the ring: the stage, and the phase of the stage's barriers in this lap."""
 
     stage: gl.tensor
     phase: gl.tensor
@@ -94,7 +94,7 @@ class RingPosition:
 
 @gluon.aggregate
 class Tile:
-    """Where a tile of D begins: its first row and column."""
+    """The place of a tile in D: its first row and column."""
 
     row: gl.tensor
     column: gl.tensor
@@ -139,14 +139,14 @@ class Tiles:
 
     @gluon.jit
     def at(self):
-        """Where the tile lies."""
+        """Return the place of the tile in D."""
         row, column = tile_origin(self.args, self.tile)
         return Tile(row, column)
 
 
 @gluon.aggregate
 class Loads:
-    """Where the tile is, the K step that is loaded next, and the one behind this program's last."""
+    """The tile, the K step that is loaded next, and the end of this program's K steps."""
 
     tile: Tile
     k_step: gl.tensor
@@ -205,7 +205,7 @@ def multiply(args, ring, loads):
 
 @gluon.jit
 def in_register_order(accumulator):
-    """The sums in one dimension, those of a warp side by side, a thread's in groups of four; none moves.
+    """Return the sums in one dimension, a warp's side by side, a thread's in groups of four; none moves.
 
     wgmma gives a thread two neighbours of a row, and the two that are eight rows below. So four sums go to
     memory and come back together, as many as a thread can move.
@@ -216,14 +216,14 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Where the sums of a place in the workspace are; groups of four begin at multiples of 16 bytes."""
+    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
 
 @gluon.jit
 def leave(args, place, accumulator):
-    """Leave the sums of a part of a tile in memory, for the kernel that adds up those of all parts."""
+    """Store the sums of a part of a tile in memory, for the kernel that adds up the sums of all parts."""
     sums = in_register_order(accumulator)
     gl.store(sum_addresses(args, place, sums.type.layout), sums)
     # That kernel may start now: before it reads it waits for the end of this one.
@@ -338,7 +338,7 @@ def reduction_kernel(
     first = gl.program_id(0) % PIECES * PIECE_SUMS
     place = first + gl.arange(0, PIECE_SUMS, SUMS_LAYOUT)
     addresses = gl.multiple_of(partials_ptr + tile.to(gl.int64) * SPLITS * TILE_SUMS + place, 16)
-    # This kernel starts while the other one ends: its sums are in memory behind this wait.
+    # This kernel starts while the other one ends: its sums are in memory after this wait.
     gdc_wait()
     sums = gl.load(addresses)
     for split in gl.static_range(1, SPLITS):
@@ -368,7 +368,6 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
     "tensor_scale": (torch.float32, "1", None, None),
     "out": (torch.float8_e4m3fn, "MN", None, None),
 }
-TRANSPOSED = ("b",)  # passed as views of matrices that lie in memory with these axes exchanged
 COMPUTES = {
     "inputs": ("a", "b", "c", "row_bias", "tensor_scale"),
     "epilogue": ("alpha", "c", "tensor_scale", "row_bias", "relu"),
@@ -420,28 +419,29 @@ def launch(a, b, c, row_bias, tensor_scale, out, sums) -> list:
 def plain_matmul(
     a: Tensor, b: Tensor, c: Tensor, row_bias: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch, through public names: what `matmul` does without gemmgen_launch.py."""
-    m, n = a.shape[0], b.shape[1]
-    out = a.new_empty((m, -(-n // 16) * 16))[:, :n] if out is None else out
-    extents = {"1": 1}
-    given = {"a": a, "b": b, "c": c, "row_bias": row_bias, "tensor_scale": tensor_scale, "out": out}
-    for name, tensor in given.items():
-        dtype, axes, *_ = ARGUMENTS[name]
-        stored = tensor.T if name in TRANSPOSED else tensor
-        wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
-        found = tensor.dtype, tensor.device, [*tensor.shape]
-        if found != (dtype, a.device, wanted) or 0 in wanted or not a.is_cuda:
-            raise ValueError(f"{name} must be {dtype} [{axes}] = {wanted} on the GPU of a, found {found}")
-        places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
-        misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
-        if misaligned or tensor.requires_grad:
-            raise ValueError(f"{name} must be detached, and have aligned rows, found {tensor.stride()}")
-        if name != "out" and tensor.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
-            raise ValueError(f"{name} must have a storage of its own: out is written while it is read")
+    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    (m, k), (_, n) = a.shape, b.shape
+    if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
+        raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")
+    if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
+        raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
+    for name, rows, *shape in (
+        ("a", a, m, k),
+        ("b", b.T, n, k),
+        ("c", c, m, n),
+        ("row_bias", row_bias, m),
+        ("tensor_scale", tensor_scale.reshape(-1), 1),
+    ):
+        dtype, *_ = ARGUMENTS[name]
+        found = rows.dtype, [*rows.shape], rows.device, rows.requires_grad and torch.is_grad_enabled()
+        places = rows.data_ptr(), *[stride * rows.itemsize for stride in rows.stride()[:-1]]
+        is_aligned = rows.is_cuda and rows.stride(-1) == 1 and not any(place % 16 for place in places)
+        if found != (dtype, shape, a.device, False) or not is_aligned:
+            raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
+    d = a.new_empty((m, -(-n // 16) * 16))[:, :n]
     with torch.cuda.device(a.device):
-        launch(a, b, c, row_bias, tensor_scale, out, *make_sums(count_sums(m, n), a.device))
-    torch.autograd.graph.increment_version(out)
-    return out
+        launch(a, b, c, row_bias, tensor_scale, d, *make_sums(count_sums(m, n), a.device))
+    return d if out is None else out.copy_(d)
 
 
 def count_sums(m: int, n: int) -> int:
@@ -456,20 +456,22 @@ def make_sums(count: int, device: torch.device) -> tuple[Tensor]:
 
 
 try:
-    try:
-        from .gemmgen_launch import Host  # in a package
-    except ImportError:
+    if __package__:
+        from .gemmgen_launch import Host
+    else:
         from gemmgen_launch import Host
-except ImportError:
+except ModuleNotFoundError as error:
+    if not str(error.name).endswith("gemmgen_launch"):
+        raise
     warnings.warn(f"{__name__} without gemmgen_launch.py: slower, and torch traces no call", stacklevel=2)
     call = torch.compiler.disable(plain_matmul)
 else:
     call = Host(
-        "h100_e4m3_split3_parallel",
+        __name__,
         ARGUMENTS,
         COMPUTES,
         launch,
-        transposed=TRANSPOSED,
+        transposed=("b",),
         make_sums=make_sums,
         count_sums=count_sums,
     )
