@@ -30,8 +30,8 @@ from gemmgen.plan.rule import Violation
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import Code
-from gemmgen.spec.module_names import module_name_problem
 from gemmgen.spec.model import stated
+from gemmgen.spec.module_names import module_name_problem
 from gemmgen.spec.names import OneOf
 from gemmgen.spec.reading import MAX_BYTES
 from gemmgen.spec.spelling import before, data_before, today
