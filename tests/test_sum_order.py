@@ -30,7 +30,7 @@ from gemmgen.plan.rule import _traced  # pyright: ignore[reportPrivateUsage]
 from gemmgen.plan.sum_order import PATHS, SumOrder
 from gemmgen.product import Product, make, staged
 from gemmgen.verify.launches import Launch, programs_of
-from gemmgen.verify.simulation import _Simulated
+from gemmgen.verify.simulation import _Simulated  # pyright: ignore[reportPrivateUsage]
 from gluonsim.memory import View
 from gluonsim.operations import tensor_cores
 from tools.fuzz.draft import drawn, spec_of
