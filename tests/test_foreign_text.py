@@ -35,7 +35,7 @@ READS = {
     "gemmgen/triton_api.py": "errors as MLIR prints them",
     "gemmgen/tune/candidates.py": "texts of a user's spec that go into YAML",
     "gemmgen/verify/shapes.py": "a user's option",
-    "gemmgen/verify/simulation.py": "a user's option",
+    "gemmgen/verify/launches.py": "a user's option",
 }
 """By module that imports `re`: the text of others that it reads."""
 

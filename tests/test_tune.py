@@ -69,7 +69,7 @@ from gemmgen.tune.store import Store
 from gemmgen.tune.study import StudyFacts
 from gemmgen.tune.trials import Job, TrialRecord, TrialSamples
 from gemmgen.tune.tuning import tune
-from gemmgen.tune.worker import compile_in_children, look
+from gemmgen.tune.worker import compile_in_children, find_gpus
 
 SHAPE: Shape = (8, 16, 32)
 ENVIRONMENT = Environment("0", "0", "0", "0", "0", "0", "NVIDIA H200", 132, 4096)
@@ -275,7 +275,8 @@ class Field:
     def run(self, *, most: float = math.inf) -> SearchVerdict | None:
         """Do what is asked for; after so many trials the budget is spent."""
         while isinstance(
-            found := self.search.next([*self.trials.values()], tired=len(self.trials) >= most), JobBatch
+            found := self.search.next([*self.trials.values()], budget_spent=len(self.trials) >= most),
+            JobBatch,
         ):
             self.stages.append((found.name, len(found.jobs)))
             self.measure(found.jobs[0]) if len(self.trials) < most else [
@@ -362,7 +363,7 @@ def test_a_spent_budget_leaves_what_decides() -> None:
     assert verdict is not None
     assert verdict.winner == "c"  # m has not been reached
     assert field.rungs() == {0: 5, LAST_RUNG: 1, FINAL: 1}
-    again = field.search.next([*field.trials.values()], tired=True)
+    again = field.search.next([*field.trials.values()], budget_spent=True)
     assert again == verdict
 
 
@@ -371,7 +372,9 @@ def test_what_others_are_measuring_is_waited_for_even_with_the_budget_spent() ->
     field.measure(Job("a", LAST_RUNG, "a"))
     job = Job("b", 0, "a")
     running = trial(job, None, "running", 0.0)
-    assert field.search.next([*field.trials.values(), running], tired=True) == JobBatch("rung 1 of 3", (job,))
+    assert field.search.next([*field.trials.values(), running], budget_spent=True) == JobBatch(
+        "rung 1 of 3", (job,)
+    )
 
 
 def test_the_budget_keeps_what_the_last_trial_takes() -> None:
@@ -829,7 +832,7 @@ def test_gpus_of_two_kinds_are_not_tuned_on_together(kernels: Kernels) -> None:
         return FakeMachine() if device else NamedMachine()
 
     with pytest.raises(GemmgenError) as caught:
-        look(machine_on, [0, 1], HOPPER)
+        find_gpus(machine_on, [0, 1], HOPPER)
     assert str(caught.value) == (
         "--devices: error[other-gpu]: GPU 1 is Fake H200, GPU 0 NVIDIA H200: what is the fastest on one is "
         "not on the other; name those of one kind"

@@ -32,7 +32,7 @@ from gemmgen.tune import require_optuna
 from gemmgen.tune.candidates import TuningCandidate
 from gemmgen.tune.store import TABLES, Store
 from gemmgen.tune.study import Study, StudyFacts
-from gemmgen.tune.trials import LEASE_SECONDS, Job, TrialRecord, TrialSamples, is_gone
+from gemmgen.tune.trials import LEASE_SECONDS, Job, TrialRecord, TrialSamples, has_ended
 
 ENVIRONMENT = Environment("0", "2.11", "3.9", "13", "13", "580", "NVIDIA H200", 132, 1 << 26)
 FACTS = StudyFacts("open", "d" * 64, "bf16", (8, 16, 32), "NVIDIA H200", "a baseline", ENVIRONMENT)
@@ -215,22 +215,22 @@ def test_a_trial_that_ends_with_its_process_while_others_look_counts(
     def ends(owner: object) -> bool:
         return other.finish(0, SAMPLES, 1.0, DATE)
 
-    monkeypatch.setattr("gemmgen.tune.study.is_gone", ends)
+    monkeypatch.setattr("gemmgen.tune.study.has_ended", ends)
     assert [trial.state for trial in study.trials()] == ["done"]
     assert study.claim(JOB, CANDIDATE) is None
 
 
 def test_another_machine_s_trial_is_its_own_until_the_lease_has_ended() -> None:
     since = time.time()
-    assert not is_gone({"host": "another", "pid": 1, "started": 1, "since": since})
-    assert is_gone({"host": "another", "pid": 1, "started": 1, "since": since - LEASE_SECONDS - 1})
+    assert not has_ended({"host": "another", "pid": 1, "started": 1, "since": since})
+    assert has_ended({"host": "another", "pid": 1, "started": 1, "since": since - LEASE_SECONDS - 1})
 
 
 def test_a_process_of_the_same_number_that_started_later_is_another_one(study: Study) -> None:
     study.claim(JOB, CANDIDATE)
     (trial,) = study.trials()
-    assert not is_gone(trial.owner)
-    assert is_gone({**trial.owner, "started": trial.owner["started"] - 1})
+    assert not has_ended(trial.owner)
+    assert has_ended({**trial.owner, "started": trial.owner["started"] - 1})
 
 
 def test_a_zombie_is_gone(study: Study) -> None:
@@ -238,7 +238,7 @@ def test_a_zombie_is_gone(study: Study) -> None:
     (trial,) = study.trials()
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        assert is_gone({**trial.owner, "pid": ended.pid})
+        assert has_ended({**trial.owner, "pid": ended.pid})
 
 
 def test_there_is_a_study_for_each_problem_shape_and_gpu(tmp_path: Path) -> None:

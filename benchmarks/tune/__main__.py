@@ -25,7 +25,7 @@ from gemmgen.tune.outcome import Outcome
 from gemmgen.tune.search import ROUNDS
 from gemmgen.tune.trials import TrialRecord, TrialSamples
 from gemmgen.tune.tuning import tune
-from gemmgen.tune.worker import Comparison, GpuWorker, compile_in_children, cuda_machine, look
+from gemmgen.tune.worker import Comparison, GpuWorker, compile_in_children, cuda_machine, find_gpus
 
 HERE = Path(__file__).parent
 SPEC = HERE / "open.yaml"
@@ -84,7 +84,7 @@ def committed() -> list[TuningCandidate]:
 
 def measured(directory: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of the record: the session, tuning twice, every kernel of the set, and the duels."""
-    devices, environment = look(cuda_machine, [0], HOPPER)
+    devices, environment = find_gpus(cuda_machine, [0], HOPPER)
     yield {"line": "session", "environment": asdict(environment), "shape": SHAPE, "rounds": ROUNDS}
     line, outcome = _tuned(directory, "tuned")
     yield line

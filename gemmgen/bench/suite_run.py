@@ -39,10 +39,10 @@ from gemmgen.bench.tasks import (
     Task,
     baselines_of,
     kernels_of,
-    of_one,
     open_tasks,
     ranked_runs,
     shape_runs,
+    with_kernel,
 )
 from gemmgen.bench.timing_session import Running, Sample, TimingSession, rounded
 from gemmgen.device import require_gpu
@@ -112,7 +112,7 @@ def time_suite(
             raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
         runs = shape_runs(participants, suite, extents)
         if selection.chosen:
-            runs = [of_one(found, selection.chosen(found.shape)) for found in runs]
+            runs = [with_kernel(found, selection.chosen(found.shape)) for found in runs]
         if selection.candidates:
             runs = ranked_runs(runs, selection.candidates, Path(directory), progress)
             participants = tuple(
@@ -235,7 +235,7 @@ class SuiteRun:
                 return
             kernels = tuple(self._right(task, timing))
             if kernels:
-                self._take_turns(task, timing, baseline, kernels)
+                self._time_kernels(task, timing, baseline, kernels)
 
     def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
         if not task.source.problem.block_scaled:
@@ -281,7 +281,7 @@ class SuiteRun:
             )
             raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=task.place)])
 
-    def _take_turns(
+    def _time_kernels(
         self, task: Task, timing: TimingSession, baseline: Running, kernels: tuple[Running, ...]
     ) -> None:
         """Capture the arms and time them; note why there is no sample of one, or no round at all."""

@@ -123,7 +123,7 @@ def shape_runs(participants: Sequence[KernelUnderTest], suite: Suite, extents: r
     return found
 
 
-def of_one(found: ShapeRun, name: str) -> ShapeRun:
+def with_kernel(found: ShapeRun, name: str) -> ShapeRun:
     """Return a run with the kernel of a name alone."""
     return replace(found, participants=tuple(each for each in found.participants if each.entry.name == name))
 

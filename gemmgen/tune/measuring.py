@@ -48,7 +48,7 @@ class TuningProgress:
 
 
 @dataclass
-class ProgressTeller:
+class ProgressReporter:
     """Says how far a shape is."""
 
     progress: Callable[[TuningProgress], None]
@@ -72,7 +72,7 @@ class StudyRun:
     workers: Sequence[GpuWorker]
     prepare: Prepare
     budget: float
-    tell: ProgressTeller
+    tell: ProgressReporter
     least_seconds: float
     measured: int = 0
     failures: dict[str, str] = field(default_factory=dict[str, str])
@@ -120,9 +120,9 @@ class StudyRun:
     def _next(self) -> tuple[JobBatch | SearchVerdict, list[TrialRecord]]:
         """Return the next jobs or the verdict, and all trials."""
         trials = self.study.trials()
-        tired = remaining(trials, self.budget) <= 0
+        budget_spent = remaining(trials, self.budget) <= 0
         with self.lock:  # neighbours are found once
-            found = self.search.next(trials, tired=tired)
+            found = self.search.next(trials, budget_spent=budget_spent)
         if found is None:
             failed = next((trial for trial in trials if trial.message), None)
             reason = f": `{failed.label}` {WHY[failed.why or 'failed']}: {failed.message}" if failed else ""

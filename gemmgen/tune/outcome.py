@@ -74,7 +74,7 @@ class Outcome:
         if self.verdict.winner == self.verdict.first:
             said.append("the planner's first choice stays")
             if self.verdict.refused is not None:
-                said.append(f"{_lead(self.verdict.refused)}, which is within the noise")
+                said.append(f"{_second_reading(self.verdict.refused)}, which is within the noise")
         if count := self.failures.get("impossible"):
             said.append(f"{count} above the roofline ignored as measurement errors")
         return "; ".join(said)
@@ -115,7 +115,7 @@ class Outcome:
         }
 
 
-def _lead(trial: TrialRecord) -> str:
+def _second_reading(trial: TrialRecord) -> str:
     found = f"{trial.samples.against_spread.median:.3f}" if trial.samples else f"{trial.why}: {trial.message}"
     return f"once more `{trial.label}` reads {found}"
 

@@ -24,8 +24,10 @@ LAST_RUNG: Final = 2
 FINAL: Final = 3
 """The rung on which the winner meets the planner's first choice once more: the fastest of many owes some of
 its lead to luck, which this does not measure again."""
-KEPT: Final = 3
+RUNG_DIVISOR: Final = 3
 """The divisor of the number of kernels from rung to rung."""
+NEIGHBOURS_KEPT: Final = 3
+"""Greatest number of faster neighbours that go on to the last rung."""
 DESCENTS: Final = 3
 """Greatest number of times that neighbours of the fastest kernel are tried."""
 LEAST_GAIN: Final = 0.003
@@ -79,12 +81,12 @@ class Search:
     def __post_init__(self) -> None:
         self.known |= {candidate.kernel: candidate for candidate in self.candidates}
 
-    def next(self, trials: Iterable[TrialRecord], *, tired: bool) -> JobBatch | SearchVerdict | None:
+    def next(self, trials: Iterable[TrialRecord], *, budget_spent: bool) -> JobBatch | SearchVerdict | None:
         """Return the next jobs, or the verdict; None if no candidate works.
 
-        If `tired`, the budget is spent: only jobs that decide are begun.
+        If `budget_spent`, the budget is spent: only jobs that decide are begun.
         """
-        return _Step(self, {trial.job: trial for trial in trials}, tired).next()
+        return _Step(self, {trial.job: trial for trial in trials}, budget_spent).next()
 
     def around(self, kernel: str) -> tuple[str, ...]:
         """Return the kernels next to one, found once."""
@@ -110,14 +112,14 @@ class _Step:
 
     search: Search
     trials: Mapping[Job, TrialRecord]
-    tired: bool
+    budget_spent: bool
 
     def next(self) -> JobBatch | SearchVerdict | None:
         try:
             first = self._first()
             if first is None:
                 return None
-            leader = self._descended(self._halved(first))
+            leader = self._fastest_of_neighbours(self._fastest_of_rungs(first))
             return self._verdict(first, leader)
         except _Wait as wait:
             return wait.stage
@@ -131,7 +133,7 @@ class _Step:
                 return candidate.kernel
         return None
 
-    def _halved(self, first: str) -> str:
+    def _fastest_of_rungs(self, first: str) -> str:
         """Return the fastest candidate; each rung measures the fastest third of the rung before."""
         field = [each.kernel for each in self.search.candidates if each.kernel != first]
         leader = first
@@ -142,21 +144,21 @@ class _Step:
                 leader = next(iter(found))
             elif found or rung == 0:
                 leader = first
-            field = [*found][: math.ceil(len(found) / KEPT)]
+            field = [*found][: math.ceil(len(found) / RUNG_DIVISOR)]
         return leader
 
-    def _descended(self, leader: str) -> str:
+    def _fastest_of_neighbours(self, leader: str) -> str:
         """Return the fastest that neighbours lead to."""
         seen = {candidate.kernel for candidate in self.search.candidates}
         for descent in range(DESCENTS):
-            if self.tired and not self._has_begun(leader):
+            if self.budget_spent and not self._has_begun(leader):
                 break
             kernels = [kernel for kernel in self.search.around(leader) if kernel not in seen]
             seen |= {*kernels}
             name = f"neighbours, {descent + 1} of at most {DESCENTS}"
             found = self._done(name, [Job(kernel, 1, leader) for kernel in kernels])
-            better = [kernel for kernel, samples in found.items() if samples.against_spread.median > 1][:KEPT]
-            found = self._done(name, [Job(kernel, LAST_RUNG, leader) for kernel in better])
+            faster = [kernel for kernel, samples in found.items() if samples.against_spread.median > 1]
+            found = self._done(name, [Job(kernel, LAST_RUNG, leader) for kernel in faster[:NEIGHBOURS_KEPT]])
             best = next(iter(found), None)
             if best is None or not gain(found[best]):
                 break
@@ -185,7 +187,7 @@ class _Step:
         """
         running = {job for job in jobs if job in self.trials and self.trials[job].state == "running"}
         left = [job for job in jobs if job in running or job not in self.trials]
-        if self.tired and not decides:
+        if self.budget_spent and not decides:
             left = [job for job in left if job in running]
         if left:
             raise _Wait(JobBatch(name, tuple(left)))

@@ -33,7 +33,7 @@ from gemmgen.tune.trials import (
     TrialRecord,
     TrialSamples,
     Why,
-    is_gone,
+    has_ended,
     this_process,
 )
 
@@ -100,7 +100,7 @@ class Study:
         found: list[TrialRecord] = []
         for frozen in self.storage.get_all_trials(self.study_id, deepcopy=False):
             trial = self._trial(frozen)
-            if trial is not None and trial.state == "running" and is_gone(trial.owner):
+            if trial is not None and trial.state == "running" and has_ended(trial.owner):
                 # The trial may have ended since it was read, and its process with it.
                 self._end(frozen.number, TrialState.FAIL, {"why": "lost", "message": "its process is gone"})
                 trial = self._trial(self.storage.get_trial(self._trial_id(frozen.number)))

@@ -96,7 +96,7 @@ class TrialRecord:
     message: str = ""
 
 
-def is_gone(owner: Mapping[str, Any]) -> bool:
+def has_ended(owner: Mapping[str, Any]) -> bool:
     """Return True if the process that claimed a trial has ended.
 
     The claim of another machine counts as ended after LEASE_SECONDS.

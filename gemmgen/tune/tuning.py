@@ -24,7 +24,7 @@ from gemmgen.tune.candidates import (
     first_candidates,
     neighbours,
 )
-from gemmgen.tune.measuring import WAITING_SECONDS, ProgressTeller, StudyRun, TuningProgress
+from gemmgen.tune.measuring import WAITING_SECONDS, ProgressReporter, StudyRun, TuningProgress
 from gemmgen.tune.options import CUDA, TuningMachinery, TuningOptions
 from gemmgen.tune.outcome import Outcome, outcome_of, write_winner
 from gemmgen.tune.search import Search
@@ -32,8 +32,8 @@ from gemmgen.tune.store import Store
 from gemmgen.tune.study import Study, StudyFacts
 from gemmgen.tune.worker import (
     MachineOn,
+    find_gpus,
     gpus,
-    look,
 )
 from gemmgen.verify.shapes import fitting, refuse_k, single_tile
 
@@ -59,7 +59,7 @@ def tune(
         read_table(options.table, chosen.gpu)  # raises before anything is measured
     outcomes: list[Outcome] = []
     tellers = [
-        ProgressTeller(progress, each.field, number, len(tuned), options.budget.gpu_seconds)
+        ProgressReporter(progress, each.field, number, len(tuned), options.budget.gpu_seconds)
         for number, each in enumerate(tuned, 1)
     ]
     tellers[0](0.0, "ranking kernels")
@@ -166,7 +166,7 @@ def _choose(
         message = f"its trials on {gpu} are not finished: tune there first"
         return _TuningGpu(gpu, (), None, GemmgenError([Diagnostic(store.place, "other-gpu", message)]))
     try:
-        found, environment = look(machine_on, options.devices, tuned[0].source.request.gpu.architecture)
+        found, environment = find_gpus(machine_on, options.devices, tuned[0].source.request.gpu.architecture)
     except GemmgenError as error:
         names = {name for each in known for name in each}
         if all(known) and len(names) == 1 and error.diagnostics[0].code == "no-gpu":

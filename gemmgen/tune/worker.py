@@ -250,7 +250,7 @@ class GpuWorker:
 # --- preparation in child processes
 
 
-def look(
+def find_gpus(
     machine_on: MachineOn, devices: Sequence[int] | None, architecture: Architecture
 ) -> tuple[list[int], Environment]:
     """Return the GPUs to measure on (by default all visible ones) and the environment that they share.
