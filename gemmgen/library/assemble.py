@@ -9,9 +9,9 @@ from itertools import count
 from pathlib import Path
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.library import Selection, predictable
 from gemmgen.library.manifest import PART_NAMES, MeasuredLine
 from gemmgen.library.pinned import family_label, pinned_text
+from gemmgen.library.selection import Selection, predictable
 from gemmgen.library.sources import Sources
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel

@@ -15,7 +15,6 @@ from typing import cast
 from gemmgen.documents.files import read_text
 from gemmgen.hardware.gpus import HOPPER_PRODUCTS
 from gemmgen.launcher_file import LAUNCHER, launcher_text
-from gemmgen.library import predictable
 from gemmgen.library.assemble import Library
 from gemmgen.library.manifest import (
     LIBRARY_FORMAT,
@@ -23,6 +22,7 @@ from gemmgen.library.manifest import (
     module_file,
     spec_file,
 )
+from gemmgen.library.selection import predictable
 from gemmgen.literals import python_literal
 from gemmgen.plan import cards, forecast, timing
 from gemmgen.plan.kernel import Kernel

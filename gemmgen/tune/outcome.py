@@ -17,7 +17,6 @@ from gemmgen.literals import comment_text
 from gemmgen.plan.rule import counted
 from gemmgen.problem import shape_text
 from gemmgen.product import make, write_files
-from gemmgen.tune import TunedRow
 from gemmgen.tune.candidates import (
     TuningCandidate,
     TuningTarget,
@@ -26,6 +25,7 @@ from gemmgen.tune.candidates import (
 from gemmgen.tune.options import TuningOptions
 from gemmgen.tune.search import Search, SearchVerdict
 from gemmgen.tune.study import Study, StudyFacts
+from gemmgen.tune.table import TunedRow
 from gemmgen.tune.trials import TrialRecord, TrialSamples
 
 MARK: Final = "# Tuned by gemmgen"

@@ -15,7 +15,6 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape, shape_text
 from gemmgen.processes.forking import usable_cores
 from gemmgen.spec import load_spec
-from gemmgen.tune import add_to_table, read_table
 from gemmgen.tune.candidates import (
     Pins,
     TuningCandidate,
@@ -30,6 +29,7 @@ from gemmgen.tune.outcome import Outcome, outcome_of, write_winner
 from gemmgen.tune.search import Search
 from gemmgen.tune.store import Store
 from gemmgen.tune.study import Study, StudyFacts
+from gemmgen.tune.table import add_to_table, read_table
 from gemmgen.tune.worker import (
     MachineOn,
     find_gpus,
