@@ -63,7 +63,7 @@ def hits_of_pages() -> Counter[str]:
 
 DOCSTRINGS = {
     "gemmgen": 104,
-    "gemmgen/bench": 6,
+    "gemmgen/bench": 7,
     "gemmgen/cli": 43,
     "gemmgen/documents": 9,
     "gemmgen/hardware": 23,

@@ -834,8 +834,8 @@ def test_gpus_of_two_kinds_are_not_tuned_on_together(kernels: Kernels) -> None:
     with pytest.raises(GemmgenError) as caught:
         find_gpus(machine_on, [0, 1], HOPPER)
     assert str(caught.value) == (
-        "--devices: error[other-gpu]: GPU 1 is Fake H200, GPU 0 NVIDIA H200: what is the fastest on one is "
-        "not on the other; name those of one kind"
+        "--devices: error[other-gpu]: GPU 1 is Fake H200, GPU 0 NVIDIA H200: "
+        "the fastest kernel differs between GPUs, so name GPUs of one kind"
     )
 
 

@@ -1,4 +1,4 @@
-"""From a module to a timing record, and from a record to a table and a plot."""
+"""Timing of kernels against baselines: from a module to a record, and from a record to a table and a plot."""
 
 from gemmgen.bench.figures.record_plot import plot
 from gemmgen.bench.figures.record_tables import markdown_table, plain_table

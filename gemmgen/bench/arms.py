@@ -1,4 +1,4 @@
-"""The tensors that kernels are timed on, one call of a kernel on each, and whether its numbers are right."""
+"""The arms of a measurement: tensors, calls of a kernel on them, and the check of its numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InputSet:
     """Tensors of one call: inputs, and d [M, N] for the result."""
 
     inputs: Inputs
-    """As the spec has them, for the reference."""
+    """Inputs in the form of the spec, for the reference."""
     timed: Inputs
     """Inputs of the timed calls: as `inputs`, with block scales packed in advance, as those of weights would
     be.
@@ -83,7 +83,7 @@ def judged(
     exact: Iterable[tuple[slice, Tensor]] | None = None,
     finish: Callable[[], None] = lambda: None,
 ) -> Deviation:
-    """Call an arm once with a poisoned d, ``finish``, and return the deviation of its result."""
+    """Call an arm once with a poisoned d, run ``finish``, and return the deviation of its result."""
     inputs, d = inputs_and_d.inputs, inputs_and_d.d
     call = bind(inputs_and_d.timed, d)
     d.fill_(poison(d.dtype))
@@ -106,14 +106,14 @@ def wrong(allowed: Tolerance, found: Deviation) -> Iterator[str]:
 
 
 class Calls:
-    """An arm: a call for each input set, which keeps its result."""
+    """Calls of one arm, one for each input set, with their latest results."""
 
     def __init__(self, bind: Call, sets: tuple[InputSet, ...]) -> None:
         self._calls = tuple(bind(each.timed, each.d) for each in sets)
         self.results = [each.d for each in sets]
 
     def __call__(self, index: int) -> None:
-        """Call it on the input set of this number."""
+        """Call the arm on the input set of this index."""
         # Kept until the next call on the set, so that allocated results are rotated like the sets.
         self.results[index] = self._calls[index]()
 

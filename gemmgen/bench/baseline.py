@@ -39,7 +39,7 @@ from gemmgen.spec import SpecFile
 
 @dataclass(frozen=True)
 class Baseline:
-    """Another way to the same result, and the words that say exactly which."""
+    """Another way to compute the same result, with its exact text."""
 
     text: str
     bind: Call
@@ -96,7 +96,7 @@ def _settings(problem: Matmul) -> tuple[str, Callable[[], AbstractContextManager
 
 @contextmanager
 def _set(name: str) -> Generator[None]:
-    """Set a flag of ``torch.backends.cuda.matmul``, and put it back."""
+    """Set a flag of ``torch.backends.cuda.matmul`` in the context, and restore it."""
     matmul: Any = torch.backends.cuda.matmul
     before = getattr(matmul, name)
     setattr(matmul, name, True)
@@ -115,7 +115,7 @@ class TorchStep:
 
     text: str
     bind: Callable[[Inputs], Callable[[Tensor], Tensor]]
-    """Returns the operation for these inputs; it may change its argument."""
+    """Binds the operation to inputs; the operation may change its argument."""
 
 
 def steps(problem: Matmul, taken: int, product: DType) -> Iterator[TorchStep]:
@@ -205,5 +205,5 @@ def _conversion(dtype: DType) -> TorchStep:
 
 
 def _with(call: str, name: str, factor: float) -> str:
-    """Close a call, with a keyword unless it is 1."""
+    """Close the text of a call, with this keyword unless its value is 1."""
     return f"{call}, {name}={factor:g})" if factor != 1 else f"{call})"

@@ -1,4 +1,4 @@
-"""The machine that benchmarks run on, a CUDA GPU read through ``nvidia-smi``; how arms are timed on one."""
+"""The machine that benchmarks run on: the interface, and a CUDA GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from gemmgen.processes.locks import lock
 STATE_SAMPLES: Final = 30
 """Samples that are enqueued while ``nvidia-smi`` starts: 0.3 s of work at 10 ms each."""
 UNFINISHED_SECONDS: Final = 30
-"""A round of twenty samples takes a tenth of a second, of slow kernels a few: what takes longer hangs."""
+"""Seconds after which work counts as hung: twenty samples take a tenth of a second, or a few of slow kernels.
+"""
 Work = Callable[[], None]
 """Enqueues operations on the device's current stream and returns without waiting for them."""
 
@@ -66,7 +67,7 @@ class Machine(typing.Protocol):
 
 
 class UnfinishedError(Exception):
-    """Work did not end in time: the device cannot be used any more."""
+    """Raised if work did not end in time: the device cannot be used any more."""
 
 
 class SuiteMachine(Machine, typing.Protocol):
@@ -106,7 +107,7 @@ class SuiteMachine(Machine, typing.Protocol):
 
 @dataclass(frozen=True)
 class CudaMachine:
-    """One GPU. Its settings are read, never changed."""
+    """One GPU, whose settings are read and never changed."""
 
     device: torch.device
 
@@ -159,7 +160,7 @@ class CudaMachine:
 
     @contextmanager
     def quiet(self) -> Generator[None]:
-        """Freeze what there is, switch collection off, and work on a stream that can be captured."""
+        """Freeze existing objects, switch collection off, and use a stream that can be captured."""
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -200,7 +201,7 @@ class CudaMachine:
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """Hold the lock of a file in the directory for temporary files, which is named by the GPU."""
+        """Hold the lock of a file named after the GPU in the directory for temporary files."""
         path = Path(tempfile.gettempdir()) / f"gemmgen-gpu-{self._properties().uuid}.lock"
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
@@ -239,7 +240,7 @@ class CudaMachine:
 
 
 def _finish(event: torch.cuda.Event) -> None:
-    """Wait for an event, but not for ever."""
+    """Wait for an event; raises UnfinishedError after UNFINISHED_SECONDS."""
     end = time.monotonic() + UNFINISHED_SECONDS
     while not event.query():
         if time.monotonic() > end:

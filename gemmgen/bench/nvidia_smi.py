@@ -20,7 +20,7 @@ STATE_FIELDS: Final = "clocks.sm,power.draw,temperature.gpu"
 SMI_TIMEOUT_SECONDS: Final = 10
 WATCH_MS: Final = 100
 WATCHED_ROWS: Final = 600
-"""Rows kept, a minute of them: a measurement takes less."""
+"""Number of rows kept, a minute of them: a measurement takes less."""
 
 
 def query_gpu(uuid: str, fields: str) -> list[str]:

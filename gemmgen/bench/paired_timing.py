@@ -13,7 +13,7 @@ from gemmgen.bench.record import Protocol, Samples, Timing
 Arm = Callable[[int], object]
 """Enqueues the product of the input set of this index."""
 ESTIMATE_SECONDS: Final = 1e-3
-"""An estimate is good once it took this long: a launch is a hundredth of it."""
+"""Least duration of an estimate in seconds: a launch is a hundredth of it."""
 HOST_ROUND_SECONDS: Final = 0.05
 """Device time of a round of host calls: a full launch queue makes the host wait."""
 LEAST_HOST_CALLS: Final = 10

@@ -40,7 +40,7 @@ NAME: Final = "Inductor's Triton templates"
 MODE: Final = "max-autotune-no-cudagraphs"
 """Mode of torch.compile; the measurement captures CUDA graphs itself."""
 ANSWER_SECONDS: Final = 300
-"""A shape is tuned in half a minute; what takes longer than this hangs."""
+"""Seconds after which an answer counts as missing: tuning a shape takes half a minute."""
 LARGEST_ERROR: Final = 0.02
 """Largest relative error of a result: bf16 and e4m3 lose less than half of that."""
 NO_ANSWER: Final = "its process ended without an answer"
@@ -101,7 +101,7 @@ def _answered(
     command: Sequence[str],
     progress: Callable[[str], None],
 ) -> int:
-    """Start a process for these jobs and write down its answers; return how many jobs are done with."""
+    """Start a process for these jobs and record its answers; return the number of finished jobs."""
     from gemmgen.processes.forking import started
     from gemmgen.processes.scratch import scratch
 
@@ -214,7 +214,7 @@ def _last_line(path: Path) -> str:
 
 
 def main() -> None:
-    """Answer a request: versions first, or why nothing can be done, and then each job in turn."""
+    """Answer a request: first the versions or a reason why nothing can run, then each job in turn."""
     sys.path.pop(0)  # the directory of this file
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other prints must not mix with the answers
@@ -388,7 +388,7 @@ def _recorded(work: Callable[[int], None], passes: int) -> Callable[[], None]:
 
 
 def _times(works: Sequence[Callable[[], None]]) -> list[float]:
-    """Do the works one after the other without a pause, the last one once before; return their times."""
+    """Run the works without a pause, the last one also before the first; return the time of each."""
     import torch
 
     events = [torch.cuda.Event(enable_timing=True) for _ in range(len(works) + 1)]

@@ -1,4 +1,4 @@
-"""Before anything is timed: kernels compiled and run once, in processes that may be lost."""
+"""Preparation of kernels before they are timed: each is compiled and run once in a child process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gemmgen.problem.contest import Contest
 from gemmgen.processes.forking import LostError, forked, usable_cores
 
 PRIMING_SECONDS: Final = 300
-"""A kernel compiles in a few seconds: a process that takes longer than this is ended."""
+"""Seconds after which a process is ended: a kernel compiles in a few."""
 NAMING_SECONDS: Final = 60
 """Seconds for the process that runs the profiler; it gets one more second for each shape."""
 
@@ -35,9 +35,9 @@ class Prepared:
     """Results of the preparation in child processes, before anything is timed."""
 
     launched: Mapping[tuple[Contest, Shape], tuple[str, ...]]
-    """The kernels of the baseline, by contest and shape."""
+    """Kernels that the baseline launches, by contest and shape."""
     failures: Mapping[str, str]
-    """Why a kernel, by its name, cannot be compiled and run at all."""
+    """Reasons why kernels cannot be compiled and run, by their names."""
 
 
 def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:

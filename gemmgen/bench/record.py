@@ -48,7 +48,7 @@ H200: Final = Ceilings(
     source="measured on an H200: wgmma m64n256k16 from resident shared memory on random bf16 operands; "
     "device-to-device copy, bytes read plus bytes written",
 )
-"""16-bit floats."""
+"""Measured ceilings of an H200 for 16-bit floats."""
 H200_FP8: Final = Ceilings(
     flops_per_second=1693e12,
     bytes_per_second=4.3e12,
@@ -129,10 +129,10 @@ class Protocol:
     l2_multiple: float = 2.5
     """Size of all input sets together, in sizes of the L2 cache."""
     max_input_sets: int = 1024
-    """Bounds the sets of small problems, which then stay within the cache: launching them costs more."""
+    """Greatest number of sets: those of small problems stay within the cache, because more sets cost more."""
     host_rounds: int = 5
     host_calls: int = 200
-    """In each round; the host cost is the smallest of the rounds' medians."""
+    """Number of eager calls in each round; the host cost is the smallest of the rounds' medians."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -143,16 +143,18 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Subject:
-    """The kernel that was timed: its spec and its module, by their bytes."""
+    """The timed kernel: its spec and its module, by their hashes."""
 
     spec_path: str
-    """Relative to the directory that the benchmark was started in; only the name of a spec from elsewhere."""
+    """Path relative to the directory in which the benchmark was started; only the name for a spec from
+    elsewhere.
+    """
     spec_sha256: Sha256
     module_sha256: Sha256
 
     @classmethod
     def of(cls, spec_path: Path, module_path: Path) -> Subject:
-        """Read both files; raises OSError when one cannot be read."""
+        """Return the subject of two files; raises OSError if one cannot be read."""
         return cls(path_from_here(spec_path), sha256_of(spec_path), sha256_of(module_path))
 
     @property
@@ -163,7 +165,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Environment:
-    """Versions and the GPU; no name or path of a machine."""
+    """Versions and the GPU, without names and paths of a machine."""
 
     gemmgen: str
     torch: str
@@ -187,7 +189,7 @@ class GpuState:
 
 @dataclass(frozen=True)
 class Timing:
-    """The samples of one shape, in seconds per call; ``host`` is what an eager call costs the host."""
+    """Samples of one shape in seconds per call, and the cost of an eager call on the host."""
 
     method: Literal["events", "graph"]
     """CUDA events around a batch of eager calls, or around replays of a CUDA graph of calls."""
@@ -242,7 +244,7 @@ class Record:
 
     schema: int
     date: str
-    """When it ended, UTC."""
+    """UTC time at which the run ended."""
     subject: Subject
     environment: Environment
     dtypes: Dtypes
@@ -376,7 +378,7 @@ def write_record(record: Record, path: Path) -> None:
 
 
 def _check_schema(document: object) -> None:
-    """Refuse another version before its other fields are called wrong."""
+    """Refuse another version before other fields are reported as wrong."""
     if isinstance(document, dict):
         version = cast("dict[str, object]", document).get("schema", SCHEMA)
         if version != SCHEMA:

@@ -101,7 +101,7 @@ class Session:
     schema: int
     date: str
     suite: str
-    """The path of its file."""
+    """Path of the suite's file."""
     suite_sha256: Sha256
     environment: Environment
     protocol: Rounds
@@ -115,9 +115,9 @@ class ArmSamples:
 
     kernel: str
     seconds: tuple[Seconds, ...]
-    """Per call, by rounds."""
+    """Seconds per call, by rounds."""
     calls: Count
-    """In a sample."""
+    """Number of calls in a sample."""
     relative_error: Share
     host_seconds: Seconds
     """Time of an eager call on the host."""
@@ -160,7 +160,7 @@ class Result:
     kernels: tuple[ArmSamples, ...]
     playoff: FinalPair | None
     state: GpuState | None
-    """While the rounds lasted."""
+    """State of the GPU during the rounds."""
 
     def __post_init__(self) -> None:
         if min(*self.shape, self.input_sets) <= 0:
@@ -190,7 +190,7 @@ class Refused:
     """Name of the kernel; ``BASELINE`` if the baseline cannot compute the shape, and then nothing is timed.
     """
     why: Literal["cannot", "wrong", "failed"]
-    """It does not take such a problem, its numbers are wrong, or it raised or never ended."""
+    """Reason: it does not support the problem, its numbers are wrong, or it raised or hung."""
     message: str
 
 
@@ -203,7 +203,7 @@ class PlannerRanking:
     contest: Contest
     spec: str
     kernels: tuple[str, ...]
-    """In the order of the ranking."""
+    """Names of the kernels in the order of the ranking."""
 
 
 @dataclass(frozen=True)
@@ -241,9 +241,7 @@ class ResultLog:
     path: Path | None = None
     lines: list[Line] = field(default_factory=list[Line])
     half_a_line_from: int | None = None
-    """Offset in the file at which an incomplete last line begins, from a run that was interrupted; None
-    without one.
-    """
+    """Offset in the file of an incomplete last line, left by an interrupted run; None without one."""
 
     @classmethod
     def opened(cls, path: Path) -> ResultLog:
@@ -287,12 +285,12 @@ class ResultLog:
 
     @property
     def contests(self) -> dict[Contest, ContestOf]:
-        """Each as the latest session has it."""
+        """The contests, each as in the latest session that has it."""
         return {found.contest: found for session in self.sessions for found in session.contests}
 
     @property
     def kernels(self) -> dict[str, KernelEntry]:
-        """Each by its name, as it was in the latest session that had it."""
+        """The kernels by their names, each as in the latest session that has it."""
         return {entry.name: entry for session in self.sessions for entry in session.kernels}
 
     @property

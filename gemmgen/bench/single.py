@@ -143,7 +143,7 @@ def _ceilings(gpu: str, problem: Matmul, progress: Progress) -> Ceilings | None:
 
 @dataclass(frozen=True)
 class PairedRun:
-    """The two arms and the rules."""
+    """Two arms, a kernel and a baseline, with their protocol and machine."""
 
     spec_path: str
     source: SpecFile
@@ -155,7 +155,7 @@ class PairedRun:
     environment: Environment
 
     def measurement(self, shape: Shape, progress: Progress) -> Measurement:
-        """Judge both arms on one shape, and time them if ours is right."""
+        """Check the numbers of both arms on one shape, and time the arms if the kernel is right."""
         tell = partial(_tell, progress, shape_text(shape))
         tell("checking the numbers")
         with self._failures(shape), self.baseline.settings():
@@ -186,7 +186,7 @@ class PairedRun:
 
     @contextmanager
     def _failures(self, shape: Shape) -> Generator[None, None, None]:
-        """Turn whatever a kernel raises into a diagnostic."""
+        """Turn any exception of a kernel into a diagnostic."""
         try:
             yield
         except GemmgenError:

@@ -19,7 +19,7 @@ SPLIT_K: Final = "split K"
 """The group of shapes, of any M, for which the baseline splits K."""
 ALL: Final = "all"
 BEST: Final = "best"
-"""Stands for the kernel that won the rounds on each shape, by its pairs with the baseline."""
+"""Stands for the winner of the rounds on each shape, with the figures of its pairs with the baseline."""
 FIRST: Final = ": the planner's first choice"
 """Suffix of a spec's name: stands for the kernels that its planner ranks first, before any measurement."""
 

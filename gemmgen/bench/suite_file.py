@@ -32,7 +32,7 @@ PEER_KEYS: Final = ("shapes", "draw", "seed")
 
 @dataclass(frozen=True)
 class ShapeFamily:
-    """Shapes [M, N, K] that belong together, and the types of A that they are timed with."""
+    """Named shapes [M, N, K], with the types of A for which they are timed."""
 
     name: str
     dtypes: tuple[str, ...]
@@ -41,7 +41,7 @@ class ShapeFamily:
 
 @dataclass(frozen=True)
 class PeerShapes:
-    """On which shapes peers are timed as well: some that are named, and some that a seed draws."""
+    """Shapes on which peers are timed: named ones, and a number that a seed draws."""
 
     shapes: tuple[Shape, ...] = ()
     draw: int = 0
@@ -53,7 +53,7 @@ class Suite:
     """Content of a suite's file."""
 
     path: str
-    """As the user gave it."""
+    """Path as the user gave it."""
     sha256: str
     """SHA-256 of the file's bytes."""
     title: str

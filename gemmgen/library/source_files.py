@@ -47,7 +47,7 @@ class SourcePart:
     measurements: tuple[KernelObservation, ...] = ()
     specs: Mapping[Kernel, SpecFile] = field(default_factory=dict[Kernel, SpecFile])
     changed: int = 0
-    """Kernels that were measured as modules which this gemmgen does not make of their specs."""
+    """Number of kernels whose measured modules this gemmgen no longer makes."""
 
 
 def parts_of(path: Path) -> Iterator[SourcePart]:

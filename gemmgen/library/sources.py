@@ -35,14 +35,14 @@ class Sources:
     """Text of the measured baseline; empty without measurements."""
     measurements: tuple[KernelObservation, ...] = ()
     specs: Mapping[Kernel, SpecFile] = field(default_factory=dict[Kernel, SpecFile])
-    """Kernels that a file of their own specifies: it is taken as it is."""
+    """Specs of kernels that have a file of their own, which is used as it is."""
     files: tuple[tuple[str, str], ...] = ()
-    """The names of the files that were read, and the SHA-256 of each."""
+    """Names of the files that were read, with the SHA-256 of each."""
     warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Each once, in the order of the sources."""
+        """The kernels, each once, in the order of the sources."""
         return tuple(dict.fromkeys((*self.specs, *(found.kernel for found in self.measurements))))
 
 

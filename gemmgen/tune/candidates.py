@@ -203,22 +203,22 @@ class TuningTarget:
 
 
 UNTUNED: Final = ("title", "check", "bench", "problem")
-"""Sections that no kernel of a shape depends on."""
+"""Sections of a spec that do not change the kernel of a shape."""
 
 
 @dataclass(frozen=True)
 class TuningCandidate:
-    """A kernel that leaves nothing open, and its module."""
+    """A kernel that states every decision, and its module."""
 
     label: str
-    """Its decisions in one line."""
+    """Decisions of the kernel in one line."""
     pins: Pins
     text: str
     """Text of the spec, without the comments about its measurement."""
     module: str
     """Text of the module that the spec makes."""
     kernel: str
-    """The hash of the module, less the lines that name the spec."""
+    """SHA-256 of the module, without the lines that name the spec."""
 
 
 def candidate_of(tuned: TuningTarget, plan: Kernel) -> TuningCandidate:

@@ -37,7 +37,7 @@ class TuningProgress:
     """Progress of tuning, for the user."""
 
     subject: str
-    """The spec and the shape."""
+    """Name of the spec and the shape."""
     number: int
     """Number of the spec and shape, counted from 1."""
     count: int
@@ -49,7 +49,7 @@ class TuningProgress:
 
 @dataclass
 class ProgressReporter:
-    """Says how far a shape is."""
+    """Reports the progress of one spec and shape."""
 
     progress: Callable[[TuningProgress], None]
     subject: str
@@ -78,7 +78,7 @@ class StudyRun:
     failures: dict[str, str] = field(default_factory=dict[str, str])
     """Reasons why kernels cannot be compiled and run, by their hashes; empty for kernels that can."""
     running: set[int] = field(default_factory=set[int])
-    """The trials that are being measured."""
+    """Numbers of the trials that this process is measuring."""
     lock: Lock = field(default_factory=Lock)
     ended: Event = field(default_factory=Event)
 
@@ -164,7 +164,7 @@ class StudyRun:
                 self.failures |= {kernel: found.get(path, "") for kernel, path in paths.items()}
 
     def _measure(self, gpu: GpuWorker, job: Job, number: int, directory: Path) -> None:
-        """Have a trial measured, and keep what came of it."""
+        """Measure a trial, and record its samples or its failure."""
         if failure := self.failures[job.kernel]:
             self.study.fail(number, "failed", failure, 0.0, utc_now())
             return
@@ -200,7 +200,7 @@ WHY: Final[Mapping[str, str]] = {
     "failed": "failed",
     "impossible": "is above the roofline",
 }
-"""Why trials fail, in words."""
+"""Verbs for the reasons of failures."""
 
 
 def _module_path(directory: Path, kernel: str) -> Path:

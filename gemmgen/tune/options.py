@@ -22,7 +22,7 @@ class TuningBudget:
     """Limits of the search for one spec and shape."""
 
     gpu_seconds: float = 60.0
-    """GPU time of all trials."""
+    """GPU time of all trials, in seconds."""
     candidates: int = 10
     """Number of kernels that the planner ranks first, with which the search begins."""
 
@@ -32,7 +32,7 @@ class TuningOptions:
     """Options of ``tune``: the trials that count, their budget, and the places of the results."""
 
     store: str
-    """Place of the trials, as ``Store`` takes it. Recorded trials are not measured again."""
+    """Place of the trials, as ``Store`` accepts it; recorded trials are not measured again."""
     out: Path
     """Directory for the specs of the winners."""
     table: Path | None = None
@@ -56,4 +56,4 @@ class TuningMachinery:
 
 
 CUDA: Final = TuningMachinery()
-"""Measures on the CUDA GPUs of this machine."""
+"""Machinery for the CUDA GPUs of this machine."""

@@ -42,9 +42,9 @@ class Outcome:
     verdict: SearchVerdict
     trials: tuple[TrialRecord, ...]
     measured: int
-    """Trials of this run."""
+    """Number of trials that this run measured."""
     path: Path
-    """The winner's spec."""
+    """Path of the winner's spec."""
     row: TunedRow
 
     @property

@@ -50,11 +50,13 @@ class SearchVerdict:
 
     winner: str
     first: str
-    """The planner's first choice that works."""
+    """The first of the planner's choices that works."""
     final: TrialRecord
     """Trial of the winner against the first choice, or of the first choice against itself if it stays."""
     refused: TrialRecord | None
-    """A kernel that was ahead, and whose lead is within the noise when it is measured again."""
+    """Trial of a kernel that led, and whose lead is within the noise in a second measurement; None without
+    one.
+    """
 
 
 def gain(samples: TrialSamples) -> float:
@@ -99,7 +101,7 @@ class Search:
 
 
 class _Wait(Exception):  # noqa: N818 it is no error
-    """There are jobs to be done first."""
+    """Raised while there are jobs to measure first."""
 
     def __init__(self, stage: JobBatch) -> None:
         super().__init__(stage.name)

@@ -59,9 +59,9 @@ class Store:
     """A store of studies."""
 
     def __init__(self, place: str, *, new: bool = True) -> None:
-        """Open a path of a SQLite file or of a journal (``.journal``), or a URL of PostgreSQL.
+        """Open a store: the path of a SQLite file or a journal (``.journal``), or a URL of PostgreSQL.
 
-        Without ``new`` it must be there. Raises GemmgenError (``bad-store``).
+        Without ``new`` the store must exist. Raises GemmgenError (``bad-store``).
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.place = _shown(place)
@@ -129,7 +129,7 @@ class Store:
         return self._tables(url, {})
 
     def _refuse_foreign(self, tables: Sequence[str]) -> None:
-        """Refuse a database that has other tables than Optuna's; it has a part of them while it is made."""
+        """Refuse a database with tables of another program; while Optuna makes its own, some are missing."""
         if not {*tables} <= TABLES and not {*tables} >= NEEDED_TABLES:
             named = ", ".join(sorted(tables)[:3]) + ", …" * (len(tables) > 3)
             raise self._error(f"is a database of another program (its tables: {named}): name another --store")
@@ -178,7 +178,7 @@ class Store:
         return found
 
     def _refuse_bad(self, kind: type, value: object, what: str) -> None:
-        """Refuse what this gemmgen cannot have written."""
+        """Refuse data that this gemmgen cannot have written."""
         try:
             decode(kind, value)
         except BadFieldError as error:

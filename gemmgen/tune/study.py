@@ -154,7 +154,7 @@ class Study:
         return self._end(number, TrialState.COMPLETE, attributes, [median(samples.seconds)])
 
     def fail(self, number: int, why: Why, message: str, gpu_seconds: float, date: str) -> bool:
-        """Keep why a trial found nothing; the same is returned."""
+        """Record the failure of a trial; return False if another process ended the trial before."""
         attributes = {"why": why, "message": message, "gpu_seconds": gpu_seconds, "date": date}
         return self._end(number, TrialState.FAIL, attributes)
 

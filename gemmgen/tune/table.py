@@ -43,7 +43,7 @@ class TunedRow:
     description: str
     """Description of the problem, for people."""
     spec: str
-    """Relative to the directory of the table."""
+    """Path of the winner's spec, relative to the directory of the table."""
     kernel_sha256: Sha256
     seconds: Seconds
     baseline_seconds: Seconds

@@ -34,7 +34,7 @@ class Job:
     rung: int
     """Rung of the search, which decides the number of rounds."""
     against: str
-    """The kernel that it takes turns with."""
+    """Hash of the kernel that it is compared with."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class TrialRecord:
     pins: Pins
     owner: Mapping[str, Any]
     date: str = ""
-    """When it ended, UTC."""
+    """UTC time at which the trial ended."""
     gpu_seconds: float = 0.0
     samples: TrialSamples | None = None
     why: Why | None = None

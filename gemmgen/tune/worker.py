@@ -40,7 +40,9 @@ PROTOCOL: Final = Rounds(graph_seconds=2e-3, warm_up_seconds=1.0, settle_seconds
 """Timing protocol: seconds of warm-up before a worker's first trial, and of settling before each other trial.
 """
 ANSWER_SECONDS: Final = 120.0
-"""A trial takes less than a second, the first one of a large shape some: what takes longer hangs."""
+"""Seconds after which a trial counts as hung: it takes less than a second, or some for the first one of a
+large shape.
+"""
 
 MachineOn = Callable[[int, Architecture], SuiteMachine]
 """Returns the machine with the GPU of an index, in the process that measures on it."""
@@ -63,7 +65,7 @@ class Comparison:
     """A kernel to be measured against another one of the same problem."""
 
     source: SpecFile
-    """The spec that says what both compute; the decisions are the modules'."""
+    """Spec of the problem that both kernels compute; their modules have the decisions."""
     shape: Shape
     kernel: str
     against: str
@@ -85,7 +87,7 @@ class Answer:
 
 
 class _FaultError(Exception):
-    """A kernel that is not timed, and why."""
+    """Raised if a kernel must not be timed, with the reason."""
 
     def __init__(self, why: Why, message: str) -> None:
         super().__init__(message)
@@ -108,7 +110,7 @@ class Worker:
         self._state_since: Callable[[float], GpuState | None] = lambda _: None
 
     def __call__(self, comparison: Comparison) -> Answer:
-        """Measure; a fault of the kernel, or of the GPU, is in the answer."""
+        """Measure a comparison; the answer has the samples, or the fault of the kernel or the GPU."""
         began = time.perf_counter()
         try:
             machine = self._ready(comparison)
