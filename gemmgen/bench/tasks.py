@@ -56,12 +56,12 @@ class Task:
 
     @property
     def source(self) -> SpecFile:
-        """A spec that says what all of them compute."""
+        """A spec that states the problem of all kernels."""
         return self.participants[0].source
 
     @property
     def place(self) -> str:
-        """The contest and the shape, for people."""
+        """Name of the contest and the shape, for people."""
         return f"{self.source.description} {shape_text(self.shape)}"
 
 
@@ -180,7 +180,7 @@ def ranked_runs(
 
 
 class _Ranked(NamedTuple):
-    """A kernel that the planner chose."""
+    """A kernel that the planner ranks for a shape."""
 
     label: str
     module: str

@@ -29,7 +29,7 @@ LEAST_SUITE_HOST_CALLS: Final = 5
 
 @dataclass(frozen=True)
 class Running:
-    """An arm that has run on all sets, and how far its first result is from the exact one."""
+    """An arm that has run on all sets, with the deviation of its first result."""
 
     name: str
     arm: Calls
@@ -47,10 +47,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class TimingSession:
-    """The tensors of one shape, and how arms run and take turns on them."""
+    """The tensors of one shape, and the timing of arms on them."""
 
     source: SpecFile
-    """A spec that says what all arms compute."""
+    """A spec that states the problem of all arms."""
     shape: Shape
     protocol: Rounds
     machine: SuiteMachine

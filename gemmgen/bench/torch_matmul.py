@@ -38,7 +38,7 @@ another tensor if the call cannot write d.
 
 @dataclass(frozen=True)
 class Head:
-    """A call of torch."""
+    """A call of torch that multiplies A and B, with the terms that it includes."""
 
     text: str
     product: DType

@@ -1,4 +1,4 @@
-"""From a choice of kernels to a library: each kernel's module and spec, its name, the table."""
+"""Assembly of a library from a selection: each kernel's module, spec and name, and the table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gemmgen.spec.values import TITLE_LIMIT
 
 @dataclass(frozen=True)
 class Member:
-    """A kernel of a library: its spec, and what follows from it."""
+    """A kernel of a library: its name, its spec and its product."""
 
     stem: str
     spec: str

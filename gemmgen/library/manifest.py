@@ -45,7 +45,7 @@ def _is_module_name(name: str) -> bool:
 
 ModuleName = Annotated[str, Kind(_is_module_name, "a name that a module can have")]
 TableLine = tuple[Extent, Extent, tuple[tuple[Extent, Extent, ModuleName], ...]]
-"""N, K, and from which to which M which kernel."""
+"""Ranges of M for one N and K: N, K, and the least M, greatest M and kernel of each range."""
 MeasuredLine = tuple[Extent, Extent, Extent, Microseconds, Microseconds]
 """An observation in the format of a package: M, N, K, and the kernel's and the baseline's microseconds."""
 
@@ -69,7 +69,7 @@ def files_of(stems: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Format:
-    """Which format the files have."""
+    """Version of the format of the files."""
 
     library_format: int
 
@@ -127,7 +127,7 @@ def bad_library(path: Path, message: str, field: str = "") -> GemmgenError:
 
 
 def _refuse_other_format(document: object) -> None:
-    """Refuse another format before its other members are called wrong."""
+    """Refuse another format before other members are reported as wrong."""
     members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
     found = decode(Format, members.get("gemmgen"), "gemmgen").library_format
     if found != LIBRARY_FORMAT:

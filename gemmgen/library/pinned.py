@@ -45,7 +45,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
 }
 """Decisions that a spec omits if they have these values, which are then the only ones."""
 DERIVED: Final = ("mma.n", "operands.a.swizzle", "operands.b.swizzle")
-"""Decisions that follow from the tile alone, wherever the planner chose them."""
+"""Decisions that follow from the tile alone if the planner chose them."""
 
 
 def pinned_text(kernel: Kernel, spec: Spec, title: str) -> str:

@@ -82,7 +82,7 @@ class LeftOut:
     shapes: int
     """Number of shapes left out; on the others no kernel of the library was measured."""
     able: float
-    """Kernels of the library that were measured on such a shape, in the mean: the rule had to take one."""
+    """Mean number of kernels that were measured on such a shape: the rule had to choose one of them."""
 
 
 def left_out(sources: Sources, limit: int = KERNELS, *, share: float = 0.1, seed: int = 0) -> LeftOut | None:

@@ -57,7 +57,7 @@ WIDEST_GAP: Final = 8
 
 
 SAMPLES: Final = 24
-"""M between two tuned ones at which their kernels are compared."""
+"""Number of M between two tuned ones at which their kernels are compared."""
 
 
 # --- the rule: the planner's time, corrected by measurements of similar shapes

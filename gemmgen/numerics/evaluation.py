@@ -17,7 +17,7 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class _TorchAlgebra(Algebra[Tensor]):
-    """Tensors [rows, N], or what broadcasts to that."""
+    """Algebra of tensors [rows, N], or of tensors that broadcast to that shape."""
 
     sums: Mapping[str, Tensor]
     extras: Mapping[str, Tensor]
@@ -25,7 +25,7 @@ class _TorchAlgebra(Algebra[Tensor]):
 
     @property
     def like(self) -> Tensor:
-        """A tensor of the type and on the device in which everything is computed."""
+        """A tensor of the type and device of the computation."""
         return next(iter(self.sums.values()))
 
     def accumulator(self, name: str) -> Tensor:

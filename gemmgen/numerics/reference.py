@@ -1,4 +1,4 @@
-"""The exact result, how far a computed one is from it, and how far it may be."""
+"""The exact result of a kernel, the deviation of a computed one, and the tolerance."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ the errors derived above are less than 3 tolerances.
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The largest deviations of a right kernel."""
+    """The largest deviations of a correct kernel."""
 
     relative: float
     worst_element: float

@@ -22,7 +22,7 @@ LEAST_SPAN, MOST_SPAN = 1.1, 1.6
 
 @dataclass(frozen=True)
 class Scale:
-    """A logarithmic axis: from what to what, over which units of the drawing."""
+    """A logarithmic axis: its least and greatest value, and their places in units of the drawing."""
 
     low: float
     high: float

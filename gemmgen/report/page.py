@@ -26,7 +26,7 @@ class Source:
     path: str
     date: str
     environment: Mapping[str, object]
-    """The GPU, and the versions that it is known to have been measured with."""
+    """The GPU, and the known versions of the measurement."""
     protocol: Mapping[str, object]
 
 
@@ -57,7 +57,7 @@ class ReportPage:
 
     @property
     def environments(self) -> Iterator[tuple[str, str]]:
-        """Each thing that the records were measured with, and all that it was."""
+        """Each member of the records' environments, with all its values."""
         return _collected(source.environment for source in self.sources)
 
     @property

@@ -1,4 +1,4 @@
-"""The sections of a page: what records, logs of suites and tables of tuning say of each contest."""
+"""The sections of a page, one for each contest in records, logs of suites and tables of tuning."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ContestSection:
     trials: tuple[RankedObservation, ...]
     """Observations of all kernels, by shape and rank."""
     best: tuple[RankedObservation, ...]
-    """The fastest of each shape."""
+    """The fastest kernel of each shape."""
     of_best: str
     """Origin of the figures of the fastest kernels, in a sentence."""
     first: dict[Shape, float]

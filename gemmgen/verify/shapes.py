@@ -38,7 +38,7 @@ MISALIGNED_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
         (2001, 1003, 2002): "several programs, and an odd M: that is the row length of an M-contiguous A",
     }
 )
-"""[M, N, K] for kernels whose wrapper copies misaligned tensors, and what each is there to break."""
+"""[M, N, K] for kernels whose wrapper copies misaligned tensors, with the fault that each can show."""
 
 LARGE_SHAPE: Final[Shape] = (65536, 33024, 64)
 """[M, N, K] with 2,164,260,864 elements of D, which a 32-bit index cannot count (2**31 is 2,147,483,648).

@@ -102,7 +102,7 @@ class Simulation:
 
     @property
     def schedules(self) -> int:
-        """Runs of the kernel."""
+        """Number of runs of the kernel."""
         return sum(len(launch.schedules) for launch in self.launches)
 
     @property
@@ -213,7 +213,7 @@ class _Simulated:
         self.result = Result((), Trace(), {}, deterministic=True)
 
     def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
-        """Run the kernel as ``matmul`` does, and return d [M, N] as the last schedule left it."""
+        """Run the kernel as ``matmul`` does, and return d [M, N] after the last schedule."""
         inputs = Inputs(a, b, extras)
         m, n, _ = inputs.shape
         d = Matrix.poisoned(m, n, self._problem.d.name, a.device).view if out is None else out
@@ -248,7 +248,7 @@ class _Simulated:
         )
 
     def problems(self) -> Iterator[Problem]:
-        """Run the launch, and yield everything that is wrong in it."""
+        """Run the launch, and yield each fault in it."""
         generator = torch.Generator().manual_seed(self._seed)
         case = Case(
             self,

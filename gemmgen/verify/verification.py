@@ -1,4 +1,4 @@
-"""Every check of a kernel on its shapes, and whether it passed."""
+"""Verification of a kernel: every check on its shapes, with the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Group = Callable[[Case], Iterator[Check]]
 """Checks that share their runs of the kernel."""
 
 MORE_ROWS: Final = 200
-"""With how many rows more than a shape has a row is computed again: in tiles of another place."""
+"""Rows that are added to a shape to compute a row again, in tiles at other places."""
 DELAY_BYTES: Final = 256 << 20
 DELAY_PASSES: Final = 50
 """Passes over the delay buffer, 0.5 GB of traffic each: 6 ms at 4.3 TB/s, while a launch takes 0.03 ms."""

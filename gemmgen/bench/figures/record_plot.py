@@ -24,7 +24,7 @@ from gemmgen.bench.record import Measurement, Record
 from gemmgen.problem import shape_text
 
 GAP: Final = "\N{EM SPACE}"
-"""Within a text of a plot: of several plain spaces an .svg shows one."""
+"""Gap within a text of a plot; an .svg would show several plain spaces as one."""
 ROW_INCHES: Final = 0.26
 MARGIN_INCHES: Final = 1.1
 AXIS_MARGIN: Final = 0.01

@@ -147,7 +147,7 @@ def _draw_band(axes: Any, points: Sequence[SuiteObservation]) -> None:
 
 
 LEAST_OF_A_BAND: Final = 3
-"""Shapes of an M, for a band of quartiles to say something."""
+"""Least number of shapes of an M for a band of quartiles."""
 
 
 def _draw_points(axes: Any, points: Sequence[SuiteObservation], limits: tuple[float, float]) -> None:

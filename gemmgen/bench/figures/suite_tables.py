@@ -31,7 +31,7 @@ NONE: Final = "\N{EN DASH}"
 SLOWEST: Final = 12
 """Number of shapes in the table of the slowest ones."""
 MOST_KERNELS: Final = 30
-"""In a table; a planner that chooses for each shape has hundreds."""
+"""Greatest number of kernels in a table; a planner that chooses for each shape has hundreds."""
 
 
 def suite_tables(log: ResultLog) -> Iterator[Table]:
