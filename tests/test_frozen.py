@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from gemmgen.plan.planner import rank, warnings
 from gemmgen.plan.search import MOST_CONFIGURATIONS, spread
 from gemmgen.product import make
 from gemmgen.render import render
-from gemmgen.spec import load_spec
+from gemmgen.spec import SpecFile, load_spec
 from gemmgen.spec.model import spec_of, stated
 
 ROOT = Path(__file__).parent.parent
@@ -191,6 +192,75 @@ def test_few_waves_and_idle_sms_are_warned_of(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "warning[idle-sms]" in result.stderr
     assert said(ROOT / "specs" / "h100_bf16.yaml") == []
+
+
+# --- the order of what is searched
+
+SEARCHES: tuple[tuple[str, dict[str, tuple[object, ...]]], ...] = (
+    ("h100", {"schedule.width": (1, 16)}),
+    ("h100", {"schedule.width": (2, 64, 4)}),
+    ("h100", {"schedule.order": ("grouped", "hilbert"), "schedule.minor": ("m", "n")}),
+    ("h100", {"warp_specialization.registers.producer": (24, 56), "epilogue.subtile_n": (32, 64)}),
+    ("h100", {"mma.swap_ab": (False, True), "tile.n": (64, 128)}),
+    ("b200", {"schedule.kind": ("launch_control", "persistent"), "schedule.width": (4, 16)}),
+)
+"""Fields of which the cost tells none or only some apart; the first ones are without the planner's choice."""
+
+
+def permuted(search: dict[str, tuple[object, ...]]) -> Iterator[dict[str, list[object]]]:
+    """Yield a search with its fields, and the values of each, in every order."""
+    for fields in itertools.permutations(search):
+        for values in itertools.product(*(itertools.permutations(search[field]) for field in fields)):
+            yield {field: list(found) for field, found in zip(fields, values, strict=True)}
+
+
+@pytest.mark.parametrize(("target", "search"), SEARCHES, ids=lambda value: str(value)[:40])
+def test_the_order_of_a_search_decides_nothing(target: str, search: dict[str, tuple[object, ...]]) -> None:
+    operand = {"dtype": "bf16"}
+    data: dict[str, object] = {"title": "t", "target": target, "operands": dict.fromkeys("abd", operand)}
+    data |= {
+        "tile": {"m": 64, "k": 64},
+        "cluster": {"m": 1, "n": 1},
+        "bench": {"shapes": [[4096, 2048, 1024]]},
+    }
+    specs = [spec_of({**data, "search": each}) for each in permuted(search)]
+    assert len(specs) == math.prod(
+        math.factorial(len(values)) for values in search.values()
+    ) * math.factorial(len(search))
+    sources = [SpecFile.of(spec) for spec in specs if spec]
+    assert len({plan_spec(source) for source in sources}) == 1
+    rankings = [rank(source) for source in (sources[0], sources[-1])]
+    assert len({tuple(found.plan for found in ranking.legal) for ranking in rankings}) == 1
+    assert rankings[0].legal[0].plan == plan_spec(sources[0])
+
+
+def test_of_values_that_tie_the_nearest_to_the_planners_own_is_planned(tmp_path: Path) -> None:
+    """Ping-pong kernels have groups of 8 tiles: 16 is one factor of two away from that, and 1 three."""
+
+    def width(values: str) -> int:
+        rest = f"warp_specialization: {{kind: ping_pong}}\nsearch: {{schedule.width: {values}}}\n"
+        return plan_spec(load_spec(written(tmp_path / "width.yaml", rest))).width
+
+    assert width("[1, 16]") == width("[16, 1]") == 16
+    assert width("[1, 2, 64]") == 2
+    assert width("[64, 32, 1, 8]") == 8
+    assert width("[4, 16]") == width("[16, 4]") == 4  # as far from 8: the smaller one
+
+
+def test_a_search_that_the_cost_cannot_rank_is_warned_of(tmp_path: Path) -> None:
+    rest = "search: {tile.n: [128, 256], schedule.width: [4, 16], buffering.stages: [4, 5]}\n"
+    (found,) = said(written(tmp_path / "width.yaml", rest))
+    assert found == (
+        "7:46: warning[unranked-search] search.schedule.width: 2 values that the cost model does not tell "
+        "apart, the plan has 4, the legal value that is nearest to the planner's own choice; time the "
+        "values, with gemmgen tune or bench, and state the best for schedule.width"
+    )
+    # Buffers of D leave less memory for stages, which the cost knows unless the stages are stated.
+    rest = "search: {epilogue.subtile_n: [32, 64]}\n"
+    assert said(written(tmp_path / "stores.yaml", rest)) == []
+    (found,) = said(written(tmp_path / "stores.yaml", f"buffering: {{stages: 3}}\n{rest}"))
+    assert "warning[unranked-search] search.epilogue.subtile_n: 2 values" in found
+    assert said(written(tmp_path / "one.yaml", "search: {schedule.width: [4]}\n")) == []
 
 
 # --- large searches

@@ -182,7 +182,8 @@ def batch_invariance(statement: Statement) -> Iterator[Finding]:
                 "for another M the planner may take another one, and a row of D gets other bits",
                 use(*((value,) for value in values)),
             )
-    (splits,) = spec.search.get("schedule.splits", (spec.schedule.splits or 1,))[:1]
+    wanted = spec.search.get("schedule.splits", (spec.schedule.splits or 1,))
+    splits = next((each for each in wanted if each != 1), 1)
     steps = spec.search.get("tile.k", ())
     if splits != 1 and not (spec.tile.k or spec.mma.promote_k or len(steps) == 1):
         one, step = use(1 if spec.schedule.splits else (1,)), "state tile.k"

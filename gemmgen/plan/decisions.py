@@ -96,8 +96,16 @@ def pinned(spec: Spec) -> dict[str, object]:
 
 
 def searched(spec: Spec) -> dict[str, tuple[object, ...]]:
-    """Return the values that the spec wants tried for open decisions, by the name of the plan's field."""
-    return {FIELDS[path]: values for path, values in spec.search.items() if path in FIELDS}
+    """Return the values that the spec wants tried for open decisions, by the name of the plan's field.
+
+    Fields come in the order of `FIELDS`, numbers ascending, words by the alphabet, and each value once: the
+    order in which a file names them decides nothing.
+    """
+    return {
+        name: tuple(sorted(set(spec.search[path]), key=lambda value: (isinstance(value, str), value)))
+        for path, name in FIELDS.items()
+        if path in spec.search
+    }
 
 
 def statements(kernel: Decisions) -> dict[str, int | str]:

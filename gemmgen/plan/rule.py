@@ -246,11 +246,19 @@ def decisions_read(plan: Planned, broken: Rule[Planned]) -> frozenset[str] | Non
     """
     if any(_Judgement(plan).broken(part) for part in broken.consults):
         return None
+
+    def first_finding(traced: Planned) -> object:
+        return next(iter(broken.findings(traced, broken.none_broken)), None)
+
+    return decisions_of(plan, first_finding)
+
+
+def decisions_of(plan: Planned, ask: Callable[[Planned], object]) -> frozenset[str]:
+    """Return the names of the decisions that a function of a plan reads, itself and by what it computes."""
     kind, read = _traced(type(plan))
     traced = cast("Planned", kind(**{each.name: getattr(plan, each.name) for each in fields(plan)}))
     read.clear()
-    for _ in broken.findings(traced, broken.none_broken):
-        break
+    ask(traced)
     return frozenset(read)
 
 

@@ -48,7 +48,7 @@ def _best_by(nogoods: Nogoods[Kernel], source: SpecFile, family: Family[Kernel],
             return None
         if not nogoods.knows(found.decisions):
             bounded.append((family.cost_over(found.lower_bound, shapes), found))
-    best: tuple[tuple[float, ...], int, int, Kernel] | None = None
+    best: tuple[tuple[float, ...], tuple[int, float], int, Kernel] | None = None
     passed_over: list[Iterator[Kernel]] = []
     for number in sorted(range(len(bounded)), key=lambda number: bounded[number][0]):
         bound, configuration = bounded[number]
@@ -63,7 +63,7 @@ def _best_by(nogoods: Nogoods[Kernel], source: SpecFile, family: Family[Kernel],
             broken: Rule[Kernel] | None = None
             for plan in register_divisions(kernel, configuration):
                 cost = family.cost_over(plan, shapes)
-                ranked = cost, family.space.strangeness(plan, wanted), number
+                ranked = cost, family.space.preference_distance(plan, wanted), number
                 if best is not None and (cost > best[0] or ranked >= best[:3]):
                     break
                 if not (broken := nogoods.refuse(plan)):

@@ -1,4 +1,4 @@
-"""Warnings about legal plans: idle SMs, few waves, a search that was only sampled."""
+"""Warnings about legal plans: idle SMs, few waves, searches that are sampled or not ranked by the cost."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gemmgen.errors import Diagnostic
-from gemmgen.plan.fix import clause
+from gemmgen.plan.decisions import FIELDS, pinned, searched
+from gemmgen.plan.fix import clause, written
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner.attempts import in_order
 from gemmgen.plan.planner.families import family_of
-from gemmgen.plan.rule import Violation
+from gemmgen.plan.rule import Violation, altered, counted, decisions_of
 from gemmgen.plan.search import MOST_CONFIGURATIONS
 from gemmgen.spec import SpecFile
 
@@ -19,8 +20,8 @@ FEW_WAVES = 0.5
 
 
 def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
-    """Return what a user of a legal plan should know: SMs that stay idle, a space that was only sampled."""
-    found = [*_idle(plan), *_sampled(source)]
+    """Return the warnings of a legal plan: idle SMs, a sampled search, a search that the cost cannot rank."""
+    found = [*_idle(plan), *_sampled(source), *_unranked(source, plan)]
     return tuple(replace(each.diagnosed(source), severity="warning") for each in in_order(found, source))
 
 
@@ -56,3 +57,28 @@ def _sampled(source: SpecFile) -> Iterator[Violation]:
             f"{MOST_CONFIGURATIONS:,} of them were tried, evenly spread over all",
             clause("state more fields, or fewer values, for all to be"),
         )
+
+
+def _unranked(source: SpecFile, plan: Kernel) -> Iterator[Violation]:
+    """Yield a warning for each searched field that no cost of the plan or its alternatives reads."""
+    family, wanted = family_of(source), searched(source.spec)
+    known = set[str]()
+    for name, values in wanted.items():
+        for value in values:
+            kernel = altered(plan, **{name: value})
+            for shape in source.request.planned_shapes:
+                known |= decisions_of(kernel, lambda traced, shape=shape: family.cost(traced, shape))
+    if "stages" not in {*pinned(source.spec), *wanted}:
+        known |= family.space.stores.keys()  # buffers of D leave fewer stages, which the cost knows
+    paths = {name: path for path, name in FIELDS.items()}
+    for name, values in wanted.items():
+        if name not in known and len(values) > 1:
+            path = paths[name]
+            chosen = written(getattr(plan, name))
+            yield Violation(
+                "unranked-search",
+                f"search.{path}",
+                f"{counted(len(values), 'value')} that the cost model does not tell apart",
+                f"the plan has {chosen}, the legal value that is nearest to the planner's own choice",
+                clause(f"time the values, with gemmgen tune or bench, and state the best for {path}"),
+            )

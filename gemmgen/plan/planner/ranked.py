@@ -46,7 +46,7 @@ def _rank_by(rules: Sequence[Rule[Kernel]], source: SpecFile, tick: Tick) -> Ran
         else:
             estimates = tuple(family.estimate(plan, shape) for shape in shapes)
             legal.append(Candidate(family, plan, estimates, cost))
-    legal.sort(key=lambda found: (found.cost, family.space.strangeness(found.plan, wanted)))
+    legal.sort(key=lambda found: (found.cost, family.space.preference_distance(found.plan, wanted)))
     refused.sort(key=lambda refusal: refusal[0])
     return Ranking(request, tuple(legal), tuple(_by_rule(refused)), len(refused), tuple(source.spec.search))
 
@@ -64,7 +64,7 @@ def _best_plan(
     """
     judged: list[tuple[Kernel, tuple[float, ...], tuple[Violation, ...]]] = []
     plans = [
-        (family.cost_over(plan, shapes), family.space.strangeness(plan, wanted), plan)
+        (family.cost_over(plan, shapes), family.space.preference_distance(plan, wanted), plan)
         for plan in configuration.kernels()
     ]
     for _, _, kernel in sorted(plans, key=itemgetter(0, 1)):

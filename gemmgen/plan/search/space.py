@@ -24,7 +24,7 @@ MOST_CONFIGURATIONS = 10_000
 Values = Mapping[str, object]
 """Values by the name of the decision."""
 Choices = Mapping[str, tuple[object, ...]]
-"""Values to try by the name of the decision; ties in cost go to earlier ones."""
+"""Values to try by the name of the decision; of equal costs and preferences the earlier value wins."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,17 @@ class Space(ABC, Generic[P]):
     def preferred(self, kernel: P) -> Choices:
         """Return what the family itself tries for decisions beside the others of a kernel, the best first."""
 
-    def strangeness(self, kernel: P, names: Collection[str]) -> int:
-        """Return how far decisions of a kernel are from what the family prefers: less wins a tie."""
+    def preference_distance(self, kernel: P, names: Collection[str]) -> tuple[int, float]:
+        """Return how far some decisions of a kernel are from the family's choices: the nearest wins a tie.
+
+        The first part counts the choices that come before each value. The second one compares values that
+        are no choices: it adds the factors of two between each and the first choice, if both are numbers.
+        """
         if not names:
-            return 0
+            return 0, 0.0
         preferred = self.preferred(kernel)
-        return sum(_place(getattr(kernel, name), preferred.get(name, ())) for name in names)
+        found = [_distance(getattr(kernel, name), preferred.get(name, ())) for name in names]
+        return sum(place for place, _ in found), round(sum(octaves for _, octaves in found), 9)
 
     def size(self, source: SpecFile) -> int:
         """Return how many combinations of values a spec leaves open."""
@@ -153,9 +158,13 @@ def spread(total: int, most: int) -> Sequence[int]:
     return sorted(i * step % total for i in range(most))
 
 
-def _place(value: object, preferred: Sequence[object]) -> int:
-    """Return the place of a value among those that are preferred, behind all of them where it is none."""
-    return preferred.index(value) if value in preferred else len(preferred)
+def _distance(value: object, preferred: Sequence[object]) -> tuple[int, float]:
+    """Return the place of a value among preferred ones, or after them with its octaves from the first."""
+    if value in preferred:
+        return preferred.index(value), 0.0
+    numbers = [each for each in (value, *preferred[:1]) if type(each) is int and each > 0]
+    octaves = abs(math.log2(numbers[0] / numbers[1])) if len(numbers) == 2 else 0.0
+    return len(preferred), octaves
 
 
 @dataclass(frozen=True)
