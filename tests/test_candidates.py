@@ -23,9 +23,11 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.search import Estimate
 from gemmgen.plan.timing import STEP_CAUSES, Tiles, step
-from gemmgen.plan.wgmma import WgmmaKernel, cost
-from gemmgen.plan.wgmma.cost import POWER_CYCLES_PER_NS, estimate, row_of, smem_cycles
-from gemmgen.plan.wgmma.family import CHOICES, WgmmaSpace
+from gemmgen.plan.wgmma import WgmmaKernel, cost, cost_constants
+from gemmgen.plan.wgmma.cost import estimate, row_of, smem_cycles
+from gemmgen.plan.wgmma.cost_constants import POWER_CYCLES_PER_NS
+from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
+from gemmgen.plan.wgmma.tried.values import CHOICES
 from gemmgen.spec import Spec, SpecFile, load_spec
 
 ROOT = Path(__file__).parent.parent
@@ -876,7 +878,7 @@ def test_the_document_has_the_constants_of_the_code() -> None:
     rows = dict(re.findall(r"^\| `([A-Z0-9_]+)` \| ([\d.,]+) \|", text, re.MULTILINE))
     constants = {
         name: value
-        for name, value in vars(cost).items()
+        for name, value in vars(cost_constants).items()
         if name.isupper() and isinstance(value, (int, float)) and not name.startswith("_")
     }
     assert set(rows) == set(constants)

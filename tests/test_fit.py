@@ -20,7 +20,7 @@ from benchmarks.fit.observations import SpecObservation, by_candidates, observat
 from gemmgen.bench.result_log import Result, ResultLog
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.search import geometric_mean
-from gemmgen.plan.wgmma import cost
+from gemmgen.plan.wgmma import cost, cost_constants
 
 ROOT = Path(__file__).parent.parent
 MANY = ROOT / "benchmarks" / "fit" / "h200_many_rows.jsonl"
@@ -160,7 +160,7 @@ def test_a_single_buffer_costs_what_it_cost() -> None:
         for several in (spec.replace("1of32", f"{buffers}of32"),)
     ]
     assert len(waits) >= 8
-    assert median(waits) == pytest.approx(cost.STORE_WAIT_NS, rel=0.2)
+    assert median(waits) == pytest.approx(cost_constants.STORE_WAIT_NS, rel=0.2)
 
 
 def over_equal_columns(record: Path, columns: int, source: str) -> tuple[float, float]:
@@ -333,10 +333,10 @@ def test_an_entry_of_a_spec_that_is_not_there_is_refused() -> None:
 
 def test_constants_are_changed_only_while_they_are_used() -> None:
     each = found(MANY)[0]
-    before, value = each.predicted, cost.START_NS
-    with using({"START_NS": 2 * cost.START_NS}):
+    before, value = each.predicted, cost_constants.START_NS
+    with using({"START_NS": 2 * cost_constants.START_NS}):
         assert each.predicted > before
-    assert (each.predicted, cost.START_NS) == (before, value)
+    assert (each.predicted, cost_constants.START_NS) == (before, value)
 
 
 def test_a_fit_finds_the_constants_that_made_the_times() -> None:

@@ -21,7 +21,8 @@ from gemmgen.plan.planner import applied, attempted
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_stages
 from gemmgen.plan.wgmma.cost import cost, cycles, excess
-from gemmgen.plan.wgmma.family import DEFAULTS, ORDER_DEFAULTS, WgmmaSpace
+from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
+from gemmgen.plan.wgmma.tried.values import DEFAULTS, ORDER_DEFAULTS
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import spec_of, stated
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.fit.observations import SpecObservation, by_candidates
-from gemmgen.plan.wgmma import WgmmaKernel, cost
+from gemmgen.plan.wgmma import WgmmaKernel, cost_constants
 
 MANY_ROWS = (
     "TENSOR_CYCLES_PER_NS",
@@ -51,20 +51,20 @@ def streamed(found: SpecObservation) -> bool:
 
 def constants(names: Sequence[str]) -> dict[str, float]:
     """Return the values of constants as they are."""
-    return {name: float(getattr(cost, name)) for name in names}
+    return {name: float(getattr(cost_constants, name)) for name in names}
 
 
 @contextmanager
 def using(values: Mapping[str, float]) -> Iterator[None]:
     """Let the cost model have other constants in the context."""
-    before = {name: getattr(cost, name) for name in values}
+    before = {name: getattr(cost_constants, name) for name in values}
     try:
         for name, value in values.items():
-            setattr(cost, name, value)
+            setattr(cost_constants, name, value)
         yield
     finally:
         for name, value in before.items():
-            setattr(cost, name, value)
+            setattr(cost_constants, name, value)
 
 
 @dataclass(frozen=True)

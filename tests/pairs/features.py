@@ -12,7 +12,7 @@ from hopper import judge
 from gemmgen.hardware.elements import FP8
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.plan.wgmma.family import WgmmaSpace
+from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
 from gemmgen.spec import Spec, SpecFile
 
 Feature = tuple[str, str]

@@ -29,21 +29,19 @@ from gemmgen.plan.wgmma.bounds import (
     smem_limit,
     widest_launched_mma,
 )
-from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.tile_rules import (
-    CONSUMERS,
-    EXTENTS,
-    TILE,
+from gemmgen.plan.wgmma.extent_rules import (
     adds_up,
-    composed_tile,
     least_columns,
     least_tile,
     mma_tile,
-    occupancy,
     sum_of_parts,
     sums_around,
     tile_power_of_two,
 )
+from gemmgen.plan.wgmma.part_rules import composed_tile
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.tile_rules import EXTENTS, TILE
+from gemmgen.plan.wgmma.warp_rules import CONSUMERS, occupancy
 
 
 @rule("role-registers", after=CONSUMERS)

@@ -1,0 +1,212 @@
+"""Constants of the cost of Hopper kernels, each with the records that it was fitted to.
+
+`gemmgen.plan.wgmma.cost` reads them as attributes of this module, so that a fit can change them for a while.
+Times are in nanoseconds of an H200. ``python -m benchmarks.fit`` fits the constants to records:
+
+* [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
+  ``benchmarks/fit/h200_many_rows.jsonl``;
+* [composed] kernels of composed tiles at nine shapes: ``benchmarks/fit/h200_composed.jsonl``;
+* [staggered] staggered tiles and others, most of as many columns, at 13 shapes of bf16 and of e4m3:
+  ``benchmarks/fit/h200_staggered.jsonl``, ``benchmarks/fit/h200_staggered_e4m3.jsonl``;
+* [first-choices] an earlier planner's first five at 137 shapes of 128 rows or more, 114 kernels:
+  ``benchmarks/fit/h200_first_choices.jsonl``;
+* [unfilled-waves] 42 pinned kernels at 22 shapes whose tiles fill no wave, or just one:
+  ``benchmarks/fit/h200_unfilled_waves.jsonl``;
+* [one-wave] 33 pinned kernels, with roles and without, at 33 shapes of which a wave holds all tiles:
+  ``benchmarks/fit/h200_one_wave.jsonl``;
+* [wave-stores] 42 pinned kernels of bf16 and e4m3 that store D by one or several buffers, at 11 shapes of one
+  wave: ``benchmarks/fit/h200_wave_stores.jsonl``;
+* [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
+  has all; ``benchmarks/fit/h200_few_rows.jsonl`` has what was timed later;
+* [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
+* [early-roles] the first three with roles at 17 shapes, with and without that:
+  ``benchmarks/suites/h200_dependent.jsonl``;
+* [long-k] 31 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384 in bf16
+  (``benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without their
+  sums or with two K steps, of which only medians are kept (``h200_long_k_taken_apart.json`` and
+  ``..._without_roles.json`` there): times with roles to 11 %, without them, to which the
+  constants were not fitted, to 20 %;
+* [parallel] kernels whose sums a second one adds up, at 256 x 256 x 32768 and 512 x 512 x 16384, written by
+  hand from generated ones, of which only medians are kept (``benchmarks/fit/h200_parallel.json``), and the
+  first eight at five shapes: ``benchmarks/suites/h200_long_k.jsonl``;
+* [launch-order] some of these with programs in other orders at both shapes, by hand again, medians only
+  (``benchmarks/fit/h200_launch_order.json``);
+* [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
+  8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
+
+They order plans to within a few percent; a time that they give is not a measurement.
+"""
+
+from __future__ import annotations
+
+TENSOR_CYCLES_PER_NS = 1.74
+"""[many-rows] At which the tensor cores of few SMs work: the clock, which power then does not limit."""
+POWER_CYCLES_PER_NS = 1.316
+"""[many-rows] The same where all SMs do nothing else."""
+POWER_EXPONENT = 0.211
+"""[many-rows] With which that rate rises where tensor cores idle: at half of their work it is 1.16 times as
+high.
+"""
+SMEM_WRITE_SHARE = 0.373
+"""[many-rows] Of the time in which shared memory is read, what TMA's writes of as many bytes take."""
+LOAD_LATENCY_NS = 690
+"""[many-rows] From asking for a stage to its first bytes, where many SMs load."""
+LOAD_BYTES_PER_NS = 285
+"""[many-rows] At which the other bytes follow, of all CTAs on an SM."""
+DRAIN_NS = 155
+"""[session] From the last instruction of an MMA to the first of the next where none is in flight, and no
+other consumer multiplies: ping-pong 0.78, a lone consumer of eight warps 0.91.
+"""
+SHARED_TILE_NS = 30
+"""[many-rows] By which 128 bytes of K, a swizzled row, take longer where warpgroups beside a warp that loads
+share a tile, so wait for the same stage, and all SMs work; of few SMs, whose loads come in time, each covers
+for the other. [one-wave] Those of the only CTA on an SM that load themselves wait as long.
+"""
+NARROW_PART = 64
+"""[unfilled-waves] Columns: tiles of 128 x 80, 128 x 96 and 64 x 224 took what one reading of A gives, those
+of 128 x 112 and 256 x 112, of which two parts are narrower, 1.2 to 1.3 times as long.
+"""
+NARROW_READ_SHARE = 0.75
+"""[staggered] Of the cycles by which a part's instruction reads longer than it multiplies, those that no
+other part makes up for: what tiles of 128 x 144 to 128 x 288 took more than staggered ones. With all of them
+tiles of 128 x 80 and 128 x 96 would be predicted 9 % too slow.
+"""
+REFILL_NS = {"single_tile": 0, "tiled": 182, "persistent": 529}
+"""To wait for a stage and ask for another where the warps that multiply also load: [many-rows] tiled;
+[session] persistent, which had 0.571 without an MMA in flight.
+"""
+REFILL_COVER = {"single_tile": 0.0, "tiled": 0.195, "persistent": 0.6}
+"""Part of a step's MMA in flight behind which that is hidden, likewise: a persistent kernel had 0.957."""
+LONE_REFILL_COVER = 1.0
+"""[one-wave] The same of a tiled kernel whose CTA is alone on its SM: nobody else asks for stages there."""
+TILED_START_NS = 400
+"""[one-wave] By which a kernel without roles starts and ends sooner: no role has to be sent to its work."""
+LONE_LOAD_BYTES_PER_NS = 70
+"""[one-wave] At which a stage comes in where the only CTA on an SM asks for it with an MMA in flight: all SMs
+start together and ask at the same time, for 9 TB/s. Those that drain their MMAs do not keep step [session].
+"""
+HELD_A_NS = 120
+"""[first-choices] In which a consumer whose A passes through registers does not multiply, for 64 rows, 128
+bytes of K and each part of its tile. 128 x 80 to 128 x 112 took 1.4 times as long as predicted without it;
+where MMAs are longer, the other consumer covers for it.
+"""
+SHORT_STEP_NS = 60
+"""[composed] [first-choices] By which a K step of less than 128 bytes, a swizzled row, takes longer: as many
+barriers for half of the work.
+"""
+PROMOTION_CYCLES_PER_REGISTER = 2
+"""[session] To add a register of partial sums to the accumulator: fp8 promoted after 128 of K had 0.893,
+after 256 1.010, in ping-pong 0.53.
+"""
+EPILOGUE_START_NS = 68
+"""[many-rows] From the last MMA of a tile to its epilogue, and from that to the next tile's first MMA."""
+EPILOGUE_BYTES_PER_NS_AND_WARP = 5.05
+"""[many-rows] Of C and D, converted and handed to TMA."""
+STORE_WAIT_NS = 100
+"""[wave-stores] For TMA to have read a sub-tile, where the next one goes through the same, only buffer. One
+of ping-pong consumers waits while the other multiplies; kernels that load C were not measured.
+"""
+EPILOGUE_SHARE_OF_CONSUMERS_APART = 2 / 3
+"""[session] What of it is left where consumers run apart, one storing while another still multiplies: bf16
+1.027, 1.005 and 1.066; fp8 1.040, 1.026 and 1.083. With an MMA in flight, which keeps them in step, fp8 had
+1.024, 1.00 and 0.99.
+"""
+TURN_NS = 270
+"""[many-rows] From the last MMA of a ping-pong consumer to the first of the other one."""
+CLUSTER_SHARE = 0.01
+"""[many-rows] Of the main loop, in which CTAs of a cluster wait for one another at every stage."""
+CLUSTER_START_NS = 900
+"""[many-rows] [first-choices] By which a kernel of clusters starts and ends later, however short it is."""
+CLUSTER_LATENCY_NS = 500
+"""[first-choices] By which a stage's lap is longer where all CTAs of a cluster have to be done with it."""
+OCCUPANCY_SHARE = 0.035
+"""[many-rows] The same of CTAs that share an SM."""
+START_NS = 1_926
+"""[many-rows] From a kernel's launch, in a chain of such, to its first MMA, and from its last store to the
+launch of the next one.
+"""
+ROUND_NS = 1_740
+"""[many-rows] From the end of a program's epilogue to the first MMA of the next one in its place."""
+DRAM_BYTES_SHARE = 0.812
+"""[many-rows] Of the datasheet's bandwidth: 3.9 of an H200's 4.8 TB/s."""
+DRAM_OVERLAP = 4.0
+"""[many-rows] The exponent with which the times of DRAM and of the SMs add up."""
+L2_BYTES_PER_NS = 15_000
+"""[many-rows] That all SMs take in from L2, multicast or not, for 64 x 128 gains nothing by it
+[first-choices]; kernels that need more got 11,000 to 16,600, no rule says when.
+"""
+L2_OVERLAP = 8.0
+"""[many-rows] The exponent with which the times of L2 and of the busiest SM add up."""
+
+
+STREAM_START_NS = 2_630
+"""[few-rows] From a kernel's launch, in a chain of such, to its first byte, and from its last to the next."""
+STREAM_ROUND_NS = 1_280
+"""[few-rows] From the last byte of one round of tiles on an SM to the first of the next."""
+STREAM_LATENCY_NS = 650
+"""[few-rows] From asking for a stage to its bytes: a ring delivers all its stages in it, at most."""
+STREAM_STEP_NS = 7
+"""[few-rows] To issue a K step."""
+STREAM_DRAIN_NS = 27
+"""[few-rows] In which a K step's MMAs drain, and its stage is asked for again, where none is in flight."""
+STREAM_MMA_CYCLES_PER_NS = 3.1
+"""[few-rows] At which instructions of few columns would be issued: they hardly count."""
+LEAST_MMA_CYCLES = 26
+"""[few-rows] Of an instruction of few columns."""
+SM_BYTES_PER_NS = 150
+"""[few-rows] That one SM takes in."""
+TPC_BYTES_PER_NS = 231
+"""[few-rows] That two SMs side by side take in, each with a ring of its own that fills it: where only some
+have a neighbour at work, as of 80 tiles on 132 SMs, those end late.
+"""
+ALL_SMS_BYTES_PER_NS = 16_700
+"""[few-rows] That all SMs take in: tiles of fewer rows than A has read B more than once."""
+DRAM_SHARE = 0.99
+"""[few-rows] Of the datasheet's bandwidth: 4.76 of an H200's 4.8 TB/s."""
+OVERLAP = 2.5
+"""[few-rows] The exponent with which the times of DRAM, of the busiest SM and of all SMs add up."""
+SPLIT_NS = 740
+"""[few-rows] To leave sums in memory and to count the programs that have."""
+SPLIT_BYTES_PER_NS = 23
+"""[few-rows] At which the last program of a tile adds up the sums of all."""
+
+
+EARLY_NS = 900
+"""[early] By which a kernel that is launched early starts sooner, if it takes more than half of the GPU."""
+EARLY_PLACES = 0.95
+"""[early] Share of the places on the GPU that its programs take from where on nothing is lost by that."""
+EARLY_LOSS = 1.02
+"""[early] Of its time, for each place that is left: the programs behind wait there, and those for which there
+is no place come late, beside others.
+"""
+EARLY_COVER = 2.5
+"""[early] Of that loss, how much for each part of K that a program's ring holds: it is loaded ahead."""
+EARLY_DELIVERY = 0.9
+"""[early-roles] Of what L2 and DRAM deliver to kernels with roles, where they start beside the one ahead: 51
+gains of 0.86 to 1.11 are known to 4.0 % with it and ``EARLY_NS``, and to 5.5 % without. Those that start when
+all of the one ahead have ended (trigger end) gain nothing by it, 0.990 in the mean.
+"""
+ROLES_START_NS = 1_200
+"""[long-k] What a program with roles takes longer to start and to end."""
+ROLES_SPLIT_NS = 3_000
+"""[long-k] To leave sums, to count the programs that have, in a cluster together, and to store the tile."""
+ROLES_SPLIT_BYTES_PER_NS = 130
+"""[long-k] At which consumers add up sums that lie in the order of registers."""
+PARALLEL_NS = 500
+"""[parallel] From the last sums in memory to a second kernel that reads them, and to the end of that."""
+SENT_SHARE = 0.5
+"""[launch-order] Of the bytes that all SMs take in, what limits kernels whose programs of a GPC load the same
+at the same time: the operand that their clusters do not share.
+"""
+PARALLEL_BYTES_PER_NS = 1_800
+"""[parallel] At which sums go to memory and come back, all of them."""
+ATOMIC_NS = 740
+"""[long-k] To count, and to store the tile."""
+ATOMIC_ROLES_NS = 1_250
+"""[long-k] What both take longer in a program with roles."""
+ATOMIC_BYTES_PER_NS = 17.5
+"""[long-k] At which a CTA adds its sums to those in memory, and at which one reads and clears them."""
+WIDE_MMA_CYCLES_PER_NS = 1.75
+"""[long-k] At which instructions of 64 and more columns are issued: the clock of a short kernel."""
+LONE_STEP_NS = 50
+"""[long-k] In which a K step's MMAs are not issued, where no other consumer covers for them."""

@@ -1,0 +1,1 @@
+"""Decisions that are tried for Hopper kernels where a spec leaves them open."""

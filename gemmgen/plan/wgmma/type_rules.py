@@ -1,0 +1,129 @@
+"""Rules of what a Hopper kernel computes: element types, majors, alignment, and the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.hardware.elements import WGMMA_ACCUMULATORS, DType, outputs_of
+from gemmgen.plan.fix import at_most, either, use
+from gemmgen.plan.rule import Finding, Rule, rule
+from gemmgen.plan.shared_rules import (
+    Rows,
+    epilogue_expression,
+    epilogue_factors,
+    epilogue_ops,
+    unaligned_shapes,
+    unequal_types,
+)
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+
+@rule("operand-dtypes", subject="problem")
+def operand_dtypes(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Wgmma multiplies equal types, and the two 8-bit floats in any mix."""
+    yield from unequal_types(plan.problem, "wgmma")
+
+
+@rule("accumulator-dtype", subject="problem")
+def accumulator_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The accumulator is one that the instruction has."""
+    a, accumulator = plan.problem.a.dtype.name, plan.problem.accumulator.name
+    if accumulator not in WGMMA_ACCUMULATORS[a]:
+        yield Finding(
+            "accumulator",
+            f"products of {a} added up in {accumulator}",
+            f"wgmma adds them up in {either(WGMMA_ACCUMULATORS[a])}",
+            use(*WGMMA_ACCUMULATORS[a]),
+        )
+
+
+@rule("output-dtype", subject="problem")
+def output_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
+    """D has a type to which the accumulator, and what is computed of it, can be converted."""
+    problem = plan.problem
+    accumulator, d = problem.accumulator.name, problem.d.name
+    outputs = outputs_of(accumulator)
+    if d not in outputs:
+        yield Finding(
+            "operands.d.dtype",
+            f"D is {d} and its products are added up in {accumulator}",
+            f"an {accumulator} accumulator becomes {either(outputs)}",
+            use(*outputs),
+        )
+    elif d == "int32" and problem.transforms:
+        yield Finding(
+            "operands.d.dtype",
+            "D is int32 behind an epilogue that computes",
+            "it does so in fp32, whose 24 bits of mantissa do not hold every int32",
+            use(*(name for name in outputs if name != "int32")),
+        )
+
+
+@rule("operand-major")
+def operand_major(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Shared memory holds operands of 16 bits either way, and others along K only."""
+    problem = plan.problem
+    if problem.a.major == "mn" and problem.a.dtype.bits != 16 and plan.a_source == "shared":
+        yield Finding(
+            "operands.a.major",
+            f"A is M-contiguous, of {problem.a.dtype.bits} bits",
+            "wgmma reads only 16-bit operands across their rows in shared memory",
+            use("k") | use("registers", field="operands.a.source"),
+        )
+    if problem.b.major == "mn" and problem.b.dtype.bits != 16:
+        yield Finding(
+            "operands.b.major",
+            f"B is N-contiguous, of {problem.b.dtype.bits} bits",
+            "wgmma reads only 16-bit operands across their rows in shared memory, and B from nowhere else",
+            use("k", note="B stored as [N, K]"),
+        )
+
+
+@rule("shape-alignment", subject="problem")
+def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The rows of a contiguous A, B and C of a listed problem are multiples of what TMA can stride."""
+    problem, alignment = plan.problem, plan.architecture.tma_alignment_bytes
+
+    def rows(matrix: str, axis: int, dtype: DType) -> Rows:
+        return Rows(
+            matrix,
+            axis,
+            alignment // dtype.bytes,
+            lambda extent: f"{extent * dtype.bytes:,} bytes",
+            f"TMA strides in multiples of {alignment}",
+        )
+
+    matrices = [
+        rows("A", 2 if problem.a.major == "k" else 0, problem.a.dtype),
+        rows("B", 2 if problem.b.major == "k" else 1, problem.b.dtype),
+    ]
+    if problem.c:
+        matrices.append(rows("C", 1, problem.c))
+    yield from unaligned_shapes(plan.request, matrices, copyable=plan.read_early is None)
+
+
+@rule("single-tile-shapes")
+def single_tile_shapes(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A problem that is listed for a kernel of a single tile is no larger than the tile."""
+    if plan.schedule_kind != "single_tile":
+        return
+    tile = (plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k)
+    for field, axis, extent in plan.request.stated_extents():
+        if extent > tile[axis]:
+            yield Finding(
+                field,
+                f"{'MNK'[axis]} = {extent:,}",
+                f"a kernel of a single tile computes at most {tile[axis]}",
+                at_most(tile[axis]),
+            )
+
+
+TYPE_RULES: tuple[Rule[WgmmaKernel], ...] = (
+    operand_dtypes,
+    accumulator_dtype,
+    output_dtype,
+    operand_major,
+    shape_alignment,
+    single_tile_shapes,
+)
+OPERATION_RULES: tuple[Rule[WgmmaKernel], ...] = (epilogue_ops, epilogue_factors, epilogue_expression)

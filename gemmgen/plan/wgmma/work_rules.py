@@ -1,0 +1,209 @@
+"""Rules of which work a program takes: schedule, split-K, stream-K, reduction, dependent launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.plan.fix import OWN, Fix, at_least, at_most, leave_out, use
+from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.warp_rules import MAX_OCCUPANCY
+
+
+@rule("schedule-kind")
+def schedule_kind(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Roles of their own are for programs of many tiles: with one their code is the persistent kernel's."""
+    if plan.specialized and not plan.persistent:
+        kind = plan.schedule_kind.replace("_", " ")
+        yield Finding(
+            "warp_specialization.kind",
+            f"{plan.specialization} consumers in a {kind} schedule",
+            "a producer of its own loads the next tile while one is stored, and such a program has none",
+            use("none") | use("persistent", field="schedule.kind"),
+        )
+
+
+MAX_SPLITS = 64
+"""One program after the other adds its sums to a tile's, or one adds up those of all."""
+
+
+@rule("splits")
+def splits(plan: WgmmaKernel) -> Iterator[Finding]:
+    """K is divided where a program loads ahead, and its consumers count together the parts of a tile."""
+    if plan.splits == 1:
+        return
+    field, found = "schedule.splits", f"{plan.splits:,} parts of K"
+    one = _whole_k(plan)
+    if plan.schedule_kind == "single_tile":
+        limit = "all of K is one step there"
+        fix = one | use("tiled", "persistent", field="schedule.kind")
+        yield Finding(field, f"{found} in a single tile schedule", limit, fix)
+        return
+    if plan.persistent and not plan.specialized:
+        limit = "a persistent program of this version takes parts of K if it has a producer of its own"
+        fix = one | use("tiled", field="schedule.kind")
+        yield Finding(field, f"{found} without warp specialization", limit, fix)
+    elif plan.ping_pong:
+        limit = "this version divides K for consumers that share a tile"
+        fix = _sharing_a_tile(plan) | _whole_k(plan, field)
+        yield Finding("warp_specialization.kind", f"ping_pong and {found}", limit, fix)
+    elif plan.synchronous:
+        limit = "this version divides K for kernels that load ahead"
+        yield Finding("buffering.stages", f"1 stage and {found}", limit, at_least(2))
+    if plan.problem.accumulator.integer and plan.reduction == "ordered" and plan.occupancy == MAX_OCCUPANCY:
+        # [gluon] Of 11, 12, 13, 17 and 19 parts with 16 sums a thread some spill 4 to 36 bytes, whatever is
+        # read together; of floating-point numbers, and with two CTAs, none does.
+        limit = f"the registers of {MAX_OCCUPANCY} CTAs hold no sums of integers on their way from memory"
+        fix = at_most(MAX_OCCUPANCY - 1) | use("atomic", field="schedule.reduction")
+        yield Finding("occupancy", f"{plan.occupancy} CTAs on each SM and {found}", limit, fix)
+    if plan.splits > MAX_SPLITS:
+        limit = f"the sums of at most {MAX_SPLITS} parts are added up to a tile"
+        yield Finding(field, found, limit, at_most(MAX_SPLITS))
+
+
+def _whole_k(plan: WgmmaKernel, field: str = OWN) -> Fix:
+    """Return the fix that leaves K undivided; a reduction that only several parts of K have goes too."""
+    one = use(1, field=field)
+    return one if plan.reduction == "ordered" else one & leave_out("schedule.reduction")
+
+
+def _sharing_a_tile(plan: WgmmaKernel) -> Fix:
+    """Return the fix of the kind of warp specialization that lets consumers share a tile."""
+    cooperative = use("cooperative")
+    # Several would divide the tile's rows, which are the instruction's columns with swap-AB.
+    return cooperative & use(1, field="warp_specialization.consumers") if plan.swap_ab else cooperative
+
+
+@rule("last-wave")
+def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The last wave is divided among programs with a producer of their own, whose consumers share a tile."""
+    if not plan.divides_last_wave:
+        return
+    field = "schedule.last_wave"
+    whole, cooperative = use("whole", field=field), use("cooperative", field="warp_specialization.kind")
+    if not plan.persistent:
+        kind = plan.schedule_kind.replace("_", " ")
+        limit = "a program of one tile has no later wave"
+        fix = use("whole") | use("persistent", field="schedule.kind") & cooperative
+        yield Finding(field, f"stream_k in a {kind} schedule", limit, fix)
+        return
+    if not plan.specialized:
+        limit = "a persistent program of this version takes parts of tiles if it has a producer of its own"
+        fix = use("whole") | cooperative
+        yield Finding(field, "stream_k without warp specialization", limit, fix)
+    elif plan.ping_pong:
+        limit = "this version divides tiles for consumers that share one"
+        fix = _sharing_a_tile(plan) | whole
+        yield Finding("warp_specialization.kind", "ping_pong and stream_k", limit, fix)
+    if plan.occupancy > 1:
+        limit = "this version divides tiles among programs that have an SM each"
+        yield Finding("occupancy", f"{plan.occupancy:,} CTAs on each SM and stream_k", limit, use(1) | whole)
+    if plan.read_early:
+        limit = "a piece of a tile begins with other K steps than the first, which are loaded early"
+        fix = use("whole") | use("nothing", field="dependent_launch.early")
+        yield Finding(field, f"stream_k with {plan.early_launch}", limit, fix)
+    if plan.splits > 1:
+        limit = "the last wave is of whole tiles, not of parts"
+        found = f"{plan.splits:,} parts of K and stream_k"
+        yield Finding("schedule.splits", found, limit, _whole_k(plan) | whole)
+
+
+ARTICLES = {"atomic": "an", "parallel": "a"}
+
+
+@rule("reduction")
+def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Sums are added up as they come, or by a second kernel, only where there are several."""
+    if plan.reduction == "ordered" or plan.splits > 1:
+        return
+    found = f"{ARTICLES[plan.reduction]} {plan.reduction} reduction"
+    if plan.divides_last_wave:
+        yield Finding(
+            "schedule.reduction",
+            f"{found} with stream_k",
+            "this version adds up the sums of a tile's pieces in their order",
+            leave_out(),
+        )
+        return
+    problem = plan.problem
+    refused = (problem.deterministic or problem.batch_invariant) and not problem.accumulator.integer
+    refused &= plan.reduction == "atomic"
+    several = at_least(2, "schedule.splits")
+    if plan.persistent:
+        several &= use("cooperative", field="warp_specialization.kind")
+    yield Finding(
+        "schedule.reduction",
+        f"{found} of 1 part of K",
+        "one program has all of a tile's sums, and adds nothing up",
+        leave_out() if refused or plan.schedule_kind == "single_tile" else leave_out() | several,
+    )
+
+
+@rule("same-bits", after=[reduction])
+def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A D that must have the same bits in every run is of sums that are added up in a fixed order."""
+    problem = plan.problem
+    if plan.divides_last_wave and problem.batch_invariant and not problem.accumulator.integer:
+        yield Finding(
+            "schedule.last_wave",
+            "stream_k for a batch-invariant kernel",
+            "where the sums of a tile are parted depends on how many tiles there are, so on M",
+            use("whole"),
+        )
+    if plan.deterministic or not (problem.deterministic or problem.batch_invariant):
+        return
+    asked = "deterministic" if problem.deterministic else "batch-invariant"
+    yield Finding(
+        "schedule.reduction",
+        f"an atomic reduction for a {asked} kernel",
+        "floating-point sums that are added up as they come differ from run to run",
+        use("ordered"),
+    )
+
+
+@rule("parallel-reduction", after=[reduction])
+def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The kernel that adds up sums starts behind one that waits for all ahead, and stores D by pieces."""
+    if not plan.reduces_apart:
+        return
+    if plan.dependent:
+        yield Finding(
+            "schedule.reduction",
+            f"a parallel reduction with {plan.early_launch}",
+            "the sums of the call before may still be read then"
+            if plan.read_early
+            else "this version starts a pair of kernels only behind all that is ahead",
+            use("ordered") | leave_out("dependent_launch"),
+        )
+    if plan.problem.copies_misaligned:
+        yield Finding(
+            "schedule.reduction",
+            "a parallel reduction with copies of misaligned tensors",
+            "this version copies for kernels that store D themselves",
+            use("ordered") | use("refuse", field="operands.misaligned"),
+        )
+    if plan.subtile_n != plan.cta_tile_n:
+        yield Finding(
+            "epilogue.subtile_n",
+            f"sub-tiles of {plan.subtile_n} columns and a parallel reduction",
+            "the kernel that adds up the sums stores D, and has no sub-tiles",
+            use(plan.cta_tile_n) | use("ordered", field="schedule.reduction"),
+        )
+
+
+@rule("dependent-launch")
+def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A kernel that starts early has its first loads ahead of all else: a program's own, or a producer's."""
+    if not plan.dependent or plan.specialized:
+        return
+    found = plan.early_launch
+    limit = "this version starts kernels early whose programs have a producer, or one tile and load ahead"
+    if plan.schedule_kind != "tiled":
+        kind = plan.schedule_kind.replace("_", " ")
+        fix = use("tiled")
+        if plan.persistent:
+            fix |= use("cooperative", field="warp_specialization.kind")
+        fix |= leave_out("dependent_launch")
+        yield Finding("schedule.kind", f"{found} in a {kind} schedule", limit, fix)
+    elif plan.synchronous:
+        yield Finding("buffering.stages", f"1 stage and {found}", limit, at_least(2))
