@@ -1,0 +1,213 @@
+"""Epilogues as expressions: five kinds of nodes, the one walk over them, and sums and products of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import ClassVar, Literal, Protocol, TypeAlias, TypeVar
+
+from gemmgen.hardware import DType
+from gemmgen.problem.operations import OPERATIONS, OpParameter
+
+ACCUMULATOR = "acc"
+"""What the sums are called where there is one accumulator."""
+MATRIX = "c"
+"""The operand that has an element for each one of D."""
+TIMES: Literal["times"] = "times"
+PLUS: Literal["plus"] = "plus"
+
+
+@dataclass(frozen=True, slots=True)
+class Acc:
+    """The sums of an accumulator, one for each element of D."""
+
+    kind: ClassVar[str] = "accumulator"
+    name: str = ACCUMULATOR
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What lies in memory beside A and B: C, or an operand that the table of operations names."""
+
+    kind: ClassVar[str] = "load"
+    tensor: str
+
+    @property
+    def operand(self) -> Literal["none", "scalar", "row", "column", "matrix"]:
+        """Whether it has one number, one for each row or column of D, or one for each element."""
+        return "matrix" if self.tensor == MATRIX else OPERATIONS[self.tensor].operand
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that the spec states."""
+
+    kind: ClassVar[str] = "number"
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operation on values: a product or a sum of two, or an activation of one."""
+
+    kind: ClassVar[str] = "call"
+    op: str
+    """``times``, ``plus``, or the name of an activation in the table of operations."""
+    args: tuple[Value, ...]
+    parameters: tuple[OpParameter, ...] = ()
+    """Of an activation, every one with a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A value rounded to an element type, beyond whose range it saturates where that is one of 8 bits."""
+
+    kind: ClassVar[str] = "cast"
+    dtype: DType
+    value: Value
+
+
+Value: TypeAlias = Acc | Load | Number | Call | Cast
+
+T = TypeVar("T")
+
+
+class Algebra(Protocol[T]):
+    """What each kind of node is, in terms of what its arguments are."""
+
+    def accumulator(self, name: str) -> T:
+        """Return what the sums of an accumulator are."""
+        ...
+
+    def load(self, load: Load) -> T:
+        """Return what is loaded."""
+        ...
+
+    def number(self, value: float) -> T:
+        """Return what a number is."""
+        ...
+
+    def call(self, call: Call, arguments: tuple[T, ...]) -> T:
+        """Return what an operation makes of its arguments."""
+        ...
+
+    def cast(self, cast: Cast, argument: T) -> T:
+        """Return what rounding makes of its argument."""
+        ...
+
+
+def fold(value: Value, algebra: Algebra[T], known: dict[Value, T] | None = None) -> T:
+    """Return what a value is in an algebra: arguments first, from left to right, equal values once.
+
+    ``known`` has what values are already, and receives the others: several outputs can share it.
+    """
+    known = {} if known is None else known
+    if value not in known:
+        match value:
+            case Acc():
+                found = algebra.accumulator(value.name)
+            case Load():
+                found = algebra.load(value)
+            case Number():
+                found = algebra.number(value.value)
+            case Call():
+                found = algebra.call(value, tuple([fold(each, algebra, known) for each in value.args]))
+            case Cast():
+                found = algebra.cast(value, fold(value.value, algebra, known))
+        known[value] = found
+    return known[value]
+
+
+class Computed(Algebra[bool]):
+    """Whether a value depends on an accumulator."""
+
+    def accumulator(self, name: str) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
+
+    def load(self, load: Load) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def number(self, value: float) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def call(self, call: Call, arguments: tuple[bool, ...]) -> bool:  # noqa: ARG002
+        """Return True if an argument depends on an accumulator."""
+        return any(arguments)
+
+    def cast(self, cast: Cast, argument: bool) -> bool:  # noqa: ARG002
+        """Return True if the argument depends on an accumulator."""
+        return argument
+
+
+def is_computed(value: Value) -> bool:
+    """Whether a value depends on an accumulator; others are loaded, or made of what is."""
+    return fold(value, Computed())
+
+
+class _Loads(Algebra[tuple[Load, ...]]):
+    """What a value loads, each once, in the order of its use."""
+
+    def accumulator(self, name: str) -> tuple[Load, ...]:  # noqa: ARG002
+        return ()
+
+    def load(self, load: Load) -> tuple[Load, ...]:
+        return (load,)
+
+    def number(self, value: float) -> tuple[Load, ...]:  # noqa: ARG002
+        return ()
+
+    def call(self, call: Call, arguments: tuple[tuple[Load, ...], ...]) -> tuple[Load, ...]:  # noqa: ARG002
+        return tuple(dict.fromkeys(chain.from_iterable(arguments)))
+
+    def cast(self, cast: Cast, argument: tuple[Load, ...]) -> tuple[Load, ...]:  # noqa: ARG002
+        return argument
+
+
+def loads_of(value: Value) -> tuple[Load, ...]:
+    """Return what a value loads, each once, in the order of its use."""
+    return fold(value, _Loads())
+
+
+def times(left: Value, right: Value) -> Value:
+    """Return a product in its one form: a number first, else what depends on an accumulator first.
+
+    Numbers are multiplied with one another, and 1 is left out.
+    """
+    if isinstance(right, Number):
+        left, right = right, left
+    match left, right:
+        case Number(1.0), _:
+            return right
+        case Number(one), Number(other):
+            return Number(one * other)
+        case Number(one), Call("times", (Number(other), factor)):
+            return times(Number(one * other), factor)
+        case Number(), _:
+            return Call(TIMES, (left, right))
+        case _:
+            return Call(TIMES, _computed_first(left, right))
+
+
+def plus(left: Value, right: Value) -> Value:
+    """Return a sum in its one form: what depends on an accumulator first, a number last, and no 0."""
+    if isinstance(left, Number):
+        left, right = right, left
+    match left, right:
+        case Number(one), Number(other):
+            return Number(one + other)
+        case _, Number(0.0):
+            return left
+        case _:
+            return Call(PLUS, _computed_first(left, right))
+
+
+def _computed_first(left: Value, right: Value) -> tuple[Value, Value]:
+    return (right, left) if is_computed(right) and not is_computed(left) else (left, right)
+
+
+def minus(left: Value, right: Value) -> Value:
+    """Return a difference in its one form, a sum with the negative of the second value."""
+    return plus(left, times(Number(-1.0), right))

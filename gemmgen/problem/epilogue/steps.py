@@ -1,0 +1,225 @@
+"""An epilogue as a value: its expression, and the steps from the accumulator to D."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import TypeAlias
+
+from gemmgen.problem.epilogue.nodes import (
+    ACCUMULATOR,
+    MATRIX,
+    Acc,
+    Call,
+    Cast,
+    Computed,
+    Load,
+    Number,
+    Value,
+    fold,
+    is_computed,
+    loads_of,
+)
+from gemmgen.problem.operations import OPERATIONS, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A matrix that an epilogue makes."""
+
+    name: str
+    value: Value
+
+
+StepName: TypeAlias = str
+"""``alpha``, ``c``, an operation of the table, or ``times`` and ``plus`` for products and sums it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operation on what depends on the accumulator; an expression does one after the other."""
+
+    name: StepName
+    call: Call
+
+    @property
+    def operation(self) -> Operation | None:
+        """The row of the table that is this step; None for alpha, for C added to the product, and others."""
+        return OPERATIONS.get(self.name)
+
+    @property
+    def operand(self) -> Value | None:
+        """What a product or a sum takes besides; None of an activation, or where both depend on sums."""
+        others = [each for each in self.call.args if not is_computed(each)]
+        return others[0] if others else None
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Matrices as expressions over accumulators."""
+
+    accumulators: tuple[str, ...] = (ACCUMULATOR,)
+    outputs: tuple[Output, ...] = (Output("d", Acc()),)
+
+    @property
+    def value(self) -> Value:
+        """The value of D, where it is all that is computed, of one accumulator.
+
+        Raises ValueError for an epilogue of several accumulators or outputs.
+        """
+        if len(self.accumulators) != 1 or len(self.outputs) != 1:
+            raise ValueError("no kernel has several accumulators, or several outputs")
+        return self.outputs[0].value
+
+    @cached_property
+    def nodes(self) -> tuple[Value, ...]:
+        """All values, each once, in the order in which they are computed."""
+        known: dict[Value, bool] = {}
+        for output in self.outputs:
+            fold(output.value, Computed(), known)
+        return tuple(known)  # `fold` adds a value when it has found what that is
+
+    @cached_property
+    def loads(self) -> tuple[str, ...]:
+        """What is loaded, in the order of its use."""
+        loads = chain.from_iterable(loads_of(output.value) for output in self.outputs)
+        return tuple(dict.fromkeys(load.tensor for load in loads))
+
+    @cached_property
+    def numbers(self) -> tuple[float, ...]:
+        """The numbers that are stated, each once."""
+        return tuple(node.value for node in self.nodes if isinstance(node, Number))
+
+    @cached_property
+    def activations(self) -> tuple[Call, ...]:
+        """Activations of anything, in the order in which they are computed."""
+        return tuple(node for node in self.nodes if isinstance(node, Call) and node.op in OPERATIONS)
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The operations on what depends on the accumulators, in the order in which they are done."""
+        calls = (node for node in self.nodes if isinstance(node, Call) and is_computed(node))
+        return tuple(Step(_name(call), call) for call in calls)
+
+    @cached_property
+    def alpha(self) -> float:
+        """The factor of A @ B in the first step, 1 if that is another one."""
+        match self._step("alpha"):
+            case Step(call=Call(args=(Number(factor), _))):
+                return factor
+            case _:
+                return 1.0
+
+    @cached_property
+    def beta(self) -> float:
+        """The factor of the C that is added to alpha * A @ B; 0 if C is not added there."""
+        match self._step("c"):
+            case Step(call=Call(args=(_, Load()))):
+                return 1.0
+            case Step(call=Call(args=(_, Call(args=(Number(factor), _))))):
+                return factor
+            case _:
+                return 0.0
+
+    def _step(self, name: StepName) -> Step | None:
+        return next((step for step in self.steps if step.name == name), None)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether one value is kept at a time, to which each step applies a term or an activation."""
+        return self.beside_the_chain is None
+
+    @cached_property
+    def beside_the_chain(self) -> Value | None:
+        """The first value that has to be kept beside the one that steps change; None if there is none."""
+        if len(self.accumulators) != 1 or len(self.outputs) != 1:
+            return Acc(self.accumulators[-1])
+        kept: Value = Acc(self.accumulators[0])
+        for node in self.nodes:
+            match node:
+                case Cast():
+                    return node
+                case Call() if not is_term(node):
+                    others = [each for each in node.args if not is_term(each)]
+                    if kept not in others:
+                        return node
+                    others.remove(kept)
+                    if others:
+                        return others[0]
+                    kept = node
+                case _:
+                    pass
+        return None
+
+    @cached_property
+    def uses(self) -> Mapping[str, int]:
+        """In how many steps each tensor is read."""
+        steps = (node for node in self.nodes if isinstance(node, Call) and not is_term(node))
+        terms = (each for step in steps for each in step.args if is_term(each))
+        return Counter(load.tensor for term in terms for load in loads_of(term))
+
+
+def is_term(value: Value) -> bool:
+    """Whether a value is a number, a tensor, or a multiple of one: what a step takes as it stands."""
+    match value:
+        case Number() | Load() | Call("times", (Number(), Load())):
+            return True
+        case _:
+            return False
+
+
+def _name(call: Call) -> StepName:
+    """Return what a step is called, by what it does and where."""
+    if call.op in OPERATIONS:
+        return call.op
+    match call.op, call.args:
+        case "times", (Number(), Acc()):
+            return "alpha"
+        case "plus", (value, addend) if _is_product(value) and _is_c(addend):
+            return "c"
+        case "plus", (_, Load("c")):
+            return "residual"
+        case _, (_, Load(tensor)) if tensor != MATRIX and OPERATIONS[tensor].effect == call.op:
+            return tensor
+        case _:
+            return call.op
+
+
+def _is_product(value: Value) -> bool:
+    """Whether a value is alpha * A @ B."""
+    match value:
+        case Acc() | Call("times", (Number(), Acc())):
+            return True
+        case _:
+            return False
+
+
+def _is_c(value: Value) -> bool:
+    """Whether a value is beta * C."""
+    match value:
+        case Load("c") | Call("times", (Number(), Load("c"))):
+            return True
+        case _:
+            return False
+
+
+PLAIN = Epilogue()
+"""D is the sums themselves."""
+
+
+def d_is(value: Value) -> Epilogue:
+    """Return the epilogue whose only result is D."""
+    return replace(PLAIN, outputs=(Output("d", value),))
+
+
+EACH = {"scalar": "all of D", "row": "each row", "column": "each column", "matrix": "each element"}
+
+
+def meaning_of(epilogue: Epilogue, tensor: str) -> str:
+    """Return what a tensor is in an epilogue, in words: ``a factor for each row``."""
+    named = any(step.name == tensor for step in epilogue.steps)
+    said = OPERATIONS[tensor].meaning if named else ""
+    return said or f"{'a factor' if named else 'a number'} for {EACH[Load(tensor).operand]}"

@@ -1,0 +1,42 @@
+"""Epilogues that keep zeros: D is zero wherever A @ B and C are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.problem.epilogue.nodes import TIMES, Algebra, Call, Cast, Load, fold, loads_of
+from gemmgen.problem.epilogue.steps import Epilogue
+from gemmgen.problem.operations import OPERATIONS
+
+
+@dataclass(frozen=True)
+class _Zero(Algebra[bool]):
+    """Whether a value is 0 where the sums are 0, whatever finite numbers are loaded."""
+
+    finite_scalars: bool
+
+    def accumulator(self, name: str) -> bool:  # noqa: ARG002
+        return True
+
+    def load(self, load: Load) -> bool:  # noqa: ARG002
+        return False
+
+    def number(self, value: float) -> bool:
+        return value == 0
+
+    def call(self, call: Call, arguments: tuple[bool, ...]) -> bool:
+        if call.op in OPERATIONS:
+            return arguments[0] and OPERATIONS[call.op].keeps_zero
+        return any(arguments) and self._finite(call) if call.op == TIMES else all(arguments)
+
+    def _finite(self, product: Call) -> bool:
+        """Whether no factor can be infinite, of which a product with 0 is NaN."""
+        return all(self.finite_scalars and load.operand == "scalar" for load in loads_of(product))
+
+    def cast(self, cast: Cast, argument: bool) -> bool:  # noqa: ARG002
+        return argument
+
+
+def keeps_zeros(epilogue: Epilogue, *, finite_scalars: bool) -> bool:
+    """Whether D is 0 where the sums are, whatever is loaded; a scale is finite with ``finite_scalars``."""
+    return fold(epilogue.value, _Zero(finite_scalars))
