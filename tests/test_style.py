@@ -71,7 +71,7 @@ DOCSTRINGS = {
     "gemmgen/library": 3,
     "gemmgen/numerics": 7,
     "gemmgen/pictures": 42,
-    "gemmgen/plan": 394,
+    "gemmgen/plan": 395,
     "gemmgen/problem": 88,
     "gemmgen/processes": 2,
     "gemmgen/render": 166,

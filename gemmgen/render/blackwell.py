@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.hardware import SCALE_COLUMNS, SCALE_LANES, SCALE_ROWS, TCGEN05
-from gemmgen.plan.kernel import EpilogueStorage
+from gemmgen.plan.epilogue_storage import EpilogueStorage
 from gemmgen.plan.storage import Extent, SharedBuffer
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES

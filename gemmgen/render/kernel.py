@@ -11,7 +11,8 @@ from itertools import groupby
 
 from gemmgen.hardware import DType
 from gemmgen.plan.decisions import LINES
-from gemmgen.plan.kernel import EpilogueStorage, Kernel
+from gemmgen.plan.epilogue_storage import EpilogueStorage
+from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer, numbered
 from gemmgen.problem.operations import OPERATIONS

@@ -30,9 +30,10 @@ from gemmgen.plan.search import (
     whole_cycles,
     whole_number,
 )
+from gemmgen.plan.tcgen05.bounds import most_stages, needed_worker_registers
 from gemmgen.plan.tcgen05.expectations import EXPECTATIONS
 from gemmgen.plan.tcgen05.resource_rules import RESOURCE_RULES
-from gemmgen.plan.tcgen05.resources import Tcgen05Kernel, most_stages, needed_worker_registers
+from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
 from gemmgen.plan.tcgen05.tile_rules import PROBLEM_RULES, TILE_RULES
 from gemmgen.problem import Matmul, Operand, Request, Shape
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gemmgen.hardware import MMA_KINDS, SCALE_COLUMNS, SCALE_ROWS, TCGEN05, DType
 from gemmgen.plan.decisions import Decisions
-from gemmgen.plan.kernel import Geometry, unit_bases
+from gemmgen.plan.sizes import Geometry, unit_bases
 from gemmgen.plan.stage import Payload, Stage
 from gemmgen.plan.storage import Extent
 from gemmgen.problem import BlockScale, Operand

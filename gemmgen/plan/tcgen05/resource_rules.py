@@ -13,10 +13,9 @@ from gemmgen.plan.shared_rules import (
     misfit_buffers,
     narrowest_subtile,
 )
-from gemmgen.plan.tcgen05.resources import (
+from gemmgen.plan.tcgen05.bounds import (
     FEW_LOADS,
     STEP_REGISTERS,
-    Tcgen05Kernel,
     fits,
     loads_across,
     mma_registers,
@@ -30,6 +29,7 @@ from gemmgen.plan.tcgen05.resources import (
     step_operations,
     sums,
 )
+from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
 from gemmgen.plan.tcgen05.tile_rules import (
     TILE,
     cluster_shape,

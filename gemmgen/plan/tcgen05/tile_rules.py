@@ -23,7 +23,8 @@ from gemmgen.plan.shared_rules import (
     unaligned_shapes,
     unequal_types,
 )
-from gemmgen.plan.tcgen05.resources import Tcgen05Kernel, least_columns, least_rows, least_step
+from gemmgen.plan.tcgen05.bounds import least_columns, least_rows, least_step
+from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
 from gemmgen.problem import BlockScale, Operand
 
 

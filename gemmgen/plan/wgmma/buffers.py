@@ -6,10 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from gemmgen.plan.kernel import (
-    EpilogueStorage,
-    epilogue_storage,
-)
+from gemmgen.plan.epilogue_storage import EpilogueStorage, epilogue_storage
 from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition
 from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry

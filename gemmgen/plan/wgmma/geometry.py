@@ -8,7 +8,7 @@ from typing import Literal
 
 from gemmgen.hardware import WGMMA
 from gemmgen.plan.decisions import Decisions
-from gemmgen.plan.kernel import Geometry
+from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.stage import Stage
 from gemmgen.plan.timing import chunks
 from gemmgen.plan.wgmma.mma import Mma, mma_of

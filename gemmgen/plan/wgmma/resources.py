@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.plan.kernel import Entry, Kernel, epilogue_arguments
+from gemmgen.plan.epilogue_storage import epilogue_arguments
+from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.roles import Argument, Partition
 from gemmgen.plan.storage import Barrier, SharedBuffer
 from gemmgen.plan.sum_order import SumOrder

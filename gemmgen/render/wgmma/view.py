@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gemmgen.plan.kernel import EpilogueStorage
+from gemmgen.plan.epilogue_storage import EpilogueStorage
 from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.operations import OPERATIONS

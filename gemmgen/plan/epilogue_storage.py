@@ -1,0 +1,102 @@
+"""What an epilogue reads beside its sums and stores D through: buffers, barriers and arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.hardware import DType
+from gemmgen.hardware.elements import DTYPES
+from gemmgen.plan.roles import Argument, Passed
+from gemmgen.plan.sizes import Geometry
+from gemmgen.plan.storage import Barrier, Extent, Ring, SharedBuffer, numbered
+from gemmgen.problem import Matmul
+from gemmgen.problem.operations import OPERATIONS
+
+
+@dataclass(frozen=True)
+class EpilogueStorage:
+    """What one epilogue reads besides its sums, and what it stores D through."""
+
+    c: SharedBuffer | None
+    vectors: tuple[SharedBuffer, ...]
+    d: SharedBuffer
+    c_ready: Barrier | None
+    vectors_ready: Barrier | None
+
+    @property
+    def buffers(self) -> tuple[SharedBuffer, ...]:
+        """The tiles in the order in which a kernel with one epilogue allocates them."""
+        return (*((self.c,) if self.c else ()), *self.vectors, self.d)
+
+    @property
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The barriers in the order in which the kernel allocates them."""
+        return tuple(barrier for barrier in (self.c_ready, self.vectors_ready) if barrier)
+
+    @property
+    def loaded(self) -> tuple[Passed, ...]:
+        """What it reads besides its sums, and the barriers of that, in order."""
+        values = (self.c, *self.vectors, *self.barriers)
+        return tuple(value for value in values if value)
+
+
+def epilogue_storage(
+    kernel: Geometry,
+    rows: Extent,
+    vector_columns: tuple[Extent, int] | None = None,
+    number: int | None = None,
+) -> EpilogueStorage:
+    """Return the buffers and barriers of one epilogue: of a lone one, or of a numbered consumer's.
+
+    `rows` are those of its tile over all CTAs; `vector_columns` are the elements of a column operand, over
+    all CTAs and in one, if they are not a tile's.
+    """
+    problem, cta_rows = kernel.problem, kernel.epilogue_rows
+    ring = Ring(Extent(kernel.epilogue_buffers, "epilogue_buffers"), indexed=kernel.epilogue_buffers > 1)
+    tile_columns = Extent(kernel.program_tile_n, "tile_n")
+    columns = Extent(kernel.subtile_n, "subtile_n") if kernel.subtiles > 1 else tile_columns
+
+    def subtile(operand: str, dtype: DType, swizzle_bytes: int) -> SharedBuffer:
+        contents = f"{kernel.epilogue_buffers} x {cta_rows} x {kernel.subtile_n} {dtype.name}"
+        return SharedBuffer(
+            numbered(f"{operand}_smem", number),
+            operand,
+            (rows, columns),
+            kernel.epilogue_buffers * kernel.subtile_bytes(dtype),
+            f"{contents}, swizzle {swizzle_bytes}",
+            ring,
+            swizzle_bytes,
+        )
+
+    def vector(name: str) -> SharedBuffer:
+        extent, elements = vector_columns or (tile_columns, kernel.cta_tile_n)
+        if OPERATIONS[name].along == "m":
+            extent, elements = rows, cta_rows
+        dtype, own = problem.vector_dtype(name), numbered(f"{name}_smem", number)
+        return SharedBuffer(own, name, (extent,), elements * dtype.bytes, f"{elements} {dtype.name}")
+
+    c_ready = vectors_ready = None
+    if problem.c:
+        c_ready = Barrier(numbered("c_ready", number), ring, "from TMA: the buffer holds a part of C")
+    if problem.vectors:
+        once = Ring(Extent(1), indexed=False)
+        meaning = "from TMA: the epilogue's row and column operands have arrived"
+        vectors_ready = Barrier(numbered("vectors_ready", number), once, meaning)
+    return EpilogueStorage(
+        c=subtile("c", problem.c, kernel.c_swizzle_bytes) if problem.c else None,
+        vectors=tuple(map(vector, problem.vectors)),
+        d=subtile("d", problem.d, kernel.d_swizzle_bytes),
+        c_ready=c_ready,
+        vectors_ready=vectors_ready,
+    )
+
+
+def epilogue_arguments(problem: Matmul) -> tuple[Argument, ...]:
+    """Return the tensors that an epilogue reads, in order."""
+    c = (Argument("c", "matrix", problem.c),) if problem.c else ()
+    vectors = (
+        Argument(name, "vector", problem.vector_dtype(name), OPERATIONS[name].along)
+        for name in problem.vectors
+    )
+    scalar = (Argument("tensor_scale", "scalar", DTYPES["fp32"]),) if problem.scalar else ()
+    return (*c, *vectors, *scalar)

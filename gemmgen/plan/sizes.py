@@ -1,0 +1,252 @@
+"""The sizes that follow from the decisions of a kernel: tiles, clusters, storage, waves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from gemmgen.hardware import Architecture, DType, Gpu
+from gemmgen.plan.decisions import LINES, Decisions
+from gemmgen.plan.stage import Stage, boxes
+from gemmgen.problem import Matmul, Request, Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry(Decisions, ABC):
+    """The decisions of a kernel for a problem, and the sizes that follow from them.
+
+    Sizes are in elements unless the name says bytes. A *program* is one cluster; a CTA's share of it is
+    called ``cta_...``. Everything is defined for any positive decisions, legal or not.
+    """
+
+    request: Request
+
+    @property
+    def problem(self) -> Matmul:
+        """What the kernel computes."""
+        return self.request.matmul
+
+    @property
+    def gpu(self) -> Gpu:
+        """What the kernel is planned for."""
+        return self.request.gpu
+
+    @property
+    def architecture(self) -> Architecture:
+        """What the kernel is compiled for."""
+        return self.gpu.architecture
+
+    @property
+    def persistent(self) -> bool:
+        """Whether a program walks over tiles that are its own from the start."""
+        return self.schedule_kind == "persistent"
+
+    @property
+    def read_early(self) -> Literal["a", "b"] | None:
+        """The operand that is read before the kernel ahead has ended; None where all waits for that."""
+        return None
+
+    @property
+    def dependent(self) -> bool:
+        """Whether it is launched before the kernel ahead of it has ended."""
+        return False
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether D has the same bits in every run: nothing is added up in the order in which it comes."""
+        return True
+
+    @property
+    @abstractmethod
+    def specialized(self) -> bool:
+        """Whether warps have roles."""
+
+    # --- tiles
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of one program."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def program_tile_m(self) -> int:
+        """Rows of D that one program computes at a time."""
+        return self.cta_tile_m * self.cluster_m
+
+    @property
+    def program_tile_n(self) -> int:
+        """Columns of D that one program computes at a time."""
+        return self.cta_tile_n * self.cluster_n
+
+    @property
+    def loaded_n(self) -> int:
+        """Columns of B that one program loads for a tile."""
+        return self.program_tile_n
+
+    @property
+    def placing_dimensions(self) -> tuple[str, ...]:
+        """The dimensions whose tiles have to be counted to find a tile: of an order of lines, a line's."""
+        return (LINES[self.order],) if self.order in LINES else ("m", "n")
+
+    @property
+    def column_parts(self) -> tuple[int, ...]:
+        """Columns of the parts of a CTA's tile, each of which has MMAs and sums of its own."""
+        return (self.cta_tile_n,)
+
+    @property
+    def composed(self) -> bool:
+        """Whether a tile has several parts; a plain one has one."""
+        return len(self.column_parts) > 1
+
+    @property
+    def subtiles(self) -> int:
+        """Parts into which the epilogue splits a tile's columns."""
+        return max(1, self.cta_tile_n // self.subtile_n)
+
+    @property
+    def even_buffers(self) -> bool:
+        """Whether a tile must use each epilogue buffer equally often: their ring starts anew with it."""
+        return True
+
+    # --- the cluster: CTA rank bits count along M first, then along N
+
+    def bases(self, m_axis: int | None, n_axis: int | None, rank: int = 2) -> list[list[int]]:
+        """Return a tensor's CGA bases, one for each bit of a CTA's rank.
+
+        The CTAs along M divide axis `m_axis` of the tensor and those along N axis `n_axis`; with None,
+        every one of them holds it whole.
+        """
+        along_m = unit_bases(m_axis, self.cluster_m, rank)
+        return along_m + unit_bases(n_axis, self.cluster_n, rank)
+
+    @cached_property
+    @abstractmethod
+    def stage(self) -> Stage:
+        """All that a stage of the ring holds in one CTA."""
+
+    @property
+    def multicast(self) -> tuple[str, ...]:
+        """The tensors of which CTAs of a program share tiles that one of them loads."""
+        return tuple(payload.tensor for payload in self.stage.multicast)
+
+    def loads(self, tensor: str) -> int:
+        """Return the TMA loads of a tensor for one K step of a CTA."""
+        return self.stage.loads.get(tensor, 0)
+
+    def boxes(self, rows: int, row_bytes: int, swizzle_bytes: int) -> int:
+        """Return the TMA operations for a tile in shared memory: one moves a swizzle's span, of few rows."""
+        return boxes(rows, row_bytes, swizzle_bytes, self.architecture.tma_rows)
+
+    # --- storage
+
+    def widest_swizzle(self, row_elements: int, bits: int) -> int:
+        """Return the widest swizzle in bytes that a row of a tile fills, 0 if it fills none."""
+        row_bytes = row_elements * bits // 8
+        return next((s for s in self.architecture.tma_swizzle_bytes if row_bytes >= s), 0)
+
+    @property
+    def c_swizzle_bytes(self) -> int:
+        """Swizzle of the C sub-tiles."""
+        return self.widest_swizzle(self.subtile_n, self.problem.c.bits) if self.problem.c else 0
+
+    @property
+    def d_swizzle_bytes(self) -> int:
+        """Swizzle of the D sub-tiles."""
+        return self.widest_swizzle(self.subtile_n, self.problem.d.bits)
+
+    @property
+    def epilogue_rows(self) -> int:
+        """Rows of the tile of one epilogue in one CTA."""
+        return self.cta_tile_m
+
+    def subtile_bytes(self, dtype: DType) -> int:
+        """Return the bytes of one buffer of one epilogue in one CTA."""
+        return self.epilogue_rows * min(self.subtile_n, self.cta_tile_n) * dtype.bytes
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one stage in one CTA."""
+        return self.stage.bytes
+
+    @property
+    def smem_limit_bytes(self) -> int:
+        """Bytes of shared memory that each of the CTAs on an SM can have."""
+        architecture = self.architecture
+        share = architecture.smem_bytes_per_sm // self.occupancy - architecture.smem_reserved_bytes_per_cta
+        return max(1, min(share, architecture.smem_bytes_per_cta))
+
+    # --- a problem [M, N, K]
+
+    def tiles(self, shape: Shape) -> tuple[int, int]:
+        """Return the program tiles along M and N of a problem."""
+        m, n, _ = shape
+        together = self.tiles_together
+        return -(-m // self.program_tile_m), -(-n // (together * self.program_tile_n)) * together
+
+    @property
+    def tiles_together(self) -> int:
+        """Tiles along N that are one rectangle of D together: several, if none is one by itself."""
+        return 1
+
+    @property
+    def splits_per_tile(self) -> int:
+        """Splits of a tile: ranges of its K, of which a program takes one at a time."""
+        return 1
+
+    @property
+    def divides_last_wave(self) -> bool:
+        """Whether the tiles that fill no wave are divided among all programs by K steps."""
+        return False
+
+    @property
+    def sorts_parts_by_gpc(self) -> bool:
+        """True if programs that start on one GPC take neighbouring tiles of one split."""
+        return False
+
+    @property
+    def frees_buffers_early(self) -> bool:
+        """Whether the stores of the previous tile are waited for before the last MMA of the next one."""
+        return False
+
+    @property
+    def reduces_apart(self) -> bool:
+        """Whether a second kernel adds up the sums of all parts of K, and stores D."""
+        return False
+
+    @property
+    def least_steps(self) -> int:
+        """K steps that a program multiplies at least of divided tiles, where a tile has as many."""
+        return 1
+
+    @property
+    def least_saved_steps(self) -> int:
+        """K steps that it must save to share what is behind the chunks of divided tiles."""
+        return 1
+
+    @property
+    def resident_programs(self) -> int:
+        """Programs that the GPU holds at once."""
+        return self.gpu.clusters(self.cluster_size) * self.occupancy
+
+    def waves(self, shape: Shape) -> float:
+        """Return the tiles of a problem per resident program: the fraction above an integer is idle time.
+
+        Of a tile whose K is divided, each split counts.
+        """
+        tiles_m, tiles_n = self.tiles(shape)
+        return tiles_m * tiles_n * self.splits_per_tile / self.resident_programs
+
+    @property
+    def l2_flops_per_byte(self) -> float:
+        """Operations per byte that a program loads: its tile's arithmetic intensity towards L2."""
+        flops = 2 * self.program_tile_m * self.program_tile_n
+        a, b = self.problem.a.dtype.bits, self.problem.b.dtype.bits
+        return flops * 8 / (self.program_tile_m * a + self.loaded_n * b)
+
+
+def unit_bases(axis: int | None, ctas: int, rank: int, first: int = 1) -> list[list[int]]:
+    """Return the bases of so many CTAs that divide an axis, the first of which are `first` tiles apart."""
+    extents = [first << bit for bit in range(ctas.bit_length() - 1)]
+    return [[extent if i == axis else 0 for i in range(rank)] for extent in extents]
