@@ -33,8 +33,8 @@ from gemmgen.lower import lower
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS
 from gemmgen.product import make
-from gemmgen.render import launcher as launchers
-from gemmgen.render import render_launcher
+from gemmgen.render import described, render_launcher
+from gemmgen.render.c_test_program import float_bits
 from gemmgen.render.launcher import Launcher
 from gemmgen.triton_api import cuda_include
 
@@ -271,7 +271,7 @@ def test_every_type_and_function_has_its_words_in_c() -> None:
     moved = {
         argument.dtype.name for plan in hopper for argument in plan.arguments if argument.kind != "workspace"
     }
-    assert {name for name in moved if DTYPES[name].bits > 8} == set(launchers.MAP_TYPES)
+    assert {name for name in moved if DTYPES[name].bits > 8} == set(described.MAP_TYPES)
 
 
 @pytest.mark.parametrize(
@@ -288,17 +288,17 @@ def test_every_type_and_function_has_its_words_in_c() -> None:
 def test_the_bits_of_a_float_as_it_lies_in_memory_follow_from_its_row(
     name: str, bits: tuple[int, int]
 ) -> None:
-    assert launchers.float_bits(DTYPES[name]) == bits
+    assert float_bits(DTYPES[name]) == bits
 
 
 def test_the_drivers_numbers_are_those_of_its_header(tmp_path: Path) -> None:
     types = (
         f"CU_TENSOR_MAP_DATA_TYPE_{name} == {number}"
-        for name, number in (*launchers.MAP_TYPES.values(), launchers.MAP_TYPE_OF_BYTES, ("FLOAT32", 7))
+        for name, number in (*described.MAP_TYPES.values(), described.MAP_TYPE_OF_BYTES, ("FLOAT32", 7))
         if name != "TFLOAT32"
     )
-    swizzles = (f"CU_TENSOR_MAP_SWIZZLE_{name} == {number}" for name, number in launchers.SWIZZLES.values())
-    size = f"sizeof(CUtensorMap) == {launchers.TENSOR_MAP_BYTES}"
+    swizzles = (f"CU_TENSOR_MAP_SWIZZLE_{name} == {number}" for name, number in described.SWIZZLES.values())
+    size = f"sizeof(CUtensorMap) == {described.TENSOR_MAP_BYTES}"
     asserted = "".join(f'_Static_assert({fact}, "");\n' for fact in (*types, *swizzles, size))
     (tmp_path / "facts.c").write_text(f"#include <cuda.h>\n{asserted}")
     compiled_c("-fsyntax-only", tmp_path / "facts.c")

@@ -141,7 +141,7 @@ def test_a_module_has_no_unused_constant_function_or_import(tree: ast.Module) ->
 def test_a_function_uses_all_that_it_is_given(tree: ast.Module) -> None:
     for function in functions(tree).values():
         parameters = {parameter.arg for parameter in function.args.args + function.args.kwonlyargs}
-        used = {name for statement in function.body for name in names(statement)}
+        used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}  # also in a `del`
         assert parameters <= used, function.name
 
 

@@ -1,0 +1,227 @@
+"""The tensors of an exported kernel as its launcher in C describes them to TMA, and its parameters."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.hardware import DType
+from gemmgen.plan.roles import Argument
+from gemmgen.plan.storage import SharedBuffer
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.wrapper import Wrapper
+
+TENSOR_MAP_BYTES = 128  # [cuda] sizeof(CUtensorMap)
+TENSOR_MAP_ALIGNMENT_BYTES = 64  # [gluon] of the parameter; cuda.h may ask for more where it is a variable
+TMA_BOX_MOST = 256  # [cuda] elements of a box along each dimension
+SWIZZLES = {0: ("NONE", 0), 32: ("32B", 1), 64: ("64B", 2), 128: ("128B", 3)}
+"""[cuda] What the driver calls a swizzle by its bytes, and its number."""
+MAP_TYPES = {
+    "bf16": ("BFLOAT16", 9),
+    "fp16": ("FLOAT16", 6),
+    "fp32": ("FLOAT32", 7),
+    "tf32": ("TFLOAT32", 7),
+    "int32": ("INT32", 3),
+}
+"""[cuda] What the driver calls element types of 16 and more bits, and its numbers for them; A and B of tf32
+are fp32 in memory, which TMA rounds as it loads them."""
+MAP_TYPE_OF_BYTES = ("UINT8", 0)
+"""[cuda] Its type for elements of 8 bits, which TMA copies as they are."""
+WIDTH = 110
+
+
+def map_type(dtype: DType) -> tuple[str, int]:
+    """Return what the driver calls an element type, and its number for it."""
+    return MAP_TYPE_OF_BYTES if dtype.bits == 8 else MAP_TYPES[dtype.name]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of the kernel: what the driver is given the address of."""
+
+    expression: str
+    bytes: int
+    alignment: int
+
+
+@dataclass(frozen=True)
+class Described:
+    """A tensor that TMA moves, as the launcher describes it."""
+
+    argument: Argument
+    passed: str
+    """What messages call it, and the caller passes: B for all parts of a tile's columns."""
+    swizzle_bytes: int
+    box: tuple[int, ...]
+    """One CTA's, the contiguous dimension last."""
+    extents: tuple[str, ...]
+    """Its rows and columns as they lie in memory, or a vector's elements; in terms of m, n and k."""
+
+    @property
+    def constant(self) -> str:
+        """The constant that holds what is known of it before a launch."""
+        return self.argument.name.upper()
+
+    @property
+    def type(self) -> str:
+        """The driver's constant for the type of its elements."""
+        return f"CU_TENSOR_MAP_DATA_TYPE_{map_type(self.argument.dtype)[0]}"
+
+    @property
+    def type_number(self) -> int:
+        """The number of that type, without the rounding to tf32."""
+        return map_type(self.argument.dtype)[1]
+
+    @property
+    def swizzle(self) -> str:
+        """The driver's constant for its swizzle."""
+        return f"CU_TENSOR_MAP_SWIZZLE_{SWIZZLES[self.swizzle_bytes][0]}"
+
+    @property
+    def swizzle_number(self) -> int:
+        """The number of that swizzle."""
+        return SWIZZLES[self.swizzle_bytes][1]
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element in memory."""
+        return self.argument.dtype.bytes
+
+    @property
+    def box_text(self) -> str:
+        """Its box, the contiguous dimension first, as TMA counts."""
+        return f"{{{', '.join(map(str, reversed(self.box)))}}}"
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it has one dimension."""
+        return len(self.extents) == 1
+
+    @property
+    def describe(self) -> str:
+        """The call that checks and describes it."""
+        kind = "vector" if self.is_vector else "matrix"
+        given = f"arguments->{self.passed}, {', '.join(self.extents)}, &{self.argument.name}"
+        return f"describe_{kind}(kernel, &{self.constant}, {given})"
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What the kernel is passed of it: the map, each extent, and each stride."""
+        members = (
+            (("extent",), ("stride",)) if self.is_vector else (("rows", "columns"), ("row_stride", "stride"))
+        )
+        name = self.argument.name
+        return (
+            Parameter(f"&{name}.map", TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT_BYTES),
+            *(Parameter(f"&{name}.{extent}", 4, 4) for extent in members[0]),
+            *(Parameter(f"&{name}.{stride}", 8, 8) for stride in members[1]),
+        )
+
+
+@dataclass(frozen=True)
+class DescribedTensors:
+    """The tensors and parameters of one Hopper plan's launcher."""
+
+    plan: WgmmaKernel
+    stem: str
+    cubin: bytes
+
+    def _extents(self, argument: Argument) -> tuple[str, ...]:
+        """Return the rows and columns of a tensor as it lies in memory, or the elements of a vector."""
+        if argument.along:
+            return (argument.along,)
+        problem = self.plan.problem
+        stored = {
+            "a": ("m", "k") if problem.a.major == "k" else ("k", "m"),
+            "b": ("n", "k") if problem.b.major == "k" else ("k", "n"),
+        }
+        return stored.get(argument.tensor, ("m", "n"))
+
+    def _box(self, buffer: SharedBuffer, argument: Argument) -> tuple[int, ...]:
+        """Return the box of one TMA instruction of a CTA: at most a swizzle span of a row."""
+        ctas = {"m": self.plan.cluster_m, "n": self.plan.cluster_n}
+        extents = self._extents(argument)
+        shares = [
+            extent.size // ctas.get(axis, 1) for extent, axis in zip(buffer.shape, extents, strict=True)
+        ]
+        span = buffer.swizzle_bytes // argument.dtype.bytes or TMA_BOX_MOST
+        return (*(min(share, TMA_BOX_MOST) for share in shares[:-1]), min(shares[-1], span))
+
+    @property
+    def tensors(self) -> tuple[Described, ...]:
+        """The tensors that TMA moves, in the kernel's order."""
+        buffers = {buffer.operand: buffer for buffer in reversed(self.plan.shared_buffers)}
+        return tuple(
+            Described(
+                argument=argument,
+                passed=argument.tensor,
+                swizzle_bytes=buffers[argument.name].swizzle_bytes,
+                box=self._box(buffers[argument.name], argument),
+                extents=self._extents(argument),
+            )
+            for argument in self.plan.arguments
+            if argument.name in buffers
+        )
+
+    @property
+    def vectors(self) -> tuple[Described, ...]:
+        """The tensors of one dimension."""
+        return tuple(tensor for tensor in self.tensors if tensor.is_vector)
+
+    @property
+    def parameters(self) -> Iterator[Parameter]:
+        """All parameters of the kernel, in order; the last two are for scratch memory of Triton."""
+        tensors = {tensor.argument: tensor for tensor in self.tensors}
+        for argument in self.plan.arguments:
+            if argument in tensors:
+                yield from tensors[argument].parameters
+            else:
+                yield Parameter(f"&{argument.name}", 8, 8)
+        yield Parameter("&no_scratch", 8, 8)
+        yield Parameter("&no_scratch", 8, 8)
+
+    @property
+    def parameter_lines(self) -> list[str]:
+        """The addresses of the parameters, in lines of an initializer."""
+        text = ", ".join(parameter.expression for parameter in self.parameters)
+        return textwrap.wrap(f"{text},", width=WIDTH - 8)
+
+    @property
+    def locals(self) -> Iterator[str]:
+        """The declarations of the variables that hold the parameters."""
+        matrices = ", ".join(tensor.argument.name for tensor in self.tensors if not tensor.is_vector)
+        yield f"PassedMatrix {matrices};"
+        if self.vectors:
+            yield f"PassedVector {', '.join(tensor.argument.name for tensor in self.vectors)};"
+        if self.plan.problem.scalar:
+            yield "CUdeviceptr tensor_scale = arguments->tensor_scale;"
+        if self.plan.shares_tiles:
+            behind = "counter_bytes(arguments->workspace.counters)"
+            yield f"CUdeviceptr partials = arguments->workspace.address + {behind};"
+            yield "CUdeviceptr counters = arguments->workspace.address;"
+        yield "CUdeviceptr no_scratch = 0;"
+
+    @property
+    def vanishes(self) -> bool:
+        """D is zero if A @ B is."""
+        return self._wrapper.vanishes
+
+    @property
+    def _wrapper(self) -> Wrapper:
+        return Wrapper(self.plan)
+
+    @property
+    def out_unit(self) -> int:
+        """The number that the columns of D are a multiple of."""
+        return self._wrapper.out_unit
+
+    @property
+    def limits(self) -> str:
+        """The extents that a kernel for a single tile takes."""
+        return self._wrapper.limits
+
+    @property
+    def max_extent(self) -> int:
+        """The largest M, N and K."""
+        return 2**31 - self._wrapper.max_overhang
