@@ -1,4 +1,6 @@
-"""Everything of Triton that is private or may change with a release, and the one check of its version.
+"""The private names of Triton that compile and specialize kernels, and the one check of its version.
+
+Other private names are in triton_launches and triton_errors.
 
 Nothing is imported before it is needed: commands that do not compile work without Triton.
 """
@@ -8,9 +10,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import re
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +20,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from traceback import walk_tb
-from types import ModuleType, SimpleNamespace
-from typing import Any, NoReturn, cast
+from types import ModuleType
+from typing import Any, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError, install_advice
 from gemmgen.module import SOURCE
@@ -194,7 +194,7 @@ class TensorMap:
 
 def tensor_maps(ttgir: bytes) -> tuple[TensorMap, ...]:
     """Return those of a kernel's descriptors, in order, as a launch by Triton would encode them."""
-    ir, nvidia = _binding("ir"), _binding("nvidia")
+    ir, nvidia = binding("ir"), binding("nvidia")
     from triton.backends.nvidia.driver import (  # pyright: ignore[reportMissingTypeStubs]
         TMA_DTYPE_DEVICE_TO_HOST,  # pyright: ignore[reportUnknownVariableType]
     )
@@ -297,7 +297,7 @@ class Specialized:
 
         Triton's own errors come out as they are, and some illegal kernels abort the process.
         """
-        ir, nvidia, passes = (_binding(name) for name in ("ir", "nvidia", "passes"))
+        ir, nvidia, passes = (binding(name) for name in ("ir", "nvidia", "passes"))
         from triton.backends.nvidia.compiler import (  # pyright: ignore[reportMissingTypeStubs]
             get_ptx_version_from_options,  # pyright: ignore[reportUnknownVariableType]
         )
@@ -333,53 +333,6 @@ class Specialized:
         return module.str()
 
 
-@dataclass(frozen=True)
-class Complaint:
-    """What the compiler says against a kernel."""
-
-    text: str
-    """In one line."""
-    places: tuple[tuple[str, int], ...]
-    """Files and 1-based lines: what is wrong, then the calls that lead there; none where it says none."""
-
-
-def complaint(error: BaseException, printed: str) -> Complaint:
-    """Return what an error of the compiler says; of its later stages, what they have printed has more."""
-    from triton.compiler.errors import CompilationError  # pyright: ignore[reportMissingTypeStubs]
-
-    places: list[tuple[str, int]] = []
-    cause: BaseException | None = error
-    while isinstance(cause, CompilationError):  # from the kernel to the function that is wrong
-        error, cause = cause, cause.__cause__
-        places[:0] = _places_of(error)
-    told = _PRINTED.search(printed)
-    if told and not places:
-        return Complaint(" ".join(told["text"].split()), ((told["file"], int(told["line"])),))
-    text = getattr(error, "error_message", None) or str(error)
-    if type(error) is not CompilationError:
-        text = f"{type(error).__name__}: {text}"
-    return Complaint(" ".join(text.split()), tuple(places))
-
-
-_PRINTED = re.compile(
-    r"^(?:loc\(\")?(?P<file>[^\":\n]+)\"?:(?P<line>\d+):\d+\)?: error: "
-    r"(?P<text>.*(?:\n(?!\s|.*: (?:error|warning|note|remark): ).+)*)",
-    re.MULTILINE,
-)
-"""How MLIR prints an error that has a place: the source line below it is indented."""
-
-
-def _places_of(error: Any) -> list[tuple[str, int]]:
-    """Return the line that an error is about. It has the text of its function, its traceback the function."""
-    visitors = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
-    visited = (getattr(visitor, "jit_fn", None) for visitor in visitors)
-    functions = [function for function in visited if function is not None and function.src == error.src]
-    line: int | None = getattr(error.node, "lineno", None)
-    if not functions or line is None:
-        return []
-    return [(functions[-1].file_name, functions[-1].def_file_line_number + line - 1)]
-
-
 def is_gluon(value: Any) -> bool:
     """Whether a value is what ``@gluon.jit`` decorates."""
     return callable(getattr(value, "is_gluon", None)) and value.is_gluon()
@@ -409,7 +362,7 @@ def specialize(
 
     name = getattr(kernel, "__name__", repr(kernel))
     if not is_gluon(kernel):
-        raise _bad_launch(name, "it is no kernel: simulate what `@gluon.jit` decorates")
+        raise bad_launch(name, "it is no kernel: simulate what `@gluon.jit` decorates")
     target = GPUTarget("cuda", compute_capability, threads_per_warp)
     backend: Any = cast(Any, make_backend)(target)
     binder: Any = cast(Any, create_function_from_signature)(kernel.signature, kernel.params, backend)
@@ -421,7 +374,7 @@ def specialize(
     except Exception as error:  # whatever a launch would raise: it is about the arguments
         told = str(error.args[0]) if error.args else ""
         told = " ".join(told.replace("dynamic_func()", f"{name}()").split())
-        raise _bad_launch(name, f"{told or type(error).__name__}") from error
+        raise bad_launch(name, f"{told or type(error).__name__}") from error
     runtime = {name: value for name, value in bound.items() if signature[name] != "constexpr"}
     return Specialized(Terms(signature, constexprs, attrs, target, parsed), runtime, bound, kernel)
 
@@ -431,63 +384,12 @@ def specialized_as(kernel: Any, terms: Terms) -> Specialized:
     return Specialized(terms, {}, {}, kernel)
 
 
-def _bad_launch(kernel: str, message: str) -> GemmgenError:
+def bad_launch(kernel: str, message: str) -> GemmgenError:
+    """Return the error of a launch that cannot be simulated (``bad-launch``)."""
     return GemmgenError([Diagnostic(kernel, "bad-launch", message)])
 
 
-# --- the launches of other people's programs
-
-LaunchHook = Callable[[Any, Any, tuple[Any, ...], Mapping[str, Any]], object]
-"""Takes a kernel, its grid (None for a warm-up, which compiles and launches nothing), and its arguments."""
-
-
-@contextmanager
-def launches_diverted(
-    hook: LaunchHook, compute_capability: int, properties: Mapping[str, int]
-) -> Generator[None]:
-    """Give every launch of a Gluon kernel to a function, and let Triton find a GPU that is not there.
-
-    `properties` are the GPU's, as Triton's driver names them. What is timed runs once.
-
-    Raises:
-        GemmgenError: Triton is not there in the supported release.
-    """
-    require()
-    os.environ.setdefault(FUSION_VARIABLE, "1")
-    import triton.testing  # pyright: ignore[reportMissingTypeStubs]
-    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
-    from triton.experimental.gluon._runtime import (  # pyright: ignore[reportMissingTypeStubs]
-        GluonJITFunction,
-    )
-    from triton.runtime.driver import driver  # pyright: ignore[reportMissingTypeStubs]
-    from triton.runtime.jit import JITFunction  # pyright: ignore[reportMissingTypeStubs]
-
-    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> object:
-        for before in kernel.pre_run_hooks:
-            before(*args, **keywords)
-        return hook(kernel, None if warmup else grid, args, keywords)
-
-    def refuse(kernel: Any, *_: Any, **__: Any) -> NoReturn:
-        raise _bad_launch(kernel.__name__, "it is a Triton kernel, and only Gluon kernels are simulated")
-
-    def once(function: Callable[[], object], *_: Any, quantiles: Any = None, **keywords: Any) -> Any:
-        function()
-        several = quantiles is not None or keywords.get("return_mode") == "all"
-        return [1.0] * (len(quantiles) if quantiles is not None else 1) if several else 1.0
-
-    cublas = _binding("nvidia").cublas
-    pretended = _Driver(GPUTarget("cuda", compute_capability, 32), properties, once)
-    names = ("do_bench", "do_bench_cudagraph", "do_bench_proton")
-    changes: list[tuple[Any, str, Any]] = [
-        (GluonJITFunction, "run", run),
-        (JITFunction, "run", refuse),
-        *((triton.testing, name, once) for name in names if hasattr(triton.testing, name)),
-        (driver, "_default", pretended),
-        (driver, "_active", pretended),
-        (cublas, "CublasLt", _Cublas),
-    ]
-    with replaced(changes):
-        yield
+# --- attributes and bindings
 
 
 @contextmanager
@@ -509,59 +411,7 @@ def replaced(changes: Sequence[tuple[Any, str, Any]]) -> Generator[None]:
                 setattr(owner, name, value)
 
 
-class _Cublas:
-    """What Triton's programs compare with: cuBLAS, computed by torch."""
-
-    def __init__(self, workspace: object) -> None:
-        pass
-
-    def matmul(self, a: Any, b_transposed: Any, c: Any) -> None:
-        c.copy_((a.float() @ b_transposed.float().T).to(c.dtype))
-
-
-class _Driver:
-    """What Triton and programs ask the driver of a GPU, of one that is not there."""
-
-    def __init__(self, target: Any, properties: Mapping[str, int], benchmark: Callable[..., Any]) -> None:
-        self._target = target
-        self._benchmark = benchmark
-        self.utils = SimpleNamespace(
-            get_device_properties=self._get_device_properties, set_current_device=self._set_current_device
-        )
-        self._properties = dict(properties)
-
-    def _get_device_properties(self, _: object) -> dict[str, int]:
-        return self._properties
-
-    def _set_current_device(self, _: int) -> None:
-        pass
-
-    def get_current_target(self) -> Any:
-        return self._target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, _: object = None) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> Any:
-        return importlib.import_module("torch").device("cpu")
-
-    def get_device_interface(self) -> Any:
-        return importlib.import_module("torch").cuda
-
-    def get_benchmarker(self) -> Callable[..., Any]:
-        return self._benchmark
-
-    def get_empty_cache_for_benchmark(self) -> Any:
-        return importlib.import_module("torch").empty(0)
-
-    def clear_cache(self, _: object) -> None:
-        pass
-
-
-def _binding(name: str) -> Any:
+def binding(name: str) -> Any:
     """Return a part of the compiler's Python bindings."""
     library: ModuleType = importlib.import_module("triton._C.libtriton")
     return getattr(library, name)

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Gpu
+from gemmgen.triton_launches import launches_diverted
 from gluonsim.execution import is_dependent, programs_of, run_lowered
 from gluonsim.result import Result
 from gluonsim.ttgir import lower_kernel
@@ -74,7 +75,7 @@ def pretended(
 
     with ExitStack() as stack:
         stack.enter_context(
-            triton_api.launches_diverted(launch, gpu.architecture.compute_capability, _driver_properties(gpu))
+            launches_diverted(launch, gpu.architecture.compute_capability, _driver_properties(gpu))
         )
         stack.enter_context(triton_api.replaced(_torch_changes(gpu)))
         stack.enter_context(cuda_is_cpu)

@@ -17,6 +17,7 @@ from gemmgen.module import SOURCE, import_generated
 from gemmgen.processes.forking import LostError, forked
 from gemmgen.processes.workers import call_in_worker
 from gemmgen.python_source import is_self_contained
+from gemmgen.triton_errors import Complaint, complaint
 from gluonsim.findings import Frame, Location, message, refusal
 
 PLACEHOLDER = "<kernel>"
@@ -133,7 +134,7 @@ def in_child(compile_: Callable[[], str]) -> str:
             outcome = result()
     except LostError as lost:
         raise _refusal(f"Triton aborts on the kernel ({lost})", "lowering-failed") from lost
-    if isinstance(outcome, triton_api.Complaint):
+    if isinstance(outcome, Complaint):
         raise _refused(outcome)
     return outcome
 
@@ -163,10 +164,10 @@ def _compiled_again(file: Path, text: str, name: str, terms: triton_api.Terms, d
     if module.__dict__[SOURCE] != text or specialized.digest() != digest:
         return None
     outcome = _compiled(specialized.generic_ttgir)
-    return None if isinstance(outcome, triton_api.Complaint) else outcome
+    return None if isinstance(outcome, Complaint) else outcome
 
 
-def _compiled(compile_: Callable[[], str]) -> str | triton_api.Complaint:
+def _compiled(compile_: Callable[[], str]) -> str | Complaint:
     """In the child: return the text, or why there is none."""
     with tempfile.TemporaryFile() as log:
         os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
@@ -174,15 +175,15 @@ def _compiled(compile_: Callable[[], str]) -> str | triton_api.Complaint:
             return compile_()
         except BaseException as error:  # the parent reports it, whatever it is
             log.seek(0)
-            return triton_api.complaint(error, log.read().decode(errors="replace"))
+            return complaint(error, log.read().decode(errors="replace"))
 
 
-def _refused(complaint: triton_api.Complaint) -> GemmgenError:
+def _refused(found: Complaint) -> GemmgenError:
     """Tell what the compiler says as a finding is told, with the lines of the kernel."""
-    frames = tuple(Frame(file, line) for file, line in complaint.places)
+    frames = tuple(Frame(file, line) for file, line in found.places)
     location = Location(frames).within(f"{triton_api.library_directory()}{os.sep}")
     quoted = [f"{frame} `{frame.snippet}`" for frame in location.frames]
-    text = message(f"Triton refuses the kernel: {complaint.text}", "", 0, quoted)
+    text = message(f"Triton refuses the kernel: {found.text}", "", 0, quoted)
     return refusal(text, location, "lowering-failed")
 
 

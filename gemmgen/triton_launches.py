@@ -1,0 +1,119 @@
+"""The launches of programs that use Triton, diverted to a function, on a machine without a GPU.
+
+The names of Triton's driver and runtime that are private stand here and in triton_api alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from gemmgen.triton_api import FUSION_VARIABLE, bad_launch, binding, replaced, require
+
+LaunchHook = Callable[[Any, Any, tuple[Any, ...], Mapping[str, Any]], object]
+"""Takes a kernel, its grid (None for a warm-up, which compiles and launches nothing), and its arguments."""
+
+
+@contextmanager
+def launches_diverted(
+    hook: LaunchHook, compute_capability: int, properties: Mapping[str, int]
+) -> Generator[None]:
+    """Give every launch of a Gluon kernel to a function, and let Triton find a GPU that is not there.
+
+    `properties` are the GPU's, as Triton's driver names them. What is timed runs once.
+
+    Raises:
+        GemmgenError: Triton is not there in the supported release.
+    """
+    require()
+    os.environ.setdefault(FUSION_VARIABLE, "1")
+    import triton.testing  # pyright: ignore[reportMissingTypeStubs]
+    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
+    from triton.experimental.gluon._runtime import (  # pyright: ignore[reportMissingTypeStubs]
+        GluonJITFunction,
+    )
+    from triton.runtime.driver import driver  # pyright: ignore[reportMissingTypeStubs]
+    from triton.runtime.jit import JITFunction  # pyright: ignore[reportMissingTypeStubs]
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> object:
+        for before in kernel.pre_run_hooks:
+            before(*args, **keywords)
+        return hook(kernel, None if warmup else grid, args, keywords)
+
+    def refuse(kernel: Any, *_: Any, **__: Any) -> NoReturn:
+        raise bad_launch(kernel.__name__, "it is a Triton kernel, and only Gluon kernels are simulated")
+
+    def once(function: Callable[[], object], *_: Any, quantiles: Any = None, **keywords: Any) -> Any:
+        function()
+        several = quantiles is not None or keywords.get("return_mode") == "all"
+        return [1.0] * (len(quantiles) if quantiles is not None else 1) if several else 1.0
+
+    cublas = binding("nvidia").cublas
+    pretended = _Driver(GPUTarget("cuda", compute_capability, 32), properties, once)
+    names = ("do_bench", "do_bench_cudagraph", "do_bench_proton")
+    changes: list[tuple[Any, str, Any]] = [
+        (GluonJITFunction, "run", run),
+        (JITFunction, "run", refuse),
+        *((triton.testing, name, once) for name in names if hasattr(triton.testing, name)),
+        (driver, "_default", pretended),
+        (driver, "_active", pretended),
+        (cublas, "CublasLt", _Cublas),
+    ]
+    with replaced(changes):
+        yield
+
+
+class _Cublas:
+    """What Triton's programs compare with: cuBLAS, computed by torch."""
+
+    def __init__(self, workspace: object) -> None:
+        pass
+
+    def matmul(self, a: Any, b_transposed: Any, c: Any) -> None:
+        c.copy_((a.float() @ b_transposed.float().T).to(c.dtype))
+
+
+class _Driver:
+    """What Triton and programs ask the driver of a GPU, of one that is not there."""
+
+    def __init__(self, target: Any, properties: Mapping[str, int], benchmark: Callable[..., Any]) -> None:
+        self._target = target
+        self._benchmark = benchmark
+        self.utils = SimpleNamespace(
+            get_device_properties=self._get_device_properties, set_current_device=self._set_current_device
+        )
+        self._properties = dict(properties)
+
+    def _get_device_properties(self, _: object) -> dict[str, int]:
+        return self._properties
+
+    def _set_current_device(self, _: int) -> None:
+        pass
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _: object = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> Any:
+        return importlib.import_module("torch").device("cpu")
+
+    def get_device_interface(self) -> Any:
+        return importlib.import_module("torch").cuda
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        return self._benchmark
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        return importlib.import_module("torch").empty(0)
+
+    def clear_cache(self, _: object) -> None:
+        pass
