@@ -36,7 +36,7 @@ COMPILER_ENVIRONMENT = {"TRITON_DUMP_PTXAS_LOG": "1"}
 """Makes the compiler print what ptxas reports, which it does only when it compiles and its cache is empty."""
 
 CACHE_VARIABLE = "TRITON_CACHE_DIR"
-"""Says where Triton keeps what it has compiled."""
+"""The directory of Triton's compile cache."""
 
 FUSION_VARIABLE = "TRITON_DEFAULT_FP_FUSION"
 """Triton 3.9 warns when it is unset."""
@@ -61,12 +61,12 @@ def require() -> None:
 
 
 def is_supported(version: str) -> bool:
-    """Whether a version is of the supported release."""
+    """Return True if a version is of the supported release."""
     return version == SUPPORTED or version.startswith(SUPPORTED + ".")
 
 
 def found_version() -> str | None:
-    """Return the version of the Triton that would be imported; None where there is none."""
+    """Return the version of the Triton that would be imported; None if there is no Triton."""
     loaded = sys.modules.get("triton")
     if loaded is not None:
         return cast(str, cast(Any, loaded).__version__)
@@ -83,14 +83,14 @@ def found_version() -> str | None:
 KNOBS = ("TRITON_", "MLIR_", "LLVM_", "NVPTX_", "PTXAS_", "DISABLE_", "ENABLE_", "ALLOW_", "USE_IR_LOC")
 """How the names of the environment variables begin that the compiler reads."""
 HARMLESS_KNOBS = frozenset({CACHE_VARIABLE, "TRITON_HOME", "TRITON_PRINT_AUTOTUNING", FUSION_VARIABLE})
-"""Those of them that change nothing in what is made here; whether sums may be fused is in the key."""
+"""The variables among them that change no result here; the fusion of sums is in the key."""
 
 
 def identity(library: Path) -> str | None:
-    """Return a digest of the compiler in a directory; None where the environment changes what it does.
+    """Return a digest of the compiler in a directory; None if the environment changes its results.
 
     It covers the names, sizes and times of every file of the package: the compiler, its library in Python,
-    and ptxas. With a variable of `KNOBS` set, what comes out may differ in ways that no digest tells.
+    and ptxas. With a variable of `KNOBS` set, results may differ in ways that no digest tells.
     """
     if any(name.startswith(KNOBS) and name not in HARMLESS_KNOBS for name in os.environ):
         return None
@@ -140,7 +140,7 @@ def load() -> None:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What Triton's compiler makes of a kernel: text and code by stage, and the figures beside them."""
+    """The results of Triton's compiler for a kernel: text and code by stage, and the figures beside them."""
 
     stages: Mapping[str, bytes]
     """``ttgir``, ``llir``, ``ptx`` and ``cubin``."""
@@ -154,7 +154,7 @@ def compile_kernel(
 ) -> Compiled:
     """Compile a kernel for argument types, without a GPU; Triton's own errors come out as they are.
 
-    What is in Triton's cache is taken for this release's: the cache must be new.
+    Entries of Triton's cache are taken for this release's: the cache must be new.
     """
     import triton  # pyright: ignore[reportMissingTypeStubs]
     from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
@@ -181,19 +181,19 @@ def described(dtype: str, box: Sequence[int], layout: object) -> str:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What Triton tells the driver of a TMA descriptor's tensor, besides where it lies."""
+    """The facts of a TMA descriptor's tensor that Triton tells the driver, beside its address and strides."""
 
     box: tuple[int, ...]
-    """What one instruction moves, in elements, the contiguous dimension last."""
+    """The elements that one instruction moves, the contiguous dimension last."""
     swizzle: int
     """The driver's number for it."""
     element_type: int
-    """The driver's number for it, without the rounding to tf32 that a launch may ask for."""
+    """The driver's number for it, without the rounding to tf32 that a launch may add."""
     element_bytes: int
 
 
 def tensor_maps(ttgir: bytes) -> tuple[TensorMap, ...]:
-    """Return those of a kernel's descriptors, in order, as a launch by Triton would encode them."""
+    """Return the tensor maps of a kernel's descriptors, in order, as a launch by Triton would encode them."""
     ir, nvidia = binding("ir"), binding("nvidia")
     from triton.backends.nvidia.driver import (  # pyright: ignore[reportMissingTypeStubs]
         TMA_DTYPE_DEVICE_TO_HOST,  # pyright: ignore[reportUnknownVariableType]
@@ -230,7 +230,7 @@ def disassemble(cubin: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a compilation depends on beside the kernel, in Triton's words: another process can have it too."""
+    """The inputs of a compilation beside the kernel, in Triton's words: another process can have them too."""
 
     signature: Mapping[str, str]
     constexprs: Mapping[Any, Any]
@@ -270,7 +270,7 @@ class Specialized:
 
     @property
     def name(self) -> str:
-        """What the kernel is called."""
+        """The name of the kernel."""
         return self._kernel.__name__
 
     @property
@@ -334,7 +334,7 @@ class Specialized:
 
 
 def is_gluon(value: Any) -> bool:
-    """Whether a value is what ``@gluon.jit`` decorates."""
+    """Return True if a value is a function that ``@gluon.jit`` decorates."""
     return callable(getattr(value, "is_gluon", None)) and value.is_gluon()
 
 
@@ -394,7 +394,7 @@ def bad_launch(kernel: str, message: str) -> GemmgenError:
 
 @contextmanager
 def replaced(changes: Sequence[tuple[Any, str, Any]]) -> Generator[None]:
-    """Set attributes, and put back afterwards what was there."""
+    """Set attributes, and restore their values afterwards."""
     missing = object()
     before: list[tuple[Any, str, Any]] = [
         (owner, name, cast("dict[str, Any]", vars(owner)).get(name, missing)) for owner, name, _ in changes

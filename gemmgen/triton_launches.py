@@ -24,7 +24,7 @@ def launches_diverted(
 ) -> Generator[None]:
     """Give every launch of a Gluon kernel to a function, and let Triton find a GPU that is not there.
 
-    `properties` are the GPU's, as Triton's driver names them. What is timed runs once.
+    `properties` are the GPU's, as Triton's driver names them. A timed function runs once.
 
     Raises:
         GemmgenError: Triton is not there in the supported release.
@@ -68,7 +68,7 @@ def launches_diverted(
 
 
 class _Cublas:
-    """What Triton's programs compare with: cuBLAS, computed by torch."""
+    """The baseline of Triton's programs: cuBLAS, computed by torch."""
 
     def __init__(self, workspace: object) -> None:
         pass
@@ -78,7 +78,7 @@ class _Cublas:
 
 
 class _Driver:
-    """What Triton and programs ask the driver of a GPU, of one that is not there."""
+    """A driver for Triton and programs, of a GPU that is not there."""
 
     def __init__(self, target: Any, properties: Mapping[str, int], benchmark: Callable[..., Any]) -> None:
         self._target = target

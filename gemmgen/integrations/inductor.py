@@ -13,9 +13,9 @@ from gemmgen.integrations.kernels import REFUSALS, Kernel, name_of, raise_unless
 def external_matmul(kernel: Kernel, name: str | None = None) -> Callable[[Tensor, Tensor, Tensor], None]:
     """Return an ``f(a, b, out)`` for ``torch._inductor.config.external_matmul``.
 
-    Inductor then times it beside its own choices, where it chooses by time (``max_autotune_gemm``). What the
-    kernel does not take is computed by ``torch.mm``. `name`, the kernel's by default, is what generated code
-    calls it, and no two functions of a process can have the same.
+    Inductor then times it beside its own choices, if it chooses by time (``max_autotune_gemm``). ``torch.mm``
+    computes the calls that the kernel refuses. `name`, the kernel's by default, is the function's name in
+    generated code; no two functions of a process can have the same one.
 
     Raises ValueError if the kernel computes more than a @ b.
     """

@@ -1,7 +1,7 @@
-"""What a layer or Inductor asks of a kernel: what it computes, whether it takes tensors, how it refuses them.
+"""The interface of a kernel for layers and Inductor: its computation, its checks, and its refusals.
 
 A kernel is a generated module, or anything else with a ``matmul(a, b, *, out=None)`` and a constant COMPUTES
-that refuses what it does not take with a TypeError or a ValueError, in words and before anything is launched.
+that refuses a call with a TypeError or a ValueError, in words and before anything is launched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 BIAS: Final = "column_bias"
-"""What modules call a summand for each column."""
+"""The name in modules of a summand for each column."""
 Kernel: TypeAlias = Any
 """A generated module, or what else has such a ``matmul``."""
 
@@ -21,11 +21,11 @@ Kernel: TypeAlias = Any
 def can_implement(
     kernel: Kernel, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor
 ) -> tuple[bool, str]:
-    """Return whether a generated module's ``matmul`` takes these tensors, and what it would say if not.
+    """Return True if a generated module's ``matmul`` takes these tensors, and the text of its error.
 
-    Nothing is launched. A [M, K], B [K, N] and `out` [M, N] are as ``matmul`` takes them, `extras` what else
-    its spec asks for, by name. The module's own checks of each argument in its table are made, and those of
-    the problem as a whole: compute capability, rows of `out` that TMA can write, extents of a single tile.
+    Nothing is launched. A [M, K], B [K, N] and `out` [M, N] are as ``matmul`` takes them, `extras` the
+    further inputs of its spec, by name. The module checks each argument in its table, and then the problem as
+    a whole: compute capability, rows of `out` that TMA can write, extents of a single tile.
     """
     contract = getattr(getattr(kernel, "call", None), "contract", None)
     if contract is None:
@@ -41,7 +41,7 @@ def can_implement(
 
 
 def name_of(kernel: Kernel) -> str:
-    """Return what a kernel is called in messages."""
+    """Return the name of a kernel in messages."""
     return str(getattr(kernel, "__name__", type(kernel).__name__))
 
 
@@ -58,7 +58,7 @@ def require_plain(kernel: Kernel, *, bias: bool) -> bool:
 
 
 REFUSALS: Final = (TypeError, ValueError, RuntimeError)
-"""What a kernel raises for a call that it does not take."""
+"""The errors with which a kernel refuses a call."""
 
 
 def raise_unless_refused(error: Exception) -> None:

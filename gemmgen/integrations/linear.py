@@ -157,7 +157,7 @@ class Linear(nn.Linear):
         return product.reshape(*input.shape[:-1], self.out_features)
 
     def _compiled(self, input: Tensor, reason: str) -> Tensor:  # noqa: A002
-        """Return the same under torch.compile and torch.export, by what is known before the call runs."""
+        """Return the output under torch.compile and torch.export, by facts known before the call runs."""
         whole = self.in_features * input.element_size() % 16 == 0 and self.weight.is_contiguous()
         dtypes = input.dtype == self.weight.dtype and self._dtype in (None, input.dtype)
         on_gpu = input.device.type in ("cuda", "meta")  # the second stands for any
@@ -176,9 +176,9 @@ class Linear(nn.Linear):
         return functional.linear(input, self.weight, self.bias)
 
     def _recorded(self, proxy: Proxy) -> Any:
-        """Return the call that torch.fx records: of the layer as a whole, as of torch's own layers.
+        """Return the call that torch.fx records: one of the layer as a whole, as for torch's own layers.
 
-        A layer that is itself the root of what is traced is recorded as torch's linear.
+        A layer that is itself the traced root is recorded as torch's linear.
         """
         tracer: Any = proxy.tracer
         if getattr(tracer, "root", self) is self:
@@ -195,5 +195,5 @@ class Linear(nn.Linear):
         )
 
     def extra_repr(self) -> str:
-        """Return what is shown of the layer between its brackets."""
+        """Return the text between the brackets of the layer's repr."""
         return f"{super().extra_repr()}, kernel={self._kernel_name}"

@@ -1,6 +1,6 @@
 """The operator that torch.compile and torch.export see of a layer: a kernel, or torch where it refuses.
 
-Whether a kernel takes a tensor depends on its address and strides too, and torch guards no addresses. So the
+A kernel takes or refuses a tensor by its address and strides too, and torch guards no addresses. So the
 choice is made when the operator runs, as it is without a compiler.
 """
 
@@ -18,7 +18,7 @@ from torch.utils import flop_counter
 from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, name_of, raise_unless_refused
 
 NAMESPACE: Final = "gemmgen_integrations"
-"""Not that of modules, one of which may have the name of this operator."""
+"""The namespace of layers: a module may have the name of this operator, and has another namespace."""
 ROW_BYTES: Final = 16
 """The rows of a kernel's D are multiples of these bytes apart."""
 matmuls: dict[str, Callable[..., Tensor]] = {}

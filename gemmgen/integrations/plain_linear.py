@@ -1,4 +1,4 @@
-"""Whether a layer is a torch.nn.Linear and nothing more, so that another layer can stand in its place.
+"""Checks that a layer is a torch.nn.Linear and nothing more, so that another layer can stand in its place.
 
 A layer can hold more than its weight and bias: hooks, buffers, adapters, a forward of its own. A new layer
 that took over the two parameters alone would drop the rest without a word.
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 FEATURES: Final = ("in_features", "out_features")
-"""What torch.nn.Linear adds to the attributes of every torch.nn.Module."""
+"""The attributes of torch.nn.Linear beside the attributes of every torch.nn.Module."""
 STATE_OF_ITS_OWN: Final = frozenset({"training", "_parameters", "_is_full_backward_hook"})
 """Attributes of torch.nn.Module that are judged apart, or that say nothing while there is no hook."""
 HELD: Final[Mapping[str, str]] = {
@@ -29,7 +29,7 @@ HELD: Final[Mapping[str, str]] = {
     "_load_state_dict_pre_hooks": "a load-state-dict pre-hook: it would not be called",
     "_load_state_dict_post_hooks": "a load-state-dict post-hook: it would not be called",
 }
-"""What a layer has if a container of torch.nn.Module is not empty, by the container's attribute."""
+"""The words for a container of torch.nn.Module that is not empty, by the container's attribute."""
 DATA: Final = frozenset(
     {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout}
 )
@@ -37,10 +37,10 @@ DATA: Final = frozenset(
 
 
 def more_than_linear(layer: nn.Module, kind: type[nn.Linear] = nn.Linear, own: Collection[str] = ()) -> str:
-    """Return what a layer is beside a torch.nn.Linear's weight and bias, as a clause; empty if nothing.
+    """Return the parts of a layer beside a torch.nn.Linear's weight and bias, as a clause; empty if none.
 
     `kind` is the class that it must have, and `own` names the attributes that each layer of that class has
-    and a torch.nn.Linear has not. Attributes that ``data_attributes`` returns do not count as more, because a
+    and a torch.nn.Linear lacks. Attributes that ``data_attributes`` returns do not count as more, because a
     new layer can have them too.
     """
     return (

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 PLAIN: Final[tuple[type, ...]] = (Tensor, nn.Parameter)
-"""The types of tensors without a dispatch of their own, of which nothing further need be asked."""
+"""The types of tensors without a dispatch of their own, which need no further check."""
 TRACERS: Final = "torch._subclasses."
 """The package of torch's fake and functional tensors, which stand for plain ones while torch traces."""
 ACCUMULATOR_BYTES: Final = torch.float32.itemsize
@@ -22,7 +22,7 @@ ACCUMULATOR_BYTES: Final = torch.float32.itemsize
 def why_torch(input: Tensor, weight: Tensor, bias: Tensor | None) -> str:  # noqa: A002 - as torch calls it
     """Return why no kernel may compute a linear layer's call with these tensors; an empty string if one may.
 
-    What a kernel says itself of their types, strides and addresses is not asked.
+    The kernel's own checks of types, strides and addresses are not made.
     """
     for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
         if tensor is not None and has_own_dispatch(tensor):

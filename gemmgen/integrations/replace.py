@@ -28,7 +28,7 @@ class _Place(NamedTuple):
     """Where a linear layer is in a model."""
 
     parent: nn.Module | None
-    """What has the layer as a child; None if the layer is the model itself."""
+    """The module that has the layer as a child; None if the layer is the model itself."""
     attribute: str
     layer: nn.Linear
     names: tuple[str, ...]

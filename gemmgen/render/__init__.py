@@ -22,7 +22,7 @@ VIEWS = cast(
     "Mapping[str, Callable[[Kernel], KernelView]]",
     {"wgmma": HopperView, "tcgen05": BlackwellView},
 )
-"""What the templates of each instruction see, which are in the folder of its name.
+"""The view of the templates of each instruction; its templates are in the folder of its name.
 
 The cast is safe: a view is only given kernels of its instruction.
 """
@@ -52,12 +52,12 @@ def _environment(*, autoescape: bool = False) -> jinja2.Environment:
 
 
 def _visible(value: object) -> object:
-    """Return a value for a page: of a text that is no markup, what a browser can show."""
+    """Return a value for a page; a text that is no markup loses the characters that no browser shows."""
     return visible(value) if type(value) is str else value
 
 
 def render_template(name: str, /, **values: object) -> str:
-    """Return what a template makes of values: the same bytes on every machine."""
+    """Return the text of a template with these values: the same bytes on every machine."""
     return _environment().get_template(name).render(**values)
 
 

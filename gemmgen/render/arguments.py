@@ -101,7 +101,7 @@ class ArgumentTable:
             yield head + fit("(", entry, "),", indent=4 + len(head), margin=4)
 
     def _box(self, name: str) -> tuple[str, str]:
-        """Return what TMA moves of an argument at a time, and its layout; None of what is read by address."""
+        """Return the TMA box of an argument and its layout; None and None if it is read by address."""
         buffer = next((buffer for buffer in self.plan.shared_buffers if buffer.operand == name), None)
         if buffer is None:
             return "None", "None"
@@ -109,7 +109,7 @@ class ArgumentTable:
         return f"[{', '.join(extents)}]", f"{layout_name(buffer, self.plan.shared_buffers)}.value"
 
     def _axes(self, argument: Argument) -> str:
-        """Return the axes of an argument, a letter each: of scales those of their rows, of one element 1."""
+        """Return the axes of an argument, a letter each: scales have their rows', one element has 1."""
         if argument.kind == "scalar":
             return "1"
         if argument.along:
@@ -130,7 +130,7 @@ class ArgumentTable:
 
     @property
     def transposed(self) -> tuple[str, ...]:
-        """The matrices that are passed as the transposed views of what lies in memory row by row."""
+        """The matrices that a caller passes as transposed views of the rows in memory."""
         problem = self.plan.problem
         a = ("a",) if problem.a.major == "mn" else ()
         b = ("b", *self.further_parts) if problem.b.major == "k" else ()

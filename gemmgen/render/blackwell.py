@@ -1,4 +1,4 @@
-"""What the templates of Blackwell kernels need to know: which parts, which fields, which names."""
+"""The view of the templates of Blackwell kernels: parts, fields, names."""
 
 from __future__ import annotations
 
@@ -105,19 +105,19 @@ class BlackwellView(KernelView):
 
     @property
     def walks_steps(self) -> bool:
-        """Whether the K steps of a work item are a value: each item has all of K."""
+        """False: the K steps of a work item are no value, as each item has all of K."""
         return False
 
     @property
     def divides_k(self) -> bool:
-        """Whether several programs share a tile's K."""
+        """True if several programs share a tile's K."""
         return False
 
     # --- accumulators
 
     @property
     def _ring_of_sums(self) -> bool:
-        """Whether there are several, used in turn: their barriers have a phase for each lap."""
+        """True if there are several accumulators, used in turn: their barriers have a phase for each lap."""
         return self.plan.accumulators > 1
 
     @property
@@ -141,12 +141,12 @@ class BlackwellView(KernelView):
 
     @property
     def has_phase_of_operands(self) -> bool:
-        """Whether the operands of the epilogue have a phase of their own: one accumulator has the same."""
+        """True if the epilogue's operands have a phase of their own, as they do with several accumulators."""
         return self.epilogue.phased and self._ring_of_sums
 
     @property
     def gluon_names(self) -> dict[str, list[str]]:
-        """What a module imports of Gluon's language for Blackwell, by the name of the language's module."""
+        """The names that a module imports from Gluon's language for Blackwell, by the language's module."""
         plan = self.plan
         scaled = ("TensorMemoryScalesLayout", "tcgen05_copy", "tcgen05_mma_scaled")
         names = ["TensorMemoryLayout", "allocate_tensor_memory", "fence_async_shared", "mbarrier"]
@@ -249,12 +249,12 @@ class BlackwellView(KernelView):
 
     @property
     def a_permuted(self) -> str:
-        """What makes [M, K] of A's tile."""
+        """The tile of A as [M, K]."""
         return ".permute((1, 0))" if self.plan.problem.a.major == "mn" else ""
 
     @property
     def b_permuted(self) -> str:
-        """What makes [K, N] of B's tile."""
+        """The tile of B as [K, N]."""
         return ".permute((1, 0))" if self.plan.problem.b.major == "k" else ""
 
     @property
@@ -284,7 +284,7 @@ class BlackwellView(KernelView):
     # --- memory
 
     def _extents(self, buffer: SharedBuffer) -> tuple[str, ...]:
-        """Return the extents of a buffer, by names also those of a block of scales."""
+        """Return the extents of a buffer by their constants, the extents of a block of scales included."""
         names = super()._extents(buffer)
         return (*names[:-2], *SCALE_BLOCK_EXTENTS) if buffer in self.plan.resources.scales else names
 

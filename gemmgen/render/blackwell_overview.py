@@ -35,7 +35,7 @@ class BlackwellOverview(KernelOverview):
 
     @property
     def more_inputs(self) -> tuple[str, ...]:
-        """What else has a descriptor, behind B."""
+        """The further arguments with a descriptor, after B."""
         return ("their scales as `pack_scales` lays them out",) if self.plan.block_scaled else ()
 
     @property
@@ -59,7 +59,7 @@ class BlackwellOverview(KernelOverview):
 
     @property
     def resources(self) -> tuple[tuple[str, str], ...]:
-        """What the kernel takes, name by name."""
+        """The resources of the kernel: name and amount."""
         plan = self.plan
         m, n, k = plan.mma_shape
         columns = f"{plan.tmem_columns} of {TCGEN05.tmem_columns} columns"
@@ -78,7 +78,7 @@ class BlackwellOverview(KernelOverview):
 
     @property
     def _place(self) -> str:
-        """What a program runs on."""
+        """The SMs that a program runs on."""
         size = self.plan.cluster_size
         return "an SM" if size == 1 else f"a cluster of {size} SMs"
 

@@ -54,7 +54,7 @@ class Element:
 
     @property
     def c_type(self) -> str:
-        """What holds its bits."""
+        """The C type that holds the bits of an element."""
         return f"int{self.dtype.bits}_t" if self.dtype.integer else C_TYPES[self.dtype.bits]
 
     @property

@@ -16,7 +16,7 @@ TENSOR_MAP_BYTES = 128  # [cuda] sizeof(CUtensorMap)
 TENSOR_MAP_ALIGNMENT_BYTES = 64  # [gluon] of the parameter; cuda.h may ask for more where it is a variable
 TMA_BOX_MOST = 256  # [cuda] elements of a box along each dimension
 SWIZZLES = {0: ("NONE", 0), 32: ("32B", 1), 64: ("64B", 2), 128: ("128B", 3)}
-"""[cuda] What the driver calls a swizzle by its bytes, and its number."""
+"""[cuda] The driver's name and number of a swizzle, by its bytes."""
 MAP_TYPES = {
     "bf16": ("BFLOAT16", 9),
     "fp16": ("FLOAT16", 6),
@@ -24,7 +24,7 @@ MAP_TYPES = {
     "tf32": ("TFLOAT32", 7),
     "int32": ("INT32", 3),
 }
-"""[cuda] What the driver calls element types of 16 and more bits, and its numbers for them; A and B of tf32
+"""[cuda] The driver's names and numbers of element types with 16 and more bits; A and B of tf32
 are fp32 in memory, which TMA rounds as it loads them."""
 MAP_TYPE_OF_BYTES = ("UINT8", 0)
 """[cuda] Its type for elements of 8 bits, which TMA copies as they are."""
@@ -32,13 +32,13 @@ WIDTH = 110
 
 
 def map_type(dtype: DType) -> tuple[str, int]:
-    """Return what the driver calls an element type, and its number for it."""
+    """Return the driver's name and number of an element type."""
     return MAP_TYPE_OF_BYTES if dtype.bits == 8 else MAP_TYPES[dtype.name]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of the kernel: what the driver is given the address of."""
+    """One parameter of the kernel: the driver gets its address."""
 
     expression: str
     bytes: int
@@ -51,7 +51,7 @@ class Described:
 
     argument: Argument
     passed: str
-    """What messages call it, and the caller passes: B for all parts of a tile's columns."""
+    """The name in messages and in the caller's arguments: B for all parts of a tile's columns."""
     swizzle_bytes: int
     box: tuple[int, ...]
     """One CTA's, the contiguous dimension last."""
@@ -60,7 +60,7 @@ class Described:
 
     @property
     def constant(self) -> str:
-        """The constant that holds what is known of it before a launch."""
+        """The constant of the facts that are known before a launch."""
         return self.argument.name.upper()
 
     @property
@@ -95,7 +95,7 @@ class Described:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it has one dimension."""
+        """True if the tensor has one dimension."""
         return len(self.extents) == 1
 
     @property
@@ -107,7 +107,7 @@ class Described:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What the kernel is passed of it: the map, each extent, and each stride."""
+        """The parameters of the kernel for this tensor: the map, each extent, and each stride."""
         members = (
             (("extent",), ("stride",)) if self.is_vector else (("rows", "columns"), ("row_stride", "stride"))
         )

@@ -1,4 +1,4 @@
-"""The epilogue of a module: how a tile is stored, and the templates of what computes and loads for it."""
+"""The epilogue of a module: how a tile is stored, and the templates that compute and load for it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class EpilogueView(StepsView):
 
     @property
     def unrolled(self) -> bool:
-        """Whether sub-tiles are read one by one, from tensor memory."""
+        """True if sub-tiles are read one by one, from tensor memory."""
         return bool(self.plan.tensor_memory.buffers)
 
     @property
     def functions(self) -> Iterator[str]:
-        """The templates of what loads the operands and computes, callees first."""
+        """The templates that load the operands and compute, callees first."""
         problem = self.plan.problem
         if problem.c:
             yield "shared/load_c"
@@ -57,7 +57,7 @@ class EpilogueView(StepsView):
 
     @property
     def staggered(self) -> bool:
-        """Whether one consumer has a part more than the other."""
+        """True if one consumer has a part more than the other."""
         return self.plan.tiles_together > 1
 
     @property
@@ -67,7 +67,7 @@ class EpilogueView(StepsView):
 
     @property
     def split_summary(self) -> str:
-        """What the function that splits the parts returns."""
+        """The return value of the function that splits the parts."""
         if self.staggered:
             return "The columns of a consumer's parts as tiles of SUBTILE_N, those that both have first."
         return "The columns of all parts as SUBTILES tiles, from left to right."
@@ -106,7 +106,7 @@ class EpilogueView(StepsView):
 
     @property
     def computes(self) -> bool:
-        """Whether that function also does the epilogue's operations, which need nothing but the tile then."""
+        """True if that function also does the epilogue's operations, which then need nothing but the tile."""
         return self.plan.problem.transforms and not self.loads
 
     @property
@@ -116,7 +116,7 @@ class EpilogueView(StepsView):
 
     @property
     def rings_anew(self) -> bool:
-        """Whether tiles that follow one another use buffers unequally often; each begins with the first."""
+        """True if consecutive tiles use buffers unequally often; each tile begins with the first buffer."""
         widest = self.plan.subtiles
         counts = (widest, widest - self.counts_of_parts[-1]) if self.staggered else (widest,)
         uneven = any(count % self.plan.epilogue_buffers for count in counts)
@@ -124,7 +124,7 @@ class EpilogueView(StepsView):
 
     @property
     def awaits_buffer(self) -> bool:
-        """Whether an earlier store, of this tile or of another one, may still read the buffer."""
+        """True if an earlier store, of this tile or of another one, may still read the buffer."""
         return not self.plan.frees_buffers_early and (self.plan.subtiles > 1 or self.reuses_buffers)
 
     @property
@@ -142,14 +142,14 @@ class EpilogueView(StepsView):
 
     @property
     def store_parts(self) -> Iterator[str]:
-        """The templates of what stores a tile, callees first."""
+        """The templates that store a tile, callees first."""
         yield "shared/store/convert"
         if self.leaf != "store":
             yield "shared/store/store"
 
     @property
     def store_parameters(self) -> str:
-        """What the function that stores a tile takes."""
+        """The parameters of the function that stores a tile."""
         if self.unrolled:
             own = ("buffers",) if self.loads else ()
             return ", ".join(
@@ -159,7 +159,7 @@ class EpilogueView(StepsView):
 
     @property
     def store_summary(self) -> str:
-        """What that function does."""
+        """The docstring of that function."""
         sums = "an accumulator"
         if self.plan.composed:
             sums = "the sums of a consumer's parts" if self.staggered else "the sums of all parts"
@@ -171,7 +171,7 @@ class EpilogueView(StepsView):
 
     @property
     def _halved(self) -> bool:
-        """Whether a tile is stored by halves, which have names."""
+        """True if a tile is stored by halves, which have names."""
         return self.plan.subtiles == 2 and not self.plan.composed
 
     @property
@@ -185,7 +185,7 @@ class EpilogueView(StepsView):
 
     @property
     def before_runs(self) -> Iterator[str]:
-        """The templates of what it does before it stores any sub-tile."""
+        """The templates that come before the store of the first sub-tile."""
         if self.plan.subtiles > 1 and not self.unrolled:
             yield f"wgmma/store/{'halves' if self._halved else 'subtiles'}.py.j2"
         if self.plan.problem.vectors:
@@ -195,7 +195,7 @@ class EpilogueView(StepsView):
 
     @property
     def runs(self) -> Runs:
-        """The sub-tiles of a tile, by what is done with them, from left to right."""
+        """The sub-tiles of a tile from left to right, in runs that are stored alike."""
         return Runs(self.plan, self.loads, self.refills)
 
 
@@ -205,19 +205,19 @@ class ReadingEpilogueView(EpilogueView):
 
     @property
     def loads(self) -> bool:
-        """Whether it needs buffers in shared memory."""
+        """True if the epilogue needs buffers in shared memory."""
         return False
 
     @property
     def functions(self) -> Iterator[str]:
-        """The templates of what computes, callees first."""
+        """The templates that compute, callees first."""
         yield from (f"shared/activation_{name}" for name in self.activations)
         if self.plan.problem.transforms:
             yield "shared/epilogue"
 
     @property
     def phased(self) -> bool:
-        """Whether it awaits barriers."""
+        """True if the epilogue awaits barriers."""
         return False
 
     def _load(self, load: Load) -> Part:
@@ -225,13 +225,13 @@ class ReadingEpilogueView(EpilogueView):
         return replace(super()._load(load), template="c_read" if load.operand == "matrix" else "vector_read")
 
     def _loaded(self, load: Load) -> str:
-        """Return what is loaded as it broadcasts to a tile."""
+        """Return a loaded operand as it broadcasts to a tile."""
         across = {"row": "[:, None]", "column": "[None, :]"}
         return load.tensor + across.get(load.operand, "")
 
     @property
     def _places(self) -> tuple[str, ...]:
-        """What says where its operands' elements are."""
+        """The arguments that place the elements of its operands."""
         problem = self.plan.problem
         along = {OPERATIONS[vector].along for vector in problem.vectors}
         names = {"m": "rows", "n": "columns"}
@@ -240,7 +240,7 @@ class ReadingEpilogueView(EpilogueView):
 
     @property
     def parameters(self) -> str:
-        """What the function that does its steps takes."""
+        """The parameters of the function that does its steps."""
         return ", ".join(("tile", *self._places, *self._scalar))
 
     def call(self, tile: str, subtile: int | str = "") -> str:  # noqa: ARG002  a tile is whole here

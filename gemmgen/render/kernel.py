@@ -1,4 +1,4 @@
-"""What the templates of all kernels need to know: arguments, allocations, tile orders, partitions."""
+"""The view of the templates of all kernels: arguments, allocations, tile orders, partitions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCALAR = "gl.tensor"
 
 @dataclass(frozen=True)
 class Field:
-    """A field of an aggregate, and what it is made from."""
+    """A field of an aggregate, and the expression that makes it."""
 
     name: str
     type: str
@@ -75,13 +75,13 @@ class OperandLoad:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The arguments that make it a multicast, and say how long L2 keeps what it reads."""
+        """The arguments for a multicast, and for the time that L2 keeps the data."""
         policy = (f"cache_policy={self.policy}",) if self.policy else ()
         return (*(("multicast=True",) if self.multicast else ()), *policy)
 
     @property
     def option(self) -> str:
-        """The same, behind other arguments."""
+        """The options as text after other arguments."""
         return "".join(f", {option}" for option in self.options)
 
 
@@ -93,7 +93,7 @@ class KernelLayouts:
 
     @property
     def _epilogue(self) -> Iterator[str]:
-        """The layouts of what the epilogue reads, and of D."""
+        """The layouts of the epilogue's operands, and of D."""
         plan, problem = self.plan, self.plan.problem
         if problem.c:
             yield self._shared("C", plan.c_swizzle_bytes, problem.c, plan.bases(0, 1))
@@ -128,7 +128,7 @@ class KernelView(ABC):
 
     @cached_property
     def epilogue(self) -> EpilogueView:
-        """What lies between accumulator and store."""
+        """The epilogue, between accumulator and store."""
         return EpilogueView(self.plan)
 
     @cached_property
@@ -154,7 +154,7 @@ class KernelView(ABC):
     @property
     @abstractmethod
     def gluon_names(self) -> dict[str, list[str]]:
-        """What a module imports of Gluon's language for its GPUs, by the name of the language's module."""
+        """The names that a module imports from Gluon's language for its GPUs, by the language's module."""
 
     @property
     def imports(self) -> Iterator[str]:
@@ -167,7 +167,7 @@ class KernelView(ABC):
 
     @property
     def cuda_names(self) -> str:
-        """What a module imports of Triton's functions for CUDA, as a list of names; empty of nothing."""
+        """The names that a module imports from Triton's functions for CUDA, as text; may be empty."""
         return "libdevice" * self.epilogue.divides
 
     @property
@@ -213,7 +213,7 @@ class KernelView(ABC):
     @property
     @abstractmethod
     def epilogues(self) -> tuple[tuple[int | None, EpilogueStorage], ...]:
-        """What each epilogue has in memory, with the number of whose it is; a lone one has none."""
+        """The memory of each epilogue with the number of its consumer; None for a lone one."""
 
     @property
     def buffers(self) -> tuple[Field, ...]:
@@ -269,7 +269,7 @@ class KernelView(ABC):
 
     @property
     def _extents_of_d(self) -> tuple[str, str]:
-        """M and N, as D's descriptor has them, or those of A and B where another kernel stores D."""
+        """M and N by D's descriptor, or by the descriptors of A and B if another kernel stores D."""
         if not self.plan.reduces_apart:
             return "d_desc.shape[0]", "d_desc.shape[1]"
         a, b = self.plan.problem.a.major, self.plan.problem.b.major
@@ -282,7 +282,7 @@ class KernelView(ABC):
 
     @property
     def _k_span(self) -> str:
-        """What of K the programs of one tile multiply in a step."""
+        """The K that the programs of one tile multiply in a step."""
         return self._k_tile
 
     @property
@@ -305,7 +305,7 @@ class KernelView(ABC):
 
     @property
     def own_value(self) -> str:
-        """What an epilogue has of its own."""
+        """The buffers of an epilogue alone."""
         return f"args.{self.epilogue.own}"
 
     @property
@@ -387,7 +387,7 @@ class KernelView(ABC):
 
     @property
     def partitions(self) -> str:
-        """The functions that start together, each with what it is passed."""
+        """The functions that start together, each with its arguments."""
         entries = [f"({role.role}_partition, ({self._passed(role)}))" for role in self.plan.partitions]
         return fit("[", entries, "]", indent=8)
 

@@ -193,7 +193,7 @@ class LaunchView(ArgumentTable):
 
     @property
     def tensors(self) -> str:
-        """The tensors of the table, each as it lies in memory; memory for sums is behind them."""
+        """The tensors of the table, each as it lies in memory; memory for sums follows them."""
         names = [argument.name for argument in self.plan.arguments if argument.kind != "workspace"]
         return ", ".join(map(self._lying, names))
 

@@ -1,4 +1,4 @@
-"""A kernel in words, for its module's docstrings; how a module spells what a plan holds, and breaks lines."""
+"""A kernel of any family in words, for its module's docstrings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def formula(request: Request, a: str, b: str, c: str) -> str:
 
 
 def epilogue_sentence(request: Request) -> str:
-    """Return what the formula calls the epilogue, as a sentence behind a space; nothing where it has none."""
+    """Return the steps that the formula calls the epilogue, as a sentence after a space; may be empty."""
     epilogue = request.matmul.epilogue
     if not epilogue.is_chain:
         return f" The epilogue, of the sums acc: {written(epilogue.value)}."
@@ -45,7 +45,7 @@ def epilogue_sentence(request: Request) -> str:
 
 @dataclass(frozen=True)
 class KernelOverview(ABC):
-    """What a reader of any kernel should know before the code."""
+    """The words about any kernel that a reader needs before the code."""
 
     plan: Kernel
 
@@ -62,7 +62,7 @@ class KernelOverview(ABC):
     @property
     @abstractmethod
     def resources(self) -> tuple[tuple[str, str], ...]:
-        """What the kernel takes, name by name."""
+        """The resources of the kernel: name and amount."""
 
     @property
     def _threads(self) -> str:
@@ -86,7 +86,7 @@ class KernelOverview(ABC):
 
     @property
     def more_inputs(self) -> tuple[str, ...]:
-        """What else has a descriptor, behind B."""
+        """The further arguments with a descriptor, after B."""
         return ()
 
     @property

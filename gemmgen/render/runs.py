@@ -1,4 +1,4 @@
-"""How the sub-tiles of a tile follow one another, and what is done with each: the parts of a store."""
+"""The order of the sub-tiles of a tile, and the parts that store each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Run:
     """Sub-tiles that are treated alike, one after the other, or a single one."""
 
     number: str
-    """Of a sub-tile: a number, or the variable of the loop; empty of a tile that is stored whole."""
+    """The number of a sub-tile, or the variable of the loop; empty for a tile that is stored whole."""
     numbers: str
     """The arguments of the loop's range, empty of a single sub-tile."""
     begin: str
@@ -24,19 +24,19 @@ class Run:
     offset: str
     """The columns of a sub-tile behind that; empty of none."""
     sums: str
-    """What holds its sums."""
+    """The variable that holds its sums."""
     tile: str
-    """What is converted: these sums, or what the epilogue made of them."""
+    """The variable that is converted: the sums, or the result of the epilogue."""
     refilled: str
     """The later sub-tile of C that its buffer takes."""
     steps: tuple[str, ...]
-    """The templates of what is done with it, in order."""
+    """The templates of a sub-tile, in order."""
     ahead: tuple[str, ...] = ()
-    """The templates of what is done before the first of them."""
+    """The templates before the first sub-tile."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The templates of all of its sub-tiles, and before it of what is done ahead of them."""
+        """The templates of all of its sub-tiles, after the templates that precede them."""
         return (*self.ahead, f"shared/store/{'several' if self.numbers else 'one'}.py.j2")
 
     @property
@@ -55,17 +55,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of a tile; each part of what is done with a sub-tile is decided by itself."""
+    """The runs of a tile; each part of a sub-tile's store is decided by itself."""
 
     plan: Kernel
     loads: bool
-    """Whether the epilogue reads more than the sums: then it is computed here, not where a tile is stored."""
+    """True if the epilogue reads more than the sums: it is then computed here, not where a tile is stored."""
     refills: bool
-    """Whether a buffer of C takes several sub-tiles of a tile."""
+    """True if a buffer of C takes several sub-tiles of a tile."""
 
     @cached_property
     def from_tensor_memory(self) -> bool:
-        """Whether sums are read there, sub-tile by sub-tile, and make room for others when all are read."""
+        """True if sums are read there, sub-tile by sub-tile, and make room for others when all are read."""
         return bool(self.plan.tensor_memory.buffers)
 
     def __iter__(self) -> Iterator[Run]:
@@ -124,7 +124,7 @@ class Runs:
         return {"0": "left", "1": "right"}.get(number, f"subtiles[{number}]")
 
     def _steps(self, number: str, refilled: str, *, is_last: bool) -> Iterator[str]:
-        """Return the parts of what is done with a sub-tile."""
+        """Return the parts of a sub-tile's store."""
         if self.from_tensor_memory:
             yield f"tcgen05/store/read_{'slice' if number else 'whole'}"
             if is_last:

@@ -35,7 +35,7 @@ class Statement:
     """``=``, or an operator that changes the variable."""
     value: str
     loads: tuple[Load, ...]
-    """What it reads that no statement before it has read."""
+    """The operands that no statement before it has read."""
 
     def __str__(self) -> str:
         return f"{self.variable} {self.operator} {self.value}"
@@ -45,7 +45,7 @@ def statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> tuple[S
     """Return the statements of an epilogue of one accumulator, whose sums are in a variable.
 
     A value is in the variable of an argument that is not needed any more, or in a new one; the last value
-    is in the variable of the sums. What is loaded, and a multiple of it, stands where it is used.
+    is in the variable of the sums. A loaded operand, and a multiple of it, stands at its use.
     """
     return tuple(_statements(epilogue, spelling, variable))
 

@@ -1,4 +1,4 @@
-"""What an epilogue computes, step by step, and how that which it reads besides the sums arrives."""
+"""The steps of an epilogue, and the loads of its operands beside the sums."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Part:
 
     template: str
     statement: str = ""
-    """What it does, if that is one statement."""
+    """The statement of the step, if it is a single one."""
     load: Load | None = None
-    """What it loads, if it does."""
+    """The operand that it loads, if any."""
     widened: str = ""
-    """What converts that to fp32, if anything has to."""
+    """The conversion of the operand to fp32, if it needs one."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Constant:
 
 
 def constants_of(epilogue: Epilogue) -> dict[Call, Constant]:
-    """Return the constant of each product and sum with a number, of which -1 and 1 need none."""
+    """Return the constant of each product and sum with a number other than -1 and 1."""
     found: dict[Call, Constant] = {}
     for node in epilogue.nodes:
         match node:
@@ -84,13 +84,13 @@ def constants_of(epilogue: Epilogue) -> dict[Call, Constant]:
 
 @dataclass(frozen=True)
 class Device(Spelling):
-    """How values are written in a kernel, where what is loaded has a variable of its name."""
+    """The spelling of values in a kernel, in which a loaded operand has a variable of its name."""
 
     constants: Mapping[Call, Constant]
     loads: Mapping[Load, str]
 
     def load(self, load: Load) -> Spelled:
-        """Return what is loaded, as it broadcasts to a tile."""
+        """Return a loaded operand, as it broadcasts to a tile."""
         return self.loads[load], ATOM_RANK
 
     def stated(self, call: Call) -> Spelled:
@@ -104,7 +104,7 @@ class Device(Spelling):
 
 @dataclass(frozen=True)
 class StepsView:
-    """What is done with the sums of a tile, or of a part of it, before they are converted."""
+    """The steps for the sums of a tile, or of a part of it, before their conversion."""
 
     plan: Kernel
 
@@ -129,19 +129,19 @@ class StepsView:
 
     @property
     def divides(self) -> bool:
-        """Whether an activation needs a quotient, which is libdevice's fast one."""
+        """True if an activation needs a quotient, which is libdevice's fast one."""
         return any(op.register_class == "quotient" for op in self.plan.problem.operations)
 
     @property
     def loads(self) -> bool:
-        """Whether a tile's epilogue needs more than the accumulator."""
+        """True if a tile's epilogue needs more than the accumulator."""
         return bool(self.plan.problem.c or self.plan.problem.vectors)
 
     # --- the steps
 
     @property
     def parts(self) -> Iterator[Part]:
-        """What lies between accumulator and conversion, in order; the last part returns the tile."""
+        """The parts between accumulator and conversion, in order; the last part returns the tile."""
         problem = self.plan.problem
         if problem.accumulator.name != "fp32":
             yield Part("statement", "tile = tile.to(gl.float32)")
@@ -166,7 +166,7 @@ class StepsView:
         return statements(epilogue, Device(constants_of(epilogue), loads), "tile")
 
     def _widened(self, load: Load) -> str:
-        """Return what converts what is loaded to fp32."""
+        """Return the conversion of a loaded operand to fp32."""
         problem = self.plan.problem
         dtype = problem.c if load.operand == "matrix" else problem.vector_dtype(load.tensor)
         return "" if dtype is None or dtype.name == "fp32" else ".to(gl.float32)"
@@ -176,7 +176,7 @@ class StepsView:
         return Part("c" if load.operand == "matrix" else load.operand, load=load, widened=self._widened(load))
 
     def _loaded(self, load: Load) -> str:
-        """Return what is loaded as it broadcasts to a tile."""
+        """Return a loaded operand as it broadcasts to a tile."""
         match load.operand:
             case "row":
                 return f"{load.tensor}[:, None]"
@@ -188,14 +188,14 @@ class StepsView:
 
     @property
     def columns(self) -> str:
-        """What selects a sub-tile's columns of a row of values."""
+        """The index of a sub-tile's columns in a row of values."""
         return ".slice(subtile * SUBTILE_N, SUBTILE_N)" if self.plan.subtiles > 1 else ""
 
     # --- parameters
 
     @property
     def _numbered(self) -> bool:
-        """Whether the operations on a sub-tile depend on which one it is."""
+        """True if the operations on a sub-tile depend on its number."""
         problem = self.plan.problem
         columns = any(OPERATIONS[vector].along == "n" for vector in problem.vectors)
         return self.plan.subtiles > 1 and (columns or bool(problem.c and (self.refills or self.buffer)))
@@ -206,7 +206,7 @@ class StepsView:
 
     @property
     def parameters(self) -> str:
-        """What the function that does them takes."""
+        """The parameters of the function that does the steps."""
         return ", ".join(
             (
                 "tile",
@@ -226,24 +226,24 @@ class StepsView:
 
     @property
     def own(self) -> str:
-        """What a store needs of what each consumer has of its own."""
+        """The field of a consumer's own buffers that a store needs."""
         return "buffers" if self.loads else "d_smem"
 
     @property
     def passed_on(self) -> tuple[str, ...]:
-        """What a store passes on to the epilogue."""
+        """The arguments that a store passes on to the epilogue."""
         return (*self._scalar, *(("phase",) if self.phased else ()))
 
     @property
     def reuses_buffers(self) -> bool:
-        """Whether a program stores several tiles, and so each through buffers that an earlier one was in."""
+        """True if a program stores several tiles, each through buffers that an earlier one has used."""
         return self.plan.schedule_kind in ("persistent", "launch_control")
 
     # --- loads
 
     @property
     def refills(self) -> bool:
-        """Whether a buffer of C holds several parts of one tile, one after the other."""
+        """True if a buffer of C holds several parts of one tile, one after the other."""
         return self.plan.problem.c is not None and self.plan.epilogue_buffers < self.plan.subtiles
 
     @property
@@ -253,18 +253,18 @@ class StepsView:
 
     @property
     def buffer(self) -> str:
-        """What selects a sub-tile's buffer of C."""
+        """The index of a sub-tile's buffer of C."""
         return ".index(subtile % EPILOGUE_BUFFERS)" if self.plan.epilogue_buffers > 1 else ""
 
     @property
     def _c_phased(self) -> bool:
-        """Whether C's barriers complete an odd number of phases for each tile."""
+        """True if C's barriers complete an odd number of phases for each tile."""
         rounds = self.plan.subtiles // self.plan.epilogue_buffers
         return self.plan.problem.c is not None and rounds % 2 == 1 and self.reuses_buffers
 
     @property
     def phased(self) -> bool:
-        """Whether the phases of the epilogue's barriers differ from tile to tile."""
+        """True if the phases of the epilogue's barriers differ from tile to tile."""
         return self._c_phased or (bool(self.plan.problem.vectors) and self.reuses_buffers)
 
     @property
@@ -287,14 +287,14 @@ class StepsView:
 
     @property
     def load_c_summary(self) -> str:
-        """What the function that loads C does."""
+        """The docstring of the function that loads C."""
         if self.plan.subtiles == 1:
             return "Start loading the tile of C: it arrives while A and B are multiplied."
         return "Start loading a sub-tile of C; a tile's first ones arrive while A and B are multiplied."
 
     @property
     def c_phases(self) -> str:
-        """What the phases of C's barriers are."""
+        """The phases of C's barriers, in words."""
         if self.refills:
             number = "an odd" if self._c_phased else "an even"
             again = f", {number} number of them in a tile" if self.reuses_buffers else ""
@@ -305,7 +305,7 @@ class StepsView:
 
     @property
     def earlier_reads(self) -> str:
-        """What a load of the epilogue's operands must come after."""
+        """The event that a load of the epilogue's operands must follow."""
         if self.reuses_buffers or self.refills:
             return (
                 "The threads have read what the buffer held: order their reads before TMA's write, which goes"
@@ -326,7 +326,7 @@ class StepsView:
 
     @property
     def vector_place(self) -> str:
-        """What the function that loads the vectors takes."""
+        """The parameters of the function that loads the vectors."""
         names = ("row" if axis == "m" else "column" for axis in self._vector_axes)
         return ", ".join(("args", "buffers", *names))
 

@@ -53,7 +53,7 @@ class Wrapper(MatmulDocs):
             yield f"None if {other} is None else of_{gradient.operand}({', '.join(factors)}){made}"
 
     def _summed_gradients(self) -> Iterator[str]:
-        """Yield the gradients of what is added to A @ B."""
+        """Yield the gradients of the summands of A @ B."""
         factor = self.plan.problem.epilogue.beta
         beta = f" * {factor!r}" * (factor not in (0.0, 1.0))
         sums = {"row": "grad.sum(1)", "column": "grad.sum(0)"}

@@ -1,1 +1,1 @@
-"""What the templates of Hopper kernels need to know: which parts, which fields, which names."""
+"""The view of the templates of Hopper kernels: parts, fields, names."""

@@ -20,7 +20,7 @@ class KLoop:
 
     @property
     def count_of_lanes(self) -> str:
-        """Whether a tile has one lane or several, as templates are called for it."""
+        """The number of a tile's lanes in the names of templates: one or several."""
         return "several" if self.plan.composed else "one"
 
     @property
@@ -37,7 +37,7 @@ class KLoop:
 
     @property
     def lanes(self) -> str:
-        """The template of what a K loop does with the sums of each part of a tile's columns."""
+        """The template of a K loop's sums: one tensor, or one for each part of a tile's columns."""
         return f"wgmma/lanes/{'staggered' if self.plan.staggered else self.count_of_lanes}.py.j2"
 
     @property
@@ -47,12 +47,12 @@ class KLoop:
 
     @property
     def feed(self) -> str:
-        """The template of what a K loop does with a stage that it has read."""
+        """The template of a K loop's last use of a stage: a release, or a refill."""
         return f"wgmma/feed/{'producer' if self.plan.specialized else 'refill'}.py.j2"
 
     @property
     def multiplied(self) -> str:
-        """What a K loop multiplies, in words."""
+        """The work item of a K loop, in words."""
         return "a piece" if self.plan.divides_last_wave else "one tile"
 
     @property
@@ -82,12 +82,12 @@ class KLoop:
 
     @property
     def tiles_read(self) -> str:
-        """What the MMAs of a K step read in shared memory, in words."""
+        """The tiles that the MMAs of a K step read in shared memory, in words."""
         return "B's tiles" if self.plan.a_source == "registers" else "their tiles"
 
     @property
     def mma_sums(self) -> str:
-        """What the MMAs of a K step add to, or the sums of their own that are promoted."""
+        """The sums that the MMAs of a K step add to, or sums of their own that are promoted."""
         plural = "s" * self.plan.composed
         return f"{'step' if self.plan.promote_k else 'accumulator'}{plural}"
 
@@ -98,17 +98,17 @@ class KLoop:
 
     @property
     def from_zero(self) -> str:
-        """What is said of such an MMA."""
+        """The words about such an MMA."""
         return ", a sum from zero" * bool(self.plan.promote_k)
 
     @property
     def reads_a(self) -> bool:
-        """Whether the function that issues MMAs reads their A into registers, and no step before it has."""
+        """True if the function that issues MMAs reads their A into registers, and no step before it has."""
         return self.plan.a_source == "registers" and self.pace != "prefetched"
 
     @property
     def a_of_step(self) -> str:
-        """What that function has of A: a tile that it reads, or one that the MMAs do."""
+        """The A of that function: a tile that it reads, or a tile that the MMAs read."""
         return "a_smem" if self.reads_a else "a_tile"
 
     @property
@@ -118,12 +118,12 @@ class KLoop:
 
     @property
     def parts_argument(self) -> str:
-        """The same in a call: the second consumer has all parts but the last one."""
+        """The argument for the parts in a call: the second consumer has all parts except the last one."""
         return ", parts=PARTS - consumer" if self.plan.staggered else ""
 
     @property
     def waits_for_one(self) -> bool:
-        """Whether a consumer has a single part where the other one has two."""
+        """True if a consumer has a single part while the other one has two."""
         return self.plan.staggered and len(self.columns) == 2
 
     def count_of(self, parts: str) -> str:

@@ -10,7 +10,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 
 @dataclass(frozen=True)
 class Part:
-    """How a module spells what is of a part of a tile's columns."""
+    """The spelling of the values that belong to a part of a tile's columns."""
 
     number: int | None
     """None of a plain tile's only one."""
@@ -35,7 +35,7 @@ class Part:
         return " + ".join((self.column_of, *(f"PART_N_{i}" for i in range(self.first, self.number or 0))))
 
     def of(self, field: str) -> str:
-        """Return its element of a field of the arguments, of which there is one for each part."""
+        """Return the part's element of a field of the arguments that has one for each part."""
         return f"args.{field}" if self.number is None else f"args.{field}[{self.number}]"
 
 

@@ -32,7 +32,7 @@ class HopperOverview(KernelOverview):
 
     @property
     def resources(self) -> tuple[tuple[str, str], ...]:
-        """What the kernel takes, name by name."""
+        """The resources of the kernel: name and amount."""
         plan = self.plan
         ring = "" if plan.synchronous else f", in {plan.stages} stages"
         together = plan.occupancy > 1 and plan.schedule_kind != "single_tile"  # which runs one CTA in all
@@ -104,7 +104,7 @@ class HopperOverview(KernelOverview):
 
     @property
     def _early(self) -> str:
-        """What a kernel does that starts before the one ahead of it has ended."""
+        """The words about a kernel that starts before the one ahead of it has ended."""
         if not self.plan.dependent:
             return ""
         if not (read := self.plan.read_early):
@@ -196,7 +196,7 @@ class HopperOverview(KernelOverview):
         return f"{consumers} consumer warpgroups multiply with wgmma{self._operands} and store {meanwhile}"
 
     def _parts_work(self) -> str:
-        """What consumers do with parts of tiles."""
+        """The words about consumers that multiply parts of tiles."""
         plan = self.plan
         wgmma = f"with wgmma{self._operands} while the next part is already loading."
         if plan.consumers == 1:

@@ -57,7 +57,7 @@ class ReductionView:
         return f"({self.columns} * FRAGMENT_ROWS)"
 
     def turned(self, row: str, column: str) -> str:
-        """Return an accumulator's row and column as those of D."""
+        """Return an accumulator's row and column as row and column of D."""
         return f"{column}, {row}" if self.plan.swap_ab else f"{row}, {column}"
 
     @property
@@ -91,7 +91,7 @@ class ReductionView:
 
     @property
     def meaning(self) -> str:
-        """What its arguments are, in words."""
+        """The arguments of the kernel, in words."""
         strides = "D's rows are `d_stride` elements apart"
         if self._strides:
             strides = "C's rows are `c_stride` elements apart, D's `d_stride`"
@@ -126,7 +126,7 @@ class ReductionView:
 
     @property
     def reading(self) -> str:
-        """Whether a thread reads the sums of all splits, or others read some of them at the same time."""
+        """True if a thread reads the sums of all splits; else others read some of them at the same time."""
         return "in_turn" if self.plan.splits_side_by_side == 1 else "side_by_side"
 
     @property
@@ -141,7 +141,7 @@ class ReductionView:
 
     @property
     def ends_amid_group(self) -> bool:
-        """Whether the last of the groups of splits whose sums are read side by side has fewer of them."""
+        """True if the last group of splits that are read side by side has fewer splits than the others."""
         return self.plan.splits % self.plan.splits_side_by_side != 0
 
     @property

@@ -37,7 +37,7 @@ class Stage:
 
     @property
     def slot(self) -> str:
-        """What says which stage is loaded: a producer has a place in the ring."""
+        """The value that selects the stage to load: a producer has a place in the ring."""
         return "ring" if self.plan.specialized else "stage"
 
     @property
@@ -91,7 +91,7 @@ class Stage:
 
     @property
     def multicast_tiles(self) -> str:
-        """What CTAs of a cluster share, behind an article."""
+        """The subject that CTAs of a cluster share, after an article."""
         return ", and several a ".join(f"tile of {operand.upper()}" for operand in self.plan.multicast)
 
     @property

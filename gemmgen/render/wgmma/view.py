@@ -40,7 +40,7 @@ class HopperView(KernelView):
 
     @cached_property
     def epilogue(self) -> EpilogueView:
-        """What lies between accumulator and store."""
+        """The epilogue, between accumulator and store."""
         return (ReadingEpilogueView if self.plan.reduces_apart else EpilogueView)(self.plan)
 
     @cached_property
@@ -60,7 +60,7 @@ class HopperView(KernelView):
 
     @cached_property
     def stage(self) -> Stage:
-        """What a K step loads."""
+        """The loads of a K step."""
         return Stage(self.plan)
 
     @property
@@ -70,12 +70,12 @@ class HopperView(KernelView):
 
     @property
     def walks_steps(self) -> bool:
-        """Whether a module has the K steps of a work item as a value."""
+        """True if a module has the K steps of a work item as a value."""
         return walks_steps(self.plan)
 
     @property
     def gluon_names(self) -> dict[str, list[str]]:
-        """What a module imports of Gluon's language for Hopper, by the name of the language's module."""
+        """The names that a module imports from Gluon's language for Hopper, by the language's module."""
         apart = self.plan.reduces_apart
         writes_shared = not (apart and self.plan.a_source == "shared")  # by threads, which TMA then reads
         policies = {"ampere": ["CachePolicy", "FractionalEvictionPolicy"]} if apart else {}
@@ -84,7 +84,7 @@ class HopperView(KernelView):
 
     @property
     def cuda_names(self) -> str:
-        """What a module imports of Triton's functions for CUDA, as a list of names; empty of nothing."""
+        """The names that a module imports from Triton's functions for CUDA, as text; may be empty."""
         launch = ["gdc_launch_dependents"] * self.triggers + ["gdc_wait"]
         apart = ["gdc_launch_dependents", "gdc_wait"] * self.plan.reduces_apart
         names = launch if self.plan.dependent else apart
@@ -159,7 +159,7 @@ class HopperView(KernelView):
 
     @property
     def _sum_constants(self) -> Iterator[tuple[str, object, str]]:
-        """What is known of the sums that programs leave each other."""
+        """The constants of the sums that programs leave each other."""
         own = "of each consumer's rows of a tile" if self.plan.row_shares > 1 else "of a tile"
         yield "SUMS", self.plan.consumer_tile_m * self.plan.program_tile_n, own
         if column_ctas(self.plan) > 1:
@@ -191,17 +191,17 @@ class HopperView(KernelView):
 
     @property
     def _k_span(self) -> str:
-        """What of K the programs of one tile multiply in a step: a part of each split."""
+        """The K that the programs of one tile multiply in a step: a part of each split."""
         return f"SPLITS * {self._k_tile}" if self.divides_k else self._k_tile
 
     @staticmethod
     def _ring(name: str, names: list[str], kind: str = SHARED) -> Field:
-        """Return the field of what a consumer may have of its own."""
+        """Return the field of values that each consumer may have of its own."""
         return _several(name, names, kind, "  # one for each consumer")
 
     @property
     def _own(self) -> Field:
-        """What a consumer's epilogue has of its own: its buffers, or the one that it stores D through."""
+        """The buffers of a consumer's epilogue alone, or the one buffer that it stores D through."""
         consumers = self.plan.resources.consumers
         if self.epilogue.loads:
             names = [numbered("buffers", consumer.number) for consumer in consumers]
@@ -210,22 +210,22 @@ class HopperView(KernelView):
 
     @property
     def epilogues(self) -> tuple[tuple[int | None, EpilogueStorage], ...]:
-        """That of each consumer."""
+        """The memory of each consumer's epilogue."""
         consumers = self.plan.resources.consumers
         return tuple((each.number, each.epilogue) for each in consumers if each.epilogue)
 
     @property
     def divides_k(self) -> bool:
-        """Whether several programs share a tile's K."""
+        """True if several programs share a tile's K."""
         return self.plan.splits > 1
 
     @property
     def loads_epilogue_first(self) -> bool:
-        """Whether a tile's C and vectors are loaded before its K loop: of splits, the last one loads them."""
+        """True if C and vectors are loaded before the K loop; else the last split loads them."""
         return self.epilogue.loads and not self.plan.shares_tiles
 
     def of_consumer(self, number: str) -> str:
-        """Return the number of a consumer's part of what has this number: all of it, if it is a lone one."""
+        """Return the number of a consumer's share of a numbered item; a lone consumer has the whole item."""
         return f"{number} * CONSUMERS + consumer" if self.plan.consumers > 1 else number
 
     @property
@@ -252,7 +252,7 @@ class HopperView(KernelView):
 
     @property
     def places_early(self) -> bool:
-        """Whether a tile is found before its K loop: loads in the loop, or of the epilogue, need it."""
+        """True if a tile is found before its K loop: loads in the loop, or of the epilogue, need it."""
         plan = self.plan
         if not plan.specialized or plan.ping_pong or plan.divides_last_wave:
             return True
@@ -274,12 +274,12 @@ class HopperView(KernelView):
 
     @property
     def triggers(self) -> bool:
-        """Whether a program says when the kernel behind may start; else that may when all programs end."""
+        """True if a program says when the next kernel may start; else all programs end first."""
         return self.plan.dependent and self.plan.trigger == "loads"
 
     @property
     def reads_scalar_first(self) -> bool:
-        """Whether a factor in global memory is read before anything else."""
+        """True if a factor in global memory is read before anything else."""
         return self.plan.problem.scalar and not self.plan.dependent and not self.divides_k
 
     @property
@@ -294,7 +294,7 @@ class HopperView(KernelView):
 
     @property
     def ends_amid_group(self) -> bool:
-        """Whether the last of the groups of splits whose sums are read together has fewer of them."""
+        """True if the last group of splits that are read together has fewer splits than the others."""
         return self.plan.splits % self.plan.splits_at_once != 0
 
     @property
@@ -309,7 +309,7 @@ class HopperView(KernelView):
 
     @property
     def own_value(self) -> str:
-        """What a consumer has of its own, where its tile is stored."""
+        """The buffers of a consumer alone, as arguments of the store."""
         own = self.epilogue.own
         if not self.plan.specialized:
             return own
@@ -337,7 +337,7 @@ class HopperView(KernelView):
 
     @property
     def share(self) -> str:
-        """What selects a consumer's tiles of A."""
+        """The index of a consumer's tiles of A."""
         return "[consumer]" if self.plan.row_shares > 1 else ""
 
     @property
