@@ -12,8 +12,11 @@ from torch import Tensor
 from gluonsim.findings import refusal
 from gluonsim.ir.calls import with_calls
 from gluonsim.ir.parse import Operation, parse, walk
+from gluonsim.ir.ttgir import GenericTtgir
 from gluonsim.ir.types import DescriptorType
 from gluonsim.operations import (
+    OFFSET,
+    SIZE,
     arith,
     atomics,
     code,
@@ -21,6 +24,7 @@ from gluonsim.operations import (
     conversions,
     copies,
     elements,
+    has_scratch,
     launch_control,
     loads_stores,
     reductions,
@@ -34,7 +38,6 @@ from gluonsim.program import Kernel
 from gluonsim.tensor_memory import tensor_memory_index
 from gluonsim.tensors.descriptors import Descriptor, Pixels
 from gluonsim.tensors.regions import Storage
-from gluonsim.ttgir import GenericTtgir
 
 FAMILIES = (
     arith,
@@ -72,6 +75,8 @@ def _kernel(module: Operation) -> Kernel:
     for op in walk(function.regions[0]):
         if op.name == "ttg.local_alloc":
             layout.add(op, shared_memory_index(op))
+        elif has_scratch(op):
+            layout.add_scratch(op, op.attributes[OFFSET], op.attributes[SIZE])
         elif op.name == "ttng.tmem_alloc":
             tensor_layout.add(op, tensor_memory_index(op))
     ctas = module.attributes["ttg.num-ctas"]

@@ -23,6 +23,7 @@ from gluonsim.compiled import bind, changed_tensors, described, elements_of, par
 from gluonsim.findings import Findings, Kind, refusal
 from gluonsim.global_memory import Dependence, GlobalMemory
 from gluonsim.ir.parse import Block, Operation, walk
+from gluonsim.ir.ttgir import GenericTtgir, lower_kernel
 from gluonsim.known import Known
 from gluonsim.operations.control import GDC_WAIT, only_looks
 from gluonsim.picture import Trace
@@ -37,7 +38,6 @@ from gluonsim.policies import (
 from gluonsim.program import Agent, Cluster, IdleError, Kernel
 from gluonsim.result import Result
 from gluonsim.tensors.regions import Elements, differing
-from gluonsim.ttgir import GenericTtgir, lower_kernel
 from gluonsim.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
 from gluonsim.waits import SpinWait
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from gluonsim.accesses import Access, Proxy
 from gluonsim.clocks import Clock, Component, Knowledge, join, reached
 from gluonsim.findings import Findings, Kind, Location, Severity, refusal
-from gluonsim.memory import Access, Proxy
 from gluonsim.tensors.accesses import Dispute, Scope, Strength, Touch
 from gluonsim.tensors.regions import Region, Slice, Storage
 

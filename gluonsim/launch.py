@@ -14,10 +14,10 @@ from gemmgen.hardware import Architecture, Gpu
 from gemmgen.hardware.gpus import gpu_named
 from gluonsim.execution import described, is_dependent, run_lowered
 from gluonsim.findings import Findings, Kind, refusal
+from gluonsim.ir.ttgir import lower_kernel
 from gluonsim.policies import DEFAULT_SCHEDULES
 from gluonsim.result import Result
 from gluonsim.tensors.regions import differing
-from gluonsim.ttgir import lower_kernel
 
 Expected = Mapping[str, Tensor]
 """What tensors must hold after the launch, by the names of the kernel's parameters."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gluonsim.clocks import NUMBER_MASK, Clock, Component, Tick, reached
-from gluonsim.findings import Findings, Kind, Location, Severity, refusal
+from gluonsim.accesses import ATOMIC, AWAITED_BY, STORE_OF_THE_SAME, Access, Proxy
+from gluonsim.clocks import Clock, Component
+from gluonsim.findings import Findings, Kind, Severity, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import TENSOR_MEMORY, MemDescType, Type
 from gluonsim.places import Layout, Place, apply_view
@@ -19,73 +19,6 @@ from gluonsim.tensor_memory import allocated
 
 POISON_INTEGER = 0x5A
 """What uninitialised integers hold in each byte; floats hold NaN."""
-
-
-ATOMIC = "atomic on shared memory"
-"""What a partition does to an element of shared memory that others may do to it at the same time."""
-
-STORE_OF_THE_SAME = "store to shared memory of what other CTAs hold too"
-"""Each of them stores it, into the memory of whoever holds that part of the buffer."""
-
-
-class Proxy(StrEnum):
-    """The path of an access to memory; a fence orders generic accesses before asynchronous ones."""
-
-    GENERIC = "generic"
-    ASYNC = "async"
-    MBARRIER = "mbarrier"
-    """Of the operations on a barrier's own 8 bytes, which need no fence."""
-
-
-class Access(NamedTuple):
-    """An event that touches memory."""
-
-    component: Component
-    number: int
-    """Number that a clock must reach in the component to cover the event."""
-    agent: Component
-    """Who issued it."""
-    partition: str
-    cta: int
-    proxy: Proxy
-    what: str
-    """A noun phrase: `TMA load`."""
-    location: Location
-    program: int = 0
-    """Number of the program, in the order of launch; it matters in global memory only."""
-    issued: int = 0
-    """Of asynchronous work: the number of the issuer's own event."""
-    follows: bool = False
-    """True if it comes after a fault of this run."""
-
-    @property
-    def moment(self) -> Tick:
-        """When it was issued."""
-        return Tick(self.agent, self.issued or self.number)
-
-    def covered(self, clock: Clock) -> bool:
-        """Return whether the event happened before everything that is issued with this clock."""
-        return reached(clock, self.component) >= self.number
-
-    def is_ordered(self, before: Access, clock: Clock) -> bool:
-        """Whether one is done before this one, which is issued with a clock, and needs no fence either."""
-        component = before.component  # as `reached` has it, which is asked here more often than anywhere
-        if clock.get(component.program, 0) >> component.shift & NUMBER_MASK < before.number:
-            return False
-        return self.proxy is not Proxy.ASYNC or before.proxy is not Proxy.GENERIC
-
-    def __str__(self) -> str:
-        return f"the {self.what} at {self.location} ({self.partition} of CTA {self.cta})"
-
-
-AWAITED_BY = {
-    "TMA load": "a wait for the barrier that the load signals",
-    "TMA store": "tma.store_wait",
-    "TMA reduction": "tma.store_wait",
-    "TMA scatter": "tma.store_wait",
-    "wgmma": "warpgroup_mma_wait",
-}
-"""What a partition must do before it reuses what its own asynchronous work touches."""
 
 
 class Written(NamedTuple):
@@ -257,6 +190,8 @@ class Memory:
                 data = torch.empty(type_.local_shape, dtype=type_.dtype)
                 poison(data)
             self.allocations[operation] = View(self, place, data)
+        nothing = torch.empty(0)
+        self._scratch = {op: View(self, place, nothing) for op, place in layout.scratch.items()}
 
     def read(
         self, view: View, access: Access, clock: Clock, fenced: Clock, place: Place | None = None
@@ -289,6 +224,8 @@ class Memory:
         ordered: Access | None = None  # as for a read
         for record in self._touched(place or view.place):
             write = record.write
+            if access.proxy is Proxy.SCRATCH and record.holder is not None:  # the buffer that was there
+                view = self.allocations.get(record.holder, view)
             if access.what == ATOMIC and record.holder is not allocation:
                 self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
             if write is not ordered and write is not None:
@@ -300,6 +237,10 @@ class Memory:
                 if not access.is_ordered(read, clock):
                     self._judge_write(view, access, record, read, clock, fenced)
             record.add_write(self._placed(access, clock) if findings.faulty else access, allocation)
+
+    def use_scratch(self, op: Operation, access: Access, clock: Clock) -> None:
+        """Judge what an operation does with its scratch memory, which the compiler puts over dead buffers."""
+        self.write(self._scratch[op], access, clock, clock)
 
     def put_off(self, view: View, values: Tensor) -> None:
         """Write values when the allocation is next looked at."""
@@ -319,6 +260,7 @@ class Memory:
         for view in self.allocations.values():
             view.forget()
         self.allocations.clear()
+        self._scratch.clear()
         self._put_off.clear()
 
     def _placed(self, access: Access, clock: Clock) -> Access:

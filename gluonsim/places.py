@@ -213,6 +213,8 @@ class Layout:
 
     def __init__(self) -> None:
         self.places: dict[Operation, Place] = {}
+        self.scratch: dict[Operation, Place] = {}
+        """The places of memory that the compiler takes for an operation while it runs."""
         self.atom_of = torch.zeros(0, dtype=torch.int64)
         self.atom_sizes: list[int] = []
         self.version = 0
@@ -229,6 +231,12 @@ class Layout:
         place = self.places[operation] = Place(operation, index, type_.element_bytes)
         self._cover(int(place.granules[-1]) + 1)
 
+    def add_scratch(self, operation: Operation, offset: int, size: int) -> None:
+        """Place the scratch memory of an operation, given in bytes."""
+        index = torch.arange(offset, offset + size, GRANULE_BYTES)
+        place = self.scratch[operation] = Place(operation, index, GRANULE_BYTES)
+        self._cover(int(place.granules[-1]) + 1)
+
     def _cover(self, end: int) -> None:
         if end > len(self.atom_of):
             self.atom_of = torch.zeros(end, dtype=torch.int64)
@@ -238,7 +246,7 @@ class Layout:
     def afresh(self) -> Layout:
         """Return one with the same places that no access has divided."""
         other = Layout()
-        other.places = self.places
+        other.places, other.scratch = self.places, self.scratch
         other._cover(len(self.atom_of))
         return other
 

@@ -25,8 +25,8 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Gpu
 from gemmgen.triton_launches import launches_diverted
 from gluonsim.execution import is_dependent, programs_of, run_lowered
+from gluonsim.ir.ttgir import lower_kernel
 from gluonsim.result import Result
-from gluonsim.ttgir import lower_kernel
 
 QUICK_SCHEDULES = ("lazy", "random")
 """What somebody else's tests, which may launch hundreds of kernels, have time for."""

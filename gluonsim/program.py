@@ -13,12 +13,13 @@ from typing import Any, cast
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
+from gluonsim.accesses import Access, Proxy
 from gluonsim.clocks import Barrier, Component, Knowledge, Tick, learn
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.parse import Block, Operation
 from gluonsim.known import Known
-from gluonsim.memory import Access, Memory, Proxy
+from gluonsim.memory import Memory
 from gluonsim.picture import Trace
 from gluonsim.places import Layout, Place
 from gluonsim.policies import Grid

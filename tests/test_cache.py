@@ -27,7 +27,7 @@ from gemmgen.lower import lower
 from gemmgen.module import import_generated
 from gemmgen.product import make
 from gemmgen.python_source import GRADIENTS, is_self_contained
-from gluonsim import ttgir
+from gluonsim.ir import ttgir
 
 ROOT = Path(__file__).parent.parent
 SPEC = ROOT / "specs" / "h100_bf16_single_tile.yaml"

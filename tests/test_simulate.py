@@ -29,9 +29,9 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits
 from gluonsim import Kind, Severity, run
+from gluonsim.ir.ttgir import GenericTtgir, lower_kernel
 from gluonsim.operations.tensor_cores import EXACT_PRODUCTS, product
 from gluonsim.tensors.descriptors import Descriptor
-from gluonsim.ttgir import GenericTtgir, lower_kernel
 
 kernels = cast(Any, kernels_)
 ROOT = Path(__file__).parent.parent

@@ -20,8 +20,8 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.processes.forking import LateError, LostError, forked
 from gemmgen.processes.workers import call_in_worker, discard, run_in_worker
-from gluonsim import ttgir
-from gluonsim.ttgir import in_child
+from gluonsim.ir import ttgir
+from gluonsim.ir.ttgir import in_child
 
 
 def test_a_child_returns_the_text() -> None:

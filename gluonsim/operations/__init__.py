@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from inspect import isgeneratorfunction
 from types import ModuleType
+from typing import Any, cast
 
 from gemmgen.errors import GemmgenError
+from gluonsim.accesses import Proxy
 from gluonsim.findings import refusal
 from gluonsim.ir.parse import TERMINATORS, Block, Operation, blocks
-from gluonsim.program import Agent, Code, Entry, Handler, Step, placed
+from gluonsim.program import Agent, Code, Entry, Handler, Step, Steps, placed
 
 HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
 """What a kernel's author says of addresses, and this takes on trust."""
-COMMON_ATTRIBUTES = frozenset({"operandSegmentSizes", "allocation.offset", "allocation.size", *HINTS})
-"""Known for all operations. Scratch memory, where an operation has it, is the compiler's to order."""
+OFFSET, SIZE = "allocation.offset", "allocation.size"
+COMMON_ATTRIBUTES = frozenset({"operandSegmentSizes", OFFSET, SIZE, *HINTS})
+"""Attributes that every operation may have."""
+_WITHOUT_SCRATCH = frozenset({"ttg.local_alloc", "ttg.warp_specialize", "tt.call"})
+"""Operations whose shared memory is a buffer, a capture, or the memory of a callee."""
+
+
+def has_scratch(op: Operation) -> bool:
+    """Return whether the compiler gives an operation shared memory while it runs."""
+    return op.name not in _WITHOUT_SCRATCH and op.attributes.get(SIZE, 0) > 0
 
 
 Resolve = Callable[[Operation], Handler]
@@ -90,9 +100,29 @@ def block_code(block: Block) -> Code:
 
 def _resolved(entry: Entry, op: Operation) -> Handler:
     try:
-        return entry.resolve(op)
+        run = entry.resolve(op)
     except GemmgenError as error:
         raise placed(error, op.location) from error
+    return _with_scratch(run, op) if has_scratch(op) else run
+
+
+def _with_scratch(run: Handler, op: Operation) -> Handler:
+    """Return what an operation does, and before it the use of its scratch memory."""
+    what = f"scratch memory of {op.name.partition('.')[2]}"
+
+    def use(agent: Agent) -> None:
+        access = agent.access(what, op.location, Proxy.SCRATCH)
+        agent.memory.use_scratch(op, access, agent.knowledge.clock)
+
+    def blocking(agent: Agent, op: Operation) -> Steps:
+        use(agent)
+        return (yield from cast(Steps, run(agent, op)))
+
+    def at_once(agent: Agent, op: Operation) -> Any:
+        use(agent)
+        return run(agent, op)
+
+    return blocking if isgeneratorfunction(run) else at_once
 
 
 def _nothing(agent: Agent, op: Operation) -> None:

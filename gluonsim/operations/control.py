@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from gluonsim.accesses import Proxy
 from gluonsim.clocks import Barrier, Tick, join, learn
 from gluonsim.findings import Kind, Severity, refusal
 from gluonsim.global_memory import AHEAD
 from gluonsim.ir.parse import Block, Operation, walk
 from gluonsim.ir.types import MemDescType
-from gluonsim.memory import Proxy, View
+from gluonsim.memory import View
 from gluonsim.operations import operation, resolved
 from gluonsim.picture import Span
 from gluonsim.program import Agent, Handler, Steps, Undefined

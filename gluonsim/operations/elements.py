@@ -7,10 +7,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gluonsim.accesses import ATOMIC
 from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import MemDescType, TensorType
-from gluonsim.memory import ATOMIC, View
+from gluonsim.memory import View
 from gluonsim.operations import operation
 from gluonsim.operations.atomics import RMW
 from gluonsim.operations.shapes import within

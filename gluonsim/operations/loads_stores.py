@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gluonsim.accesses import STORE_OF_THE_SAME
 from gluonsim.findings import refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import PADDED, TENSOR_MEMORY, Distributed, MemDescType, TensorType, Type
-from gluonsim.memory import STORE_OF_THE_SAME, View
+from gluonsim.memory import View
 from gluonsim.operations import computation, operation, resolved
 from gluonsim.places import REINTERPRET, SUBSLICE
 from gluonsim.program import Agent, Handler, Undefined

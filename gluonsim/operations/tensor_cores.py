@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from gemmgen.numerics.encoding import as_float32
+from gluonsim.accesses import Access, Proxy
 from gluonsim.clocks import learn
 from gluonsim.findings import refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
 from gluonsim.known import Known
-from gluonsim.memory import Access, Proxy, View
+from gluonsim.memory import View
 from gluonsim.operations import computation, operation
 from gluonsim.operations.arith import as_float16
 from gluonsim.operations.control import find, owner, report_overflow
@@ -379,10 +380,11 @@ def _commit(agent: Agent, op: Operation, name: str, operand: int, receivers: Seq
     view: View = agent.get(name)
     cluster = agent.cluster
     lane = agent.tensor_core
+    # The arrival tells of the commit's own use of the barrier too: who has awaited it may invalidate it.
+    barriers = [find(agent, view, owner(op, operand, cta), "tcgen05 commit") for cta in receivers]
     released = agent.knowledge.release()
     learn(released.clock, lane.component, lane.issued)
     who = f"tcgen05 commit by {agent.label} of CTA {agent.cta}"
-    barriers = [find(agent, view, owner(op, operand, cta), "tcgen05 commit") for cta in receivers]
 
     def complete() -> None:
         for barrier in barriers:

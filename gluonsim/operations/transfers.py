@@ -12,11 +12,12 @@ from typing import Protocol
 
 from torch import Tensor
 
+from gluonsim.accesses import Proxy
 from gluonsim.clocks import Barrier, Component, Released, learn
 from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import MemDescType, TensorType
-from gluonsim.memory import Proxy, View
+from gluonsim.memory import View
 from gluonsim.operations import operation, resolved
 from gluonsim.operations.control import find, owner
 from gluonsim.operations.loads_stores import Pointer, loaded, parts_of

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gluonsim.memory import Access
+from gluonsim.accesses import Access
 
 
 class Scope(StrEnum):

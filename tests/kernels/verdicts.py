@@ -1,0 +1,75 @@
+"""Small Gluon kernels of which a right and a faulty twin differ in a flag."""
+
+from __future__ import annotations
+
+# pyright: basic, reportAssignmentType=false, reportMissingTypeStubs=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia import blackwell
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+OTHER = gl.constexpr(gl.SliceLayout(1, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0])))
+
+
+@gluon.jit
+def pair_commit_kernel(a_desc, b_desc, d_desc, awaits: gl.constexpr):
+    """D = A @ B by a pair of CTAs, each of which has a barrier of its own, awaits it and invalidates it."""
+    tile_m: gl.constexpr = a_desc.block_shape[0]
+    tile_n: gl.constexpr = b_desc.block_shape[1]
+    a = gl.allocate_shared_memory(a_desc.dtype, a_desc.block_shape, a_desc.layout)
+    b = gl.allocate_shared_memory(b_desc.dtype, b_desc.block_shape, b_desc.layout)
+    loaded = mbarrier.allocate_mbarrier(two_ctas=True)
+    multiplied = mbarrier.allocate_mbarrier()
+    mbarrier.init(loaded, count=1)
+    mbarrier.init(multiplied, count=1)
+    mbarrier.expect(loaded, a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
+    tma.async_load(a_desc, [0, 0], loaded, a)
+    tma.async_load(b_desc, [0, 0], loaded, b)
+    mbarrier.wait(loaded, 0, deps=[a, b])
+    layout: gl.constexpr = blackwell.TensorMemoryLayout(
+        (tile_m // 2, tile_n), col_stride=1, cga_layout=d_desc.layout.cga_layout, two_ctas=True
+    )
+    acc = blackwell.allocate_tensor_memory(gl.float32, [tile_m, tile_n], layout)
+    blackwell.tcgen05_mma(a, b, acc, use_acc=False, mbarriers=[multiplied])
+    if awaits:
+        mbarrier.wait(multiplied, 0, deps=[a, b])
+    mbarrier.invalidate(multiplied)
+    d = gl.allocate_shared_memory(d_desc.dtype, d_desc.block_shape, d_desc.layout)
+    d.store(acc.load().to(d_desc.dtype))
+    fence_async_shared()
+    tma.async_store(d_desc, [0, 0], d)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def _sum(a, b):
+    return a + b
+
+
+@gluon.jit
+def scratch_kernel(y_desc, x_ptr, sink_ptr, steps, how: gl.constexpr, early: gl.constexpr):
+    """Store a page in each step; what the next step computes lies, for a while, where the page is.
+
+    `how` is a conversion, a reduction or a scan: the compiler gives it scratch memory. With `early` a page
+    is awaited before that, as it must be.
+    """
+    offsets, others = gl.arange(0, 128, LINE), gl.arange(0, 128, OTHER)
+    for step in range(steps):
+        x = gl.load(x_ptr + step * 128 + offsets)
+        if early:
+            tma.store_wait(0)
+        if how == "convert":
+            gl.store(sink_ptr + step * 128 + others, gl.convert_layout(x, OTHER))
+        elif how == "reduce":
+            gl.store(sink_ptr + step, gl.sum(x, 0))
+        else:
+            gl.store(sink_ptr + step * 128 + offsets, gl.associative_scan(x, 0, _sum))
+        tma.store_wait(0)
+        page = gl.allocate_shared_memory(gl.int32, [128], y_desc.layout, x)
+        fence_async_shared()
+        tma.async_store(y_desc, [step * 128], page)
+        page._keep_alive()
+    tma.store_wait(0)
