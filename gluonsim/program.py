@@ -23,6 +23,7 @@ from gluonsim.memory import Memory
 from gluonsim.picture import Trace
 from gluonsim.places import Layout, Place
 from gluonsim.policies import Grid
+from gluonsim.tensors.descriptors import Home
 from gluonsim.waits import BarrierWait, Rendezvous, Wait, Watch
 
 
@@ -363,6 +364,8 @@ class Cluster:
         """Newest load of each destination: number, event, buffer and the CTA that it writes into."""
         self.destinations: dict[tuple[int, Place], Component] = {}
         """The lane of each place that loads write to, by CTA."""
+        self.homes: dict[tuple[Operation, int], Home] = {}
+        """Where the program makes descriptors, by the operation that allocates the memory and the CTA."""
         self.load_count = 0
         self.refusals: list[tuple[Component, int]] = []
         """Requests for another program that were refused."""

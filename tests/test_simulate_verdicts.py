@@ -61,3 +61,16 @@ def test_scratch_memory_over_a_buffer_that_a_store_reads_is_a_race(how: str, ear
         assert (kind, name) == (Kind.WRITE_AFTER_READ, "page")
         assert "scratch memory of" in result.findings[0].text
         assert "tma.store_wait must come first" in result.findings[0].text
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+def test_a_descriptor_that_a_load_may_still_read_is_not_made_anew(awaits: bool) -> None:
+    x, d = torch.randn(4, 64, 64), torch.zeros(4, 64, 64)
+    result = simulate(verdicts.remade_descriptor_kernel, "h100")[1](x, d, 4, awaits=awaits)
+    if awaits:
+        assert said(result) == []
+        assert d.equal(x)
+    else:
+        assert said(result)[:1] == [(Kind.WRITE_AFTER_READ, "x_ptr")]
+        assert "descriptor is made anew while the TMA load" in result.findings[0].text
+        assert "make_tensor_descriptor" in result.findings[0].snippet

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from operator import add
 from typing import Protocol
 
 from torch import Tensor
 
-from gluonsim.accesses import Proxy
+from gluonsim.accesses import Access, Proxy
 from gluonsim.clocks import Barrier, Component, Released, learn
 from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
@@ -20,7 +19,7 @@ from gluonsim.ir.types import MemDescType, TensorType
 from gluonsim.memory import View
 from gluonsim.operations import operation, resolved
 from gluonsim.operations.control import find, owner
-from gluonsim.operations.loads_stores import Pointer, loaded, parts_of
+from gluonsim.operations.loads_stores import loaded, parts_of
 from gluonsim.picture import Span
 from gluonsim.program import Agent, Event, Handler, Steps
 from gluonsim.tensors.accesses import RELAXED
@@ -186,6 +185,7 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
     component, number = destination(agent, op, view, "TMA load")
     _, access, _, _ = cluster.loads[component]
     cluster.globals.read(part.regions, part.descriptor.name, access, agent.knowledge.clock)
+    _use(part.descriptor, access)
     assert view.held is not None
     size = view.held.nbytes  # what is out of bounds counts too [ptx]
     cluster.load_count += 1
@@ -246,6 +246,12 @@ def _store_into(agent: Agent, op: Operation, value: Tensor, view: View, barrier:
     cluster.issue(Event(deque(), complete))
 
 
+def _use(descriptor: Descriptor, access: Access) -> None:
+    """Remember a transfer that reads a descriptor which the kernel made, and may make again."""
+    if descriptor.home is not None:
+        descriptor.home.uses[access.component] = access
+
+
 def _as_held(view: View, values: Tensor) -> Tensor:
     """Return values with the element type and the shape of a view: bits are bits, whatever their sign."""
     assert view.held is not None
@@ -298,6 +304,7 @@ def _store_from(
     clock, fenced = agent.knowledge.clock, agent.knowledge.fenced
     read = agent.asynchronous(reads.component, number, what, op.location)
     view.memory.read(view, read, clock, fenced)
+    _use(part.descriptor, read)
     write = agent.asynchronous(writes.component, number, what, op.location)
     strength = RELAXED if reduction else None
     touch = cluster.globals.write(part.regions, part.descriptor.name, write, clock, strength)
@@ -334,52 +341,3 @@ def _trace(agent: Agent, op: Operation, view: View, kind: str, begin: int) -> No
         cluster.trace.spans.append(
             Span(view.name, kind, row, view.memory.cta, begin, cluster.step, op.location.line)
         )
-
-
-@dataclass
-class Scratch:
-    """Memory of a program in which it makes a descriptor."""
-
-    descriptor: Descriptor | None = None
-
-
-@operation("ttg.global_scratch_alloc", ignored=("alignment", "nbytes", "ttg.global_scratch_memory_offset"))
-def global_scratch_alloc(*_: object) -> Scratch:
-    return Scratch()
-
-
-_ELEMENTS_OF_TF32 = (11, 12)
-"""As the CUDA driver numbers the element types that round [cuda]."""
-
-
-@operation("ttng.tensormap_create", "elem_type", "fill_mode", ignored=("interleave_layout", "swizzle_mode"))
-def tensormap_create(agent: Agent, op: Operation) -> None:
-    """Make a descriptor of a pointer; the driver's order is innermost first, and strides are bytes."""
-    (scratch_name,), (address,), _, extents, strides, _ = op.segments
-    scratch: Scratch = agent.get(scratch_name)
-    pointer: Pointer = agent.get(address)
-    size = pointer.flat.element_size()
-    shape = [int(agent.get(name)) for name in reversed(extents)]
-    steps = [int(agent.get(name)) // size for name in reversed(strides)] + [1]
-    last = pointer.offset + sum((extent - 1) * step for extent, step in zip(shape, steps, strict=True))
-    if min(shape) > 0 and last >= len(pointer.flat):
-        message = f"a descriptor over {pointer.name} reaches beyond the end of its storage"
-        raise refusal(message, op.location, "out-of-bounds")
-    padding = float("nan") if op.attributes["fill_mode"] else 0.0
-    rounds = op.attributes["elem_type"] in _ELEMENTS_OF_TF32
-    scratch.descriptor = Descriptor(
-        pointer.name, pointer.flat, int(pointer.offset), tuple(shape), tuple(steps), padding, rounds
-    )
-
-
-@operation("ttng.tensormap_fenceproxy_acquire")
-def tensormap_fence(agent: Agent, op: Operation) -> None:
-    """Nothing: the descriptor is there at once, and the compiler always puts the fence."""
-
-
-@operation("ttng.reinterpret_tensor_descriptor")
-def reinterpret_tensor_descriptor(agent: Agent, op: Operation) -> Descriptor:
-    scratch = agent.get(op.operands[0])
-    if not isinstance(scratch, Scratch) or scratch.descriptor is None:
-        raise refusal("a descriptor that the kernel does not make is not known", op.location)
-    return scratch.descriptor

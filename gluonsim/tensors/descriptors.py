@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from gemmgen.numerics.encoding import rounded_to_tf32
+from gluonsim.accesses import Access
+from gluonsim.clocks import Component
 from gluonsim.findings import refusal
 from gluonsim.tensors.regions import Region, Slice, same_bits
 
@@ -55,6 +57,15 @@ class Box:
         region.copy_(part if reduction is None else REDUCTIONS[reduction](region, part))
 
 
+@dataclass(eq=False)
+class Home:
+    """Memory of a program in which it makes a descriptor, one after the other in a loop."""
+
+    descriptor: Descriptor | None = None
+    uses: dict[Component, Access] = field(default_factory=dict[Component, Access])
+    """The newest transfer of each lane that reads the descriptor."""
+
+
 ADDRESSES = 1 << 64
 """Addresses wrap around here: descriptors of ragged tensors rely on that."""
 
@@ -76,6 +87,8 @@ class Descriptor:
     """True if a load rounds fp32 to tf32; the tensor core would drop the bits instead."""
     pixels: Pixels | None = None
     """The box of pixels of an im2col descriptor."""
+    home: Home | None = None
+    """The memory in which the kernel made the descriptor; None for one of the host."""
     _boxes: dict[Hashable, Box] = field(default_factory=dict[Hashable, Box])
     _outside: dict[Hashable, Tensor] = field(default_factory=dict[Hashable, Tensor])
 

@@ -73,3 +73,28 @@ def scratch_kernel(y_desc, x_ptr, sink_ptr, steps, how: gl.constexpr, early: gl.
         tma.async_store(y_desc, [step * 128], page)
         page._keep_alive()
     tma.store_wait(0)
+
+
+@gluon.jit
+def remade_descriptor_kernel(x_ptr, d_ptr, steps, awaits: gl.constexpr):
+    """Make a descriptor for each tile; with `awaits`, after the load by the one before has been awaited."""
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float32)
+    tile: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    row, column = gl.arange(0, 64, gl.SliceLayout(1, tile)), gl.arange(0, 64, gl.SliceLayout(0, tile))
+    ring = gl.allocate_shared_memory(gl.float32, [2, 64, 64], layout)
+    ready = mbarrier.allocate_mbarrier(batch=2)
+    for i in gl.static_range(2):
+        mbarrier.init(ready.index(i), count=1)
+    for step in range(steps + 1):
+        if step < steps:
+            x_desc = tma.make_tensor_descriptor(x_ptr + step * 4096, [64, 64], [64, 1], [64, 64], layout)
+            mbarrier.expect(ready.index(step % 2), x_desc.nbytes_per_cta)
+            tma.async_load(x_desc, [0, 0], ready.index(step % 2), ring.index(step % 2))
+            if awaits:
+                mbarrier.wait(ready.index(step % 2), step // 2 & 1)
+        if step > 0:
+            last = step - 1
+            mbarrier.wait(ready.index(last % 2), last // 2 & 1)
+            x = ring.index(last % 2).load(tile)
+            gl.store(d_ptr + last * 4096 + row[:, None] * 64 + column[None, :], x)
+            fence_async_shared()
