@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gemmgen.hardware import GPUS, Architecture
 from gluonsim.clocks import Clock, join, reached
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity
-from gluonsim.ir.parse import Block, Operation, walk
+from gluonsim.ir.parse import Block, Operation, blocks, walk
 from gluonsim.ir.types import MemDescType
 from gluonsim.program import Agent, Cluster
 from gluonsim.waits import BarrierWait, PollWait, SpinWait
@@ -207,7 +208,9 @@ def _report_deadlock(cluster: Cluster) -> None:
     first = waits[0]
     name = first.wait.name.partition("[")[0]
     barrier = first.wait.barrier
-    if barrier and first.lacks_bytes:
+    signals = _signals(cluster.kernel.function.regions[0]).get(first.wait.allocation, [])
+    others = [stuck for stuck in waits if stuck is not first]
+    if barrier and first.lacks_bytes and not _load_to_come(first, others, signals):
         text = (
             f"{first.wait.name}: phase {barrier.phases} expects {barrier.expected_bytes:,} bytes and "
             f"receives {barrier.received_bytes:,}"
@@ -270,21 +273,21 @@ def _by_cause(cluster: Cluster, waits: list[_Stuck]) -> list[_Stuck]:
     needs: dict[_Stuck, list[_Stuck]] = {}
     for stuck in waits:
         needs[stuck] = [
-            other
-            for other in waits
-            if any(_may_signal(other.agent, name, partition) for name, partition in operations[stuck])
+            other for other in waits if any(_may_signal(other.agent, signal) for signal in operations[stuck])
         ]
 
     def rank(stuck: _Stuck) -> tuple[bool, int, int, int]:
         barrier = stuck.wait.barrier
-        names = {name for name, _ in operations[stuck]}
+        names = {signal.op.name for signal in operations[stuck]}
         by_threads, by_bytes = "ttng.arrive_barrier" in names, "ttng.barrier_expect" in names
         if barrier is None or not names:
             state = 0
         elif stuck.lacks_some and not (by_bytes and any(map(stuck.has_not_heard_of, needs[stuck]))):
             state = 1
         else:
-            state = 2 if stuck.lacks_bytes else 3
+            state = (
+                2 if stuck.lacks_bytes and not _load_to_come(stuck, needs[stuck], operations[stuck]) else 3
+            )
         source = 2 if by_bytes else 0 if by_threads else 1
         reached = _reached(stuck, needs)
         depends = any(stuck not in _reached(other, needs) for other in reached)
@@ -293,12 +296,37 @@ def _by_cause(cluster: Cluster, waits: list[_Stuck]) -> list[_Stuck]:
     return sorted(waits, key=rank)
 
 
-def _may_signal(agent: Agent, name: str, partition: int) -> bool:
+def _may_signal(agent: Agent, signal: _Signal) -> bool:
     """Return whether a partition's signalling operation is one that an agent executes."""
-    tensor_core = name.startswith("ttng.tc_gen5")
-    return agent.partition == partition and not (
+    tensor_core = signal.op.name.startswith("ttng.tc_gen5")
+    return agent.partition == signal.partition and not (
         tensor_core and agent.cluster.kernel.pairs and agent.cta & 1  # the even CTA of a pair issues for both
     )
+
+
+def _load_to_come(stuck: _Stuck, others: Sequence[_Stuck], signals: Sequence[_Signal]) -> bool:
+    """Return whether the bytes that a wait lacks are of a load that has not been issued.
+
+    Its partition has told the barrier to expect it, and waits for something else before it issues the load.
+    """
+    barrier = stuck.wait.barrier
+    assert barrier is not None
+    for other in others:
+        here = other.agent.step
+        loads = [
+            signal.op for signal in signals if signal.op.name == _LOAD and _may_signal(other.agent, signal)
+        ]
+        expects = [signal.op for signal in signals if signal.op.name == "ttng.barrier_expect"]
+        for block in blocks(stuck.agent.cluster.kernel.function.regions[0]):
+            if here is None or here.op not in block.operations:
+                continue
+            at = block.operations.index(here.op)
+            told = any(
+                op in expects and op.location == barrier.expect_location for op in block.operations[:at]
+            )
+            if told and any(op in loads for op in block.operations[at:]):
+                return True
+    return False
 
 
 def _reached(stuck: _Stuck, needs: Mapping[_Stuck, Sequence[_Stuck]]) -> set[_Stuck]:
@@ -324,9 +352,19 @@ _SIGNALLING = (
 )
 
 
-def _signals(body: Block) -> dict[Operation, list[tuple[str, int]]]:
-    """Return for each allocation the operations that signal a barrier in it, each with its partition."""
-    found: dict[Operation, list[tuple[str, int]]] = {}
+_LOAD = "ttng.async_tma_copy_global_to_local"
+
+
+class _Signal(NamedTuple):
+    """An operation that signals a barrier, with the partition that executes it."""
+
+    op: Operation
+    partition: int
+
+
+def _signals(body: Block) -> dict[Operation, list[_Signal]]:
+    """Return for each allocation the operations that signal a barrier in it."""
+    found: dict[Operation, list[_Signal]] = {}
     _trace_barriers(body, 0, {}, found)
     return found
 
@@ -335,7 +373,7 @@ def _trace_barriers(
     body: Block,
     partition: int,
     origins: dict[str, Operation],
-    found: dict[Operation, list[tuple[str, int]]],
+    found: dict[Operation, list[_Signal]],
 ) -> None:
     for op in (op for block in body.siblings.values() or (body,) for op in block.operations):
         if op.name == "ttg.local_alloc":
@@ -345,7 +383,7 @@ def _trace_barriers(
         elif op.name in _SIGNALLING:
             for operand in op.operands:
                 if operand in origins:
-                    found.setdefault(origins[operand], []).append((op.name, partition))
+                    found.setdefault(origins[operand], []).append(_Signal(op, partition))
         elif op.name == "ttg.warp_specialize.partitions":
             for number, region in enumerate(op.regions, 1):
                 handed = zip(region.arguments, op.operands, strict=False)

@@ -74,3 +74,15 @@ def test_a_descriptor_that_a_load_may_still_read_is_not_made_anew(awaits: bool) 
         assert said(result)[:1] == [(Kind.WRITE_AFTER_READ, "x_ptr")]
         assert "descriptor is made anew while the TMA load" in result.findings[0].text
         assert "make_tensor_descriptor" in result.findings[0].snippet
+
+
+@pytest.mark.parametrize(
+    ("parity", "factor", "first"),
+    [(1, 2, None), (0, 2, (Kind.DEADLOCK, "room")), (1, 3, (Kind.BYTE_COUNT, "ready"))],
+)
+def test_a_load_that_is_never_issued_is_no_wrong_count_of_bytes(
+    parity: int, factor: int, first: tuple[Kind, str] | None
+) -> None:
+    x = described(torch.randn(128, 64), [64, 64])
+    errors = said(simulate(verdicts.load_behind_a_wait_kernel, "h100")[1](x, parity=parity, factor=factor))
+    assert errors[:1] == ([first] if first else [])

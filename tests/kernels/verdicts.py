@@ -98,3 +98,35 @@ def remade_descriptor_kernel(x_ptr, d_ptr, steps, awaits: gl.constexpr):
             x = ring.index(last % 2).load(tile)
             gl.store(d_ptr + last * 4096 + row[:, None] * 64 + column[None, :], x)
             fence_async_shared()
+
+
+@gluon.jit
+def _consume(a, b, ready, room):
+    mbarrier.wait(ready, 0)
+    mbarrier.arrive(room)
+
+
+@gluon.jit
+def _produce(x_desc, a, b, ready, room, parity: gl.constexpr, factor: gl.constexpr):
+    mbarrier.expect(ready, factor * x_desc.nbytes_per_cta)
+    tma.async_load(x_desc, [0, 0], ready, a)
+    mbarrier.wait(room, parity)
+    tma.async_load(x_desc, [64, 0], ready, b)
+
+
+@gluon.jit
+def load_behind_a_wait_kernel(x_desc, parity: gl.constexpr, factor: gl.constexpr):
+    """Load two tiles, the second one once there is room: with parity 0 it never comes to that."""
+    a = gl.allocate_shared_memory(gl.float32, [64, 64], x_desc.layout)
+    b = gl.allocate_shared_memory(gl.float32, [64, 64], x_desc.layout)
+    ready = mbarrier.allocate_mbarrier()
+    room = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=1)
+    mbarrier.init(room, count=1)
+    gl.warp_specialize(
+        [
+            (_consume, (a, b, ready, room)),
+            (_produce, (x_desc, a, b, ready, room, parity, factor)),
+        ],
+        [1],
+    )
