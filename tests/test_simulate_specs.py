@@ -31,6 +31,7 @@ from gemmgen.verify.launches import (
     takes_parts,
 )
 from gemmgen.verify.simulation import simulate_product
+from gluonsim import Severity
 
 SPEC = Path(__file__).parent.parent / "specs" / "h100_bf16.yaml"
 SEEDS = 10
@@ -193,6 +194,18 @@ def test_a_wrong_operation_is_found_on_integers_and_within_the_tolerance_of_a_cu
         simulation = simulate_product(wrong, (ring_launch(product.plan, ("lazy",)),))
         texts = [problem.text for problem in simulation.problems if problem.kind == "wrong-numbers"]
         assert any(told in text for text in texts), texts
+
+
+def test_errors_come_before_the_lints_of_an_earlier_launch() -> None:
+    product = make(spec_file("h100_bf16_one_consumer"))
+    group = "group = tile // (GROUP_TILES_M * args.tiles_n)"
+    assert group in product.module
+    altered = replace(product, module=product.module.replace(group, f"{group} * 0"))
+    simulated = simulate_product(altered, all_launches(product.plan, 1))
+    severities = [problem.severity for problem in simulated.problems]
+    assert severities == sorted(severities, key=list(Severity).index)
+    assert set(severities) == set(Severity)
+    assert [each.severity for each in simulated.diagnostics] == [each.diagnosed for each in severities]
 
 
 def test_arguments_are_found_by_their_names() -> None:

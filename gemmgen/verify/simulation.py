@@ -94,7 +94,7 @@ class Simulation:
     """Text of the module, to which lines refer."""
     launches: tuple[Launch, ...]
     problems: tuple[Problem, ...]
-    """Each fault once; empty when the kernel is clean."""
+    """Each fault once, errors before lints; empty when the kernel is clean."""
     notes: tuple[str, ...]
     """Limits of a requested launch: faults that it cannot show."""
     trace: Trace
@@ -183,7 +183,7 @@ def _simulated(
         path.name,
         product.module,
         tuple(launches),
-        tuple(problems.values()),
+        tuple(sorted(problems.values(), key=lambda problem: problem.severity is Severity.LINT)),
         tuple(notes),
         trace or Trace(),
     )
