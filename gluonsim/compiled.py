@@ -18,6 +18,7 @@ from gluonsim.operations import (
     OFFSET,
     SIZE,
     arith,
+    assembly,
     atomics,
     code,
     control,
@@ -42,6 +43,7 @@ from gluonsim.tensors.regions import Storage
 
 FAMILIES = (
     arith,
+    assembly,
     atomics,
     control,
     conversions,

@@ -13,7 +13,7 @@ from kernels.blackwell_launch import FORMATS, Bases, dense, paired, scaled
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL
 from gluonsim import POLICIES, run
-from gluonsim.operations.tensor_cores import e8m0, elements, ue4m3
+from gluonsim.operations.scaled import e8m0, elements, ue4m3
 
 kernels = cast(Any, kernels_)
 EVERY_CODE = torch.arange(256).to(torch.uint8)

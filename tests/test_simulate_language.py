@@ -23,6 +23,7 @@ from gluonsim.findings import UNKNOWN
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import Encoding, MemDescType
 from gluonsim.places import shared_memory_index
+from gluonsim.ptx.instructions import bits, instruction
 
 gl, TensorDescriptor, TensorDescriptorIm2Col = cast(Any, gl_), cast(Any, Tiled), cast(Any, Im2Col)
 NVMMASharedLayout: Any = gl.NVMMASharedLayout
@@ -230,3 +231,68 @@ def test_ragged_descriptors_stay_within_a_group_of_rows(row: int, kept: int) -> 
     first = 20 + row  # nothing bounds a row below: the hardware reads the rows of the group before
     wanted[first : first + kept] = x[first : first + kept]
     assert d.equal(wanted)
+
+
+def test_inline_assembly_computes_by_a_table_of_instructions() -> None:
+    x, y = torch.randn(512), torch.randn(512)
+    words = torch.randint(-(2**31), 2**31, (512,)).int()
+    exp, eight = torch.zeros(512), torch.zeros(512, dtype=torch.int8)
+    pairs, codes, chosen = (torch.zeros(512, dtype=torch.int32) for _ in range(3))
+    assert not ran(language.assembly_kernel, x, y, words, exp, pairs, codes, eight, chosen).findings
+    torch.testing.assert_close(exp, torch.exp2(x))
+    assert pairs.view(torch.bfloat16).reshape(512, 2).equal(torch.stack([x, y], 1).bfloat16())
+    nibbles = torch.stack([words >> 4 & 15, words >> 20 & 15], 1)
+    assert codes.view(torch.bfloat16).reshape(512, 2).equal((nibbles - 8).bfloat16())
+    wanted = (x * 200).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.int8)
+    assert eight.equal(wanted)
+    bytes_of_x, bytes_of_y = (t.view(torch.uint8).reshape(512, 4) for t in (x, y))
+    permuted = torch.cat([bytes_of_y[:, 2:], bytes_of_x[:, :2]], 1).contiguous().view(torch.int32)[:, 0]
+    assert chosen.equal(torch.where(x > y, 7, permuted))
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "result"),
+    [
+        ("prmt.b32", (0x03020100, 0x87868584, 0xC4F7), 0xFF84FF87),
+        ("lop3.b32", (0xF0F0F0F0, 0xCCCCCCCC, 0xAAAAAAAA, 0xE8), 0xE8E8E8E8),
+        ("bfe.s32", (0x00000F00, 8, 4), 0xFFFFFFFF),
+        ("bfe.u32", (0x00000F00, 8, 4), 0xF),
+        ("bfi.b32", (0x5, 0xFFFF0000, 4, 8), 0xFFFF0050),
+        ("shf.l.wrap.b32", (0x80000000, 0x1, 4), 0x18),
+        ("shf.r.wrap.b32", (0x80000000, 0x1, 4), 0x18000000),
+        ("shr.s32", (0x80000000, 31), 0xFFFFFFFF),
+        ("shr.u32", (0x80000000, 40), 0),
+        ("mul.hi.u32", (0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFE),
+        ("mad.lo.s32", (0xFFFFFFFF, 3, 5), 2),
+        ("cvt.rzi.s32.f32", (0xC0600000,), 0xFFFFFFFD),
+        ("cvt.rn.f32.s32", (0xFFFFFFFD,), 0xC0400000),
+        ("cvt.s32.s8", (0x80,), 0xFFFFFF80),
+        ("cvt.rn.f16x2.e4m3x2", (0x38B8,), 0x3C00BC00),
+        ("cvt.rn.f16x2.e2m1x2", (0xF2,), 0xC6003C00),
+        ("fma.rn.bf16x2", (0x3F804000, 0x40403F80, 0x0000BF80), 0x40403F80),
+        ("add.ftz.f32", (0x00000001, 0x00000001), 0),
+        ("add.f32", (0x00000001, 0x00000001), 2),
+        ("max.f16x2", (0x7E003C00, 0x40004000), 0x40004000),
+        ("tanh.approx.f32", (0x7F800000,), 0x3F800000),
+    ],
+)
+def test_an_instruction_gives_the_bits_of_the_manual(
+    name: str, operands: tuple[int, ...], result: int
+) -> None:
+    found = instruction(name)([torch.tensor([operand]) for operand in operands])
+    assert hex(int(found)) == hex(result)
+
+
+def test_sums_of_bf16_are_rounded_once() -> None:
+    """The exact sum is just above a tie of bf16, and fp32 rounds it to the tie."""
+    one, half = 0x3F80, 0x3B80  # 1 and 2**-8
+    found = instruction("fma.rn.bf16")([torch.tensor([one]), torch.tensor([one]), torch.tensor([half])])
+    assert int(found) == 0x3F80  # a tie, to even
+    exact = torch.tensor([1.0 + 2.0**-8 + 2.0**-40], dtype=torch.float64)
+    assert int(bits(exact, "bf16")) == 0x3F81
+
+
+def test_another_instruction_is_refused_by_its_name_and_line() -> None:
+    with pytest.raises(GemmgenError, match=r"vabsdiff4\.u32 is not known") as error:
+        ran(language.unknown_assembly_kernel, torch.zeros(128, dtype=torch.int32))
+    assert error.value.diagnostics[0].line is not None

@@ -343,12 +343,6 @@ def grid_dependency_launch_dependents(agent: Agent, op: Operation) -> None:
     """Nothing: what a kernel behind does before this one's end is judged where it is launched."""
 
 
-@operation("tt.elementwise_inline_asm", "asm_string", ignored=("constraints", "packed_element", "pure"))
-def inline_assembly(_: Agent, op: Operation) -> None:
-    text = str(op.attributes["asm_string"])
-    raise refusal(f"inline assembly is not known to the simulator: {text}", op.location, "unknown-operation")
-
-
 @operation("tt.get_program_id", "axis")
 def get_program_id(agent: Agent, op: Operation) -> int:
     axis: int = op.attributes["axis"]

@@ -318,3 +318,70 @@ def ragged_kernel(x_desc, d_desc, first, size, row):
     mbarrier.wait(ready, 0)
     tma.async_store(d_desc, place, page)
     tma.store_wait(0)
+
+
+QUADS = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
+
+
+@gluon.jit
+def assembly_kernel(x_ptr, y_ptr, words_ptr, exp_ptr, pairs_ptr, codes_ptr, bytes_ptr, chosen_ptr):
+    """Use instructions on 512 numbers: alone, in pairs, and on four bytes at a time."""
+    offsets = gl.arange(0, 512, QUADS)
+    x, y, words = gl.load(x_ptr + offsets), gl.load(y_ptr + offsets), gl.load(words_ptr + offsets)
+    exp = gl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )
+    gl.store(exp_ptr + offsets, exp)
+    pairs = gl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x, y], dtype=gl.uint32, is_pure=True, pack=1
+    )
+    gl.store(pairs_ptr + offsets, pairs.to(gl.int32, bitcast=True))
+    # Four bits of each half to bf16: 0x4300 and a code c are 128 + c.
+    codes = gl.inline_asm_elementwise(
+        """{
+        .reg .b32 t, c;  // 128 + 8, twice
+        mov.b32 c, 0x43084308;
+        shr.u32 t, $1, 4;
+        lop3.b32 t, t, 0x000F000F, 0x43004300, 0xEA;
+        sub.rn.bf16x2 $0, t, c;
+        }""",
+        "=r,r",
+        [words],
+        dtype=gl.uint32,
+        is_pure=True,
+        pack=1,
+    )
+    gl.store(codes_ptr + offsets, codes.to(gl.int32, bitcast=True))
+    eight = gl.inline_asm_elementwise(
+        """{
+        .reg .b16 lo, hi;
+        cvt.rn.satfinite.e4m3x2.f32 lo, $2, $1;
+        cvt.rn.satfinite.e4m3x2.f32 hi, $4, $3;
+        mov.b32 $0, {lo, hi};
+        }""",
+        "=r,f,f,f,f",
+        [x * 200],
+        dtype=gl.int8,
+        is_pure=True,
+        pack=4,
+    )
+    gl.store(bytes_ptr + offsets, eight)
+    chosen = gl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.gt.f32 p, $1, $2; prmt.b32 $0, $1, $2, 0x1076; @p mov.b32 $0, 7; }",
+        "=r,f,f",
+        [x, y],
+        dtype=gl.int32,
+        is_pure=True,
+        pack=1,
+    )
+    gl.store(chosen_ptr + offsets, chosen)
+
+
+@gluon.jit
+def unknown_assembly_kernel(x_ptr):
+    offsets = gl.arange(0, 128, LINE)
+    x = gl.load(x_ptr + offsets)
+    y = gl.inline_asm_elementwise(
+        "vabsdiff4.u32 $0, $1, $1, $1;", "=r,r", [x], dtype=gl.int32, is_pure=True, pack=1
+    )
+    gl.store(x_ptr + offsets, y)

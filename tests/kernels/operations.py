@@ -134,7 +134,7 @@ def assert_kernel(x_ptr, d_ptr):
 
 @gluon.jit
 def inline_assembly_kernel(x_ptr, d_ptr):
-    """What the simulator cannot read."""
+    """Negates 128 numbers by an instruction."""
     offsets = gl.arange(0, 128, LINE)
     x = gl.load(x_ptr + offsets)
     y = gl.inline_asm_elementwise("neg.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)

@@ -1,0 +1,1 @@
+"""PTX in inline assembly: a table of instructions, and texts of them."""
