@@ -1364,11 +1364,11 @@ def test_a_record_with_errors_is_a_failure(tmp_path: Path, arms: Arms, gemmgen: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["s.yaml", "--m", "1-64"], "--m: goes with --suite"),
-        (["s.yaml", "--peers"], "--peers: goes with --suite"),
-        (["s.yaml", "--candidates"], "--candidates: goes with --suite"),
-        (["s.yaml", "--suite", "x.yaml", "--shapes", "1x8x8"], "--shapes: does not go with a suite"),
-        (["r.jsonl", "--plot", "x.svg"], "--plot: does not go with a suite, which has --out"),
+        (["s.yaml", "--m", "1-64"], "--m: requires --suite"),
+        (["s.yaml", "--peers"], "--peers: requires --suite"),
+        (["s.yaml", "--candidates"], "--candidates: requires --suite"),
+        (["s.yaml", "--suite", "x.yaml", "--shapes", "1x8x8"], "--shapes: is not an option of suites"),
+        (["r.jsonl", "--plot", "x.svg"], "--plot: is not an option of suites, which have --out"),
         (["r.jsonl", "q.jsonl"], "RECORD…: show one record of a suite at a time"),
         (
             ["s.yaml", "--suite", str(SUITE), "--m", "0-64"],

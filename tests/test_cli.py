@@ -130,6 +130,17 @@ def good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 COMMANDS = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
 
 
+def test_no_summary_of_a_command_is_cut_at_80_columns(
+    gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = gemmgen_("--help").stdout
+    listed = text[text.index("Commands:") :].splitlines()[1:]
+    assert [line.split()[0] for line in listed if line] == COMMANDS
+    assert [line for line in listed if "..." in line] == []
+    assert max(map(len, listed)) <= 80
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_says_what_it_does(gemmgen_: Gemmgen, command: str) -> None:
     ran = gemmgen_(command, "--help")
@@ -761,6 +772,106 @@ def test_init_renews_its_own_schema_and_leaves_another_file_of_that_name(
     schema.write_text("{}")
     assert gemmgen_("init", "second").code == 0
     assert schema.read_text() == "{}"
+
+
+def test_a_link_to_nowhere_is_not_offered_for_itself(gemmgen_: Gemmgen, good: Path) -> None:
+    Path("dangling.yaml").symlink_to("nowhere")
+    ran = gemmgen_("plan", "dangling.yaml")
+    assert ran.stderr == "dangling.yaml: error[file-missing]: there is no such file\n"
+
+
+@pytest.mark.parametrize("command", ["check", "list"])
+def test_two_specs_of_one_stem_are_told_and_none_is_called_stale(
+    gemmgen_: Gemmgen, good: Path, command: str
+) -> None:
+    Path("good.yml").write_text(SPEC)
+    ran = gemmgen_(command)
+    message = "makes the same module as good.yaml: rename one of the two"
+    assert ran == Ran(1, "", f"good.yml: error[module-name]: {message}\n")
+
+
+def test_a_temporary_file_is_never_named(gemmgen_: Gemmgen, good: Path) -> None:
+    ran = gemmgen_("plan", good, "--svg", "/proc/picture.svg")
+    assert (ran.code, ran.codes) == (1, ["cannot-write"])
+    assert ran.stderr.startswith("/proc/picture.svg: error[cannot-write]")
+
+
+@pytest.mark.parametrize("command", ["plan", "build", "check", "list", "diff", "lower", "simulate", "test"])
+def test_every_command_with_specs_writes_annotations_for_github(
+    gemmgen_: Gemmgen, good: Path, command: str
+) -> None:
+    good.write_text(SPEC.replace("bf16", "bf99", 1))
+    Path("specs").mkdir()
+    good.rename("specs/good.yaml")
+    specs = {"list": [], "diff": ["specs/good.yaml"] * 2}.get(command, ["specs/good.yaml"])
+    ran = gemmgen_(command, *specs, "--format", "github", "--sarif", "log.sarif")
+    assert ran.code == 1
+    assert "::error file=specs/good.yaml,line=3,col=" in ran.stderr
+    (run,) = json.loads(Path("log.sarif").read_text())["runs"]
+    assert {found["ruleId"] for found in run["results"]} == {"not-a-choice"}
+
+
+@pytest.mark.parametrize("command", ["bench", "tune", "export", "library", "report"])
+def test_every_other_command_that_can_fail_has_the_option_too(gemmgen_: Gemmgen, command: str) -> None:
+    assert "--format text|github" in gemmgen_(command, "--help").stdout
+
+
+def test_a_diagnostic_about_this_machine_names_no_file(
+    gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert gemmgen_("lower", good).stderr.startswith("error[no-torch]: torch is not installed")
+    ran = gemmgen_("lower", good, "--format", "github", "--sarif", "log.sarif")
+    assert ran.stderr.startswith("::error title=no-torch::torch is not installed")
+    (run,) = json.loads(Path("log.sarif").read_text())["runs"]
+    assert "locations" not in run["results"][0]
+
+
+def test_sarif_says_what_the_states_of_modules_mean(gemmgen_: Gemmgen, good: Path) -> None:
+    gemmgen_("check", "--sarif", "log.sarif")
+    (run,) = json.loads(Path("log.sarif").read_text())["runs"]
+    (rule,) = run["tool"]["driver"]["rules"]
+    assert rule == {"id": "missing", "shortDescription": {"text": "A generated file is not there."}}
+
+
+# --- repositories of users
+
+
+def yaml(path: Path) -> Any:
+    return YAML(typ="safe").load(path.read_text())  # pyright: ignore[reportUnknownMemberType]
+
+
+def test_the_hooks_for_other_repositories_run_commands_that_exist() -> None:
+    hooks = yaml(ROOT / ".pre-commit-hooks.yaml")
+    assert {hook["id"] for hook in hooks} == {"gemmgen-check", "gemmgen-plan"}
+    for hook in hooks:
+        program, command = hook["entry"].split()
+        assert (program, hook["language"]) == ("gemmgen", "python")
+        assert command in COMMANDS
+    assert [hook["pass_filenames"] for hook in hooks if hook["id"] == "gemmgen-check"] == [False]
+
+
+def test_the_ci_recipe_passes_in_a_fresh_repository_and_finds_an_edited_module(
+    gemmgen_: Gemmgen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = yaml(ROOT / "examples/ci/kernels.yml")
+    steps = [step["run"] for job in recipe["jobs"].values() for step in job["steps"] if "run" in step]
+    commands = [shlex.split(step) for step in steps if step.startswith("gemmgen ")]
+    assert [command[1] for command in commands] == ["check", "lower", "simulate"]
+    monkeypatch.chdir(tmp_path)
+    Path("specs").mkdir()
+    Path("specs/mine.yaml").write_text(SPEC)
+    gemmgen_("build", "--no-lower", "specs/mine.yaml")
+    assert gemmgen_(*commands[0][1:]).code == 0
+    for _, command, *arguments in commands[1:]:
+        Path("specs/mine.yaml").write_text(SPEC.replace("bf16", "bf99", 1))
+        files = [path for each in arguments for path in ([*Path().glob(each)] if "*" in each else [each])]
+        assert "::error file=specs/mine.yaml" in gemmgen_(command, *files).stderr
+    Path("specs/mine.yaml").write_text(SPEC)
+    Path("generated/mine.py").write_text("")
+    edited = gemmgen_(*commands[0][1:])
+    assert edited.code == 1
+    assert "::error file=generated/mine.py,title=hand-edited::" in edited.stderr
 
 
 def test_init_overwrites_nothing(gemmgen_: Gemmgen, good: Path) -> None:

@@ -125,10 +125,12 @@ def test_a_frozen_spec_says_all_and_searches_nothing(tmp_path: Path) -> None:
 def test_a_candidate_that_is_none_is_refused_in_words(tmp_path: Path) -> None:
     result = run("plan", ROOT / "specs" / "h100_bf16.yaml", "--freeze", 2)
     assert result.exit_code == 1
-    assert result.stderr.endswith("error[no-candidate]: candidate 2 of 1, that is all that are legal\n")
+    assert result.stderr.endswith(
+        "error[no-candidate]: there is no candidate 2; the number of legal ones is 1\n"
+    )
     two = run("plan", ROOT / "specs" / "h100_bf16.yaml", ROOT / "specs" / "h100_e4m3.yaml", "--freeze")
     assert two.exit_code == 2
-    assert "prints one spec; name one, or use --json" in " ".join(two.stderr.split())
+    assert "prints one spec: name only one, or use --json" in " ".join(two.stderr.split())
 
 
 # --- compared

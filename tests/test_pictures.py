@@ -376,7 +376,7 @@ def test_plan_writes_a_picture_and_a_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{spec}", "{spec}", "--svg", "p.svg"], "a picture is of one spec"),
+        (["{spec}", "{spec}", "--svg", "p.svg"], "a picture shows one spec"),
         (["{spec}", "--html", "."], ". is a directory"),
     ],
 )

@@ -302,7 +302,7 @@ def test_figures_that_cannot_be_true_are_a_failure(tmp_path: Path, gemmgen: Run,
 @pytest.mark.parametrize(
     ("subjects", "record", "message"),
     [
-        (("a.yaml", "b.yaml"), "r.json", "several specs need a directory to record into"),
+        (("a.yaml", "b.yaml"), "r.json", "several specs need a directory of records"),
         (("a.yaml",), "missing/r.json", "there is no directory missing"),
         ((RECORD,), "r.json", "only specs are timed and recorded"),
     ],

@@ -64,8 +64,8 @@ def hits_of_pages() -> Counter[str]:
 DOCSTRINGS = {
     "gemmgen": 83,
     "gemmgen/bench": 7,
-    "gemmgen/cli": 43,
-    "gemmgen/documents": 9,
+    "gemmgen/cli": 0,
+    "gemmgen/documents": 0,
     "gemmgen/hardware": 23,
     "gemmgen/integrations": 2,
     "gemmgen/library": 3,
@@ -80,7 +80,7 @@ DOCSTRINGS = {
     "gemmgen/tune": 0,
     "gemmgen/verify": 0,
     "gemmgen_launch.py": 0,
-    "gluonsim": 183,
+    "gluonsim": 182,
 }
 """The number of docstrings of each package that `DECODED` catches: a rewrite lowers it."""
 

@@ -1090,7 +1090,7 @@ def test_an_interrupt_gives_the_running_trial_back_and_says_how_to_go_on(
     assert out == ""
     *told, last = err.splitlines()
     assert told[0] == "tuning open 8x16x32, 1 of 1: ranking kernels"
-    assert last == "interrupted: the trials so far are kept, and the same command goes on"
+    assert last == "interrupted: all trials so far are stored, and the same command resumes"
     frozen = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path}/tune.db").get_trials()
     assert frozen[-1].user_attrs["message"] == "interrupted"
     assert not (tmp_path / "tuned").exists()
@@ -1107,9 +1107,12 @@ def test_an_interrupt_gives_the_running_trial_back_and_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--shapes or --shape: name what to tune for"),
-        (["--shape", "8x16x32", "--devices", "all"], "--devices: `all` are no GPUs: write 0,1"),
-        (["--shape", "8x16x32", "--again", "--gpu", "x"], "--again: measures, and --gpu does not"),
+        ([], "--shapes or --shape: name a problem size to tune for"),
+        (["--shape", "8x16x32", "--devices", "all"], "--devices: `all` is no list of GPUs: write 0,1"),
+        (
+            ["--shape", "8x16x32", "--again", "--gpu", "x"],
+            "--again: cannot be combined with --gpu, which measures nothing",
+        ),
     ],
 )
 def test_what_is_no_request_is_refused(gemmgen: Command, arguments: list[str], message: str) -> None:

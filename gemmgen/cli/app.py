@@ -29,13 +29,13 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line and end the process; what a user can cause is told, never a traceback."""
+    """Run the command line and end the process; a user's mistake is a diagnostic, never a traceback."""
     sys.exit(run_command(_command(), sys.argv[1:]))
 
 
 @cache
 def _command() -> Callable[..., object]:
-    """The application as Click has it: a process that runs many commands makes it once."""
+    """Return the application as a Click command, made once in a process."""
     return typer.main.get_command(app)
 
 

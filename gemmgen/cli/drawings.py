@@ -1,4 +1,4 @@
-"""The pictures and pages that commands write beside what they print."""
+"""Pictures and pages that commands write as files."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The files of a launch's timeline; None: it is not written."""
+    """Files for the timeline of a launch; a file that is None is not written."""
 
     trace: Path | None
     svg: Path | None
 
     def refuse(self, subjects: Sequence[str]) -> None:
-        """Refuse several subjects, and files that cannot be written, before a kernel runs."""
+        """Raise BadParameter for several subjects, or for a file that cannot be written."""
         for option, path in (("--trace", self.trace), ("--svg", self.svg)):
             if path is None:
                 continue
             if len(subjects) > 1:
-                raise typer.BadParameter("a timeline is of one spec or file", param_hint=option)
+                raise typer.BadParameter("a timeline shows one spec or file", param_hint=option)
             if why := unwritable(path):
                 raise typer.BadParameter(why, param_hint=option)
 
@@ -46,18 +46,18 @@ class Timeline:
 
 @dataclass(frozen=True)
 class PlanPictures:
-    """The files of a plan's pictures; None: it is not drawn."""
+    """Files for the pictures of a plan; a picture whose file is None is not drawn."""
 
     svg: Path | None
     html: Path | None
 
     def refuse(self, specs: Sequence[Path]) -> None:
-        """Refuse several specs, and files that cannot be written."""
+        """Raise BadParameter for several specs or for a file that cannot be written."""
         for option, path in (("--svg", self.svg), ("--html", self.html)):
             if path is None:
                 continue
             if len(specs) > 1:
-                raise typer.BadParameter("a picture is of one spec", param_hint=option)
+                raise typer.BadParameter("a picture shows one spec", param_hint=option)
             if why := unwritable(path):
                 raise typer.BadParameter(why, param_hint=option)
 
@@ -75,7 +75,7 @@ class PlanPictures:
 
 
 def write_pages(products: Iterable[Product], directory: Path | None) -> list[str]:
-    """Write a page of pictures for each plan, and return what to tell of them."""
+    """Write a page of pictures for each plan, and return the lines to print about them."""
     if directory is None:
         return []
     from gemmgen import pictures

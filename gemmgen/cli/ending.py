@@ -1,4 +1,4 @@
-"""How a run of the command line ends: its exit code, and as diagnostics all that a user can cause."""
+"""The end of a run of the command line: its exit code, with a diagnostic for each error of the user."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 
 USAGE_CODE = "usage"
-"""Of a diagnostic about the command's own words."""
+"""The code of a diagnostic about the words of the command line."""
 
 
 def run_command(app: Callable[..., object], arguments: Sequence[str], name: str = "gemmgen") -> int:
-    """Run a command line and return its exit code; what a user can cause ends as a diagnostic.
+    """Run a command line and return its exit code; each error that a user can cause is a diagnostic.
 
     `app` is called as Typer's are; `name` is the command that the user has typed.
     """
@@ -41,7 +41,7 @@ def run_command(app: Callable[..., object], arguments: Sequence[str], name: str 
 
 
 def _called(app: Callable[..., object], name: str) -> int:
-    """Call the application; a wrong use of it is told, and is 2."""
+    """Call the application; print wrong usage, whose exit code is 2."""
     try:
         code = app(prog_name=name, standalone_mode=False)
     except typer.Abort:
@@ -59,11 +59,11 @@ def _called(app: Callable[..., object], name: str) -> int:
 
 
 _USAGE = typer.BadParameter.__mro__[2]
-"""What Click raises for wrong usage; Typer may have a Click of its own, and names only this subclass."""
+"""The error of Click for wrong usage; Typer may bring its own Click and exports only this subclass."""
 
 
 def ended(step: Callable[[], int]) -> int:
-    """Return the exit code of a step; what was refused on the way is told, and is 1."""
+    """Run a step and return its exit code: 1, with diagnostics, if it raises GemmgenError or OSError."""
     try:
         return step()
     except GemmgenError as error:
@@ -77,7 +77,7 @@ def ended(step: Callable[[], int]) -> int:
 
 
 def _machine(error: OSError) -> Diagnostic:
-    """Return what the machine refused: a file, or where none is named perhaps what is printed."""
+    """Return the diagnostic of an error of the operating system: a file, or output that cannot be printed."""
     message = error.strerror or str(error)
     if error.filename is None:
         try:
@@ -88,14 +88,14 @@ def _machine(error: OSError) -> Diagnostic:
 
 
 def _unprintable(error: OSError) -> Diagnostic:
-    """Return that stdout cannot be written; what it holds is dropped."""
+    """Return the diagnostic that stdout cannot be written, and drop its buffer."""
     _forget(sys.stdout)
     message = f"cannot write: {error.strerror or error}"
     return Diagnostic("standard output", "cannot-write", message)
 
 
 def _forget(stream: Any) -> None:
-    """Let what a stream still holds go nowhere: Python would try to write it at its end."""
+    """Discard the buffer of a stream, which Python would try to write at its exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -103,7 +103,7 @@ def _forget(stream: Any) -> None:
 
 
 def _finish() -> int:
-    """Write what a run tells at its end."""
+    """Write the report of a run at its end, and return the exit code."""
     code = ended(_log)
     try:
         if RUN.as_json:

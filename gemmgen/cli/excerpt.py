@@ -1,4 +1,4 @@
-"""A diagnostic for people: below it the line of the file that it is about, and a caret under the place."""
+"""Diagnostics for people: the message, the line of the file, and a caret under the place."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gemmgen.spec.reading import STDIN, stdin_bytes
 
 RED, YELLOW, BOLD, FAINT, PLAIN = "\x1b[1;31m", "\x1b[1;33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 MOST_COLUMNS = 100
-"""Of a line of a file that is shown; of a longer one the part around the place."""
+"""Characters of a file's line that are shown; a longer line is cut around the place."""
 
 
 def has_colours(stream: Any) -> bool:
-    """Whether a stream is a terminal, and its user has not asked for no colours: https://no-color.org."""
+    """Return whether a stream is a terminal that shows colours; NO_COLOR turns them off: https://no-color.org."""
     named = os.environ.get("NO_COLOR", "") or os.environ.get("TERM", "") == "dumb"
     return bool(not named and stream is not None and stream.isatty())
 
@@ -55,7 +55,7 @@ def _visible(text: str) -> str:
 
 
 def line_of(found: Diagnostic) -> str | None:
-    """Return the line of the file, None where no place in a file of text is meant."""
+    """Return the line of the file that a diagnostic is about, None if it has no line or no readable file."""
     if found.line is None or found.column is None:
         return None
     try:

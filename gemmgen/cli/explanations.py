@@ -1,4 +1,4 @@
-"""What a diagnostic's code means: the entry of docs/rules.md, and an invalid spec that shows it."""
+"""The meaning of a diagnostic's code: its entry of docs/rules.md, and an invalid spec that shows it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ EARLIER_CODES = {"exchanged-operands": "swap-ab"}
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a rule protects, by its id, or another code of a diagnostic of specs."""
+    """The explanation of a rule's id, or of another code of a diagnostic."""
 
     code: str
     text: str
-    """Of docs/rules.md: what is protected, the arithmetic, the source."""
+    """The entry of docs/rules.md: the purpose of the rule, its arithmetic and its source."""
 
     @property
     def summary(self) -> str:
@@ -36,14 +36,14 @@ class Explanation:
 
     @property
     def holds(self) -> tuple[str, ...]:
-        """What holds for a plan that keeps the rule; where GPUs differ, each says first whose it is."""
+        """The sentences of the rule; if GPU generations differ, each sentence names its own."""
         found = {rule.says: generation for generation, rule in _rules() if rule.id == self.code}
         said = [(generation, " ".join(says.split())) for says, generation in found.items()]
         return tuple(f"{generation}: {says}" if len(said) > 1 else says for generation, says in said)
 
     @property
     def example(self) -> tuple[str, str, str] | None:
-        """An invalid spec: its name, its text, and what is said of it; None where no file can show it."""
+        """The name and the text of an invalid spec and its diagnostics, None if no file shows the code."""
         spec = _shown_by(self.code)
         if spec is None:
             return None
@@ -66,14 +66,14 @@ class Explanation:
 
 @cache
 def explanations() -> dict[str, Explanation]:
-    """Return what is known of every code, in the order of docs/rules.md."""
+    """Return the explanation of each code, in the order of docs/rules.md."""
     page = _shipped("rules.md", "docs/rules.md").read_text(encoding="utf-8")
     entries = re.findall(r"^## ([\w-]+)\n(.+?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
     return {code: Explanation(code, text.strip()) for code, text in entries}
 
 
 def explanation_of(code: str) -> Explanation:
-    """Return what is known of a code.
+    """Return the explanation of a code.
 
     Raises:
         GemmgenError: No rule has it (``unknown-rule``).
@@ -101,7 +101,7 @@ def _shown_by(code: str) -> Path | None:
 
 
 def _diagnostics(spec: Path) -> tuple[Diagnostic, ...]:
-    """Return what the loader or the planner says of a spec."""
+    """Return the diagnostics of the loader or the planner for a spec."""
     from gemmgen.plan import plan_spec
     from gemmgen.spec import load_spec
 
@@ -113,7 +113,7 @@ def _diagnostics(spec: Path) -> tuple[Diagnostic, ...]:
 
 
 def _rules() -> list[tuple[str, Any]]:
-    """Return the rules of every family with its generation of GPUs, and those of what a target has."""
+    """Return each rule with the generation of GPUs that it holds for."""
     from gemmgen.hardware import GPUS
     from gemmgen.plan.choices import CHOICE_RULES
     from gemmgen.plan.planner import FAMILIES
@@ -124,7 +124,7 @@ def _rules() -> list[tuple[str, Any]]:
 
 
 def _shipped(name: str, source: str) -> Path:
-    """Return where a file is: inside an installed package, or beside it in a checkout."""
+    """Return the path of a file: inside an installed package, or beside it in a checkout."""
     package = Path(gemmgen.__file__).parent
     installed = package / name
     return installed if installed.exists() else package.parent / source

@@ -1,4 +1,4 @@
-"""Commands that make modules of specs, and say what is planned: init, plan, build, check, list and diff."""
+"""Commands from specs to modules: init, plan, build, check, list and diff."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ from gemmgen.spec.module_names import stem_problem
 from gemmgen.spec.reading import STDIN, SUFFIXES
 
 SECONDS_OF_SILENCE = 2.0
-"""After which, and every so many more, a long search says how far it has come."""
+"""Seconds between two progress lines of a long search."""
 
 
 def init(
-    name: Annotated[Path, typer.Argument(metavar="[NAME]", help="Of the file, and so of the module.")] = Path(
-        "matmul.yaml"
-    ),
+    name: Annotated[
+        Path, typer.Argument(metavar="[NAME]", help="Name of the file and of the module.")
+    ] = Path("matmul.yaml"),
     as_json: Json = False,
 ) -> None:
-    """Write a commented spec to start from."""
+    """Write a commented spec to start from, and its JSON Schema."""
     path = api.init(name)
     schema = path.with_name(api.SCHEMA_FILE)
     print_json({"wrote": [path.as_posix(), schema.as_posix()]})
@@ -78,7 +78,10 @@ def plan(
     watching: Watching = False,
     as_json: Json = False,
 ) -> None:
-    """Prove specs against the hardware and print what their kernels spend of it."""
+    """Check specs against the hardware and print their plans.
+
+    A plan lists shared memory, registers, barriers, waves and the predicted time.
+    """
     from gemmgen.plan.ledger import ledger
     from gemmgen.plan.verdicts import standing_of
 
@@ -129,7 +132,10 @@ def build_command(
     watching: Watching = False,
     as_json: Json = False,
 ) -> None:
-    """Generate the module of each spec, compile and simulate it, and write it once every stage has passed."""
+    """Generate, compile, simulate and write a module per spec.
+
+    A module is written only if every stage has passed.
+    """
     from gemmgen.build import build
     from gemmgen.lower import STAGES
 
@@ -175,7 +181,10 @@ def check_command(
     watching: Watching = False,
     as_json: Json = False,
 ) -> None:
-    """Find modules that are missing, stale, edited by hand or orphaned, byte for byte."""
+    """Compare modules with their specs, byte for byte.
+
+    It finds modules that are missing, stale, edited by hand or orphaned.
+    """
     choose(form, sarif)
     if watching:
         watch(lambda: specs or _all_specs(), lambda: check_command(specs, out, form))
@@ -200,7 +209,7 @@ def check_command(
 def list_command(
     out: Out = Path("generated"), form: Format = "text", sarif: SarifFile = None, as_json: Json = False
 ) -> None:
-    """List specs with their plans and the state of their modules."""
+    """List specs, their plans and the state of their modules."""
     choose(form, sarif)
     found = _all_specs()
     refuse_duplicates(found)
@@ -225,7 +234,7 @@ def diff_command(
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Compare the plans of two specs: decisions, resources, predicted times."""
+    """Compare the plans of two specs: decisions, resources, times."""
     choose(form, sarif)
     from gemmgen.plan.ledger import differences, differences_text
 
@@ -244,7 +253,7 @@ def diff_command(
 
 
 def _planned(specs: list[Path]) -> tuple[list[Product], bool]:
-    """Plan specs; what is worth a word of legal ones is said on stderr."""
+    """Plan specs, and print the warnings of legal ones; return the products and whether any spec failed."""
     from gemmgen.plan.planner import warnings
 
     products, failed = run_each(specs, lambda path: make(path, _patience(path.as_posix()), any_name=True))
@@ -262,7 +271,7 @@ def _name_warnings(path: str) -> Iterator[Diagnostic]:
 
 
 def _patience(subject: str) -> Callable[[int, int], None]:
-    """Return what says on stderr how far a search has come, once it takes long."""
+    """Return a progress callback that prints to stderr if a search takes long."""
     told = time.monotonic()
 
     def tick(done: int, total: int) -> None:
@@ -275,7 +284,7 @@ def _patience(subject: str) -> Callable[[int, int], None]:
 
 
 def _print_candidates(products: list[Product], limit: int, *, explained: bool, as_json: bool) -> None:
-    """List the configurations of each spec, best first; the first one is what its plan is."""
+    """Print the configurations of each spec, best first; the first one is its plan."""
     from gemmgen.plan.planner import rank
 
     rankings = {
@@ -296,14 +305,14 @@ def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None
     from gemmgen.plan.planner import rank
 
     if len(products) > 1 and not as_json:
-        raise typer.BadParameter("prints one spec; name one, or use --json", param_hint="--freeze")
+        raise typer.BadParameter("prints one spec: name only one, or use --json", param_hint="--freeze")
     found: dict[str, dict[str, Any]] = {}
     for product in products:
         source, plan = product.source, product.plan
         if place > 1:
             legal = rank(source, _patience(source.path)).legal
             if place > len(legal):
-                message = f"candidate {place} of {len(legal)}, that is all that are legal"
+                message = f"there is no candidate {place}; the number of legal ones is {len(legal)}"
                 raise GemmgenError([Diagnostic(source.path, "no-candidate", message)])
             plan = legal[place - 1].plan
         found[source.path] = frozen(source, plan)
@@ -340,7 +349,7 @@ def _is_spec(path: Path) -> bool:
 
 
 def _refuse_gradients(paths: list[Path]) -> None:
-    """A spec named as a gradient of another one would overwrite that one's module."""
+    """Raise GemmgenError if a spec has the name of the gradient of another one, whose module it makes."""
     stems = {path.stem: path for path in paths}
     for path in paths:
         for stem in (gradient_stem(path.stem, operand) for operand in OPERANDS):

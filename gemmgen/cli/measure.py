@@ -1,4 +1,4 @@
-"""Commands that time kernels on a GPU, and show what was measured: bench, tune and report."""
+"""Commands that time kernels on a GPU and show records: bench, tune and report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bench_command(
         list[Path],
         typer.Argument(
             metavar="SPEC…|LIBRARY|RECORD…",
-            help="Specs, or with --suite a library, to time; records to show.",
+            help="Specs to time, or with --suite a library; or records to show.",
         ),
     ],
     shapes: Annotated[
@@ -53,31 +53,35 @@ def bench_command(
         ),
     ] = "",
     record: Annotated[
-        Path | None, typer.Option(metavar="FILE|DIR", help="Keep the samples; a directory for several specs.")
+        Path | None,
+        typer.Option(metavar="FILE|DIR", help="Write the samples; a directory for several specs."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the ratios as .svg or .png.")
+        Path | None, typer.Option(metavar="FILE", help="Draw the ratios to the baseline as .svg or .png.")
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE|DIR",
-            help="Compare with this module of the spec; a directory for several specs, found by name.",
+            help="Also time this other module of the spec; for several specs a directory of modules.",
         ),
     ] = None,
     suite: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Time all specs by turns on the shapes of this suite."),
+        typer.Option(
+            metavar="FILE",
+            help="Time all specs on the shapes of this suite, one after the other in each round.",
+        ),
     ] = None,
     extents: Annotated[
         str,
-        typer.Option("--m", metavar="LOW-HIGH", help="Only shapes of the suite whose M is in this range."),
+        typer.Option("--m", metavar="LOW-HIGH", help="Time only the suite's shapes with M in this range."),
     ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Of a suite: its record, with which a run that was ended goes on, and its pictures.",
+            help="Directory for the suite's record and plots; an interrupted run resumes from it.",
         ),
     ] = None,
     candidates: Annotated[
@@ -85,22 +89,31 @@ def bench_command(
         typer.Option(
             metavar="[N]",
             min=1,
-            help="Of each spec the N kernels that its planner ranks first for each shape of the suite.",
+            help="Time the planner's first N kernels of each spec for each shape of the suite.",
         ),
     ] = None,
     peers: Annotated[
         bool,
-        typer.Option("--peers", help="On the suite's shapes for it, time Inductor's Triton templates too."),
+        typer.Option(
+            "--peers",
+            help="Also time Inductor's Triton templates, on the shapes that the suite names for it.",
+        ),
     ] = False,
     peer_python: Annotated[
         str,
-        typer.Option(metavar="COMMAND", help="Starts the Python, with torch, of that process (this one)."),
+        typer.Option(
+            metavar="COMMAND",
+            help="Command that starts a Python with torch for --peers. Default: this Python.",
+        ),
     ] = "",
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Time each spec's kernel against torch.matmul, or kernels on a suite of shapes; or show records."""
+    """Time kernels against torch.matmul on a GPU; show records.
+
+    Times each spec on its own shapes, or all specs on the shapes of a suite.
+    """
     choose(form, sarif)
     require_compiler()
     from gemmgen import bench
@@ -108,7 +121,7 @@ def bench_command(
     if suite or any(path.suffix == ".jsonl" for path in subjects):
         alone = {"--shapes": shapes, "--record": record, "--plot": plot, "--against": against}
         for option in (name for name, value in alone.items() if value):
-            raise typer.BadParameter("does not go with a suite, which has --out", param_hint=option)
+            raise typer.BadParameter("is not an option of suites, which have --out", param_hint=option)
         peer_command = shlex.split(peer_python) or [sys.executable]
         options = SuiteOptions(suite, extents, candidates, out, peer_command if peers else None, as_json)
         _bench_suite(subjects, options)
@@ -116,7 +129,7 @@ def bench_command(
     alone = {"--m": extents, "--candidates": candidates, "--out": out}
     alone |= {"--peers": peers, "--peer-python": peer_python}
     for option in (name for name, value in alone.items() if value):
-        raise typer.BadParameter("goes with --suite", param_hint=option)
+        raise typer.BadParameter("requires --suite", param_hint=option)
     specs = [path for path in subjects if path.suffix != ".json"]
     if record:
         refuse_unwritable(record, specs)
@@ -145,21 +158,21 @@ def bench_command(
 
 
 RECORD_NAME = "record.jsonl"
-"""Of a suite's record in its directory."""
+"""The file of a suite's record in its directory."""
 
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """What is timed of a suite, and where its record and pictures go."""
+    """The part of a suite that is timed, and the places of its record and pictures."""
 
     suite: Path | None
-    """None: nothing is timed, and a record is shown."""
+    """None to show a record without timing."""
     extents: str
     """The range of M as the user gives it."""
     candidates: int | None
     out: Path | None
     peer_command: list[str] | None
-    """Starts the Python of the peers; None: they are not timed."""
+    """The command that starts the Python of the peers; None to time no peers."""
     as_json: bool
 
 
@@ -196,7 +209,7 @@ def _bench_suite(subjects: list[Path], options: SuiteOptions) -> None:
 
 
 def _draw_suite(log: ResultLog, out: Path) -> None:
-    """Draw a suite's pictures; where they cannot be drawn, the record is still whole."""
+    """Draw a suite's pictures; an error is a warning, because the record is complete without them."""
     from gemmgen import bench
 
     try:
@@ -208,48 +221,57 @@ def _draw_suite(log: ResultLog, out: Path) -> None:
 
 
 TABLE_COLUMNS = 200
-"""Of a table that no terminal shows."""
+"""Characters of a table's lines if stdout is no terminal."""
 
 
 def tune_command(
     specs: Specs,
     shapes: Annotated[
         str,
-        typer.Option("--shapes", metavar="MxNxK,…|FILE", help="What to tune for; a file as `test` takes."),
+        typer.Option(
+            "--shapes", metavar="MxNxK,…|FILE", help="Problem sizes to tune for, or a file of them."
+        ),
     ] = "",
     shape: Annotated[
-        list[str] | None, typer.Option("--shape", metavar="MxNxK", help="One more shape; may be repeated.")
+        list[str] | None, typer.Option("--shape", metavar="MxNxK", help="One more problem size; repeatable.")
     ] = None,
     store: Annotated[
         str,
-        typer.Option(metavar="FILE|URL", help="Of the trials: SQLite, a .journal file or postgresql://…"),
+        typer.Option(
+            metavar="FILE|URL", help="Store of the trials: SQLite, a .journal file or postgresql://…"
+        ),
     ] = "tune.db",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the specs of the winners go.")] = Path(
-        "specs/tuned"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory for the specs of the fastest kernels.")
+    ] = Path("specs/tuned"),
     table: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the choices as JSON Lines for a program.")
+        Path | None, typer.Option(metavar="FILE", help="Write the choices as a table in JSON Lines.")
     ] = None,
     budget: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="Of GPU time for each spec and shape.")
+        float, typer.Option(metavar="SECONDS", min=1, help="GPU time for each spec and shape.")
     ] = 60,
     candidates: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Of the planner's ranking, to begin with.")
+        int, typer.Option(metavar="N", min=1, help="Kernels of the planner's ranking to begin with.")
     ] = CANDIDATES,
     devices: Annotated[
-        str, typer.Option(metavar="0,1,…", help="The GPUs to measure on, a worker each (all).")
+        str, typer.Option(metavar="0,1,…", help="GPUs to measure on, one worker each. Default: all.")
     ] = "",
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Measure nothing: write what the store has of this GPU."),
+        typer.Option(metavar="NAME", help="Measure nothing; write the choices for this GPU from the store."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Forget what the store has of these.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Forget earlier trials of these specs and shapes.")
+    ] = False,
     pages: Pages = None,
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Measure which kernel of each spec is the fastest for each shape, and write its spec."""
+    """Find the fastest kernel of each spec and shape on a GPU.
+
+    Writes the spec of each winner, with every field stated.
+    """
     choose(form, sarif)
     require_compiler()
     from gemmgen.tune import require_optuna
@@ -262,11 +284,13 @@ def tune_command(
     wanted = ",".join(shape or [])
     chosen = [*(parse_shapes(shapes) if shapes else ()), *(parse_shapes(wanted) if wanted else ())]
     if not chosen:
-        raise typer.BadParameter("name what to tune for", param_hint="--shapes or --shape")
+        raise typer.BadParameter("name a problem size to tune for", param_hint="--shapes or --shape")
     if not re.fullmatch(r"(\d+(,\d+)*)?", devices):
-        raise typer.BadParameter(f"`{devices}` are no GPUs: write 0,1", param_hint="--devices")
+        raise typer.BadParameter(f"`{devices}` is no list of GPUs: write 0,1", param_hint="--devices")
     if again and gpu:
-        raise typer.BadParameter("measures, and --gpu does not", param_hint="--again")
+        raise typer.BadParameter(
+            "cannot be combined with --gpu, which measures nothing", param_hint="--again"
+        )
     refuse_duplicates(specs)
     options = TuningOptions(
         store=store,
@@ -281,7 +305,7 @@ def tune_command(
         with tuning_progress() as progress:
             outcomes = tune(specs, tuple(dict.fromkeys(chosen)), options, progress=progress)
     except (SystemExit, KeyboardInterrupt):
-        tell("interrupted: the trials so far are kept, and the same command goes on")
+        tell("interrupted: all trials so far are stored, and the same command resumes")
         raise
     told = write_pages((make(path) for path in dict.fromkeys(o.path for o in outcomes)), pages)
     if as_json:
@@ -297,15 +321,20 @@ def report_command(
     records: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RECORD…", help="Records of kernels (.json) and suites, tables of tuned kernels (.jsonl)."
+            metavar="RECORD…",
+            help="Records of kernels (.json) or suites, or tables of tuned kernels (.jsonl).",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Page to write.")] = Path("report.html"),
+    form: Format = "text",
+    sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make one page of records for a browser: ratios, roofline, ranking, all that was tried; no network."""
+    """Make an HTML page of records: ratios, roofline, ranking.
+
+    The page needs no network.
+    """
+    choose(form, sarif)
     from gemmgen.report import report
 
     write(out, report(records))

@@ -1,4 +1,4 @@
-"""The options that several commands share, and what is refused of a command's words before anything runs."""
+"""Options that several commands share, and checks of arguments before anything runs."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from typer.core import TyperCommand
 from gemmgen.cli.reporting import unwritable
 from gemmgen.errors import Diagnostic, GemmgenError
 
-Specs = Annotated[
-    list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files; - is a spec on stdin.")
-]
+Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="Spec files; - reads a spec from stdin.")]
 Format = Annotated[
     str,
     typer.Option(
-        "--format", metavar="text|github", help="Diagnostics for people, or as annotations of GitHub Actions."
+        "--format",
+        metavar="text|github",
+        help="Form of diagnostics: for people, or annotations of GitHub Actions.",
     ),
 ]
 SarifFile = Annotated[
     Path | None, typer.Option("--sarif", metavar="FILE", help="Also write diagnostics as SARIF 2.1.0.")
 ]
-Watching = Annotated[
-    bool, typer.Option("--watch", help="Do it again each time that a spec is saved, until Ctrl-C.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
+Watching = Annotated[bool, typer.Option("--watch", help="Run again whenever a spec is saved, until Ctrl-C.")]
+Json = Annotated[bool, typer.Option("--json", help="Print results and diagnostics as JSON.")]
 Lowering = Annotated[
     bool,
-    typer.Option("--lower/--no-lower", help="Compile the module and confirm the plan before it is written."),
+    typer.Option("--lower/--no-lower", help="Compile each module and confirm its plan before it is written."),
 ]
 Simulating = Annotated[
     bool,
     typer.Option(
         "--simulate/--no-simulate",
-        help="Simulate the module before it is written, which needs the compiler too.",
+        help="Simulate each module before it is written; this needs the compiler too.",
     ),
 ]
 PinnedShape = Annotated[
     str,
-    typer.Option("--shape", metavar="MxNxK", help="Default: one that wraps every ring, one of many tiles."),
+    typer.Option(
+        "--shape",
+        metavar="MxNxK",
+        help="Problem size. Default: one size that wraps every ring, and one of many tiles.",
+    ),
 ]
 Schedules = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Random schedules, besides the fixed policies.")
+    int, typer.Option(metavar="N", min=0, help="Random schedules, in addition to the fixed ones.")
 ]
 Seed = Annotated[
-    int, typer.Option(metavar="S", min=0, max=2**31, help="Of the inputs and the random schedules.")
+    int, typer.Option(metavar="S", min=0, max=2**31, help="Seed of the inputs and the random schedules.")
 ]
 Processes = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="For the schedules of a launch (the cores of this machine)."),
+    typer.Option(metavar="N", min=1, help="Worker processes. Default: the cores of this machine."),
 ]
 TraceFile = Annotated[
     Path | None,
-    typer.Option(
-        "--trace", metavar="FILE", help="Write a timeline that Perfetto opens; of one spec or file."
-    ),
+    typer.Option("--trace", metavar="FILE", help="Write the timeline of one spec or file, for Perfetto."),
 ]
 PictureFile = Annotated[
     Path | None,
-    typer.Option("--svg", metavar="FILE", help="Draw the first steps of that timeline; of one spec or file."),
+    typer.Option("--svg", metavar="FILE", help="Draw the first steps of the timeline of one spec or file."),
 ]
 CANDIDATES = 10
-"""Configurations that are listed where no number is given."""
+"""Configurations that are listed if no number is given."""
 Candidates = Annotated[
     int | None,
     typer.Option(
         metavar="[N]",
         min=1,
-        help=f"List the N cheapest legal configurations of each spec's problem, {CANDIDATES} by default.",
+        help=f"List the N best configurations of each spec, {CANDIDATES} by default.",
     ),
 ]
 COUNTS = {"--candidates": CANDIDATES, "--freeze": 1}
@@ -79,35 +79,37 @@ Freeze = Annotated[
     typer.Option(
         metavar="[N]",
         min=1,
-        help="Print the spec with every field of its plan stated, or of the N-th candidate.",
+        help="Print the spec with every field of its plan, or of the N-th candidate.",
     ),
 ]
 PlanPicture = Annotated[
     Path | None,
-    typer.Option("--svg", metavar="FILE", help="Draw what is decided, and where elements lie; of one spec."),
+    typer.Option(
+        "--svg", metavar="FILE", help="Draw the plan of one spec, down to the place of each element."
+    ),
 ]
 PlanPage = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="The same as a page that looks any element up; of one spec."),
+    typer.Option(
+        "--html", metavar="FILE", help="Draw the plan of one spec as a page that looks up any element."
+    ),
 ]
 Pages = Annotated[
     Path | None,
-    typer.Option(
-        "--pictures", metavar="DIR", help="Also draw each kernel's plan, a page for a browser each."
-    ),
+    typer.Option("--pictures", metavar="DIR", help="Also write a page with the pictures of each plan."),
 ]
 Explain = Annotated[
     bool,
-    typer.Option("--explain", help="Say why the others cost more, or which rule refuses them."),
+    typer.Option("--explain", help="Explain why other configurations are slower or rejected."),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the modules live.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory of the modules.")]
 
 
 class CountedOption(TyperCommand):
     """A command whose ``--candidates`` and ``--freeze`` may stand without their numbers."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Write the default number behind an option that has none."""
+        """Give an option without a number its default."""
         following = [*args, ""][1:]
         counted = (
             f"{arg}={COUNTS[arg]}" if arg in COUNTS and not after.lstrip("-").isdigit() else arg
@@ -129,7 +131,7 @@ def range_of(extents: str) -> range:
 
 
 def refuse_duplicates(paths: list[Path]) -> None:
-    """Two specs of one stem would overwrite each other's module or record."""
+    """Raise GemmgenError if two specs have one stem: they would overwrite each other's module or record."""
     first: dict[str, Path] = {}
     for path in paths:
         if path.stem in first and first[path.stem] != path:
@@ -139,11 +141,11 @@ def refuse_duplicates(paths: list[Path]) -> None:
 
 
 def refuse_unwritable(record: Path, specs: list[Path]) -> None:
-    """Timing takes minutes: find out before it whether the records have a place to go."""
+    """Raise BadParameter if records cannot be written, before the minutes that timing takes."""
     if not specs:
         message = "only specs are timed and recorded"
     elif len(specs) > 1 and not record.is_dir():
-        message = "several specs need a directory to record into"
+        message = "several specs need a directory of records"
     elif problem := unwritable(record, folder=True):
         message = problem
     else:
@@ -153,7 +155,7 @@ def refuse_unwritable(record: Path, specs: list[Path]) -> None:
 
 
 def refuse_opponent(against: Path, specs: list[Path]) -> None:
-    """One module is of one spec, and a record holds what it was compared with already."""
+    """Raise BadParameter unless a spec is timed, or several against a directory of modules."""
     if not specs:
         message = "only specs are timed"
     elif len(specs) > 1 and not against.is_dir():

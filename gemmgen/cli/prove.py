@@ -44,17 +44,20 @@ def lower_command(
     specs: Specs,
     digests: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Compare the compiled code with the digests in a file."),
+        typer.Option(metavar="FILE", help="Compare the compiled code with the digests in this file."),
     ] = None,
     record: Annotated[bool, typer.Option("--record", help="With --digests: write the file instead.")] = False,
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Compile each spec's module without writing it, and print the measured resources."""
+    """Compile modules and print their measured resources.
+
+    Nothing is written.
+    """
     choose(form, sarif)
     if record and digests is None:
-        raise typer.BadParameter("goes with --digests FILE", param_hint="--record")
+        raise typer.BadParameter("requires --digests FILE", param_hint="--record")
     require_compiler()
     from gemmgen.build import lowered_of, settle
     from gemmgen.lower import Lowered
@@ -93,24 +96,29 @@ def simulate_command(
         list[str],
         typer.Argument(
             metavar="SPEC…|FILE.py[::FUNCTION]…",
-            help="Specs; or programs: scripts or functions that launch Gluon kernels, or a kernel itself.",
+            help="Specs, or programs: scripts or functions that launch Gluon kernels, or a kernel.",
         ),
     ],
     shape: PinnedShape = "",
     programs: Annotated[
         int | None,
-        typer.Option(metavar="P", min=1, help="With --shape: programs of a persistent kernel (1, then 2)."),
+        typer.Option(
+            metavar="P", min=1, help="With --shape: programs of a persistent kernel. Default: 1, then 2."
+        ),
     ] = None,
     target: Annotated[
         str,
-        typer.Option(metavar="GPU", help="Of programs: sm90, sm100, h100, h200, b200. A spec has its own."),
+        typer.Option(
+            metavar="GPU",
+            help="GPU to simulate for .py files: sm90, sm100, h100, h200, b200. Specs name theirs.",
+        ),
     ] = "sm90",
     args: Annotated[
         str | None,
-        typer.Option(metavar="ARGS", help="What a FUNCTION is called with: 'torch.ones(64), n=64'."),
+        typer.Option(metavar="ARGS", help="Arguments for FUNCTION, as Python: 'torch.ones(64), n=64'."),
     ] = None,
     grid: Annotated[
-        str | None, typer.Option(metavar="GRID", help="What a FUNCTION that is a kernel is launched with.")
+        str | None, typer.Option(metavar="GRID", help="Grid for a FUNCTION that is a kernel.")
     ] = None,
     schedules: Schedules = 10,
     seed: Seed = 0,
@@ -121,7 +129,10 @@ def simulate_command(
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Run kernels on the CPU under many schedules; find races, deadlocks and wrong numbers."""
+    """Find races, deadlocks and wrong numbers on the CPU.
+
+    Kernels of specs or of Python programs are simulated under many schedules.
+    """
     files = [subject for subject in subjects if subject.partition("::")[0].endswith(".py")]
     choose(form, None if files else sarif)  # of a program's findings it has all places
     require_compiler()
@@ -135,14 +146,14 @@ def simulate_command(
             raise typer.BadParameter("a program has its own shapes", param_hint="--shape")
         _simulate_programs([_program(subject, args, grid) for subject in files], target, sarif, options)
     elif args is not None or grid is not None:
-        raise typer.BadParameter("go with FILE.py::FUNCTION", param_hint="--args and --grid")
+        raise typer.BadParameter("require FILE.py::FUNCTION", param_hint="--args and --grid")
     else:
         _simulate_specs([Path(subject) for subject in subjects], shape, programs, options)
 
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """How kernels are simulated, and the form of what is told of them."""
+    """Options of a simulation and of its report."""
 
     schedules: int
     """Random ones, besides the fixed policies."""
@@ -153,19 +164,19 @@ class SimulationOptions:
 
 
 def _program(subject: str, args: str | None, grid: str | None) -> Program:
-    """Return what a subject names, with what it is called with."""
+    """Return the program that a subject names, with its arguments and its grid."""
     from gluonsim.pretended import Program
 
     file, _, function = subject.partition("::")
     if not function and (args is not None or grid is not None):
-        raise typer.BadParameter("go with FILE.py::FUNCTION", param_hint="--args and --grid")
+        raise typer.BadParameter("require FILE.py::FUNCTION", param_hint="--args and --grid")
     return Program(Path(file), function or None, args, grid)
 
 
 def _simulate_programs(
     called: list[Program], target: str, sarif: Path | None, options: SimulationOptions
 ) -> None:
-    """Run programs as if there were the GPU that they are for, and what they launch in the simulator."""
+    """Run programs on the CPU, and the kernels that they launch in the simulator."""
     from gluonsim import Severity, gpu_of_target, policies
     from gluonsim.pretended import run_program
     from gluonsim.result import notes_by_kernel, sarif_log
@@ -248,7 +259,7 @@ def verify_command(
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Check the numbers of each spec's kernel on the GPU of this machine."""
+    """Check the numbers of kernels on the GPU of this machine."""
     choose(form, sarif)
     require_compiler()
     from gemmgen.bench import parse_shapes

@@ -1,7 +1,7 @@
-"""All that the command line prints: results, diagnostics, JSON and SARIF.
+"""Output of the command line: results, diagnostics, JSON and SARIF.
 
 Results go to stdout (`say`), progress and diagnostics to stderr (`tell`). Text that comes from users and
-files is shown with escapes for what a terminal would obey. A diagnostic is one line that editors parse, and
+files is shown with escapes for control characters. A diagnostic is one line that editors parse, and
 below it the line of the file that it is about. With ``--json`` stdout has one object, whatever happened:
 ``{"diagnostics": [...], "results": ...}``.
 """
@@ -32,9 +32,9 @@ from gemmgen.literals import visible
 from gemmgen.product import write_files
 
 MOST_SHOWN = 20
-"""Diagnostics of one file that a person is shown; the others are counted."""
+"""Diagnostics of one file that are printed; the others are counted."""
 Form = Literal["text", "github"]
-"""Of diagnostics on stderr."""
+"""Form of the diagnostics on stderr."""
 FORMS: tuple[Form, ...] = ("text", "github")
 
 
@@ -53,7 +53,7 @@ STATES = {
 
 @dataclass
 class Run:
-    """What one run of the command line is asked for, and has to tell at its end."""
+    """State of one run of the command line: its options, results and diagnostics."""
 
     as_json: bool = False
     form: Form = "text"
@@ -62,7 +62,7 @@ class Run:
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
     def begin(self, *, as_json: bool) -> None:
-        """Forget what another run of this process has left."""
+        """Reset the state that an earlier run of this process left."""
         self.as_json, self.form, self.sarif, self.results, self.diagnostics = as_json, "text", None, None, []
 
 
@@ -118,9 +118,9 @@ def _write_line(line: str) -> None:
 
 
 def say_tables(tables: Iterable[Table], columns: int) -> None:
-    """Print tables to stdout, as wide as its terminal is; without a terminal `columns` characters wide.
+    """Print tables to stdout, in the width of its terminal, or of `columns` characters without one.
 
-    What terminals obey must be escaped in their cells already: of a table, colours are meant.
+    Cells must have their control characters escaped: the table itself uses colours.
     """
     console = Console(width=None if sys.stdout.isatty() else columns, emoji=False)
     for table in tables:
@@ -135,7 +135,7 @@ def tell_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Tell of the cache as of everything else; of other libraries' warnings as Python does."""
+    """Print a warning of the cache as a diagnostic, and one of another library as Python does."""
     if isinstance(message, CacheWarning):
         complain(GemmgenError([message.diagnostic]))
     else:
@@ -144,19 +144,19 @@ def tell_warning(
 
 
 def choose(form: str, sarif: Path | None) -> None:
-    """Take the form of diagnostics on stderr, and where a log of them is written at the end."""
+    """Set the form of diagnostics on stderr and the file of the SARIF log, which is written at the end."""
     if form not in FORMS:
         raise typer.BadParameter(f"{form}: choose among {', '.join(FORMS)}", param_hint="--format")
     RUN.form, RUN.sarif = form, sarif
 
 
 def print_json(results: object) -> None:
-    """Take what the run's JSON has as its results."""
+    """Set the results of the run's JSON."""
     RUN.results = results
 
 
 def complain(error: GemmgenError) -> None:
-    """Tell what was refused: on stderr up to a number for each file, in JSON and SARIF all."""
+    """Print diagnostics to stderr, at most `MOST_SHOWN` for each file; JSON and SARIF have all."""
     RUN.diagnostics.extend(error.diagnostics)
     told: Counter[str] = Counter()
     coloured = has_colours(sys.stderr)
@@ -180,9 +180,9 @@ def end(failed: bool) -> None:
 
 
 def unwritable(path: Path, *, folder: bool = False) -> str | None:
-    """Return why a file cannot be written, as far as that can be seen before; None where it can.
+    """Return why a file cannot be written, as far as can be seen before it is; None if it can.
 
-    With `folder`, a directory that is there will do too.
+    With `folder`, an existing directory is accepted too.
     """
     try:
         if path.is_dir():
@@ -196,7 +196,7 @@ def unwritable(path: Path, *, folder: bool = False) -> str | None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all, where it is one: a pipe or a device takes what comes.
+    """Write a regular file as a whole or not at all; a pipe or a device is written as a stream.
 
     Raises:
         GemmgenError: It cannot be written (``cannot-write``).

@@ -1,4 +1,4 @@
-"""A stage on many specs: past those that are refused, with progress, and again when a spec is saved."""
+"""Runs of a command over many specs: in order, with progress, and again after a spec is saved."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 WAKING_SECONDS = 0.2
-"""How often the waiting thread wakes: a signal that comes just as it falls asleep does not wake it."""
+"""Seconds after which the waiting thread wakes: a signal just before its wait does not wake it."""
 
 
 def run_each(
@@ -38,7 +38,7 @@ def run_each(
     *,
     parallel: bool = False,
 ) -> tuple[list[T], bool]:
-    """Run an action on each path, in order, past what is rejected; return results, and whether any failed."""
+    """Run an action on each path; print errors; return the results in order, and whether any failed."""
 
     def attempt(path: S) -> T | GemmgenError:
         if progress:
@@ -68,7 +68,7 @@ def run_each(
 
 @contextmanager
 def progressing(what: str) -> Generator[Callable[[str], None]]:
-    """Give a function that tells on stderr what is being done; a spinner where that is a terminal."""
+    """Yield a function that shows progress on stderr: a spinner on a terminal, else lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda step: tell(f"{what} {step}")
@@ -82,7 +82,7 @@ def progressing(what: str) -> Generator[Callable[[str], None]]:
 
 @contextmanager
 def tuning_progress() -> Generator[Callable[[TuningProgress], None]]:
-    """Give a function that shows how far tuning is: a bar with the time left, or lines without a terminal."""
+    """Yield a function that shows the progress of tuning: a bar on a terminal, else lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
         told: set[tuple[str, str]] = set()
@@ -118,16 +118,16 @@ def prefixed(progress: Callable[[str], None], subject: str, step: str) -> None:
 
 
 _States = dict[Path, tuple[int, int] | None]
-"""Of each watched file, the nanosecond of its last change and its bytes; None of one that is not there."""
+"""The time of the last change in nanoseconds and the bytes of each watched file, None if it is missing."""
 
 LOOKING_SECONDS = 0.3
-"""How often a watched file is looked at."""
+"""Seconds between two looks at watched files."""
 
 
 def watch(files: Callable[[], Sequence[Path]], command: Callable[[], None]) -> NoReturn:
     """Run a command now, and again each time that one of the files has changed; until it is interrupted."""
     if RUN.as_json or RUN.sarif or Path("-") in files():
-        message = "goes with files and text: leave out --json, --sarif and `-`"
+        message = "requires files and text output: leave out --json, --sarif and `-`"
         raise typer.BadParameter(message, param_hint="--watch")
     while True:
         before = _states(files())
@@ -140,7 +140,7 @@ def watch(files: Callable[[], Sequence[Path]], command: Callable[[], None]) -> N
 
 
 def _until_saved(files: Callable[[], Sequence[Path]], before: _States) -> None:
-    """Return once the files differ from before and two looks agree: who saves a file empties it first."""
+    """Return when the files have changed and stay the same for one look: an editor empties a file first."""
     last = before
     while (now := _states(files())) == before or now != last:
         last = now

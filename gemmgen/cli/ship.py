@@ -22,7 +22,10 @@ from gemmgen.plan.rule import counted
 
 def library_command(
     name: Annotated[
-        str, typer.Argument(metavar="NAME|DIR", help="Of the package; with --check or --refresh where it is.")
+        str,
+        typer.Argument(
+            metavar="NAME|DIR", help="Name of the package; with --check or --refresh its directory."
+        ),
     ],
     sources: Annotated[
         list[Path] | None,
@@ -31,9 +34,10 @@ def library_command(
         ),
     ] = None,
     table: Annotated[
-        Path | None, typer.Option("--table", metavar="FILE", help="A table of `gemmgen tune`, as --from.")
+        Path | None,
+        typer.Option("--table", metavar="FILE", help="A table of `gemmgen tune`; the same as --from."),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where libraries live.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory of libraries.")] = Path(
         "libraries"
     ),
     problem: Annotated[
@@ -41,22 +45,23 @@ def library_command(
         typer.Option(
             "--problem",
             metavar="KEY",
-            help="Which, where sources have several: digits that its key begins with.",
+            help="The problem, if sources have several: the first digits of its key.",
         ),
     ] = "",
     kernels: Annotated[
-        int, typer.Option("--kernels", metavar="N", min=1, help="How many at most.")
+        int, typer.Option("--kernels", metavar="N", min=1, help="Most kernels of the library.")
     ] = MOST_KERNELS,
     dependent: Annotated[
         bool,
         typer.Option(
             "--dependent-launch",
-            help="Start its kernels while the one ahead still runs, where they can: they wait for its end.",
+            help="Programmatic dependent launch (PDL): start kernels before the previous kernel ends.",
         ),
     ] = False,
     lowering: Lowering = True,
     leave_out: Annotated[
-        bool, typer.Option("--leave-out", help="Also say how the rule does on N and K that it does not know.")
+        bool,
+        typer.Option("--leave-out", help="Also report how the choice does on N and K that were left out."),
     ] = False,
     hub: Annotated[
         Path | None,
@@ -67,21 +72,23 @@ def library_command(
     configs: Annotated[
         Path | None,
         typer.Option(
-            "--vllm", metavar="DIR", help="Also write its tiles as tables N=…,K=…,device_name=….json."
+            "--vllm",
+            metavar="DIR",
+            help="Also write tables N=…,K=…,device_name=….json for vLLM's Triton kernels.",
         ),
     ] = None,
     checking: Annotated[
-        bool, typer.Option("--check", help="Find what is missing, stale or edited in a library.")
+        bool, typer.Option("--check", help="Find missing, stale or edited files of a library.")
     ] = False,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Make a library's files anew, its choice as it is.")
+        bool, typer.Option("--refresh", help="Rewrite the files of a library; keep its choice of kernels.")
     ] = False,
     pages: Pages = None,
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make a package of the kernels that are best for many shapes, and of the table that chooses."""
+    """Make a package that chooses among kernels by shape."""
     choose(form, sarif)
     from gemmgen import library
     from gemmgen.library import sources as library_sources
@@ -124,7 +131,7 @@ def library_command(
 
 
 def _check_library(name: str, *, as_json: bool) -> None:
-    """Tell the files of a library that are missing, stale or edited."""
+    """Print the files of a library that are missing, stale or edited."""
     findings = package.check(Path(name))
     if as_json:
         print_json({f.diagnostic.path: {"state": f.diagnostic.code} for f in findings})
@@ -138,13 +145,13 @@ def _check_library(name: str, *, as_json: bool) -> None:
 def export_command(
     specs: Specs,
     aot: Annotated[
-        Path, typer.Option("--aot", metavar="DIR", help="Where the cubin and its launcher in C are written.")
+        Path, typer.Option("--aot", metavar="DIR", help="Directory for the cubin and its launcher in C.")
     ],
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Write kernels for programs without Python: a cubin, a launcher in C, and a program that tests both."""
+    """Write a cubin, a C launcher and a test program per spec."""
     choose(form, sarif)
     require_compiler()
     from gemmgen.build import export

@@ -14,7 +14,7 @@ from gemmgen.cli.reporting import print_json, say
 
 
 def doctor(as_json: Json = False) -> None:
-    """Show versions and the GPU, and say which stages can run here."""
+    """Show versions, the GPU, and the stages that can run here."""
     from gemmgen.device import examine
 
     found = examine()
@@ -34,11 +34,14 @@ def schema() -> None:
 
 def explain_command(
     codes: Annotated[
-        list[str] | None, typer.Argument(metavar="[RULE…]", help="As a diagnostic has it: smem-capacity.")
+        list[str] | None, typer.Argument(metavar="[RULE…]", help="Code of a diagnostic: smem-capacity.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a rule protects, its arithmetic and source, with a spec that breaks it; or list them all."""
+    """Explain rules, or list all.
+
+    The explanation has the arithmetic of the rule, its source and a spec that breaks it.
+    """
     found = [explanation_of(code) for code in codes] if codes else list(explanations().values())
     print_json({each.code: each.as_dict() for each in found})
     if not as_json and codes:

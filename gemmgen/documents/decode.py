@@ -16,7 +16,7 @@ from gemmgen.documents.kinds import LINE, Kind
 T = TypeVar("T")
 
 MOST_MAGNITUDE = 2.0**100
-"""Of a number, where its kind says no less: products of a few are still finite."""
+"""The largest number of a kind without a limit of its own: products of a few such numbers are finite."""
 
 
 class BadFieldError(Exception):
@@ -30,10 +30,9 @@ class BadFieldError(Exception):
 
 
 def parsed(text: str) -> object:
-    """Return what a JSON document has; NaN and infinity are values that ``decode`` refuses at their place.
+    """Return the value of a JSON document; ``decode`` rejects NaN and infinity at their places.
 
-    Raises ValueError or RecursionError for what is no JSON, and for an object with one name twice: of its two
-    values a reader sees both, and JSON keeps one.
+    Raises ValueError or RecursionError if the text is no JSON, or if an object has one name twice.
     """
     return json.loads(text, object_pairs_hook=_once)
 

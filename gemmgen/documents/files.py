@@ -1,4 +1,4 @@
-"""Files that somebody else may have laid down: read whole, within a limit, and never waited for."""
+"""Files of unknown origin: read as a whole, up to a limit, without waiting for a pipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 MOST_BYTES: Final = 1 << 28
-"""Of a document or a module: the largest committed record has some megabytes."""
+"""The largest size of a document or a module: the largest committed record has some megabytes."""
 
 
 def read_bytes(path: Path) -> bytes:

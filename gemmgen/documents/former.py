@@ -1,4 +1,4 @@
-"""What a reader says of a document that an earlier gemmgen wrote."""
+"""The error for a document that another version of gemmgen wrote."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ COMMAND: Final = "python -m gemmgen.migrate"
 
 
 def other_version(member: str, shown: str, found: object, read: int) -> str:
-    """Return the refusal of a version: what was found, what is read, and for an earlier one the way there."""
+    """Return the message for a version that is not read; an earlier one gets the command that migrates it."""
     message = f"{member} is {shown}; this gemmgen reads {read}"
     if type(found) is int and found < read:
         return f"{message}: `{COMMAND}` brings the file there"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 MOST_EXTENT: Final = 2**31 - 256
-"""Of M, N and K: TMA coordinates are 32-bit, and a tile may overhang the matrix."""
+"""The largest M, N and K: TMA coordinates have 32 bits, and a tile may overhang the matrix."""
 LEAST_SECONDS: Final = 1e-9
 """A cycle of a GPU: nothing that is launched takes less."""
 MOST_SECONDS: Final = 1e6
@@ -25,7 +25,7 @@ class Kind:
     """Which values of a type a member can have."""
 
     accepts: Callable[[Any], bool]
-    """Whether a value of the right type is of this kind."""
+    """Return whether a value of the right type is of this kind."""
     expected: str
     """In words, behind `must be`."""
 
@@ -62,7 +62,7 @@ def _is_file_name(text: str) -> bool:
 
 
 LINE: Final = Kind(_is_line, "one line of printable text")
-"""Of each text that names no other kind."""
+"""The most characters of a text without a kind of its own."""
 Lines = Annotated[str, Kind(_are_lines, "lines of printable text")]
 GpuName = Annotated[
     str,
@@ -85,5 +85,5 @@ Microseconds = Annotated[
     between(LEAST_SECONDS * 1e6, MOST_SECONDS * 1e6, f"microseconds from {LEAST_SECONDS * 1e6:g}"),
 ]
 Share = Annotated[float, between(0, 1e30, "a number from 0")]
-"""An error over what it is an error of."""
+"""An error divided by its scale."""
 Rate = Annotated[float, between(1, 1e24, "a rate from 1 to 1e24 a second")]
