@@ -15,8 +15,8 @@ from gemmgen.processes.forking import ENDINGS
 from gemmgen.processes.workers import discard
 
 GARBAGE_THRESHOLDS = (50_000, 20, 20)
-"""Of the garbage collector, for a process in which most of what is made is imported and stays: to look at
-that as often as Python does takes a fifth of the time to import torch."""
+"""Thresholds of the garbage collector for a process whose objects are mostly imported and stay: with Python's
+own thresholds, collections take a fifth of the time to import torch."""
 
 
 def _open_streams() -> None:

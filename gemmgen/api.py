@@ -1,7 +1,7 @@
 """The stages as functions, for programs that use gemmgen: ``from gemmgen import api``.
 
-What is wrong with a spec, a kernel or the machine is raised as one ``GemmgenError``, whose ``diagnostics``
-say what the command line prints. ``plan`` takes milliseconds and needs neither torch nor Triton; nothing
+Every fault of a spec, a kernel or the machine is raised as one ``GemmgenError``, whose ``diagnostics``
+the command line prints. ``plan`` takes milliseconds and needs neither torch nor Triton; nothing
 heavy is imported before a function that needs it is called. (The functions are not in ``gemmgen`` itself,
 where ``gemmgen.plan`` is the package of that stage.)
 """
@@ -30,8 +30,8 @@ SCHEMA_FILE = "gemmgen.schema.json"
 def init(path: str | Path = "matmul.yaml") -> Path:
     """Write a commented spec to start from, and return its path; ``.yaml`` is added to a name without it.
 
-    The JSON Schema that the first line of the spec names is written beside it, as ``gemmgen.schema.json``. A
-    file of this name that gemmgen has not written stays as it is.
+    The JSON Schema that the first line of the spec names is written beside it, as ``gemmgen.schema.json``.
+    Another file of this name stays as it is.
 
     Raises:
         GemmgenError: The file exists already (``file-exists``), cannot be written (``cannot-write``), or its
@@ -67,7 +67,7 @@ def init(path: str | Path = "matmul.yaml") -> Path:
 
 
 def plan(spec: str | Path) -> Product:
-    """Return what follows from a spec without a compiler.
+    """Return the plan, the module and the ledger of a spec, without a compiler.
 
     Its ``module`` is the text of the generated module, ``ledger`` the account of the hardware's resources
     (``as_text()``, ``as_dict()``), ``plan`` every decision. Any file name is accepted: nothing is written.
@@ -106,9 +106,9 @@ def build(
 
 
 def export(spec: str | Path, aot: str | Path) -> Exported:
-    """Write a spec's kernel for programs without Python into the directory `aot`; return what was written.
+    """Write a spec's kernel for programs without Python into the directory `aot`, and return their paths.
 
-    That is the cubin, a launcher in C with its header, a program that tests both, and a Makefile.
+    They are the cubin, a launcher in C with its header, a program that tests both, and a Makefile.
 
     Raises:
         GemmgenError: A stage refuses the spec, there is no launcher for such a kernel, or the compiler is not

@@ -1,6 +1,6 @@
-"""All stages from a spec to what is written of it, in one step that happens or does not; what is said of it.
+"""All stages from a spec to its files, written together or not at all, and the texts about them.
 
-That is a module, or a cubin and what C programs need to launch it.
+The files are a module with its manifest, or a cubin with a launcher in C.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def resources_text(resources: Resources, plan: Kernel) -> str:
-    """Say what the compiler measured of a plan's kernel; that it equals the plan has been checked."""
+    """Return the resources that the compiler measured as text; they equal the plan's."""
     spilled = resources.spill_store_bytes + resources.spill_load_bytes
     requests = ", ".join(map(str, resources.setmaxnreg))
     if requests:
@@ -58,13 +58,13 @@ def resources_text(resources: Resources, plan: Kernel) -> str:
 
 
 def simulation_text(simulation: Simulation) -> str:
-    """Say what was run, and what that cannot show."""
+    """Return the launches of a simulation and the limits of its evidence as text."""
     notes = [f"note: {note}" for note in simulation.notes]
     return "\n  ".join([f"{simulation.spec}: {simulation}", *map(str, simulation.launches), *notes])
 
 
 def spec_row(product: Product, module: str) -> dict[str, object]:
-    """Return what a list of specs shows of one: what it computes, how, and the state of its module."""
+    """Return the row of a spec in a list: its types, its plan, the state of its module, its title."""
     plan, problem = product.plan, product.plan.problem
     return {
         "spec": product.source.stem,
@@ -99,25 +99,25 @@ may wait for ever.
 
 @dataclass(frozen=True)
 class Built:
-    """A written module and what was learned on the way."""
+    """A written module with its plan and the evidence for it."""
 
     spec: str
     module: Path
     plan: Kernel
     resources: Resources | None
-    """What the compiler measured; None if it was not asked."""
+    """The compiler's figures, None if nothing was compiled."""
     simulation: Simulation | None
-    """What the CPU simulator saw; None if it was not asked."""
+    """The simulator's findings, None if nothing was simulated."""
     artifacts: tuple[Path, ...]
-    """What was emitted beside the module."""
+    """Artifacts beside the module: PTX, cubin and others."""
     gradients: tuple[Built, ...] = ()
-    """Of a spec with a backward, the modules of its gradients, written together with the module."""
+    """The modules of the gradients, if the spec has a backward."""
     passed_over: tuple[PassedOver, ...] = ()
-    """The kernels that rank before this one and that the compiler has refused."""
+    """Kernels that rank before this one, which the compiler has rejected."""
 
     @property
     def ledger(self) -> Ledger:
-        """What the kernel spends of the hardware."""
+        """The account of the hardware's resources."""
         return ledger(self.plan)
 
     def as_dict(self) -> dict[str, object]:
@@ -176,7 +176,7 @@ def build(
 
 
 def _emitted(lowered: Lowered, stages: Sequence[str]) -> dict[str, bytes]:
-    """Return what is kept of a lowering, by stage."""
+    """Return the artifacts of a lowering, by stage."""
     return {
         stage: disassemble(lowered.artifacts["cubin"]) if stage == "sass" else lowered.artifacts[stage]
         for stage in stages
@@ -228,11 +228,11 @@ MOST_PASSED_OVER: Final = 64
 
 @dataclass(frozen=True)
 class Settled(Generic[T]):
-    """A product of which the compiler has confirmed each plan."""
+    """A product whose plans the compiler has confirmed."""
 
     product: Product
     results: tuple[T, ...]
-    """What was proved of the product, then of each of its gradients."""
+    """The result of the proof for the product, then for each of its gradients."""
 
 
 def settle(
@@ -240,12 +240,11 @@ def settle(
 ) -> Settled[T]:
     """Return the product of a spec with the best plan that `prove` accepts.
 
-    `prove` compiles a product's module, and raises ShortageError where a role's registers do not hold what it
-    works with. The planner then proposes the next plan. `tick` is told how far a long search has come.
+    `prove` compiles a product's module, and raises ShortageError if the registers of a role are too
+    few. The planner then proposes the next plan. `tick` is the progress callback of a long search.
 
     Raises:
-        GemmgenError: No plan satisfies the spec of which the compiler may not have said so, or `prove` found
-            another fault.
+        GemmgenError: No plan that satisfies the spec is left, or `prove` found another fault.
     """
     refused: dict[str, tuple[PassedOver, ...]] = {}
     while True:
@@ -273,8 +272,8 @@ def lowered_of(product: Product) -> Lowered:
     """Compile a product's module and confirm its plan.
 
     Raises:
-        ShortageError: The registers of a role do not hold all that it works with.
-        GemmgenError: The compiler refuses the kernel, or what it made differs from the plan.
+        ShortageError: The registers of a role are too few.
+        GemmgenError: The compiler rejects the kernel, or the compiled kernel differs from the plan.
     """
     return lower(product.module, product.plan, path=product.source.path, stem=product.source.stem)
 
@@ -296,7 +295,7 @@ def _given_up(source: SpecFile, refused: Sequence[PassedOver]) -> GemmgenError:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written of a kernel for C programs."""
+    """The files of a kernel for C programs."""
 
     spec: str
     files: tuple[Path, ...]
@@ -307,7 +306,7 @@ class Exported:
 
 
 EXPORT_MARK = rb"Generated by gemmgen"
-"""What says in a text that gemmgen has written it."""
+"""Words by which a text is known to be written by gemmgen."""
 
 
 def export(spec: Path, directory: Path) -> Exported:
@@ -334,7 +333,7 @@ def export(spec: Path, directory: Path) -> Exported:
 
 
 def _exportable(product: Product) -> Lowered:
-    """Compile a module of which a launcher in C can be made.
+    """Compile a module whose kernel a launcher in C can launch.
 
     Raises:
         GemmgenError: There is no launcher for such a kernel, or the compiler does not confirm the plan.
@@ -378,7 +377,7 @@ PARAMETER = re.compile(r"\.param (?:\.align (\d+) )?\.[bu](\d+)[^,\n]*matmul_ker
 
 
 def launcher_differences(launcher: Launcher, lowered: Lowered) -> Iterator[str]:
-    """Yield every point in which the compiled kernel is launched otherwise than its launcher does it."""
+    """Yield each difference between the launcher in C and the way in which the kernel must be launched."""
     ptx = lowered.artifacts["ptx"].decode()
     expected = [(parameter.bytes, parameter.alignment) for parameter in launcher.parameters]
     found = [

@@ -1,7 +1,7 @@
-"""What the compiler has made before, kept on the disk by everything that it depends on.
+"""Results of the compiler on the disk, under a digest of all inputs.
 
-An entry is named by a digest of all inputs, so that nothing is ever out of date: another kernel, option,
-compiler or gemmgen has another name. Only what worked is kept.
+No entry is ever out of date: another kernel, option, compiler or gemmgen gives another digest. Failures are
+not stored.
 
 An entry ends with a digest of its key and of all its bytes. This finds a file that was cut short, changed, or
 moved from another key. It does not stop a person who may write in the directory, because that person can
@@ -36,13 +36,13 @@ VARIABLE = "GEMMGEN_CACHE_DIR"
 """Names the cache's directory; set to nothing, it turns the cache off."""
 
 MAX_BYTES = 1 << 30
-"""What the cache may take of the disk: beyond that, the entries go that were used the longest ago."""
+"""Most bytes of the cache: the least recently used entries beyond it are removed."""
 
 MAX_ENTRY_BYTES = 1 << 28
 """The most that one entry may have, as a file and unpacked: a kernel takes some megabytes."""
 
 LOCKS = 64
-"""Files that compilations of one entry wait at; those of two entries seldom meet at one."""
+"""Lock files: compilations of one entry wait at one of them, and two entries seldom share one."""
 LOCK_SECONDS = 60.0
 """How long a compilation waits for another one of the same entry: ten times as long as most of them take."""
 LOCK_LOOK_SECONDS = 0.05
@@ -114,14 +114,14 @@ def _warn(path: Path, code: str, message: str) -> None:
 
 
 def cached(key: str | None, make: Callable[[], Files], read: Callable[[Files], T]) -> T:
-    """Return what `read` makes of an entry's parts; the entry is made if it is not there.
+    """Return the value that `read` makes of an entry's parts; a missing entry is made by `make`.
 
-    `key` is 64 hexadecimal digits, or None for what must be made afresh. Of several processes that want one
-    entry, one makes it. A cache that cannot be used is as none, and so is an entry that cannot be read, that
-    was written under another key, or of whose parts `read` raises one of `UNREADABLE`.
+    `key` is 64 hexadecimal digits, or None to bypass the cache. If several processes want one entry, one of
+    them makes it. A cache that cannot be used is ignored. So is an entry that cannot be read, that was
+    written under another key, or whose parts let `read` raise one of `UNREADABLE`.
 
     Raises:
-        Exception: What `make` raises, and what `read` raises of parts that were made just now.
+        Exception: Errors of `make`, and errors of `read` for parts that were made just now.
     """
     directory = cache_directory() if key else None
     if directory is None or key is None or not _is_usable(directory):
@@ -152,11 +152,11 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What a stored entry that is not as it was written may raise, in an archive or in what reads its parts."""
+"""Errors that a damaged entry may raise, in its archive or in the reader of its parts."""
 
 
 def _stored(path: Path, key: str, read: Callable[[Files], T]) -> tuple[T] | None:
-    """Return what a stored entry is read as, in a tuple; None where it is not there or not as written."""
+    """Return the value of a stored entry in a tuple of one, None if it is missing or damaged."""
     try:
         result = read(_unpacked(key, _bytes_of(path)))
     except UNREADABLE:
@@ -198,7 +198,7 @@ def _opened(path: Path, flags: int) -> int:
 
 
 DIGEST_BYTES = 64
-"""Of SHA-256 in hexadecimal: an entry's last bytes, which a ZIP archive has as its comment."""
+"""Bytes of SHA-256 in hexadecimal, with which an entry ends: the comment of the ZIP archive."""
 
 
 def _digest(key: str, content: bytes) -> bytes:
@@ -220,8 +220,8 @@ def _unpacked(key: str, data: bytes) -> Files:
     """Return the parts of an entry.
 
     Raises:
-        ValueError: It is not what was written under this key.
-        UNREADABLE: It is, and still no archive that can be read.
+        ValueError: The bytes were not written under this key.
+        UNREADABLE: They were, but are no archive that can be read.
     """
     content, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if digest != _digest(key, content):
@@ -292,7 +292,7 @@ def _own_files(directory: Path) -> Iterator[Path]:
 
 
 def _is_usable(directory: Path) -> bool:
-    """Whether a directory is there, or can be made, and is nobody's but this user's; else say why, once."""
+    """Return whether a directory exists or can be made, and is this user's alone; else warn once."""
     try:
         problem = _foreign_link(directory)
         if problem is None:
@@ -306,7 +306,7 @@ def _is_usable(directory: Path) -> bool:
 
 
 def _foreign(directory: Path) -> str | None:
-    """Return why others may have written in a directory; None where they cannot."""
+    """Return why other users may have written in a directory, None if they cannot."""
     if sys.platform == "win32":  # which has no such owners and modes
         return None
     status = directory.stat()
@@ -319,7 +319,7 @@ def _foreign(directory: Path) -> str | None:
 
 
 def _foreign_link(path: Path) -> str | None:
-    """Return which symbolic link on the way to a place another user has made; None where there is none.
+    """Return why a symbolic link on the way to a place is not trusted, None if all are.
 
     Links of root, as a system has some, are trusted: root can write anywhere.
     """
@@ -355,7 +355,7 @@ _GIVEN_UP: set[Path] = set()
 
 @contextmanager
 def _locked(directory: Path, key: str) -> Generator[None]:
-    """Hold the lock that goes with a key; where it is not to be had within a time, go on without."""
+    """Hold the lock of a key; after `LOCK_SECONDS` go on without it."""
     path = directory / f"lock-{int(key[:8], 16) % LOCKS}"
     try:
         import fcntl

@@ -1,4 +1,4 @@
-"""The machine: what it has, which stages can run on it, and what they do with its GPU."""
+"""The machine: its versions, the stages that can run on it, and the use of its GPU."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def examine() -> Doctor:
 
 
 def require_compiler() -> None:
-    """Return if what compiles and runs kernels is installed: torch, and Triton in the supported release.
+    """Return if torch, and Triton in the supported release, are installed.
 
     Raises:
         GemmgenError: One of the two is not (``no-torch``, ``no-triton``, ``unknown-triton``).
@@ -166,10 +166,10 @@ def context_lost() -> bool:
 
 @contextmanager
 def captured_graph() -> Generator[torch.cuda.CUDAGraph]:
-    """Capture what is launched in the context; the graph can be replayed behind it.
+    """Capture the launches of the context in a CUDA graph, which can be replayed after it.
 
-    No garbage is collected meanwhile: Triton 3.9 unloads a kernel that is no longer held, another
-    module's say, which CUDA does not permit while a stream is captured; it would end the capture.
+    No garbage is collected meanwhile: Triton 3.9 unloads a kernel without references, which CUDA does
+    not permit while a stream is captured; it would end the capture.
     """
     import torch
 

@@ -1,6 +1,6 @@
-"""How pictures are drawn: text and panels of an SVG that stands alone, for light and dark pages.
+"""Text and panels of SVG pictures that stand alone, for light and dark pages.
 
-The picture of a simulated pipeline and those of a plan share these, and so look alike.
+The picture of a simulated pipeline and the pictures of a plan share them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ WIDTH = 960
 MARGIN = 16
 LEFT = MARGIN + 10
 HEADER_HEIGHT = 24
-"""Of a panel: its name."""
+"""Pixels of a panel's name."""
 GAP = 10
-"""Between panels."""
+"""Pixels between panels."""
 TITLE_HEIGHT = 44
 NOTE_HEIGHT = 16
 LETTER_WIDTH = 0.62
-"""Of the fonts' sizes: no letter of a monospaced font is wider, and hardly one of the other in the mean."""
+"""Width of a letter over the font's size, at most: exact for monospaced fonts, a mean for others."""
 
 STYLE = """
   text { font-family: 'Segoe UI', Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2328 }
@@ -51,14 +51,14 @@ STYLE = """
 
 
 def svg(title: str, spoken: str, height: float, lines: Iterable[str], style: str = "") -> str:
-    """Return a picture with its title; what is drawn begins under it, at ``MARGIN + TITLE_HEIGHT``.
+    """Return a picture with its title; its lines begin below it, at ``MARGIN + TITLE_HEIGHT``.
 
     Args:
         title: The title as it is shown.
-        spoken: What the picture is of, for those who do not see it.
-        height: Of all, in pixels.
-        lines: What is drawn.
-        style: Of classes that not every picture has.
+        spoken: Description of the picture for screen readers.
+        height: Height of the picture, in pixels.
+        lines: SVG elements.
+        style: Additional rules of its style sheet.
     """
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" role="img">',
@@ -98,12 +98,12 @@ class Drawing:
     """A panel that is drawn from its own top: alone, or under others."""
 
     name: str
-    """What it is asked for by, and its part of a page's addresses."""
+    """Its name in options, and its anchor in a page."""
     title: str
     remark: str
     lines: tuple[str, ...]
     height: float
-    """Of the panel, its header included."""
+    """Height of the panel in pixels, with its header."""
 
 
 def stacked(title: str, spoken: str, drawings: Sequence[Drawing]) -> str:

@@ -1,6 +1,6 @@
-"""What can be wrong with a user's input, as values, and in the forms that other tools read.
+"""Faults of a user's input as values, and in the forms that other tools read.
 
-No other module formats a diagnostic; how much of it a person is shown is ``gemmgen.cli.reporting``'s.
+No other module formats a diagnostic; ``gemmgen.cli.reporting`` prints it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gemmgen.literals import visible
 
 Severity = Literal["error", "warning"]
 Value = bool | int | float | str | tuple["Value", ...] | None
-"""Of a field of a spec, as YAML has it; None where the field is to be left out."""
+"""The value of a spec's field, as YAML has it; None to leave the field out."""
 Advice = tuple[tuple[str, Value], ...]
 """Fields by dotted paths, each with the value that it is to have; applied together, they end a fault."""
 
@@ -34,7 +34,7 @@ class Assignment:
     """None to leave the field out. A machine can assign it whatever the bound is."""
     bound: Bound = "exactly"
     note: str = ""
-    """What else the value means for the user: ``B stored as [N, K]``."""
+    """A consequence of the value for the user: ``B stored as [N, K]``."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Diagnostic:
     """One message for the user, with the place in the input that it is about.
 
     Its text form is the one that editors and CI parse: ``path:line:column: error[code] field: message``,
-    or ``warning[code]`` where nothing is broken yet. It is one line, which a terminal shows and does not
-    obey: paths and messages hold what a user or a file says.
+    or ``warning[code]`` if nothing is broken yet. It is one line without control characters, because
+    paths and messages quote users and files.
     """
 
     path: str
@@ -57,7 +57,7 @@ class Diagnostic:
     """1-based."""
     severity: Severity = "error"
     advice: Advice = ()
-    """What the message advises, for a machine; empty where it advises nothing that one could apply."""
+    """The advice of the message, for a machine; empty if none of it can be applied."""
     fix: tuple[tuple[Assignment, ...], ...] = ()
     """The alternatives that the message names, as data; those that are only words are left out."""
 
@@ -85,7 +85,7 @@ class Diagnostic:
 
 _DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _PROPERTY = {**_DATA, ":": "%3A", ",": "%2C"}
-"""What GitHub's workflow commands escape, in a message and in a property."""
+"""The escapes of GitHub's workflow commands, in a message and in a property."""
 
 
 def _escaped(text: str, escapes: Mapping[str, str]) -> str:
@@ -93,7 +93,7 @@ def _escaped(text: str, escapes: Mapping[str, str]) -> str:
 
 
 class GemmgenError(Exception):
-    """A failure that the user can act on; it always carries at least one diagnostic."""
+    """A failure that the user can act on, with at least one diagnostic."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)

@@ -42,7 +42,7 @@ def signature_of(module: ModuleType, sums: str = "torch.float32") -> dict[str, s
 
 
 def _signature(module: ModuleType, kernel: Any, sums: str) -> dict[str, str]:
-    """Return the same of either kernel; what is neither descriptor nor pointer is a number."""
+    """Return the types of a kernel's arguments by name: descriptors, pointers, and numbers for all others."""
     table: dict[str, tuple[Any, ...]] = {"partials": (sums, "", None, None), **module.ARGUMENTS}
     if make := getattr(module, "make_workspace", None):
         workspace = zip(("partials", "counters"), make(1, 1, "meta"), strict=False)
@@ -63,7 +63,7 @@ def _type_of(argument: str, table: Mapping[str, tuple[Any, ...]]) -> str:
 
 
 STAGES = ("ttgir", "llir", "ptx", "cubin", "sass")
-"""What the compiler leaves on the way; the last is disassembled on request."""
+"""Artifacts of the compiler, in their order; the last one is disassembled on request."""
 
 REDUCTION = "reduction.ptx"
 """The PTX of the kernel that adds up the sums of parts of K, among the files of a compilation."""
@@ -74,7 +74,7 @@ TIMEOUT_SECONDS = 300
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler says that the kernel takes."""
+    """The resources of a kernel, as the compiler reports them."""
 
     smem_bytes: int
     warps: int
@@ -88,9 +88,9 @@ class Resources:
     operations: Mapping[str, int]
     """How often each of ``OPERATIONS`` is in the PTX; the body of a loop is there once."""
     traps: bool
-    """Whether the compiler gave up and made the kernel trap."""
+    """True if the compiler gave up and made the kernel trap."""
     setmaxnreg: tuple[int, ...]
-    """Distinct register counts that partitions ask for, ascending."""
+    """Distinct register counts of `setmaxnreg`, ascending."""
     multicast_loads: int
     """TMA loads in the PTX that write into other CTAs of the cluster."""
     ptxas_notes: tuple[str, ...]
@@ -98,7 +98,7 @@ class Resources:
     launch_registers: int | None = None
     """Registers per thread that the launch is limited to, None where it is not."""
     reduction_smem_bytes: int | None = None
-    """Shared memory of the kernel that adds up the sums of parts of K, None where there is none."""
+    """Bytes of shared memory of the reduction kernel of split-K, None if there is no such kernel."""
     registers: int = 0
     """Registers per thread with which the module's kernels are compiled, of two the higher number."""
 
@@ -119,12 +119,12 @@ OPERATIONS = {
     "mbarrier expect": r"mbarrier\.arrive\.expect_tx",
     "launch control": r"clusterlaunchcontrol\.try_cancel",
 }
-"""Operations of which a plan can promise a number, and what each is in PTX."""
+"""Operations whose number a plan promises, with the pattern of each in PTX."""
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """The artifacts of one kernel by stage, and what it takes."""
+    """The artifacts of one kernel by stage, and its resources."""
 
     artifacts: dict[str, bytes]
     resources: Resources
@@ -137,12 +137,12 @@ def lower(
 ) -> Lowered:
     """Compile a module's text for the plan's architecture and confirm the plan.
 
-    `path` is the spec that diagnostics name, `stem` the module's name. `begun` is called once the process
-    that compiles is forked; what the cache has needs none.
+    `path` is the spec that diagnostics name, `stem` the module's name. `begun` is called once the
+    process that compiles is forked, unless the cache has the result.
 
     Raises:
         ShortageError: The registers of a role do not hold all that it works with.
-        GemmgenError: The compiler refuses the kernel, or what it made differs from the plan.
+        GemmgenError: The compiler refuses the kernel, or the compiled kernel differs from the plan.
     """
     lowered = _compile(source, plan, begun, path=path, stem=stem)
     differences = tuple(_differences(plan, lowered.resources))
@@ -159,11 +159,11 @@ class ShortageError(GemmgenError):
     def __init__(self, diagnostics: Iterable[Diagnostic], verdict: Verdict) -> None:
         super().__init__(diagnostics)
         self.verdict = verdict
-        """What the compiler says of its registers."""
+        """The compiler's verdict on the registers."""
 
 
 def verdict_on(plan: Kernel, found: Resources) -> Verdict:
-    """Return what the compiler says of the registers of a plan's kernel."""
+    """Return the compiler's verdict on the registers of a plan's kernel."""
     return Verdict(found.registers, found.spilled_bytes, tuple(sorted(_unexpected_notes(plan, found))))
 
 
@@ -187,7 +187,7 @@ def _compile(source: str, plan: Kernel, begun: Callable[[], None], *, path: str,
 
 
 def _lowered_of(files: cache.Files) -> Lowered:
-    """Return what the parts of a cache entry say of a kernel.
+    """Return the lowered kernel in the parts of a cache entry.
 
     Raises:
         LookupError, TypeError, ValueError, RuntimeError: A part is missing, or not as the compiler writes it.
@@ -309,9 +309,9 @@ def promised_mmas(plan: Kernel) -> tuple[str, ...]:
 
 
 def promised_launch_registers(plan: Kernel) -> int | None:
-    """Return the registers per thread that the launch is limited to, None where it is not.
+    """Return the limit of registers per thread at the launch, None if there is no limit.
 
-    Triton limits a kernel whose workers ask for registers, so that it starts with the pool that they divide.
+    Triton limits a kernel whose workers request registers: it starts with the pool that they divide.
     """
     pool = plan.register_pool
     return pool.launch_registers if pool.handed_over else plan.launch_register_limit
@@ -389,7 +389,7 @@ def _spill_advice(plan: Kernel, stack_bytes: int) -> str:
 
 
 def _relief(plan: Kernel, short: int) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield what makes room for so many registers more: the field to state, and what changes with it."""
+    """Yield fixes that free registers: each is a field to state, with the fields that change with it."""
     named: dict[str, int] = {
         name: value for name in FIELDS.values() if isinstance(value := getattr(plan, name, None), int)
     }

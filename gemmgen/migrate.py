@@ -27,7 +27,7 @@ from gemmgen.product import write_files
 from gemmgen.spec import SpecFile, load_spec, parse_spec
 
 RECORD_SCHEMAS: Final = (2, 3)
-"""Of the sessions of a suite's record: before, and after."""
+"""Schemas of the sessions of a suite's record: the earlier one and today's."""
 TABLE_FORMATS: Final = (1, 2)
 LIBRARY_FORMATS: Final = ((1, 2), 3)
 MANIFEST: Final = "library.json"
@@ -182,7 +182,7 @@ def _refused(path: Path, message: str) -> GemmgenError:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Migrate what a command line names; exit with the diagnostics where that fails."""
+    """Migrate the files of a command line; exit with diagnostics if that fails."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--specs", action="append", default=[], type=Path, help="a folder with specs")

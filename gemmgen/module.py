@@ -20,8 +20,8 @@ class MatmulFunction(Protocol):
 
     Everything else is a keyword: ``out``, optional, and, required exactly if the spec uses it, ``c`` [M, N],
     ``row_scale`` and ``row_bias`` [M], ``column_scale`` and ``column_bias`` [N], and ``tensor_scale`` [1]; of
-    block-scaled operands ``a_scale`` [M, ceil(K / vector)] and ``b_scale`` [N, ceil(K / vector)], or what the
-    module's ``pack_scales`` makes of them.
+    block-scaled operands ``a_scale`` [M, ceil(K / vector)] and ``b_scale`` [N, ceil(K / vector)], or the
+    tensors that the module's ``pack_scales`` makes of them.
     """
 
     def __call__(self, a: Tensor, b: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
@@ -30,10 +30,7 @@ class MatmulFunction(Protocol):
 
 
 SOURCE = "__gemmgen_source__"
-"""The name under which a module that is imported here has its text.
-
-Who compiles its kernel in another process imports it there again, and must find the same.
-"""
+"""The attribute of an imported module that has its text, for processes that import it again."""
 
 
 def import_generated(path: Path) -> ModuleType:
@@ -86,7 +83,7 @@ def pack_scales_of(module: ModuleType) -> Callable[[Tensor], Tensor] | None:
 
 
 def make_workspace_of(matmul: MatmulFunction) -> Callable[..., object] | None:
-    """Return the ``make_workspace(m, n, device)`` beside a ``matmul``, None where its kernel needs none."""
+    """Return the ``make_workspace(m, n, device)`` of a ``matmul``'s module, None if it has none."""
     return getattr(matmul, "__globals__", {}).get("make_workspace")
 
 

@@ -83,7 +83,7 @@ class Code:
 
     @classmethod
     def of(cls, module: str, lowered: Lowered) -> Code:
-        """Return the identity of what was compiled of a module."""
+        """Return the digests of a module's compiled code."""
         second = lowered.reduction_ptx
         return cls(
             module,

@@ -13,10 +13,10 @@ MOST_PARSES = 10
 
 STANDARD = {"__future__", "dataclasses", "functools", "math", "types", "typing", "warnings"}
 SELF_CONTAINED = frozenset(STANDARD | {"torch", "triton", "gemmgen_launch"})
-"""What a file may import and still say all about its kernels; the launcher is the host side's alone."""
+"""Packages that a file may import without a change to its kernels; the launcher has host code only."""
 
 GRADIENTS = 'importlib.import_module(f"{__name__}_grad_{name}")'
-"""How a generated module finds those of its gradients: on the host, and their kernels are their own."""
+"""The import by which a generated module finds the modules of its gradients, on the host."""
 
 
 def parsed(source: str) -> ast.Module:
@@ -43,7 +43,7 @@ _PLAIN_IMPORT = re.compile(
 
 @lru_cache(maxsize=16)
 def is_self_contained(source: str) -> bool:
-    """Whether a file's text says all about its kernels: it imports `SELF_CONTAINED`, and uses `GRADIENTS`."""
+    """Return whether a text alone decides its kernels: it imports only `SELF_CONTAINED` and `GRADIENTS`."""
     # To parse takes ten milliseconds, and most files import only in lines that are a statement each.
     joined = source.replace("\\\n", " ").splitlines()
     lines = [_PLAIN_IMPORT.fullmatch(line) for line in joined if _IMPORT.search(line)]
@@ -64,9 +64,9 @@ def is_self_contained(source: str) -> bool:
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every statement, and what may hold some, outer ones first.
+    """Yield each node of a tree that is or can contain a statement, outer ones first.
 
-    Most of a tree are expressions, and there is no statement in one.
+    Expressions, most of a tree, contain no statements.
     """
     for part in ast.iter_child_nodes(tree):
         if not isinstance(part, ast.expr):

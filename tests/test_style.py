@@ -62,7 +62,7 @@ def hits_of_pages() -> Counter[str]:
 
 
 DOCSTRINGS = {
-    "gemmgen": 83,
+    "gemmgen": 0,
     "gemmgen/bench": 7,
     "gemmgen/cli": 0,
     "gemmgen/documents": 0,
@@ -70,10 +70,10 @@ DOCSTRINGS = {
     "gemmgen/integrations": 2,
     "gemmgen/library": 3,
     "gemmgen/numerics": 7,
-    "gemmgen/pictures": 42,
+    "gemmgen/pictures": 0,
     "gemmgen/plan": 395,
     "gemmgen/problem": 88,
-    "gemmgen/processes": 2,
+    "gemmgen/processes": 0,
     "gemmgen/render": 0,
     "gemmgen/report": 0,
     "gemmgen/spec": 37,

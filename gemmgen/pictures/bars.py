@@ -65,7 +65,7 @@ def _bars(bars: Sequence[Bar], first: float, whole: float, top: float) -> Iterat
 # --- shared memory
 
 SMALL_SHARE = 0.01
-"""Of all shared memory: what is smaller has a scale of its own."""
+"""Share of shared memory below which an allocation is drawn on a scale of its own."""
 
 
 def shared_memory(kernel: Kernel) -> Drawing:
@@ -108,7 +108,7 @@ def shared_memory(kernel: Kernel) -> Drawing:
 
 
 def registers(kernel: Kernel) -> Drawing:
-    """Draw the SM's register file by role, and what a thread holds that multiplies or stores."""
+    """Draw the SM's register file by role, and the registers of a thread that multiplies or stores."""
     whole = kernel.architecture.registers_per_sm
     bars = list(_roles(kernel))
     top = HEADER_HEIGHT + 6.0
@@ -131,7 +131,7 @@ def registers(kernel: Kernel) -> Drawing:
 
 
 def _roles(kernel: Kernel) -> Iterator[Bar]:
-    """Yield what each partition has: the first one, then the workers as the compiler packs them."""
+    """Yield the registers of each partition: the first one, then the workers as the compiler packs them."""
     pool, per_warp = kernel.register_pool, kernel.architecture.threads_per_warp
     first = kernel.partitions[0]
     default = pool.default_registers if kernel.specialized else first.registers
@@ -163,7 +163,7 @@ def _thread_registers(kernel: Kernel) -> int:
 
 
 def _of_thread(kernel: Kernel) -> Iterator[Bar]:
-    """Yield what a thread of the first partition holds."""
+    """Yield the bars of a thread's registers, in the first partition."""
     each, begin = _thread_registers(kernel), 0
     held: list[tuple[str, int, str]] = []
     if isinstance(kernel, WgmmaKernel):

@@ -25,7 +25,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Operand
 
 UNIT_BYTES = 16
-"""[ptx] What a swizzle moves as a whole: a row of a core matrix."""
+"""[ptx] Bytes that a swizzle moves as a whole: a row of a core matrix."""
 LINE_BYTES = 128
 """All 32 banks of shared memory, 4 bytes each."""
 BANK_BYTES = 4
@@ -39,7 +39,7 @@ OCTET = 8
 """Rows of a core matrix, and of a register fragment between two registers [ptx]."""
 
 Bases = tuple[int, ...]
-"""Where each bit of an index leads; those of several bits are combined by XOR."""
+"""The place that each bit of an index contributes; places of several bits are combined by XOR."""
 
 
 def bases_of(place: Callable[[int], int], extent: int) -> Bases:
@@ -57,7 +57,7 @@ class SharedTile:
     """
 
     name: str
-    """Of the buffer."""
+    """Name of the buffer."""
     tensor: str
     dtype: str
     row: str
@@ -67,7 +67,7 @@ class SharedTile:
     columns: int
     """In elements."""
     bits: int
-    """Of an element; several share a byte."""
+    """Bits of an element; elements below 8 bits share a byte."""
     swizzle_bytes: int
     padded: bool
     address: int
@@ -101,7 +101,7 @@ class SharedTile:
 
     @property
     def bytes(self) -> int:
-        """Of one slot."""
+        """Bytes of one slot."""
         return self.rows * self.row_bytes
 
     @property
@@ -133,7 +133,7 @@ class SharedTile:
 
     @cached_property
     def bases(self) -> tuple[Bases, Bases]:
-        """Those of a row and of a column: the XOR of all is an element's byte in its slot."""
+        """Bases of a row and of a column: the XOR of both places is an element's byte in its slot."""
         return bases_of(lambda row: self.byte(row, 0), self.rows), bases_of(
             lambda column: self.byte(0, column), self.columns
         )
@@ -141,10 +141,10 @@ class SharedTile:
 
 @dataclass(frozen=True)
 class Thread:
-    """Which register of which thread: the number counts elements, of which 32 bits hold one or more."""
+    """The thread and the register of an element: the number counts elements, one or more in each 32 bits."""
 
     warp: int
-    """Of its warps, the first is 0."""
+    """Number of the warp in its tile, from 0."""
     lane: int
     element: int
 
@@ -156,7 +156,7 @@ class RegisterTile:
     name: str
     dtype: str
     bits: int
-    """Of an element."""
+    """Bits of an element."""
     row: str
     """The dimension of D, or of A, along the instruction's rows."""
     column: str
@@ -165,11 +165,11 @@ class RegisterTile:
     warps: tuple[int, int]
     """Along its rows and columns."""
     group: int
-    """Columns that one warp holds before those of the next warp begin."""
+    """Columns of one warp; the columns of the next warp follow."""
     pair: int = 2
     """Elements side by side that one thread holds."""
     copies: bool = False
-    """Whether the warps along the columns all hold the whole tile."""
+    """True if each warp along the columns holds the whole tile."""
 
     @property
     def elements(self) -> int:
@@ -179,14 +179,14 @@ class RegisterTile:
 
     @property
     def registers(self) -> int:
-        """Of one thread, 32 bits each."""
+        """Registers of one thread, 32 bits each."""
         return self.elements * self.bits // 32
 
     def place(self, row: int, column: int) -> Thread:
-        """Return who holds an element.
+        """Return the thread and the register that hold an element.
 
         [ptx] A warp holds 16 rows. Its threads lie in eight rows of four, each with `pair` elements side by
-        side; the next elements of a thread are those eight rows further down, then those of the next columns.
+        side; the next elements of a thread are eight rows further down, then in the next columns.
         """
         down, along = self.warps
         repeat, row = divmod(row, WGMMA.rows_per_warp * down)
@@ -207,7 +207,7 @@ class RegisterTile:
 
     @cached_property
     def bases(self) -> tuple[Bases, Bases]:
-        """Those of a row and of a column, as ``warp << 20 | lane << 12 | element``."""
+        """Bases of a row and of a column, as ``warp << 20 | lane << 12 | element``."""
 
         def packed(row: int, column: int) -> int:
             found = self.place(row, column)
@@ -226,7 +226,7 @@ class TensorTile:
     rows: int
     columns: int
     first_column: int
-    """Of the allocation."""
+    """First column of the allocation."""
     slots: int
 
     def lane(self, row: int) -> int:
@@ -241,7 +241,7 @@ class TensorTile:
 
     @cached_property
     def bases(self) -> tuple[Bases, Bases]:
-        """Those of a row and of a column, as ``lane << 12 | column``, the first column not counted."""
+        """Bases of a row and of a column, as ``lane << 12 | column``, the first column not counted."""
         return bases_of(lambda row: self.lane(row) << 12, self.rows), bases_of(
             lambda column: column, self.columns
         )
@@ -251,7 +251,7 @@ class TensorTile:
 class ScaleTile:
     """The scales of one K step in tensor memory, a byte each [ptx].
 
-    A column holds those of 32 rows, four of each; each quarter of the lanes has them all once more.
+    A column holds four scales of each of 32 rows; each quarter of the lanes has a copy.
     """
 
     name: str
@@ -276,7 +276,7 @@ class ScaleTile:
 
     @cached_property
     def bases(self) -> tuple[Bases, Bases]:
-        """Those of a row and of a column, as ``lane << 12 | byte``."""
+        """Bases of a row and of a column, as ``lane << 12 | byte``."""
         return bases_of(lambda row: self.lane(row) << 12 | self.byte(row, 0), self.rows), bases_of(
             lambda column: self.byte(0, column), self.columns
         )

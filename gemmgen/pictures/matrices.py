@@ -37,12 +37,12 @@ MEMORY_LEFT = MATRIX_LEFT + LINE_UNITS * UNIT_WIDTH + 84
 
 
 def shared_tile(tile: SharedTile, alike: Sequence[str], mma_bytes: int, instruction: str) -> Drawing:
-    """Draw eight rows of a tile as a matrix and in memory, and where all such rows lie.
+    """Draw eight rows of a tile as a matrix and in memory, and the place of all such rows.
 
     Args:
         tile: The tile.
-        alike: Other buffers of which the same is true but for their extents and addresses.
-        mma_bytes: Bytes of K that one instruction reads; 0 where none reads the tile.
+        alike: Other buffers with the same layout, of other extents and addresses.
+        mma_bytes: Bytes of K that one instruction reads; 0 if none reads the tile.
         instruction: Its name.
     """
     units = min(tile.span_bytes, LINE_BYTES) // UNIT_BYTES or 1

@@ -50,7 +50,7 @@ def drawings(kernel: Kernel) -> tuple[Drawing, ...]:
 
 
 def svg(product: Product, names: Collection[str] = ()) -> str:
-    """Return a kernel's drawings one under the other: all, or those of these names; same plan, same bytes.
+    """Return a kernel's drawings as one SVG, all or the named ones; one plan always gives the same bytes.
 
     Raises:
         GemmgenError: It has no drawing of a name (``no-drawing``).
@@ -73,7 +73,7 @@ def page(product: Product) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """What the page's template reads."""
+    """The values that the page's template reads."""
 
     product: Product
 
@@ -89,7 +89,7 @@ class Page:
 
     @property
     def kernel(self) -> str:
-        """What it is compiled for."""
+        """The GPU and the architecture of the kernel."""
         plan = self.product.plan
         return f"{plan.gpu.name}, {plan.architecture.name}"
 
@@ -105,7 +105,7 @@ class Page:
 
     @property
     def tiles(self) -> list[dict[str, object]]:
-        """What the page's script looks elements up in."""
+        """The tiles in which the page's script looks up elements."""
         return look_ups(self.product.plan)
 
 

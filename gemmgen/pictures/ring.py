@@ -24,7 +24,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 STEP = 4
 """Units of the time line in which the tensor cores multiply a K step."""
 ISSUE = 1
-"""Between two steps, where no MMA is in flight while the next is issued."""
+"""Units between two steps if no MMA is in flight while the next one is issued."""
 EPILOGUE_STEPS = 2
 LANE_LEFT = LEFT + 116
 LANE_WIDTH = WIDTH - MARGIN - 12 - LANE_LEFT
@@ -53,7 +53,7 @@ class Pipeline:
 
     stages: tuple[Stage, ...]
     stores: tuple[tuple[int, int, int, int], ...]
-    """Of each tile: number, who stores it, begin and end."""
+    """Number, storer, begin and end of each tile's store."""
     load_units: int
     tile_steps: int
     storers: int
@@ -97,7 +97,7 @@ def pipeline(kernel: Kernel) -> Pipeline:
 
 
 def _in_flight(kernel: Kernel) -> bool:
-    """Whether MMAs run while the next are issued."""
+    """Return whether MMAs run while the next ones are issued."""
     return isinstance(kernel, Tcgen05Kernel) or (
         isinstance(kernel, WgmmaKernel) and kernel.outstanding_mmas > 0
     )
@@ -111,7 +111,7 @@ def _places_of_sums(kernel: Kernel) -> int:
 
 
 def ring(kernel: Kernel) -> Drawing:
-    """Draw what is in each slot of the ring of A and B, what is multiplied when, and when it is stored."""
+    """Draw the time line of each slot of the ring of A and B, of the MMAs and of the stores."""
     found = pipeline(kernel)
     end = max(stage.freed for stage in found.stages)
     per_unit = LANE_WIDTH / end

@@ -33,12 +33,12 @@ from gemmgen.plan.kernel import Kernel
 COLUMN_LEFT = LEFT + 96
 COLUMNS_WIDTH = WIDTH - MARGIN - 10 - COLUMN_LEFT
 LANE_HEIGHT = 1.125
-"""Of one of 128 lanes."""
+"""Pixels of one of 128 lanes."""
 ALL_LANES = 128
 
 
 def tensor_memory(kernel: Kernel, sums: TensorTile, scales: Sequence[ScaleTile]) -> Drawing:
-    """Draw the columns and lanes of tensor memory, and what they hold."""
+    """Draw the columns and lanes of tensor memory with their contents."""
     top = HEADER_HEIGHT + 20.0
     per_column = COLUMNS_WIDTH / TCGEN05.tmem_columns
     height = ALL_LANES * LANE_HEIGHT

@@ -29,15 +29,15 @@ GRID_HEIGHT = 400
 MOST_CELL = 36
 """Pixels of a tile's longer side, at most."""
 MOST_TILES = 64
-"""Along a side of what is shown."""
+"""Most tiles along a side of the grid."""
 MOST_PLACED = 1 << 16
-"""Tiles of which all are placed; of more, two waves."""
+"""Most tiles that are all placed; of more tiles only two waves are."""
 MOST_NUMBERS = 150
-"""Of tiles: the way through more is a line."""
+"""Most tiles with numbers; the order of more is a line."""
 
 
 def place(kernel: Kernel, tile: int, tiles_m: int, tiles_n: int) -> tuple[int, int]:
-    """Return row and column, in tiles, of a tile by its number: what a module's ``tile_origin`` computes."""
+    """Return row and column, in tiles, of a tile by its number, as a module's ``tile_origin`` does."""
     if kernel.order in LINES or kernel.schedule_kind == "single_tile":
         down = LINES.get(kernel.order) == "m"
         return (tile % tiles_m, tile // tiles_m) if down else divmod(tile, tiles_n)
@@ -82,16 +82,16 @@ def _on_curve(tile: int, tiles_m: int, tiles_n: int, side: int) -> tuple[int, in
 
 @dataclass(frozen=True)
 class Reuse:
-    """What a wave reads."""
+    """The operands that a wave reads."""
 
     tiles: int
     rows: int
-    """Distinct rows of tiles, of which each needs A's."""
+    """Distinct rows of tiles: each reads its rows of A."""
     columns: int
     bytes: int
-    """Of A and B that it touches."""
+    """Distinct bytes of A and B."""
     asked: int
-    """That its programs load, each its own tiles."""
+    """Bytes that its programs load, with repetitions."""
 
     @property
     def times(self) -> float:
@@ -100,7 +100,7 @@ class Reuse:
 
 
 def reuse(kernel: Kernel, shape: Shape, places: Sequence[tuple[int, int]]) -> Reuse:
-    """Return what the programs of a wave read of A and B for a problem, at these places of D."""
+    """Return the operands that the programs of a wave read for a problem, by their places in D."""
     a = kernel.program_tile_m * shape[2] * kernel.problem.a.dtype.bits // 8
     b_column = shape[2] * kernel.problem.b.dtype.bits // 8
     rows, columns = len({row for row, _ in places}), len({column for _, column in places})
@@ -156,13 +156,13 @@ class Grid:
     rows: int
     columns: int
     width: float
-    """Of a tile, in pixels."""
+    """Width of a tile, in pixels."""
     height: float
     left: float = LEFT + 46.0
     top: float = HEADER_HEIGHT + 40.0
 
     def shows(self, place: tuple[int, int]) -> bool:
-        """Whether a tile, by its row and column, is among them."""
+        """Return whether a tile, by its row and column, is shown."""
         return place[0] < self.rows and place[1] < self.columns
 
 

@@ -98,8 +98,8 @@ class Server(Generic[T, U]):
     """A forked process that answers one request after the other, until it is ended.
 
     In the process, ``start`` makes the function that answers. Requests and answers are handed over by pickle;
-    an exception must be part of an answer. With `alone`, the process closes all files that it inherits: one
-    that outlives a call would keep the other ends of pipes open.
+    an exception must be part of an answer. With `alone`, the process closes all files that it inherits: a
+    process that outlives a call would keep the other ends of pipes open.
     """
 
     def __init__(self, start: Callable[[], Callable[[T], U]], *, alone: bool = False) -> None:
@@ -148,7 +148,7 @@ class Server(Generic[T, U]):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process is alive, so that it can answer."""
+        """True if the process is alive, so that it can answer."""
         return not select.select([self._gone], [], [], 0)[0]
 
     def end(self) -> None:
