@@ -204,6 +204,40 @@ def test_every_hopper_kernel_has_a_launcher_that_no_tag_is_left_in() -> None:
             assert "\n\n\n" not in text
 
 
+LAUNCHED = (
+    "h100_bf16",  # no attribute
+    "h100_fp16_early_cluster2x2",  # a cluster, and a programmatic dependent launch
+    "h100_bf16_split8_bias",  # a workspace and a vector
+    "h100_bf16_residual",  # C
+    "h100_bf16_single_tile",
+)
+CPP = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
+
+
+@pytest.mark.parametrize("stem", LAUNCHED)
+def test_a_cpp_compiler_takes_the_launcher_and_links_it(stem: str, tmp_path: Path) -> None:
+    """A C++ program that includes the header, and the launcher compiled as C++ beside it."""
+    for name, text in texts(stem).items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "main.cpp").write_text(
+        f'#include "{stem}.h"\nint main() {{ return {stem}_message() == nullptr; }}\n'
+    )
+    sources = [str(tmp_path / "main.cpp"), "-x", "c++", str(tmp_path / f"{stem}.c")]
+    command = [
+        program("g++"),
+        *CPP,
+        "-isystem",
+        str(cuda_include()),
+        *sources,
+        "-o",
+        str(tmp_path / "main"),
+        "-ldl",
+    ]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert subprocess.run([tmp_path / "main"], check=False).returncode == 0
+
+
 TITLES = (
     "x */ int evil(void)(return 1;) /*",
     "*/*/*",

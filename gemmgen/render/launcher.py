@@ -265,31 +265,28 @@ class Launcher(TestProgram):
         return 'fail(BAD_EXTENT, "k must be at least 1: D is not zero where A @ B is")'
 
     @property
-    def attributes(self) -> str:
-        """The declaration of the launch's attributes, if it has any."""
-        lines: list[str] = []
+    def attributes(self) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+        """The attributes of the launch: the id of each, and the members of its value with theirs in C."""
+        found: list[tuple[str, tuple[tuple[str, str], ...]]] = []
         if self.plan.cluster_size > 1:
-            lines += [
-                "{.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {CLUSTER_CTAS, 1, 1}},",
-                "{.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,",
-                " .value.clusterSchedulingPolicyPreference = CU_CLUSTER_SCHEDULING_POLICY_SPREAD},",
+            extents = (("clusterDim.x", "CLUSTER_CTAS"), ("clusterDim.y", "1"), ("clusterDim.z", "1"))
+            spread = "CU_CLUSTER_SCHEDULING_POLICY_SPREAD"
+            found += [
+                ("CLUSTER_DIMENSION", extents),
+                ("CLUSTER_SCHEDULING_POLICY_PREFERENCE", (("clusterSchedulingPolicyPreference", spread),)),
             ]
         if self.plan.dependent:
-            lines += [
-                "{.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,",
-                " .value.programmaticStreamSerializationAllowed = 1},",
-            ]
-        if not lines:
-            return ""
-        body = "".join(f"        {line}\n" for line in lines)
-        return f"    CUlaunchAttribute attributes[] = {{\n{body}    }};\n"
+            allowed = ("programmaticStreamSerializationAllowed", "1")
+            found.append(("PROGRAMMATIC_STREAM_SERIALIZATION", (allowed,)))
+        return tuple(found)
 
     @property
-    def attribute_fields(self) -> tuple[str, ...]:
-        """The members of the launch configuration that hold the attributes."""
-        if not self.attributes:
-            return ()
-        return (".attrs = attributes,", ".numAttrs = sizeof attributes / sizeof *attributes,")
+    def attribute_lines(self) -> Iterator[str]:
+        """The assignments of the attributes: C++ has no nested designators."""
+        for number, (name, members) in enumerate(self.attributes):
+            yield f"attributes[{number}].id = CU_LAUNCH_ATTRIBUTE_{name};"
+            for member, value in members:
+                yield f"attributes[{number}].value.{member} = {value};"
 
     @property
     def _memsets(self) -> Iterator[tuple[str, str, str]]:
