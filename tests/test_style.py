@@ -86,24 +86,8 @@ DOCSTRINGS = {
 
 PAGES = {
     "CONTRIBUTING.md": 22,
-    "README.md": 3,
-    "docs/architecture.md": 4,
-    "docs/blackwell.md": 3,
-    "docs/export.md": 7,
-    "docs/extending.md": 17,
-    "docs/gluonsim.md": 11,
-    "docs/install.md": 1,
-    "docs/integrations.md": 4,
-    "docs/layouts.md": 1,
-    "docs/library.md": 15,
-    "docs/python.md": 12,
+    "docs/blackwell.md": 1,
     "docs/rules.md": 34,
-    "docs/simulator.md": 2,
-    "docs/spec.md": 6,
-    "docs/start.md": 1,
-    "docs/tuning.md": 16,
-    "docs/tutorials/own_kernel.md": 2,
-    "docs/tutorials/tuning.md": 2,
 }
 """The number of places in the prose of each page that `DECODED` catches."""
 
