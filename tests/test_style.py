@@ -87,7 +87,6 @@ DOCSTRINGS = {
 PAGES = {
     "CONTRIBUTING.md": 22,
     "docs/blackwell.md": 1,
-    "docs/rules.md": 34,
 }
 """The number of places in the prose of each page that `DECODED` catches."""
 
