@@ -87,6 +87,9 @@ DOCSTRINGS = {
 PAGES = {
     "CONTRIBUTING.md": 4,
     "docs/blackwell.md": 1,
+    "docs/install.md": 1,
+    "docs/performance.md": 1,
+    "docs/spec.md": 2,
 }
 """The number of places in the prose of each page that `DECODED` catches."""
 
