@@ -240,6 +240,15 @@ class Terms:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What Triton's compiler made of a launch's kernel."""
+
+    asm: Mapping[str, Any]
+    """By stage: ``ttgir``, ``llir``, ``ptx``, ``cubin``."""
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Specialized:
     """A kernel as a launch with certain arguments compiles it."""
 
@@ -291,6 +300,19 @@ class Specialized:
             return f"{self._source.hash()} {self.terms.options.hash()} {self.terms.target}"
         except Exception:  # the visitor of a wrong kernel can raise anything, and the compiler says it better
             return None
+
+    def machine_code(self) -> Machine:
+        """Return the texts and the code of every stage, and the metadata, as a launch has them.
+
+        Triton's own errors come out as they are, and some illegal kernels abort the process.
+        """
+        import triton  # pyright: ignore[reportMissingTypeStubs]
+
+        options = vars(cast(object, self.terms.options))
+        compiled = cast(Any, triton).compile(self._source, target=self.terms.target, options=dict(options))
+        metadata: dict[str, Any] = compiled.metadata._asdict()
+        stages = ("ttgir", "llir", "ptx", "cubin")
+        return Machine({stage: compiled.asm[stage] for stage in stages}, metadata)
 
     def generic_ttgir(self) -> str:
         """Return the kernel's TTGIR in MLIR's generic form, after the allocation of memory and warps.
@@ -390,6 +412,42 @@ def bad_launch(kernel: str, message: str) -> GemmgenError:
 
 
 # --- attributes and bindings
+
+
+def _interpreted(kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Run a kernel of ``@triton.jit`` in Triton's interpreter, on tensors of the CPU.
+
+    Functions that the kernel calls are jitted too, and are interpreted in turn.
+
+    Raises:
+        GemmgenError: The interpreter refuses the kernel (``interpreter-failed``).
+    """
+    from triton.runtime.errors import InterpreterError  # pyright: ignore[reportMissingTypeStubs]
+    from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStubs]
+        InterpretedFunction,
+        _patch_lang,  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
+    )
+    from triton.runtime.jit import JITFunction  # pyright: ignore[reportMissingTypeStubs]
+
+    def called(function: Any, *inner: Any, **named: Any) -> Any:
+        # The interpreter's own call leaves the language replaced, and Gluon kernels need it as it was.
+        scope: Any = cast(Any, _patch_lang)(function.fn)
+        try:
+            return cast(Any, InterpretedFunction)(function.fn).rewrite()(*inner, **named)
+        finally:
+            scope.restore()
+
+    extents: Any = grid
+    if not callable(extents):
+        extents = tuple(extents) if hasattr(extents, "__len__") else (extents,)
+    run = cast(Any, InterpretedFunction)(kernel.fn)
+    try:
+        with replaced([(JITFunction, "__call__", called)]):
+            run.run(*args, grid=extents, warmup=False, **keywords)
+    except InterpreterError as error:
+        file, line = kernel.file_name, kernel.def_file_line_number
+        message = f"Triton's interpreter refuses {kernel.__name__}: {' '.join(str(error).split())}"
+        raise GemmgenError([Diagnostic(file, "interpreter-failed", message, line=line)]) from error
 
 
 @contextmanager

@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, cast
 
-from gemmgen.triton_api import FUSION_VARIABLE, bad_launch, binding, replaced, require
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.triton_api import FUSION_VARIABLE, binding, replaced, require
 
 LaunchHook = Callable[[Any, Any, tuple[Any, ...], Mapping[str, Any]], object]
 """Takes a kernel, its grid (None for a warm-up, which compiles and launches nothing), and its arguments."""
@@ -23,6 +24,8 @@ def launches_diverted(
     hook: LaunchHook, compute_capability: int, properties: Mapping[str, int]
 ) -> Generator[None]:
     """Give every launch of a Gluon kernel to a function, and let Triton find a GPU that is not there.
+
+    Triton's interpreter runs the kernels of ``@triton.jit``.
 
     `properties` are the GPU's, as Triton's driver names them. A timed function runs once.
 
@@ -44,8 +47,9 @@ def launches_diverted(
             before(*args, **keywords)
         return hook(kernel, None if warmup else grid, args, keywords)
 
-    def refuse(kernel: Any, *_: Any, **__: Any) -> NoReturn:
-        raise bad_launch(kernel.__name__, "it is a Triton kernel, and only Gluon kernels are simulated")
+    def interpret(kernel: Any, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> None:
+        if not warmup:
+            _interpreted(kernel, grid, args, keywords)
 
     def once(function: Callable[[], object], *_: Any, quantiles: Any = None, **keywords: Any) -> Any:
         function()
@@ -57,7 +61,7 @@ def launches_diverted(
     names = ("do_bench", "do_bench_cudagraph", "do_bench_proton")
     changes: list[tuple[Any, str, Any]] = [
         (GluonJITFunction, "run", run),
-        (JITFunction, "run", refuse),
+        (JITFunction, "run", interpret),
         *((triton.testing, name, once) for name in names if hasattr(triton.testing, name)),
         (driver, "_default", pretended),
         (driver, "_active", pretended),
@@ -65,6 +69,49 @@ def launches_diverted(
     ]
     with replaced(changes):
         yield
+
+
+def _interpreted(kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Run a kernel of ``@triton.jit`` in Triton's interpreter, on tensors of the CPU.
+
+    Functions that the kernel calls are jitted too, and are interpreted in turn.
+
+    Raises:
+        GemmgenError: The interpreter refuses the kernel (``interpreter-failed``).
+    """
+    from triton.runtime.errors import InterpreterError  # pyright: ignore[reportMissingTypeStubs]
+    from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStubs]
+        InterpretedFunction,
+        _patch_lang,  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
+    )
+    from triton.runtime.jit import JITFunction  # pyright: ignore[reportMissingTypeStubs]
+
+    def called(function: Any, *inner: Any, **named: Any) -> Any:
+        # The interpreter's own call leaves the language replaced, and Gluon kernels need it as it was.
+        scope: Any = cast(Any, _patch_lang)(function.fn)
+        try:
+            return cast(Any, InterpretedFunction)(function.fn).rewrite()(*inner, **named)
+        finally:
+            scope.restore()
+
+    extents: Any = grid
+    if not callable(extents):
+        extents = tuple(extents) if hasattr(extents, "__len__") else (extents,)
+    run = cast(Any, InterpretedFunction)(kernel.fn)
+    try:
+        with replaced([(JITFunction, "__call__", called)]):
+            run.run(*args, grid=extents, warmup=False, **keywords)
+    except InterpreterError as error:
+        file, line = kernel.file_name, kernel.def_file_line_number
+        message = f"Triton's interpreter refuses {kernel.__name__}: {' '.join(str(error).split())}"
+        raise GemmgenError([Diagnostic(file, "interpreter-failed", message, line=line)]) from error
+
+
+def out_of_shared_memory(required: int, limit: int) -> Exception:
+    """Return the error that Triton's launcher raises for a kernel with too much shared memory, in bytes."""
+    from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissingTypeStubs]
+
+    return cast(Any, OutOfResources)(required, limit, "shared memory")
 
 
 class _Cublas:

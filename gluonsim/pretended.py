@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,9 +23,9 @@ from torch.overrides import TorchFunctionMode
 from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Gpu
-from gemmgen.triton_launches import launches_diverted
+from gemmgen.triton_launches import launches_diverted, out_of_shared_memory
 from gluonsim.execution import is_dependent, programs_of, run_lowered
-from gluonsim.ir.ttgir import lower_kernel
+from gluonsim.ir.ttgir import GenericTtgir, lower_kernel
 from gluonsim.result import Result
 
 QUICK_SCHEDULES = ("lazy", "random")
@@ -58,7 +58,7 @@ def pretended(
             found = tuple(map(cuda_is_cpu.with_tensor, args))
             lowered = lower_kernel(kernel, found, gpu.architecture, keywords)
             if grid is None:
-                return _Warmed(lambda grid, args: launch(kernel, grid, args, keywords))
+                return _Warmed(lowered, lambda grid, args: launch(kernel, grid, args, keywords))
             programs = programs_of(grid, lowered.bound)
             affordable = _affordable(schedules, programs)
             result = run_lowered(
@@ -70,8 +70,11 @@ def pretended(
                 processes=processes,
                 dependent=is_dependent(keywords),
             )
+        limit = gpu.architecture.smem_bytes_per_cta
+        if lowered.smem_bytes > limit:  # the driver refuses it: programs catch that, and try smaller tiles
+            raise out_of_shared_memory(lowered.smem_bytes, limit)
         tell(result)
-        return result
+        return Launched(result, lowered)
 
     with ExitStack() as stack:
         stack.enter_context(
@@ -82,10 +85,40 @@ def pretended(
         yield
 
 
+class _Code:
+    """The machine code of a launch, compiled when a program first looks at it."""
+
+    lowered: GenericTtgir
+
+    @cached_property
+    def _machine(self) -> triton_api.Machine:
+        with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - the compiler is a fork
+            return self.lowered.machine_code()
+
+    @property
+    def asm(self) -> Mapping[str, Any]:
+        """Texts and code by stage: ``ttgir``, ``llir``, ``ptx``, ``cubin``."""
+        return self._machine.asm
+
+    @property
+    def metadata(self) -> SimpleNamespace:
+        """Figures of the kernel, by Triton's names."""
+        return SimpleNamespace(**self._machine.metadata)
+
+
 @dataclass(frozen=True)
-class _Warmed:
+class Launched(_Code):
+    """The value of a launch: the result of its simulation, and the machine code that Triton makes."""
+
+    result: Result
+    lowered: GenericTtgir
+
+
+@dataclass(frozen=True)
+class _Warmed(_Code):
     """A kernel that was compiled before its first launch."""
 
+    lowered: GenericTtgir
     launch: Callable[[Any, tuple[Any, ...]], object]
     """Takes a grid and arguments."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -22,6 +23,10 @@ from gluonsim.findings import Frame, Location, message, refusal
 
 PLACEHOLDER = "<kernel>"
 """Stands in the cache for the kernel's file, which may lie elsewhere the next time."""
+
+
+T = TypeVar("T")
+_SHARED = re.compile(r"\bttg\.shared = (\d+)")
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,23 @@ class GenericTtgir:
     """The values of the kernel's run-time parameters by name; each element of a tuple as ``pair.0``."""
     bound: Mapping[str, Any]
     """The values of all of its parameters, by name."""
+    specialized: triton_api.Specialized | None = None
+    """The launch, for machine code."""
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a CTA."""
+        found = _SHARED.search(self.text)
+        return int(found.group(1)) if found else 0
+
+    def machine_code(self) -> triton_api.Machine:
+        """Compile the kernel to the end, in another process.
+
+        Raises:
+            GemmgenError: The compiler refuses the kernel (``lowering-failed``).
+        """
+        assert self.specialized is not None
+        return in_child(self.specialized.machine_code)
 
 
 def lower_kernel(
@@ -62,7 +84,9 @@ def lower_kernel(
         return _in_kept(specialized) or in_child(specialized.generic_ttgir)
 
     text = _cached_text(specialized, library, compiled)
-    return GenericTtgir(text, f"{library}{os.sep}", machine, _flat(specialized), specialized.bound)
+    return GenericTtgir(
+        text, f"{library}{os.sep}", machine, _flat(specialized), specialized.bound, specialized
+    )
 
 
 def _flat(specialized: triton_api.Specialized) -> dict[str, Any]:
@@ -127,8 +151,8 @@ def _read(file: Path) -> str | None:
 # --- the compiler in another process
 
 
-def in_child(compile_: Callable[[], str]) -> str:
-    """Run a function in a forked child and return its text; what it printed explains a failure."""
+def in_child(compile_: Callable[[], T]) -> T:
+    """Run a function in a forked child and return its result; an error quotes the output of the child."""
     try:
         with forked(partial(_compiled, compile_)) as result:
             outcome = result()
@@ -167,8 +191,8 @@ def _compiled_again(file: Path, text: str, name: str, terms: triton_api.Terms, d
     return None if isinstance(outcome, Complaint) else outcome
 
 
-def _compiled(compile_: Callable[[], str]) -> str | Complaint:
-    """In the child: return the text, or why there is none."""
+def _compiled(compile_: Callable[[], T]) -> T | Complaint:
+    """Return the result of the compiler, in the child, or the complaint."""
     with tempfile.TemporaryFile() as log:
         os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
         try:
