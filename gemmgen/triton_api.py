@@ -414,42 +414,6 @@ def bad_launch(kernel: str, message: str) -> GemmgenError:
 # --- attributes and bindings
 
 
-def _interpreted(kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    """Run a kernel of ``@triton.jit`` in Triton's interpreter, on tensors of the CPU.
-
-    Functions that the kernel calls are jitted too, and are interpreted in turn.
-
-    Raises:
-        GemmgenError: The interpreter refuses the kernel (``interpreter-failed``).
-    """
-    from triton.runtime.errors import InterpreterError  # pyright: ignore[reportMissingTypeStubs]
-    from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStubs]
-        InterpretedFunction,
-        _patch_lang,  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
-    )
-    from triton.runtime.jit import JITFunction  # pyright: ignore[reportMissingTypeStubs]
-
-    def called(function: Any, *inner: Any, **named: Any) -> Any:
-        # The interpreter's own call leaves the language replaced, and Gluon kernels need it as it was.
-        scope: Any = cast(Any, _patch_lang)(function.fn)
-        try:
-            return cast(Any, InterpretedFunction)(function.fn).rewrite()(*inner, **named)
-        finally:
-            scope.restore()
-
-    extents: Any = grid
-    if not callable(extents):
-        extents = tuple(extents) if hasattr(extents, "__len__") else (extents,)
-    run = cast(Any, InterpretedFunction)(kernel.fn)
-    try:
-        with replaced([(JITFunction, "__call__", called)]):
-            run.run(*args, grid=extents, warmup=False, **keywords)
-    except InterpreterError as error:
-        file, line = kernel.file_name, kernel.def_file_line_number
-        message = f"Triton's interpreter refuses {kernel.__name__}: {' '.join(str(error).split())}"
-        raise GemmgenError([Diagnostic(file, "interpreter-failed", message, line=line)]) from error
-
-
 @contextmanager
 def replaced(changes: Sequence[tuple[Any, str, Any]]) -> Generator[None]:
     """Set attributes, and restore their values afterwards."""

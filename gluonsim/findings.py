@@ -121,6 +121,20 @@ def refusal(message: str, location: Location = UNKNOWN, code: str = "simulator-u
     return GemmgenError([Diagnostic(location.file or "<kernel>", code, message, line=location.line)])
 
 
+def placed(error: GemmgenError, location: Location) -> GemmgenError:
+    """Return a refusal with the place of the operation that it is about, if it has none."""
+    diagnostic = error.diagnostics[0]
+    if diagnostic.line is not None or location.line is None:
+        return error
+    return refusal(diagnostic.message, location, diagnostic.code)
+
+
+def unexpected(error: Exception, operation: str, location: Location) -> GemmgenError:
+    """Return the refusal of an operation whose handler raised an error: a use that nobody has thought of."""
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    return refusal(f"this use of operation {operation} is not known to the simulator ({told})", location)
+
+
 class Kind(StrEnum):
     """Every fault that the simulator can name."""
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from gemmgen.errors import GemmgenError
 from gluonsim.accesses import Access, Proxy
 from gluonsim.clocks import Barrier, Component, Knowledge, Tick, learn
-from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
+from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, placed, unexpected
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.parse import Block, Operation
 from gluonsim.known import Known
@@ -308,14 +308,6 @@ def _successor(agent: Agent, terminator: Operation) -> tuple[str, tuple[str, ...
     return terminator.successors[1], otherwise
 
 
-def placed(error: GemmgenError, location: Location) -> GemmgenError:
-    """Return a refusal with the place of the operation that it is about, if it has none."""
-    diagnostic = error.diagnostics[0]
-    if diagnostic.line is not None or location.line is None:
-        return error
-    return refusal(diagnostic.message, location, diagnostic.code)
-
-
 def _number(event: Event) -> int:
     return event.number
 
@@ -519,6 +511,10 @@ class Cluster:
                         result = cast(Any, (yield from result))
                 except GemmgenError as error:
                     raise placed(error, step.op.location) from error
+                except IdleError:
+                    raise
+                except Exception as error:
+                    raise unexpected(error, step.op.name, step.op.location) from error
                 if agent.undefined is not None:
                     self._taint(agent, step, result)
                 elif step.result is not None:

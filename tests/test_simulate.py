@@ -266,8 +266,8 @@ def test_an_unknown_operation_is_an_error_with_its_line() -> None:
         run(kernels.unknown_operation_kernel, (1,), (torch.zeros(1, dtype=torch.int32),))
     (diagnostic,) = error.value.diagnostics
     assert diagnostic.code == "unknown-operation"
-    assert "tt.histogram" in diagnostic.message
-    assert diagnostic.line in lines_of(KERNELS, "gl.histogram(values, 128")
+    assert "ttg.inline_asm" in diagnostic.message
+    assert diagnostic.line in lines_of(KERNELS, "gl.inline_asm(")
 
 
 def test_an_unknown_attribute_is_an_error_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from gemmgen.errors import GemmgenError
 from gluonsim import Kind, Result, simulate
 from gluonsim.findings import UNKNOWN
 from gluonsim.ir.parse import Operation
-from gluonsim.ir.types import Encoding, MemDescType
+from gluonsim.ir.types import DTYPES, Encoding, MemDescType
 from gluonsim.places import shared_memory_index
 from gluonsim.ptx.instructions import bits, instruction
 
@@ -295,4 +295,31 @@ def test_sums_of_bf16_are_rounded_once() -> None:
 def test_another_instruction_is_refused_by_its_name_and_line() -> None:
     with pytest.raises(GemmgenError, match=r"vabsdiff4\.u32 is not known") as error:
         ran(language.unknown_assembly_kernel, torch.zeros(128, dtype=torch.int32))
+    assert error.value.diagnostics[0].line is not None
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_batches_of_matrices_are_multiplied(fused: bool) -> None:
+    x, d = torch.randn(2, 64, 64), torch.zeros(2, 64, 64)
+    x = x if fused else x.half()
+    assert not ran(language.batched_dot_kernel, x, d, fused).findings
+    torch.testing.assert_close(d, x.float() @ x.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_type_that_is_not_known_is_refused_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(DTYPES, "f8E5M2")
+    with pytest.raises(GemmgenError, match="f8E5M2 is not known") as error:
+        ran(language.strange_type_kernel, torch.zeros(128, dtype=torch.float16))
+    assert "gl.float8e5" in linecache.getline(language.__file__, error.value.diagnostics[0].line or 0)
+
+
+def test_an_error_of_torch_is_told_as_a_use_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> torch.Tensor:
+        raise RuntimeError("sizes differ")
+
+    monkeypatch.setattr("gluonsim.operations.reductions.within", broken)
+    x, index = torch.randn(128), torch.zeros(128, dtype=torch.int32)
+    d = [torch.zeros(128), torch.zeros(64, dtype=torch.int32), torch.zeros(128), index.clone()]
+    with pytest.raises(GemmgenError, match=r"histogram is not known.*sizes differ") as error:
+        ran(language.elementwise_kernel, x, index, *d)
     assert error.value.diagnostics[0].line is not None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
 
+from gemmgen.errors import GemmgenError
 from gluonsim.findings import UNKNOWN, Frame, Location, refusal
 from gluonsim.ir.types import (
     DTYPES,
@@ -22,6 +22,7 @@ from gluonsim.ir.types import (
     ScalarType,
     TensorType,
     Type,
+    bits_to_float,
 )
 
 _OPENING = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -175,17 +176,6 @@ class Vocabulary:
         return Dense(self.value(body), type_)
 
 
-def bits_to_float(bits: int, element: str) -> float:
-    """Return the number that MLIR spells as bits: infinities and NaNs."""
-    formats = {"f64": ("<Q", "<d"), "f32": ("<I", "<f"), "f16": ("<H", "<e")}
-    if element == "bf16":
-        bits, element = bits << 16, "f32"
-    if element not in formats:
-        raise refusal(f"cannot read the bits of a constant of type {element}")
-    as_integer, as_float = formats[element]
-    return struct.unpack(as_float, struct.pack(as_integer, bits))[0]
-
-
 _ALIAS = re.compile(r"^(#\w+) = (.*)$", re.MULTILINE)
 _RESULTS = re.compile(r"(%[\w.$-]+)(?::(\d+))?(, | = )")
 _LABEL = re.compile(r"\^\w+")
@@ -293,6 +283,24 @@ class _Parser:
         self._at = text.index('"builtin.module"')
 
     def operation(self) -> Operation:
+        """Read an operation; a refusal gets the place of the operation that it is about."""
+        try:
+            return self._operation()
+        except GemmgenError as error:
+            diagnostic = error.diagnostics[0]
+            if diagnostic.line is not None:
+                raise
+            raise refusal(diagnostic.message, self._place_near(), diagnostic.code) from error
+
+    def _place_near(self) -> Location:
+        """Return the next location in the text: an operation ends with its own."""
+        start = self._text.find(" loc(", self._at)
+        if start < 0:
+            return UNKNOWN
+        first = start + len(" loc(")
+        return self._place(self._text[first : end_of_piece(self._text, first, ")")])
+
+    def _operation(self) -> Operation:
         results = self._results()
         name = self._expect(_NAME, "an operation").group(1)
         operands = tuple(pieces(self._until(")")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -224,3 +225,14 @@ def dtype_of(element: str) -> torch.dtype:
         return DTYPES[element]
     except KeyError:
         raise refusal(f"element type {element} is not known to the simulator") from None
+
+
+def bits_to_float(bits: int, element: str) -> float:
+    """Return the number that MLIR spells as bits: infinities and NaNs."""
+    formats = {"f64": ("<Q", "<d"), "f32": ("<I", "<f"), "f16": ("<H", "<e")}
+    if element == "bf16":
+        bits, element = bits << 16, "f32"
+    if element not in formats:
+        raise refusal(f"cannot read the bits of a constant of type {element}")
+    as_integer, as_float = formats[element]
+    return struct.unpack(as_float, struct.pack(as_integer, bits))[0]

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from gemmgen.errors import GemmgenError
 from gluonsim.accesses import Proxy
-from gluonsim.findings import refusal
+from gluonsim.findings import placed, refusal
 from gluonsim.ir.parse import TERMINATORS, Block, Operation, blocks
-from gluonsim.program import Agent, Code, Entry, Handler, Step, Steps, placed
+from gluonsim.program import Agent, Code, Entry, Handler, Step, Steps
 
 HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
 """What a kernel's author says of addresses, and this takes on trust."""

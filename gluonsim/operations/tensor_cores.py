@@ -85,8 +85,10 @@ def dot(agent: Agent, op: Operation) -> Tensor:
     type_ = op.result_types[0]
     assert isinstance(type_, TensorType)
     precision: int = op.attributes.get("inputPrecision", _TF32)
-    if a.dtype == torch.float32 and precision == 2:
-        return torch.addmm(accumulator, a, b)
+    # Threads that hold blocks multiply by fused multiply-adds, whatever the precision.
+    fused = type_.encoding is not None and type_.encoding.kind == "ttg.blocked"
+    if a.dtype == torch.float32 and (precision == 2 or fused):
+        return accumulator + a @ b
     if a.dtype == torch.float64 or precision not in (_TF32, 2):
         raise refusal(f"tt.dot of {a.dtype} with precision {precision} is not known", op.location)
     return product(a, b, accumulator, type_.dtype)
@@ -103,7 +105,7 @@ def product(a: View | Tensor, b: View | Tensor, accumulator: Tensor | None, dtyp
     if dtype == torch.int32:
         # Sums of so many products of int8 are exact in float32, of 2**38 in float64; the device wraps at 32
         # bits, as a conversion of integers does.
-        exact_in = torch.float32 if left.shape[1] <= EXACT_PRODUCTS else torch.float64
+        exact_in = torch.float32 if left.shape[-1] <= EXACT_PRODUCTS else torch.float64
         total = (left.to(exact_in) @ right.to(exact_in)).to(torch.int64)
         return (total if accumulator is None else total + accumulator).to(torch.int32)
     if left.dtype == torch.float32:
@@ -111,6 +113,8 @@ def product(a: View | Tensor, b: View | Tensor, accumulator: Tensor | None, dtyp
     left, right = as_float32(left), as_float32(right)
     if accumulator is None:
         return (left @ right).to(dtype)
+    if left.dim() == 3:
+        return torch.baddbmm(accumulator.float(), left, right).to(dtype)
     return torch.addmm(accumulator.float(), left, right).to(dtype)
 
 

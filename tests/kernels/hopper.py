@@ -114,10 +114,11 @@ def integers_kernel(a, b, out_ptr):
 
 @gluon.jit
 def unknown_operation_kernel(out_ptr):
-    """An operation that the simulator does not know: a histogram."""
+    """Use an operation that the simulator does not know: assembly for all elements of a thread."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     values = gl.arange(0, 128, layout)
-    gl.store(out_ptr + values, gl.histogram(values, 128, layout=layout))
+    doubled = gl.inline_asm("add.s32 $0, $1, $1;", ("=r", "r"), (values,), values.type, is_pure=True)
+    gl.store(out_ptr + values, doubled)
 
 
 @gluon.jit

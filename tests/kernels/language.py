@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia import blackwell, hopper
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -385,3 +385,34 @@ def unknown_assembly_kernel(x_ptr):
         "vabsdiff4.u32 $0, $1, $1, $1;", "=r,r", [x], dtype=gl.int32, is_pure=True, pack=1
     )
     gl.store(x_ptr + offsets, y)
+
+
+BATCH = gl.constexpr(gl.BlockedLayout([1, 1, 8], [1, 4, 8], [1, 4, 1], [2, 1, 0]))
+
+
+@gluon.jit
+def batched_dot_kernel(x_ptr, d_ptr, fused: gl.constexpr):
+    """D[i] = X[i] @ X[i] of two 64 x 64 matrices, by the warps' MMA or by fused multiply-adds."""
+    batch = gl.arange(0, 2, gl.SliceLayout(1, gl.SliceLayout(2, BATCH)))
+    row = gl.arange(0, 64, gl.SliceLayout(0, gl.SliceLayout(2, BATCH)))
+    column = gl.arange(0, 64, gl.SliceLayout(0, gl.SliceLayout(1, BATCH)))
+    places = batch[:, None, None] * 4096 + row[None, :, None] * 64 + column[None, None, :]
+    mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, 4, 1], [1, 16, 8])
+    parent: gl.constexpr = BATCH if fused else mma
+    width: gl.constexpr = 0 if fused else 2
+    x = gl.load(x_ptr + places)
+    a = gl.convert_layout(x, gl.DotOperandLayout(0, parent, width))
+    b = gl.convert_layout(x, gl.DotOperandLayout(1, parent, width))
+    zeros = gl.zeros([2, 64, 64], gl.float32, parent)
+    if fused:  # noqa: SIM108 - a branch of the compiler
+        d = gl.dot_fma(a, b, zeros)
+    else:
+        d = mma_v2(a, b, zeros)
+    gl.store(d_ptr + places, gl.convert_layout(d, BATCH))
+
+
+@gluon.jit
+def strange_type_kernel(x_ptr):
+    offsets = gl.arange(0, 128, LINE)
+    x = gl.load(x_ptr + offsets)
+    gl.store(x_ptr + offsets, x.to(gl.float8e5).to(gl.float16))
