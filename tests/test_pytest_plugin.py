@@ -223,6 +223,8 @@ def test_answers():
     assert calls == [1, 1]
     a, b = torch.full((4, 4096), 1.0, device="cuda").half(), torch.full((4096, 4), 0.5, device="cuda").half()
     assert torch.equal(a @ b, torch.full((4, 4), 2048.0).half())
+    a, b = torch.randn(64, 4096).bfloat16(), torch.randn(4096, 64).bfloat16()
+    assert torch.equal(a @ b, (a.double() @ b.double()).bfloat16())
 
 
 def test_triton():

@@ -62,7 +62,7 @@ def hits_of_pages() -> Counter[str]:
 
 
 DOCSTRINGS = {
-    "gemmgen": 0,
+    "gemmgen": 1,
     "gemmgen/bench": 7,
     "gemmgen/cli": 0,
     "gemmgen/documents": 0,
@@ -80,7 +80,7 @@ DOCSTRINGS = {
     "gemmgen/tune": 0,
     "gemmgen/verify": 0,
     "gemmgen_launch.py": 0,
-    "gluonsim": 182,
+    "gluonsim": 181,
 }
 """The number of docstrings of each package that `DECODED` catches: a rewrite lowers it."""
 
