@@ -790,6 +790,11 @@ def test_two_specs_of_one_stem_are_told_and_none_is_called_stale(
     assert ran == Ran(1, "", f"good.yml: error[module-name]: {message}\n")
 
 
+def test_a_record_that_is_not_there_is_told_without_an_errno(gemmgen_: Gemmgen, good: Path) -> None:
+    ran = gemmgen_("bench", "nope.json")
+    assert ran.stderr == "nope.json: error[bad-record]: cannot read the record: No such file or directory\n"
+
+
 def test_a_temporary_file_is_never_named(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("plan", good, "--svg", "/proc/picture.svg")
     assert (ran.code, ran.codes) == (1, ["cannot-write"])

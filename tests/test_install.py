@@ -516,6 +516,10 @@ def test_nothing_that_is_shipped_advises_to_install_an_unpublished_name() -> Non
     assert found == []
 
 
+def test_what_compiles_brings_numpy_without_which_torch_warns() -> None:
+    assert "numpy" in requirements(EXTRAS["compile"])
+
+
 @pytest.mark.parametrize("extra", ["compile", "plot", "tune"])
 def test_advice_to_install_names_an_extra_that_exists(extra: str) -> None:
     assert extra in EXTRAS

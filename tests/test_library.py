@@ -305,6 +305,14 @@ def test_what_a_library_cannot_do_it_says(
     assert made.can_implement(a, b, dtype) == (False, said)
 
 
+def test_it_can_implement_an_a_without_rows_as_its_matmul_does(made: ModuleType) -> None:
+    assert made.can_implement((0, 4096), (4096, 4096)) == (True, "nothing is computed, because M is 0")
+    assert not made.can_implement((8, 0), (0, 4096))[0]
+    for function in (made.explain, made.choose):
+        with pytest.raises(ValueError, match="m, n and k must be 1 or more, found 0, 16 and 16"):
+            function(0, 16, 16)
+
+
 def test_what_it_can_do_comes_with_the_kernel(made: ModuleType) -> None:
     able, why = made.can_implement((8, 4096), (4096, 4096))
     assert able

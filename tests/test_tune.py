@@ -932,7 +932,7 @@ def test_a_table_is_in_the_order_of_shapes_and_a_row_takes_the_place_of_its_spec
     other = replace(ROW, m=4, spec="tuned/open_4x16x32.yaml")
     add_to_table(path, [ROW])
     add_to_table(path, [other])
-    assert read_table(path) == (other, ROW)
+    assert read_table(path) == (other, ROW) == read_table(str(path))
     faster = replace(ROW, seconds=1e-5)
     add_to_table(path, [faster])
     assert read_table(path) == (other, faster)
