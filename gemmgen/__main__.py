@@ -44,8 +44,8 @@ def run(load: Callable[[], Callable[[], None]] = _command_line) -> None:
     `load` imports it and returns what runs it, which ends by SystemExit.
     """
     _open_streams()
-    # With `python -m` the working directory comes first: files beside the user must not be imported in place
-    # of what the command needs, unless this very package is there.
+    # With `python -m` the working directory comes first: files in it must not be imported in place
+    # of modules that the command needs, unless this very package is there.
     here = Path.cwd()
     if sys.path[0] in ("", str(here)) and not (here / "gemmgen" / "cli" / "app.py").is_file():
         del sys.path[0]

@@ -194,11 +194,11 @@ def _prove(product: Product, *, simulation: bool) -> tuple[Lowered, Simulation |
     with ThreadPoolExecutor(2) as pool:
         with ONE_SIMULATION:
             lowered = pool.submit(compiled)
-            lowered.add_done_callback(lambda _: begun.set())  # what is cached, or refused, forks nothing
+            lowered.add_done_callback(lambda _: begun.set())  # a cached result, or an error, forks nothing
             begun.wait()
             simulated = pool.submit(_simulate, product)
             wait([simulated])
-        # The compiler's word first: what it refuses cannot be simulated either.
+        # The compiler's errors first: a kernel that it rejects cannot be simulated either.
         return lowered.result(), simulated.result()
 
 

@@ -334,7 +334,7 @@ def _foreign_link(path: Path) -> str | None:
         try:
             status = place.lstat()
         except FileNotFoundError:
-            return None  # what is not there is made by this user
+            return None  # a missing directory is made by this user
         if not stat.S_ISLNK(status.st_mode):
             continue
         if status.st_uid not in trusted:

@@ -73,7 +73,7 @@ def panel(top: float, height: float, name: str, remark: str) -> Iterator[str]:
     """Yield the ground of a panel, and its name with a remark behind it."""
     size = f'width="{WIDTH - 2 * MARGIN}" height="{height:g}" rx="6"'
     yield f'<rect class="panel" x="{MARGIN}" y="{top:g}" {size}/>'
-    # One text, so that the remark stands behind the name in whatever font there is.
+    # One text, so that the remark follows the name in any font.
     behind = f'<tspan class="note" dx="10">{markup(remark)}</tspan>' if remark else ""
     shown = markup(fitting(name, WIDTH / 2, 13))
     yield f'<text class="role" x="{MARGIN + 10:.1f}" y="{top + 16:.1f}">{shown}{behind}</text>'

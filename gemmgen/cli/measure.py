@@ -152,7 +152,7 @@ def bench_command(
         print_json([json.loads(bench.to_json(found)) for found in records])
     elif records:
         say(bench.plain_table(records), end="")
-    if plot and records:  # last: what it refuses must not cost the figures
+    if plot and records:  # last: an error in a plot must not cost the figures
         bench.plot(records, plot)
     end(failed or any(found.errors for found in records))
 

@@ -127,7 +127,7 @@ def range_of(extents: str) -> range:
     return range(int(low), int(high or (1 << 31) if dash else low) + 1)
 
 
-# --- what is refused before anything runs
+# --- checks before anything runs
 
 
 def refuse_duplicates(paths: list[Path]) -> None:

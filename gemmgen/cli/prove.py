@@ -134,7 +134,7 @@ def simulate_command(
     Kernels of specs or of Python programs are simulated under many schedules.
     """
     files = [subject for subject in subjects if subject.partition("::")[0].endswith(".py")]
-    choose(form, None if files else sarif)  # of a program's findings it has all places
+    choose(form, None if files else sarif)  # the log of a program's findings has all places
     require_compiler()
     if files and len(files) < len(subjects):
         raise typer.BadParameter("name specs or programs, not both", param_hint="SPEC…|FILE.py…")
@@ -187,7 +187,7 @@ def _simulate_programs(
     for program in called:
         results = shown.setdefault(str(program), [])
         try:
-            with redirect_stdout(sys.stderr):  # what a program prints is no report
+            with redirect_stdout(sys.stderr):  # the output of a program is no report
                 given = policies.schedules(options.schedules)
                 run_program(program, gpu, results.append, given, options.seed, options.processes)
             if not results:

@@ -98,7 +98,7 @@ def _region(found: Diagnostic) -> Region:
     return Region(found.path, found.line, found.column, line_of(found) or "")
 
 
-# --- what a command says
+# --- output of commands
 
 
 def say(*values: object, end: str = "\n") -> None:
@@ -207,7 +207,7 @@ def write(path: Path, text: str) -> None:
             return
         if not path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path.parent.as_posix())
-        place = path.resolve() if path.is_symlink() else path  # the link stays, what it names is written
+        place = path.resolve() if path.is_symlink() else path  # the link stays, its target is written
     except OSError as error:
         message = f"cannot write: {error.strerror or error}"
         raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error

@@ -79,7 +79,7 @@ def pipeline(kernel: Kernel) -> Pipeline:
         tile, step = divmod(number, tile_steps)
         requested = freed[number - depth] if number >= depth else number % depth
         if not overlapped and tile and stores:
-            # The same warps load and store: a tile's first loads come behind the one before.
+            # The same warps load and store: a tile's first loads follow the store of the previous tile.
             requested = max(requested, stores[tile - 1][3] + step if step < depth else 0)
         if number and requested < stages[-1].requested:
             requested = stages[-1].requested

@@ -115,8 +115,8 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
         if operand.scale is not None:
             yield Finding(
                 f"{path}.scale",
-                f"stated for {statement.target}",
-                f"wgmma scales no blocks, {only_blackwell}",
+                f"block scales for {statement.target}",
+                f"they need tcgen05, which {either([gpu.name for gpu in others])} has",
                 leave_out() | on_blackwell,
             )
 

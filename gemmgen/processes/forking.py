@@ -208,7 +208,7 @@ def _fork(in_child: Callable[[int, Set[int]], NoReturn]) -> int:
 def _begin(parent: int, blocked: Set[int]) -> None:
     """In the child: end with the parent, and by the signals in `ENDINGS`, without the parent's handlers."""
     FORK_LOCK.release()  # this process was forked in the middle of holding it
-    gc.freeze()  # to look for garbage in what the parent has would copy all of its memory
+    gc.freeze()  # a search for garbage in the parent's objects would copy all of its memory
     end_with_parent(parent)
     # Compilers would not look for Python's handlers of these.
     for number in ENDINGS:

@@ -137,7 +137,7 @@ def _ready_for_calls() -> Callable[[Call], Any]:
     _print_nowhere()
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", closefd=False) for descriptor in (1, 2))
-    # Files beside the user must not be imported in place of what a function needs.
+    # Files in the user's directory must not be imported in place of modules that a function needs.
     sys.path[:] = [entry for entry in sys.path if entry]
     return _called
 
