@@ -63,7 +63,7 @@ class Column(Mapping[str, Value], Generic[Value]):
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: what it is, what libraries call it, and what the tensor cores do with it."""
+    """An element type: its bits, its names in libraries, and its use by the tensor cores."""
 
     name: str
     """As a spec has it."""
@@ -83,7 +83,7 @@ class DType:
     significand: int | None = None
     """Significant bits of a float, the hidden one among them."""
     coded: bool = False
-    """Whether its elements lie in memory as codes that torch cannot compute with or TMA has no type for."""
+    """True if its elements lie in memory as codes that torch cannot compute with or TMA has no type for."""
     in_memory: str = ""
     """The type that its elements have in memory, where the tensor cores use only a part of them."""
 
@@ -97,14 +97,14 @@ class DType:
     """Accumulators that are converted to a D of this type. 8-bit floats hold no sum of integers worth
     keeping."""
     addend: bool = False
-    """Whether C, or a bias beside a D of this type, can have it."""
+    """True if C, or a bias beside a D of this type, can have it."""
 
     tolerance: float | None = None
     """Largest relative error of a D of this type, without accumulation: see ``problem.tolerance``."""
     tolerated_k: int | None = None
     """K up to which sums in fp32 of products of this type are within that: see ``problem.tolerance``."""
     also: tuple[str, ...] = ()
-    """What others call it, or what a user may mean by it who has no other choice."""
+    """Other names of it, or names of types that it can stand for."""
 
     @property
     def bytes(self) -> int:
@@ -118,12 +118,12 @@ class DType:
 
     @property
     def integer(self) -> bool:
-        """Whether its products and sums are exact integers."""
+        """True if its products and sums are exact integers."""
         return self.kind == "integer"
 
     @property
     def fp8(self) -> bool:
-        """Whether it is an 8-bit float, which the tensor cores multiply in any mix."""
+        """True if it is an 8-bit float, which the tensor cores multiply in any mix."""
         return self.kind == "float" and self.bits == 8
 
     @property
@@ -135,7 +135,7 @@ class DType:
 
     @property
     def operand(self) -> bool:
-        """Whether A or B can have it, on any architecture."""
+        """True if A or B can have it, on any architecture."""
         multiplied = self.wgmma_accumulators or self.tcgen05_kind
         return bool(multiplied) or any(self.name in scale.elements for scale in SCALE_FORMATS.values())
 
@@ -255,7 +255,7 @@ SCALE_COLUMNS = 4
 SCALE_LANES = 32
 """[ptx] Lanes of tensor memory among which the rows of a block are divided: a lane has rows as far apart."""
 PADDED_K = 128
-"""[ptx] Elements that one box of padded fp4 has along K, and of which K is a multiple."""
+"""[ptx] Elements that one box of padded fp4 has along K, and that K must be a multiple of."""
 
 
 @dataclass(frozen=True)
@@ -267,9 +267,9 @@ class ScaleFormat:
     """Element types, by their names in a spec."""
     vector: int
     dtype: str
-    """Of the scales."""
+    """Element type of the scales."""
     also: tuple[str, ...] = ()
-    """What a user may mean by it."""
+    """Other names for it that a user may write."""
 
 
 SCALE_FORMATS: Table[ScaleFormat] = Table(

@@ -1,4 +1,4 @@
-"""What each compute capability allows, and the GPUs that a spec can name: every limit, as data.
+"""Limits of each compute capability, and the GPUs that a spec can name, as data.
 
 Sources, cited by their tag:
 
@@ -50,7 +50,7 @@ class Architecture:
     mma: Literal["wgmma", "tcgen05"]
     """The matrix instruction family that the architecture has."""
     generation: str
-    """What its maker calls the GPUs that have it."""
+    """The maker's name for the GPUs of the generation."""
 
     threads_per_warp: int = 32  # [guide]
     warps_per_warpgroup: int = 4  # [ptx] wgmma is issued by four consecutive warps
@@ -141,9 +141,9 @@ class LaunchOrder:
     """
 
     ahead: int
-    """That start before all others, on SMs that only some GPCs have."""
+    """Clusters that start before all others, on SMs that only some GPCs have."""
     gpcs: int
-    """Which then get one by turns."""
+    """GPCs that then get one cluster each, one after the other."""
     full_turns: int
     """Turns of all of them, behind which the first GPC has no place left and the others go on."""
 
@@ -175,16 +175,16 @@ class Gpu:
     """Clusters of four CTAs that its GPCs hold, some of which lack SMs; where that was not measured, as many
     as there are SMs for."""
     launch_order: LaunchOrder | None
-    """Of clusters of two CTAs; None where that was not measured."""
+    """Launch order of clusters of two CTAs; None if it was not measured."""
     device: str
-    """A regular expression for what the driver calls such a GPU."""
+    """A regular expression for the driver's name of the GPU."""
 
     def is_device(self, name: str) -> bool:
-        """Whether a GPU that the driver calls so is one of these."""
+        """Return True if a GPU that the driver calls so is one of these."""
         return re.search(self.device, name) is not None
 
     def clusters(self, ctas: int) -> int:
-        """Return the clusters of so many CTAs, each on an SM of its own, that run at the same time."""
+        """Return the clusters of `ctas` CTAs that run at the same time, each CTA on an SM of its own."""
         fitting = self.sm_count // ctas
         return fitting if ctas <= 2 else min(fitting, self.clusters_of_four)
 
@@ -240,16 +240,16 @@ GPUS: Table[Gpu] = Table(
 
 @dataclass(frozen=True)
 class Product:
-    """What a card delivers: for libraries, which choose kernels for the card that they run on."""
+    """Rates of a card, for libraries that choose kernels for the card that they run on."""
 
     device: str
-    """A regular expression for what the driver calls such a card."""
+    """A regular expression for the driver's name of the card."""
     memory_gb: int
     sm_count: int
     dram_bytes_per_second: float
     dense_16bit_flops_per_second: float
     sustains_clock: bool = False
-    """Whether its peak is so low that power does not limit it."""
+    """True if its peak is so low that power does not limit it."""
 
     @classmethod
     def of(cls, gpu: Gpu, memory_gb: int) -> Product:
@@ -306,7 +306,7 @@ def architectures() -> tuple[Architecture, ...]:
 
 
 def is_power_of_two(value: int) -> bool:
-    """Whether Gluon accepts a block extent."""
+    """Return True if Gluon accepts a block extent."""
     return value > 0 and value & (value - 1) == 0
 
 

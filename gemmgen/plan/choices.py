@@ -53,13 +53,13 @@ LEAST = {"a_swizzle_bytes": 0, "b_swizzle_bytes": 0, "outstanding_mmas": 0}
 
 @dataclass(frozen=True)
 class Statement:
-    """What a spec states, and to which family of kernels."""
+    """A spec's statements, with the family of kernels that they are for."""
 
     spec: Spec
     epilogue: Epilogue
-    """As an expression, in whatever form the spec has it."""
+    """The epilogue as an expression, from either form that a spec can have."""
     decisions: frozenset[str]
-    """Those that the family's plans have."""
+    """Names of the decisions of the family's plans."""
 
     @property
     def target(self) -> str:
@@ -93,7 +93,7 @@ def target_choice(statement: Statement) -> Iterator[Finding]:
 
 
 def _foreign_operands(statement: Statement) -> Iterator[Finding]:
-    """Yield what is stated of other than 4-bit elements, and of blocks that only tcgen05 scales."""
+    """Yield findings for packings of elements other than 4-bit ones, and scales that wgmma cannot apply."""
     others = [gpu for gpu in GPUS.values() if gpu.architecture.mma == "tcgen05"]
     only_blackwell = f"only tcgen05 does, which {either([gpu.name for gpu in others])} has"
     on_blackwell = use(*(gpu.target for gpu in others), field="target")
@@ -146,7 +146,7 @@ def _searchable(path: str, known: Sequence[str], statement: Statement) -> str:
 
 
 def _unsearchable(path: str, name: str, values: tuple[Searched, ...], mma: str) -> Iterator[Finding]:
-    """Yield the first value that its field could not have: Pydantic has not looked at these."""
+    """Yield a finding for the first value that the field cannot have, which Pydantic has not checked."""
     words, least = WORDS[mma].get(name, ()), LEAST.get(name, 1)
     kind = either([*map(written_value, words)]) if words else f"whole numbers from {least} to {SIZE_LIMIT:,}"
     for value in values:
@@ -165,7 +165,7 @@ def _unsearchable(path: str, name: str, values: tuple[Searched, ...], mma: str) 
 
 @rule("batch-invariance", after=[target_choice, search_values])
 def batch_invariance(statement: Statement) -> Iterator[Finding]:
-    """What a batch-invariant spec leaves open does not decide how a row's products are added up."""
+    """Open decisions of a batch-invariant spec do not change the order of a row's sums."""
     # That is in the order of K, whatever the tile and the schedule are, but for the decisions below: those
     # that the order of a kernel's sums (`SumOrder`) depends on.
     spec = statement.spec
@@ -272,7 +272,7 @@ def backward(statement: Statement) -> Iterator[Finding]:
 
 
 def _adds(step: Step) -> bool:
-    """Whether a step has a gradient that only D's is needed for: alpha, C, and biases."""
+    """Return True if a step has a gradient that only D's is needed for: alpha, C, and biases."""
     return step.name in ("alpha", "c") or (step.operation is not None and step.operation.effect == "plus")
 
 
@@ -287,6 +287,6 @@ CHOICE_RULES: tuple[Rule[Statement], ...] = (
 
 
 def foreign_choices(source: SpecFile, family: Family[Kernel]) -> tuple[Violation, ...]:
-    """Return what a spec states and its target does not have."""
+    """Return the violations of statements that the spec's target does not support."""
     statement = Statement(source.spec, source.problem.epilogue, family.decisions)
     return judge(statement, CHOICE_RULES)

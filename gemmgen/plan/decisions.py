@@ -1,4 +1,4 @@
-"""What a spec states of a plan: the decisions that it pins, and its gradients' specs."""
+"""The decisions that a spec pins, and the specs of its gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gemmgen.spec.words import Minor, Order, ScheduleKind
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """What is decided of every kernel, by a spec or by the search. Sizes are in elements."""
+    """Decisions of every kernel, made by a spec or by the search. Sizes are in elements."""
 
     cta_tile_m: int
     cta_tile_n: int
@@ -86,7 +86,7 @@ FIELDS = {
 UNSTATED: Final = frozenset(
     {("mma.promote_k", 0), ("tile.staggered", False), ("warp_specialization.registers.producer", 0)}
 )
-"""What a plan has where a spec that states the other decisions says nothing: there is nothing to state."""
+"""Pairs of a field and a value that need no statement beside all other decisions."""
 
 
 def pinned(spec: Spec) -> dict[str, object]:
@@ -111,8 +111,8 @@ def searched(spec: Spec) -> dict[str, tuple[object, ...]]:
 def statements(kernel: Decisions) -> dict[str, int | str]:
     """Return the decisions of a kernel that a spec can state, by the paths of their fields.
 
-    A spec that states them all, beside the kernel's problem, gets this kernel. What a kernel does not have
-    is left out: registers that no role asks for, promotion, a dependent launch, a staggered tile.
+    A spec that states them all, beside the kernel's problem, gets this kernel. Absent features are left out:
+    registers that no role requests, promotion, a dependent launch, a staggered tile.
     """
     values = {path: getattr(kernel, name, None) for path, name in FIELDS.items()}
     if values["dependent_launch.early"] == "none":
@@ -147,8 +147,8 @@ def gradient_stem(stem: str, operand: str) -> str:
 def gradient_specs(source: SpecFile) -> dict[str, str]:
     """Return the specs of the gradients' kernels, as YAML by the names of their modules.
 
-    What the spec decides of its own kernel stays there: of these all is open, and planned for the same
-    problems.
+    The decisions of the spec hold for its own kernel alone: those of the gradients are open, and planned for
+    the same problems.
     """
     return {
         gradient_stem(source.stem, gradient.operand): _gradient_text(gradient, source)
@@ -183,7 +183,7 @@ def _gradient_text(gradient: Gradient, source: SpecFile) -> str:
 
 
 def _shape(gradient: Gradient, shape: list[int], unit: int) -> list[int]:
-    """Return M, N and K of the product, of those of the problem."""
+    """Return M, N and K of a gradient's product for the problem's M, N and K."""
     extents = dict(zip("mnk", shape, strict=True))
     return [_padded(gradient, axis, extents[axis], unit) for axis in gradient.axes]
 

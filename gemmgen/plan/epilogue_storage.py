@@ -1,4 +1,4 @@
-"""What an epilogue reads beside its sums and stores D through: buffers, barriers and arguments."""
+"""Buffers, barriers and arguments of an epilogue: the tensors that it reads and the tiles of D."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemmgen.problem.operations import OPERATIONS
 
 @dataclass(frozen=True)
 class EpilogueStorage:
-    """What one epilogue reads besides its sums, and what it stores D through."""
+    """The buffers and barriers of one epilogue: the tensors that it reads, and the tiles of D."""
 
     c: SharedBuffer | None
     vectors: tuple[SharedBuffer, ...]
@@ -35,7 +35,7 @@ class EpilogueStorage:
 
     @property
     def loaded(self) -> tuple[Passed, ...]:
-        """What it reads besides its sums, and the barriers of that, in order."""
+        """The buffers that it reads, and then their barriers."""
         values = (self.c, *self.vectors, *self.barriers)
         return tuple(value for value in values if value)
 
@@ -46,10 +46,10 @@ def epilogue_storage(
     vector_columns: tuple[Extent, int] | None = None,
     number: int | None = None,
 ) -> EpilogueStorage:
-    """Return the buffers and barriers of one epilogue: of a lone one, or of a numbered consumer's.
+    """Return the buffers and barriers of the only epilogue, or of one consumer's if it has a number.
 
-    `rows` are those of its tile over all CTAs; `vector_columns` are the elements of a column operand, over
-    all CTAs and in one, if they are not a tile's.
+    `rows` are the rows of its tile over all CTAs; `vector_columns` are the elements of a column operand over
+    all CTAs and in one CTA, if these are not the tile's columns.
     """
     problem, cta_rows = kernel.problem, kernel.epilogue_rows
     ring = Ring(Extent(kernel.epilogue_buffers, "epilogue_buffers"), indexed=kernel.epilogue_buffers > 1)

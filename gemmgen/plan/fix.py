@@ -22,7 +22,7 @@ class Hint:
 
     text: str
     is_clause: bool = False
-    """Whether the text has a verb of its own; it is the object of *use* otherwise."""
+    """True if the text has a verb of its own; it is the object of *use* otherwise."""
 
 
 Alternative = tuple[Assignment, ...] | Hint
@@ -34,7 +34,7 @@ class Fix:
     """The ways to mend a fault of a field, the nearest one first.
 
     ``one | other`` has the alternatives of both; ``one & other`` makes each of `one` together with each of
-    `other`, of which none is a hint.
+    `other`; neither has hints.
     """
 
     alternatives: tuple[Alternative, ...]
@@ -116,7 +116,7 @@ def leave_out(field: str = OWN) -> Fix:
 
 
 def hint(text: str) -> Fix:
-    """Return a fix in words: what is to be used, without the verb."""
+    """Return a fix in words, as the object of "use"."""
     return Fix((Hint(text),))
 
 

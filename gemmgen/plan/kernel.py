@@ -1,7 +1,7 @@
 """A kernel as a value: its decisions, and everything that follows from them, each computed once.
 
-What all kernels share is here: TMA in and out, tiles of D, a ring of stages, a schedule. A kernel can be
-illegal: the rules say whether it is. So everything is defined for any positive decisions, and nothing judges.
+All kernels share TMA in and out, tiles of D, a ring of stages and a schedule. A kernel can be illegal: the
+rules say whether it is. So everything is defined for any positive decisions, and nothing judges.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Kernel(Geometry, ABC):
     @property
     @abstractmethod
     def mma_name(self) -> str:
-        """The matrix instruction as PTX spells what the plan decides of it."""
+        """The matrix instruction in PTX, with the parts that the plan decides."""
 
     @property
     def mma_names(self) -> tuple[str, ...]:
-        """The same of every instruction that it multiplies with."""
+        """The names of all matrix instructions of the kernel, as `mma_name` has one."""
         return (self.mma_name,)
 
     @property
@@ -54,7 +54,7 @@ class Kernel(Geometry, ABC):
 
     @property
     def operations(self) -> Mapping[str, int]:
-        """How often operations are in the code, for those of which the plan promises a number."""
+        """The number of times that each promised operation is in the code."""
         return {}
 
     @cached_property
@@ -150,7 +150,7 @@ class Kernel(Geometry, ABC):
 
     @cached_property
     def kernel_arguments(self) -> tuple[Argument, ...]:
-        """Those of the kernel that multiplies, where the module has another one besides."""
+        """The arguments of the kernel that multiplies: fewer than all if the module has a second kernel."""
         return self.arguments
 
     def argument(self, name: str) -> Argument:
@@ -162,7 +162,7 @@ class Kernel(Geometry, ABC):
     @property
     @abstractmethod
     def summary(self) -> tuple[Entry, ...]:
-        """The decisions with what they mean in this kernel."""
+        """The decisions of the kernel, each with its consequence."""
 
     @property
     def cluster_entry(self) -> Entry:
@@ -172,12 +172,12 @@ class Kernel(Geometry, ABC):
 
     @property
     def shared_operands(self) -> str:
-        """What CTAs share by multicast: ``A and B``."""
+        """The operands that CTAs share by multicast: ``A and B``."""
         return in_words(self.stage.multicast)
 
     @property
     def register_entries(self) -> tuple[Entry, ...]:
-        """What threads hold in registers, where the kernel knows it."""
+        """Registers of threads by contents; empty if the kernel does not know them."""
         return ()
 
     # --- registers

@@ -1,4 +1,4 @@
-"""The ledger of a kernel: what it spends of each resource, entry by entry, and what that buys."""
+"""The ledger of a kernel: entries of each resource that it uses, and of its expected time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Difference:
 
 
 def differences(first: Kernel, second: Kernel) -> tuple[Difference, ...]:
-    """Return in what two plans differ: decisions, by the fields that state them, then the rest."""
+    """Return the differences of two plans: decisions by the fields that state them, then the rest."""
     pairs = [(path, getattr(first, name, None), getattr(second, name, None)) for path, name in FIELDS.items()]
     one, other = _amounts(ledger(first)), _amounts(ledger(second))
     pairs += [(name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])]
@@ -93,7 +93,7 @@ def _amounts(account: Ledger) -> dict[str, object]:
 
 
 def differences_text(found: Sequence[Difference], first: str, second: str) -> str:
-    """Return an aligned table of what differs, a column for each of two specs."""
+    """Return an aligned table of the differences, with a column for each of two specs."""
     if not found:
         return f"{first} and {second} have the same plan"
     rows = [("", first, second), *((each.name, _cell(each.first), _cell(each.second)) for each in found)]
@@ -188,7 +188,7 @@ def _registers(kernel: Kernel) -> Section:
 
 
 def _operations(kernel: Kernel) -> Section:
-    """Return what is in the code, each loop's body once; the compiler's figures must be the same."""
+    """Return the operations in the code, each loop's body once; the compiler's figures must be the same."""
     entries = (Entry(name, count, "in code", "") for name, count in kernel.operations.items() if count)
     return Section("operations", tuple(entries))
 
@@ -203,7 +203,7 @@ def _barriers(kernel: Kernel) -> Section:
 
 
 def _planned_for(kernel: Kernel, ranges: Ranges, estimate: Callable[[Kernel, Shape], Estimate]) -> Section:
-    """Return what the problems take by which open decisions were made."""
+    """Return the expected times of the problems for which open decisions were made."""
     found = {shape: estimate(kernel, shape) for shape in kernel.request.planned_shapes}
     entries = (
         Entry(shape_text(shape), round(each.seconds * 1e6, 1), "us", _shares(each))
@@ -244,7 +244,7 @@ def _l2_reads(kernel: Kernel, found: Estimate) -> str:
 
 
 def _shares(found: Estimate) -> str:
-    """Say of what a predicted time is the sum, of its largest three terms."""
+    """Return the largest three terms of a predicted time in words."""
     if found.seconds > found.cycles / found.hz:
         limit = "DRAM" if found.dram_seconds == found.seconds else "the tensor cores' peak rate"
         return f"predicted, only to rank by: as long as {limit} takes"

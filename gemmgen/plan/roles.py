@@ -70,10 +70,11 @@ class RegisterPool:
 
     @property
     def handed_over(self) -> bool:
-        """Whether partitions have other registers than those with which the kernel starts.
+        """True if partitions have other registers than those with which the kernel starts.
 
-        Else the kernel asks for none: to give registers back and to get others takes time at both ends.
-        [gluon] Where the launch is limited, as for several CTAs on an SM, Triton asks all the same.
+        Otherwise no role requests registers: to return registers and to get others takes time at both ends.
+        [gluon] If the launch is limited, as for several CTAs on an SM, Triton requests registers
+        nevertheless.
         """
         shares = {*self.groups, self.default_registers}
         return bool(self.workers) and (self.occupancy > 1 or shares != {self.launch_registers})
@@ -120,7 +121,7 @@ class Argument:
     """A tensor that the kernel is launched with."""
 
     tensor: str
-    """What it is of: ``a``, ``bias`` or ``partials``, say."""
+    """The tensor of the argument: ``a``, ``bias`` or ``partials``, for example."""
     kind: Literal["matrix", "block_scales", "vector", "scalar", "workspace"]
     """A scalar and a workspace are passed by their addresses; TMA moves all others."""
     dtype: DType
@@ -154,7 +155,7 @@ class Count:
 
 TILES_M, TILES_N, K_STEPS = Count("tiles_m"), Count("tiles_n"), Count("k_steps")
 Passed = Argument | SharedBuffer | Barrier | TensorBuffer | Count
-"""What the kernel passes to a partition."""
+"""A value that the kernel passes to a partition."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class Partition:
     registers: int
     """Registers per thread."""
     passes: tuple[Passed, ...]
-    """What the kernel passes, in order."""
+    """The values that the kernel passes, in order."""
     number: int | None = None
     """Which of several partitions with the same role it is."""
 
@@ -177,6 +178,6 @@ class Partition:
 
 
 def captures(workers: Iterable[Partition]) -> tuple[Passed, ...]:
-    """Return what the kernel hands to its workers through shared memory: each value once."""
+    """Return the values that the kernel passes to its workers through shared memory, each once."""
     # By its name, under which a partition gets it: to hash a buffer takes as long as to make one.
     return tuple({value.name: value for worker in workers for value in worker.passes}.values())

@@ -1,11 +1,11 @@
-"""What a rule is, the runner that judges a plan by rules, and what a rule says of a plan that breaks it.
+"""Rules, the runner that judges a plan by them, and the violations that they report.
 
 A rule judges one thing: it yields a finding for every spec field that breaks it, with the numbers and the
-nearest legal value. It is silent where a rule that it comes *after* is broken: a value that is no power of
-two is reported once, not by every rule that divides by it. A rule that was silent found nothing and silences
-no other, so each rule names all on which it relies. It can name only rules that are declared above it, so
-there is no circle; the runner evaluates each rule once, those that it comes after first, and reports in the
-order of its list.
+nearest legal value. It is silent if a rule that it comes *after* is broken, so a value that is no power of
+two is reported once, and not by every rule that divides by it. A rule that was silent found nothing and
+silences no other, so each rule names all on which it relies. It can name only rules that are declared above
+it, so there is no circle; the runner evaluates each rule once, those that it comes after first, and reports
+in the order of its list.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ Subject = Literal["problem", "plan", "store"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found wrong with a plan: a violation without the rule's id."""
+    """A fault that a rule found in a plan: a violation without the rule's id."""
 
     field: str
     """Dotted path of the spec field to change."""
     found: str
     """The offending value with its consequence, in numbers."""
     limit: str
-    """What the hardware or the compiler allows."""
+    """The limit of the hardware or the compiler."""
     fix: Fix
     """The nearest legal value, or several."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken constraint: what was found, the limit that it breaks, and the nearest way to comply."""
+    """One broken constraint: the value that was found, the limit, and the nearest way to comply."""
 
     rule: str
     """Id of the rule, e.g. ``smem-capacity``."""
@@ -59,7 +59,7 @@ class Violation:
     found: str
     """The offending value with its consequence, in numbers: ``5 stages need 278,752 bytes``."""
     limit: str
-    """What the hardware or the compiler allows: ``the limit is 232,448``."""
+    """The limit of the hardware or the compiler: ``the limit is 232,448``."""
     fix: Fix
     """The nearest legal value, or several: ``use at most 4``."""
     advice: Advice = ()
@@ -89,7 +89,7 @@ class Rule(Generic[P]):
 
     id: str
     says: str
-    """What holds for a plan that keeps the rule, in a sentence, and the source of its limits."""
+    """A sentence that holds for each plan that keeps the rule, and the source of its limits."""
     subject: Subject
     after: tuple[Rule[P] | Part[P], ...]
     """The rule is silent where one of these is broken."""
@@ -99,7 +99,7 @@ class Rule(Generic[P]):
 
     @cached_property
     def none_broken(self) -> Consulted:
-        """What it is told where none of the rules that it consults is broken."""
+        """The `Consulted` that it gets if it consults no broken rule."""
         return Consulted(dict.fromkeys(self.consults, False))
 
     def at(self, *fields: str) -> Part[P]:
@@ -122,7 +122,7 @@ class Consulted:
         self._broken = broken
 
     def broken(self, *asked: Rule[Never] | Part[Never]) -> bool:
-        """Whether one of the rules is broken.
+        """Return True if one of the rules is broken.
 
         Raises:
             KeyError: The rule that asks does not consult one of them.
@@ -170,7 +170,7 @@ def rule(
 
 
 class _Judgement(Generic[Judged]):
-    """What rules find in one plan, each evaluated once, when it is first asked for."""
+    """The findings of rules in one plan, each evaluated once, at its first use."""
 
     def __init__(self, plan: Judged) -> None:
         self._plan = plan
@@ -187,15 +187,15 @@ class _Judgement(Generic[Judged]):
         return found
 
     def is_silenced(self, rule: Rule[Judged]) -> bool:
-        """Whether a rule that was asked for found nothing because another one is broken."""
+        """Return True if a rule that was asked for found nothing because another one is broken."""
         return rule in self._silenced
 
     def found_fault(self, rule: Rule[Judged]) -> bool:
-        """Whether a rule that was evaluated is broken."""
+        """Return True if a rule that was evaluated is broken."""
         return bool(self._violations.get(rule))
 
     def broken(self, *rules: Rule[Judged] | Part[Judged]) -> bool:
-        """Whether the plan violates one of the rules."""
+        """Return True if the plan violates one of the rules."""
         # Nearly all rules that are asked for were asked for before, and a search asks a million times.
         known = self._violations
         for part in rules:
@@ -254,7 +254,7 @@ def decisions_read(plan: Planned, broken: Rule[Planned]) -> frozenset[str] | Non
 
 
 def decisions_of(plan: Planned, ask: Callable[[Planned], object]) -> frozenset[str]:
-    """Return the names of the decisions that a function of a plan reads, itself and by what it computes."""
+    """Return the names of the decisions that a function of a plan reads, directly or through properties."""
     kind, read = _traced(type(plan))
     traced = cast("Planned", kind(**{each.name: getattr(plan, each.name) for each in fields(plan)}))
     read.clear()
@@ -277,7 +277,7 @@ def _traced(kind: type[Kernel]) -> tuple[type[Kernel], set[str]]:
 
 
 def keeps(plan: Judged, rules: Sequence[Rule[Judged] | Part[Judged]]) -> bool:
-    """Whether a plan violates none of the rules."""
+    """Return True if a plan violates none of the rules."""
     return not _Judgement(plan).broken(*rules)
 
 

@@ -1,4 +1,4 @@
-"""What both families judge alike: whole rules, and findings that a rule of each family yields."""
+"""Rules that both families share, and findings that a rule of each family yields."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Rows:
 
     matrix: str
     axis: int
-    """Of M, N and K."""
+    """The axis of the problem: M, N or K."""
     multiple: int
-    """Elements of which TMA takes multiples."""
+    """The number of elements that a row must be a multiple of, for TMA."""
     size: Callable[[int], str]
-    """Returns how long so many elements are, with the unit that counts."""
+    """Function that returns the length of a number of elements, with its unit."""
     limit: str
     """Why only multiples are taken."""
 
 
 def unaligned_shapes(request: Request, matrices: Iterable[Rows], *, copyable: bool) -> Iterator[Finding]:
-    """Yield the extents of listed problems with which TMA cannot stride over the rows of a matrix.
+    """Yield a finding for each extent of a listed problem that gives rows over which TMA cannot stride.
 
-    An extent is reported once, for the matrix with the longest multiple: what it takes suits the others.
-    Where the wrapper copies such a matrix, each extent is legal; `copyable` says whether it could.
+    An extent is reported once, for the matrix with the longest multiple, which suits the others too. Where
+    the wrapper copies such a matrix, each extent is legal; `copyable` says whether it could.
     """
     if request.matmul.copies_misaligned:
         return
@@ -64,7 +64,7 @@ def unaligned_shapes(request: Request, matrices: Iterable[Rows], *, copyable: bo
 
 
 def unequal_types(problem: Matmul, mma: str) -> Iterator[Finding]:
-    """Yield what is wrong with operands of two types: instructions multiply only 8-bit floats in a mix."""
+    """Yield findings for operands of two types: instructions mix only 8-bit floats."""
     a, b = problem.a.dtype.name, problem.b.dtype.name
     if a != b and not (a in FP8 and b in FP8):
         yield Finding(
@@ -77,7 +77,7 @@ def unequal_types(problem: Matmul, mma: str) -> Iterator[Finding]:
 
 @rule("epilogue-ops", subject="problem")
 def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
-    """Operations occur once, but for a ReLU behind what scales or adds; one that adds C has a C to add."""
+    """Operations occur once, except a ReLU after a factor or a sum; adding C requires a C."""
     problem, listed = plan.problem, plan.request.listed
     if listed is None:
         for op, limit in _repeated(tuple(step.name for step in problem.epilogue.steps)).values():
@@ -97,7 +97,7 @@ def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
 def _repeated(names: tuple[str, ...]) -> dict[int, tuple[str, str]]:
     """Return the operations of a list that cannot follow those before them, with the reason, by their places.
 
-    Of steps that the table does not have, a product with a number is one, nothing says that they repeat.
+    Steps outside the table, such as a product with a number, may repeat.
     """
     found = {
         i: (name, _unrepeatable(names[:i], name))
@@ -108,7 +108,7 @@ def _repeated(names: tuple[str, ...]) -> dict[int, tuple[str, str]]:
 
 
 def _unrepeatable(ops: tuple[str, ...], op: str) -> str:
-    """Return why an operation cannot follow operations of which it is one; nothing if it can.
+    """Return why an operation cannot occur a second time after others; an empty text if it can.
 
     [gluon] SiLU on both sides of a scale spills 24 bytes in a Hopper kernel whose registers hold it once.
     """
@@ -146,7 +146,7 @@ def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
 
 
 def _unusable_numbers(epilogue: Epilogue) -> Iterator[Finding]:
-    """Yield what is wrong with the numbers of an expression, for an epilogue in fp32."""
+    """Yield findings for numbers of an expression that an epilogue in fp32 cannot use."""
     for number in epilogue.numbers:
         if number == 0:
             limit = "D would not depend on what it multiplies"
@@ -183,7 +183,7 @@ def epilogue_expression(plan: Kernel) -> Iterator[Finding]:
 
 
 def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:
-    """Yield what is wrong with alpha or beta, the factor of a matrix, for an epilogue in fp32."""
+    """Yield findings for alpha or beta if an epilogue in fp32 cannot use it."""
     if factor == 0:
         fix = leave_out() | hint("another factor")
         yield Finding(
@@ -202,7 +202,7 @@ def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]
 
 
 def narrowest_subtile(plan: Kernel) -> int:
-    """Return the fewest columns of which TMA can move a row of C and of D."""
+    """Return the fewest columns of a sub-tile whose rows of C and D TMA can move."""
     dtypes = (plan.problem.d, *((plan.problem.c,) if plan.problem.c else ()))
     return max(plan.architecture.tma_alignment_bytes // dtype.bytes for dtype in dtypes)
 
@@ -211,13 +211,13 @@ def narrowest_subtile(plan: Kernel) -> int:
 
 
 def cluster_shapes(most: int) -> frozenset[tuple[int, int]]:
-    """Return all powers of two of CTAs along M and along N that are at most so many in all."""
+    """Return all clusters of powers of two of CTAs along M and N with at most `most` CTAs."""
     sides = [1 << i for i in range(most.bit_length())]
     return frozenset((m, n) for m in sides for n in sides if m * n <= most)
 
 
 def oversized_cluster(plan: Kernel, shapes: Collection[tuple[int, int]], *, why: str) -> Iterator[Finding]:
-    """Yield what is wrong with the CTAs of a program: no power of two, or more than of any of the shapes."""
+    """Yield findings for clusters that are no powers of two, or larger than every allowed shape."""
     if (sides := (plan.cluster_m, plan.cluster_n)) in shapes:
         return
     most = max(m * n for m, n in shapes)
@@ -306,7 +306,7 @@ def odd_extents(extents: Iterable[tuple[str, int, int, int | None]]) -> Iterator
 
 
 def expressible(architecture: Architecture, registers: int) -> bool:
-    """Whether ``setmaxnreg`` can ask for so many registers."""
+    """Return True if ``setmaxnreg`` can request this number of registers."""
     inside = architecture.setmaxnreg_min <= registers <= architecture.setmaxnreg_max
     return inside and registers % architecture.setmaxnreg_granularity == 0
 
@@ -314,9 +314,9 @@ def expressible(architecture: Architecture, registers: int) -> bool:
 def inexpressible_request(
     architecture: Architecture, role: str, registers: int, *, least: int | None, most: int | None = None
 ) -> Iterator[Finding]:
-    """Yield what is wrong with a role's registers, of which it needs `least` and can have `most`.
+    """Yield a finding for a role's registers outside the range from `least` to `most`.
 
-    None is what no kernel needs or has less or more of.
+    None stands for no limit.
     """
     step, low, high = (
         architecture.setmaxnreg_granularity,
@@ -338,7 +338,7 @@ def inexpressible_request(
 
 
 def misfit_buffers(plan: Kernel) -> Iterator[Finding]:
-    """Yield what is wrong with the number of buffers, for sub-tiles that are legal."""
+    """Yield findings for the number of buffers of legal sub-tiles."""
     buffers, subtiles = plan.epilogue_buffers, plan.subtiles
     what = "a tile stored whole" if subtiles == 1 else f"the {subtiles} sub-tiles of a tile"
     found = f"{buffers} buffers for {what}"

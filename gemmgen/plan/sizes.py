@@ -25,22 +25,22 @@ class Geometry(Decisions, ABC):
 
     @property
     def problem(self) -> Matmul:
-        """What the kernel computes."""
+        """The matmul that the kernel computes."""
         return self.request.matmul
 
     @property
     def gpu(self) -> Gpu:
-        """What the kernel is planned for."""
+        """The GPU that the kernel is planned for."""
         return self.request.gpu
 
     @property
     def architecture(self) -> Architecture:
-        """What the kernel is compiled for."""
+        """The architecture that the kernel is compiled for."""
         return self.gpu.architecture
 
     @property
     def persistent(self) -> bool:
-        """Whether a program walks over tiles that are its own from the start."""
+        """True if a program walks over tiles that are its own from the start."""
         return self.schedule_kind == "persistent"
 
     @property
@@ -50,18 +50,18 @@ class Geometry(Decisions, ABC):
 
     @property
     def dependent(self) -> bool:
-        """Whether it is launched before the kernel ahead of it has ended."""
+        """True if it is launched before the kernel ahead of it has ended."""
         return False
 
     @property
     def deterministic(self) -> bool:
-        """Whether D has the same bits in every run: nothing is added up in the order in which it comes."""
+        """True if D has the same bits in every run: nothing is added up in the order in which it comes."""
         return True
 
     @property
     @abstractmethod
     def specialized(self) -> bool:
-        """Whether warps have roles."""
+        """True if warps have roles."""
 
     # --- tiles
 
@@ -92,12 +92,12 @@ class Geometry(Decisions, ABC):
 
     @property
     def column_parts(self) -> tuple[int, ...]:
-        """Columns of the parts of a CTA's tile, each of which has MMAs and sums of its own."""
+        """Columns of the parts of a CTA's tile; each part has its own MMAs and sums."""
         return (self.cta_tile_n,)
 
     @property
     def composed(self) -> bool:
-        """Whether a tile has several parts; a plain one has one."""
+        """True if a tile has several parts; a plain one has one."""
         return len(self.column_parts) > 1
 
     @property
@@ -107,7 +107,7 @@ class Geometry(Decisions, ABC):
 
     @property
     def even_buffers(self) -> bool:
-        """Whether a tile must use each epilogue buffer equally often: their ring starts anew with it."""
+        """True if a tile must use each epilogue buffer equally often: their ring starts anew with it."""
         return True
 
     # --- the cluster: CTA rank bits count along M first, then along N
@@ -128,7 +128,7 @@ class Geometry(Decisions, ABC):
 
     @property
     def multicast(self) -> tuple[str, ...]:
-        """The tensors of which CTAs of a program share tiles that one of them loads."""
+        """The tensors whose tiles one CTA loads for several CTAs of its program."""
         return tuple(payload.tensor for payload in self.stage.multicast)
 
     def loads(self, tensor: str) -> int:
@@ -192,12 +192,12 @@ class Geometry(Decisions, ABC):
 
     @property
     def splits_per_tile(self) -> int:
-        """Splits of a tile: ranges of its K, of which a program takes one at a time."""
+        """Splits of a tile: ranges of its K. A program takes one split at a time."""
         return 1
 
     @property
     def divides_last_wave(self) -> bool:
-        """Whether the tiles that fill no wave are divided among all programs by K steps."""
+        """True if the tiles that fill no wave are divided among all programs by K steps."""
         return False
 
     @property
@@ -207,12 +207,12 @@ class Geometry(Decisions, ABC):
 
     @property
     def frees_buffers_early(self) -> bool:
-        """Whether the stores of the previous tile are waited for before the last MMA of the next one."""
+        """True if the stores of the previous tile are waited for before the last MMA of the next one."""
         return False
 
     @property
     def reduces_apart(self) -> bool:
-        """Whether a second kernel adds up the sums of all parts of K, and stores D."""
+        """True if a second kernel adds up the sums of all parts of K, and stores D."""
         return False
 
     @property
@@ -222,7 +222,7 @@ class Geometry(Decisions, ABC):
 
     @property
     def least_saved_steps(self) -> int:
-        """K steps that it must save to share what is behind the chunks of divided tiles."""
+        """K steps that a program must save to share the rest after the chunks of divided tiles."""
         return 1
 
     @property
@@ -233,7 +233,7 @@ class Geometry(Decisions, ABC):
     def waves(self, shape: Shape) -> float:
         """Return the tiles of a problem per resident program: the fraction above an integer is idle time.
 
-        Of a tile whose K is divided, each split counts.
+        Each split of a tile counts.
         """
         tiles_m, tiles_n = self.tiles(shape)
         return tiles_m * tiles_n * self.splits_per_tile / self.resident_programs
@@ -247,6 +247,6 @@ class Geometry(Decisions, ABC):
 
 
 def unit_bases(axis: int | None, ctas: int, rank: int, first: int = 1) -> list[list[int]]:
-    """Return the bases of so many CTAs that divide an axis, the first of which are `first` tiles apart."""
+    """Return the bases of `ctas` CTAs that divide an axis; neighbours are `first` tiles apart."""
     extents = [first << bit for bit in range(ctas.bit_length() - 1)]
     return [[extent if i == axis else 0 for i in range(rank)] for extent in extents]

@@ -1,7 +1,7 @@
-"""A stage of the ring: what TMA brings for one K step, as a list of payloads.
+"""A stage of the ring: the tiles that TMA loads for one K step, as a list of payloads.
 
-All that follows from what a stage holds goes over its payloads: bytes, loads, buffers, arguments, multicast
-and the ledger. Another tensor that a K step needs is another payload.
+Bytes, loads, buffers, arguments, multicast and the ledger follow from the payloads of a stage. Another tensor
+that a K step needs is another payload.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import Extent, Ring, SharedBuffer, numbered, numbers
 
 NAMES = {"a_scale": "A's scales", "b_scale": "B's scales"}
-"""What messages call a tensor; a matrix is called by its letter."""
+"""Names of tensors in messages; a matrix is named by its letter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ class Payload:
     box: tuple[Extent, ...]
     """The extents of one tile's buffer over all CTAs of a program."""
     elements: int
-    """Of one tile in one CTA."""
+    """Elements of one tile in one CTA."""
     bits: int
-    """Of an element in shared memory."""
+    """Bits of an element in shared memory."""
     loads_per_tile: int
     """TMA operations that bring one tile of one CTA."""
     words: str
@@ -49,7 +49,7 @@ class Payload:
 
     @property
     def name(self) -> str:
-        """What messages call its tensor."""
+        """The name of its tensor in messages."""
         return NAMES.get(self.tensor, self.tensor.upper())
 
     @property
@@ -64,7 +64,7 @@ class Payload:
 
     @property
     def loaded_bytes(self) -> int:
-        """Bytes that TMA counts on the barrier: those of memory, without padding in shared memory."""
+        """Bytes that TMA counts on the barrier, without padding in shared memory."""
         return self.bytes * self.dtype.bits // self.bits
 
     @property

@@ -1,7 +1,7 @@
-"""Shared and tensor memory of a kernel: buffers, rings of them, and the barriers that hand them over.
+"""Shared and tensor memory of a kernel: buffers, their rings, and the barriers that hand them over.
 
-Every value is of one CTA unless it says otherwise. Sizes and alignments are those of Triton 3.9, so that the
-sum is the compiler's figure to the byte.
+Every value is of one CTA unless it says otherwise. Sizes and alignments follow Triton 3.9, so that the sum is
+the compiler's figure to the byte.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Measure = Literal[
     "b_scale_blocks",
     "scale_blocks_k",
 ]
-"""What decides an extent: a decision of the kernel, or what follows from one."""
+"""The origin of an extent: a decision of the kernel, or a size that follows from one."""
 
 
 def numbered(name: str, number: int | None) -> str:
-    """Return the name of what there may be several of: a lone one has no number."""
+    """Return a name with the number of its consumer; without a number if there is one consumer."""
     return name if number is None else f"{name}_{number}"
 
 
@@ -79,7 +79,7 @@ class Ring:
 
     slots: Extent
     indexed: bool = True
-    """Whether a slot is found by its index; a ring of a single slot need not be."""
+    """True if a slot is found by its index; a ring of a single slot need not be."""
 
     @property
     def depth(self) -> int:
@@ -93,17 +93,17 @@ class SharedBuffer:
 
     name: str
     tensor: str
-    """Whose tiles it holds: ``a`` or ``a_scale``, say; ``clc`` for CLC responses."""
+    """The tensor whose tiles it holds: ``a`` or ``a_scale``, for example; ``clc`` for CLC responses."""
     shape: tuple[Extent, ...]
     """Without the ring's slots."""
     bytes: int
     """All slots."""
     contents: str
-    """What it holds, in words and numbers."""
+    """Its contents in words and numbers."""
     ring: Ring | None = None
     swizzle_bytes: int = 0
     alignment: int = TILE_ALIGNMENT_BYTES
-    """Of its address in bytes, without a swizzle."""
+    """Alignment of its address in bytes, without a swizzle."""
     part: int | None = None
     """Which further part of the tensor's tiles it holds; None for the first one, or all."""
 
@@ -119,7 +119,7 @@ class SharedBuffer:
 
     @property
     def alignment_bytes(self) -> int:
-        """What its address is a multiple of."""
+        """The number of bytes that its address is a multiple of."""
         return max(self.alignment, SWIZZLE_ROWS * self.swizzle_bytes)
 
     @property
@@ -133,15 +133,15 @@ class Scope:
     """The CTAs of a cluster that have one barrier between them, which is in the first of them."""
 
     ctas: int = 1
-    """That arrive on one barrier."""
+    """CTAs that arrive on one barrier."""
     pair: bool = False
-    """Whether they are the two CTAs of an MMA."""
+    """True if they are the two CTAs of an MMA."""
     groups: int = 0
     """Barriers of the cluster where groups of CTAs have one each; 0 where every CTA, or pair, has its own."""
     bases: tuple[tuple[int, ...], ...] = ()
     """CGA bases that map the CTAs of a group to its barrier."""
     shared: str = ""
-    """What the CTAs of a group share."""
+    """The operands that the CTAs of a group share."""
 
 
 CTA_SCOPE = Scope()
@@ -160,7 +160,7 @@ class Barrier:
     count: int = 1
     """Arrivals of one CTA that a phase awaits."""
     counts: Literal["consumers", "roles"] | None = None
-    """Of whom each arrives once; None where `count` says it all."""
+    """The threads, warps or CTAs that each arrive once; None if `count` is complete."""
     scope: Scope = CTA_SCOPE
 
     @property
@@ -170,7 +170,7 @@ class Barrier:
 
     @property
     def bytes(self) -> int:
-        """Of all slots."""
+        """Bytes of all slots."""
         return self.ring.depth * MBARRIER_BYTES
 
     @property
@@ -186,7 +186,7 @@ class TensorBuffer:
     name: str
     columns: int
     contents: str
-    """What it holds, in words and numbers."""
+    """Its contents in words and numbers."""
 
     @property
     def capture_bytes(self) -> int:
@@ -198,11 +198,11 @@ class Allocation(NamedTuple):
     """Shared memory of one purpose, in one piece."""
 
     name: str
-    """Of its buffer or barrier, or what the compiler keeps in it."""
+    """Name of its buffer or barrier, or of the compiler's own data."""
     bytes: int
     alignment_bytes: int
     read_before_counting: bool = False
-    """Whether nobody reads it any more when a partition counts."""
+    """True if nobody reads it any more when a partition counts."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class SharedMemory:
     counting_partitions: int = 0
     """Partitions that count in global memory, and then read the count through shared memory."""
     counts_in_cluster: bool = False
-    """Whether the CTAs of a cluster do so together."""
+    """True if the CTAs of a cluster do so together."""
 
     @property
     def buffer_bytes(self) -> int:
@@ -238,19 +238,18 @@ class SharedMemory:
 
     @property
     def total_bytes(self) -> int:
-        """The compiler's figure: the end of what is placed, of counts, and of cluster barriers.
+        """The compiler's figure: the end of all buffers, counts and cluster barriers.
 
-        What a partition has counted lies wherever that is free first, also over the captures, which are read
-        before anything is counted.
+        The count of a partition lies in the first free place, also over the captures, which are read before.
         """
         return self._end(self.placed)
 
     def bytes_with(self, measure: Measure, slots: int) -> int:
-        """Return what `total_bytes` is where rings of a measure have so many slots."""
+        """Return `total_bytes` with a given number of slots for the rings of a measure."""
         return self._end(_placed(self._allocations(measure, slots)))
 
     def _end(self, placed: Sequence[tuple[Allocation, int]]) -> int:
-        """Return the last byte of what is placed, of counts, and of cluster barriers."""
+        """Return the end in bytes of all buffers, counts and cluster barriers."""
         end = placed[-1][1] + placed[-1][0].bytes if placed else 0
         taken = [
             range(begin, begin + allocation.bytes)
@@ -273,9 +272,9 @@ class SharedMemory:
         return _placed(self._allocations())
 
     def _allocations(self, measure: Measure | None = None, slots: int = 0) -> Iterator[Allocation]:
-        """Yield all that lies in the order of its size; the first of equal ones goes first.
+        """Yield all allocations by size, the largest first; equal ones keep their order.
 
-        Rings of a measure that is given have so many slots, whatever they have in this memory.
+        The rings of a given measure have the given number of slots.
         """
 
         def sized(total: int, ring: Ring | None) -> int:
@@ -321,7 +320,7 @@ class TensorMemory:
 
     @property
     def allocated_columns(self) -> int:
-        """Columns that the compiler allocates for them: a power of two, or what is too much as it is."""
+        """Columns that the compiler allocates: a power of two, or the sum itself if it is too large."""
         if not self.buffers:
             return 0
         if self.columns > TCGEN05.tmem_columns:

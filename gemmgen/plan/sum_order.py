@@ -37,18 +37,18 @@ class SumOrder:
     splits: int = 1
     """Parts of K of a fixed number."""
     split_step: int = 0
-    """Elements of K of which each of these parts is a multiple; 0 for one part."""
+    """Elements of K that each part is a multiple of; 0 for one part."""
     parts: Parts = "whole"
     side_by_side: int = 1
     """Parts whose sums different threads read at the same time.
 
-    Each of so many threads adds up its parts in the order of K, in steps of this number. Their sums are then
+    Each of these threads adds up its parts in the order of K, in steps of this number. Their sums are then
     added up by pairs: first those half of the number apart, then a quarter, and so on.
     """
 
     @property
     def fixed(self) -> bool:
-        """Whether the order is the same for every M and every row of D, and in every run."""
+        """True if the order is the same for every M and every row of D, and in every run."""
         return self.parts not in ("atomic", "stream_k")
 
     def difference(self, other: SumOrder) -> tuple[str, object, object] | None:

@@ -1,8 +1,8 @@
-"""What the compiler says of the registers of kernels: a table that is shipped, and what a run learns besides.
+"""The compiler's verdicts on the registers of kernels: a shipped table, and the verdicts of this run.
 
-No formula gives the registers that the compiler needs. So the rules ask for what a kernel holds by
-construction, and whether it then spills is looked up here, by a digest of the kernel and for one release of
-Triton. ``benchmarks/registers/record.py`` fills the table by compiling.
+No formula gives the registers that the compiler needs. So the rules require the registers that a kernel holds
+by construction. Spills are looked up here, by a digest of the kernel and for one release of Triton.
+``benchmarks/registers/record.py`` fills the table by compiling.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _Digest = Annotated[str, matching(f"[0-9a-f]{{{DIGEST_DIGITS}}}", f"{DIGEST_DIGI
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the compiler says of the registers of one kernel."""
+    """The compiler's verdict on the registers of one kernel."""
 
     registers: int
-    """Registers per thread with which the kernel is compiled, before roles ask for others."""
+    """Registers per thread with which the kernel is compiled, before roles request others."""
     spilled_bytes: int
     """Bytes per thread that do not fit into registers and go through memory."""
     notes: tuple[str, ...] = ()
@@ -49,11 +49,11 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether the kernel runs in its registers, with its MMAs as they are planned."""
+        """True if the kernel runs in its registers, with its MMAs as they are planned."""
         return not (self.spilled_bytes or self.notes)
 
     def __str__(self) -> str:
-        """What went wrong, in words; of a kernel that fits its registers."""
+        """The fault in words, or the registers of a kernel without a fault."""
         if self.spilled_bytes:
             return f"{self.spilled_bytes:,} bytes per thread spill"
         if self.notes:
@@ -74,9 +74,9 @@ class Table:
 def kernel_digest(kernel: Kernel) -> str:
     """Return the digest of all that decides a kernel's device code: 16 hexadecimal digits.
 
-    That is what it computes, the decisions that a spec can state, and of the GPU the architecture and the
-    order of launched clusters. What a kernel does not have is left out, so a new decision leaves the digests
-    of known kernels as they are. A change of the templates does so too: it records the verdicts anew.
+    It covers the matmul, the decisions that a spec can state, the architecture, and the order of launched
+    clusters. Absent features are left out, so a new decision leaves the digests of known kernels as they are.
+    So does a change of the templates, which records the verdicts anew.
     """
     decisive = [*_target(kernel.gpu), kernel.problem.key, before(statements(kernel))]
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
@@ -85,7 +85,7 @@ def kernel_digest(kernel: Kernel) -> str:
 
 @cache
 def _target(gpu: Gpu) -> tuple[str, str]:
-    """Return what a kernel's device code depends on of the GPU."""
+    """Return the properties of a GPU that a kernel's device code depends on."""
     return gpu.architecture.name, repr(gpu.launch_order)
 
 
@@ -95,7 +95,7 @@ _LEARNT: ContextVar[Mapping[str, Verdict]] = ContextVar("verdicts", default=Mapp
 
 
 def verdict_of(kernel: Kernel) -> Verdict | None:
-    """Return what is known of a kernel: from the shipped table, or from an enclosing `knowing`."""
+    """Return the verdict on a kernel from the shipped table or an enclosing `knowing`, or None."""
     digest = kernel_digest(kernel)
     return _LEARNT.get().get(digest) or shipped().kernels.get(digest)
 
@@ -120,7 +120,7 @@ def knowing(verdicts: Mapping[str, Verdict]) -> Generator[None]:
 
 @dataclass(frozen=True)
 class Standing:
-    """On what the statement of a plan rests that its registers are enough."""
+    """The evidence that a plan has enough registers."""
 
     state: Literal["predicted", "verified"]
     triton: str | None = None

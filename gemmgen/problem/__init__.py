@@ -1,4 +1,4 @@
-"""What a kernel computes, and for which sizes: the part of a plan that the spec alone decides."""
+"""The matmul of a kernel and its sizes: the part of a plan that the spec alone decides."""
 
 from __future__ import annotations
 

@@ -13,21 +13,21 @@ from gemmgen.problem.matmul import Matmul
 from gemmgen.problem.request import Request
 
 SHOWN_DIGITS: Final = 12
-"""Of a key, where people read it."""
+"""Digits of a key in texts for people."""
 
 
 @dataclass(frozen=True, order=True)
 class Contest:
-    """What identifies a problem in records, tables of tuned kernels and libraries.
+    """The identity of a problem in records, tables of tuned kernels and libraries.
 
     Kernels with equal ones can stand for each other and are timed beside one baseline. Sizes and the GPU are
     no part of it.
     """
 
     matmul: Sha256
-    """`Matmul.key` of what is computed, without promises: they bind the kernel, not the product."""
+    """`Matmul.key` without promises, which bind the kernel and not the product."""
     promoted: bool
-    """Whether sums of 8-bit floats must be added up in full fp32, with more bits than tensor cores have."""
+    """True if sums of 8-bit floats must be added up in full fp32, with more bits than tensor cores have."""
 
     @classmethod
     def of(cls, matmul: Matmul, *, promoted: bool = False) -> Contest:
@@ -49,7 +49,7 @@ def formats_text(problem: Matmul) -> str:
 
 
 def description_of(request: Request, *, promoted: bool = False) -> str:
-    """Return what is computed in the fewest words, for people: no program compares them."""
+    """Return the problem in few words, for people: no program compares them."""
     problem = request.matmul
     a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
     words = [a if a == b else f"{a} x {b}"]

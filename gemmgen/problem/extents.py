@@ -11,7 +11,7 @@ Shape = tuple[int, int, int]
 
 
 DEFAULT_SHAPE: Shape = (8192, 8192, 8192)
-"""What an open spec is planned for that names no problem."""
+"""The problem for which an open spec is planned if it names none."""
 
 
 def shape_text(shape: Shape) -> str:

@@ -11,18 +11,18 @@ from typing import Final
 from gemmgen.problem.matmul import Matmul
 
 OPERANDS: Final = ("a", "b")
-"""What has a gradient that a kernel computes."""
+"""Operands whose gradients a kernel computes."""
 AXES: Final[Mapping[str, str]] = MappingProxyType({"a": "mk", "b": "kn", "d": "mn"})
 """The axes of each matrix, as they are written."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of A or B of a problem, as a product of that of D and the other operand.
+    """The gradient of A or B of a problem, as a product of dD and the other operand.
 
-    Of D = A @ B the gradient of A is dD @ B.T, that of B is A.T @ dD. Each is computed as its operand lies in
-    memory, so that the gradient of a parameter is dense as the parameter is, and the transposes of what is
-    read are views: no matrix is copied.
+    For D = A @ B the gradient of A is dD @ B.T, and the gradient of B is A.T @ dD. Each is computed as its
+    operand lies in memory, so that the gradient of a parameter is dense as the parameter is, and transposes
+    are views: no matrix is copied.
     """
 
     operand: str
@@ -49,7 +49,7 @@ class Gradient:
 
     @cached_property
     def transposed(self) -> tuple[bool, bool, bool]:
-        """Whether each factor is multiplied by its transposed view, and whether the gradient is one."""
+        """True if each factor is multiplied by its transposed view, and whether the gradient is one."""
         m, n, k = self.axes
         (left, right), wanted = self.factors, AXES[self.operand]
         return AXES[left] != m + k, AXES[right] != k + n, wanted != m + n
@@ -62,7 +62,7 @@ class Gradient:
 
     @property
     def formula(self) -> str:
-        """What it is, as a title has it: ``dD @ B.T``."""
+        """The formula for titles: ``dD @ B.T``."""
         names = {"a": "A", "b": "B", "d": "dD"}
         left, right = (
             names[factor] + ".T" * turned
@@ -72,5 +72,5 @@ class Gradient:
 
 
 def gradients_of(problem: Matmul) -> tuple[Gradient, ...]:
-    """Return the gradients that kernels compute of a problem: those of A and of B, or none."""
+    """Return the gradients of A and B of a problem; none without a backward."""
     return tuple(Gradient(operand, problem) for operand in OPERANDS) if problem.backward else ()

@@ -1,4 +1,4 @@
-"""What a kernel computes, as a value."""
+"""The matmul that a kernel computes, as a value."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Operand:
     """The dimension that is contiguous in memory."""
     scale: BlockScale | None = None
     padded: bool = False
-    """Whether 4-bit elements take a byte each in shared memory."""
+    """True if 4-bit elements take a byte each in shared memory."""
 
     @property
     def k_multiple(self) -> int:
-        """What K is a multiple of: a byte holds two elements of 4 bits, and TMA pads 128 at a time."""
+        """The number that K must be a multiple of: 2 elements of 4 bits in a byte, or 128 that TMA pads."""
         return PADDED_K if self.padded else self.dtype.elements_per_byte
 
     @property
@@ -46,7 +46,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Matmul:
-    """What is computed: D = epilogue(A @ B, C), its types, and what is promised of the result.
+    """A matmul: D = epilogue(A @ B, C), its types, and the promises about the result.
 
     It says nothing of sizes, of the GPU, or of the kernel that computes it.
     """
@@ -57,15 +57,15 @@ class Matmul:
     d: DType
     accumulator: DType
     epilogue: Epilogue = PLAIN
-    """What becomes of the sums, and of C."""
+    """The computation from the sums and C to D."""
     deterministic: bool = False
-    """Whether D must have the same bits in every run."""
+    """True if D must have the same bits in every run."""
     batch_invariant: bool = False
-    """Whether a row of D must have the same bits whatever M and the other rows are."""
+    """True if a row of D must have the same bits whatever M and the other rows are."""
     copies_misaligned: bool = False
-    """Whether a tensor over whose rows TMA cannot stride is copied, and not refused."""
+    """True if a tensor over whose rows TMA cannot stride is copied, and not refused."""
     backward: bool = False
-    """Whether autograd goes through the module, by the modules of its gradients."""
+    """True if autograd goes through the module, by the modules of its gradients."""
 
     @cached_property
     def key(self) -> str:
@@ -81,36 +81,36 @@ class Matmul:
 
     @cached_property
     def k_multiple(self) -> int:
-        """What K is a multiple of."""
+        """The number that K must be a multiple of."""
         return max(self.a.k_multiple, self.b.k_multiple)
 
     @cached_property
     def block_scaled(self) -> bool:
-        """Whether A or B has a scale for each block of elements."""
+        """True if A or B has a scale for each block of elements."""
         return self.a.scale is not None or self.b.scale is not None
 
     # --- what its epilogue does
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
-        """The names of what is done to a sum before it is converted, in order."""
+        """Names of the steps on a sum before it is converted, in order."""
         return tuple(step.name for step in self.epilogue.steps)
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
-        """The names of what is done to alpha * A @ B + beta * C, in order."""
+        """Names of the operations on alpha * A @ B + beta * C, in order."""
         return tuple(name for name in self.steps if name not in ("alpha", "c"))
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """What the table has of all operations, activations of what is loaded among them, in order."""
+        """Rows of the table for all operations in order, with activations of loaded values."""
         rows: dict[Value, Operation] = {call: OPERATIONS[call.op] for call in self.epilogue.activations}
         rows.update((step.call, step.operation) for step in self.epilogue.steps if step.operation)
         return tuple(rows[node] for node in self.epilogue.nodes if node in rows)
 
     @cached_property
     def parameters(self) -> tuple[OpParameter, ...]:
-        """The parameters of the operations, each once: those of the first operation of a name."""
+        """The parameters of the operations; of several operations with one name, the first one's."""
         each = [parameter for call in self.epilogue.activations for parameter in call.parameters]
         first = {(found.op, found.name): found for found in reversed(each)}
         return tuple(first[key] for key in dict.fromkeys((found.op, found.name) for found in each))
@@ -122,7 +122,7 @@ class Matmul:
 
     @cached_property
     def scalar(self) -> bool:
-        """Whether the epilogue reads a number in global memory."""
+        """True if the epilogue reads a number in global memory."""
         return any(Load(name).operand == "scalar" for name in self.epilogue.loads)
 
     def vector_dtype(self, name: str) -> DType:
@@ -132,10 +132,10 @@ class Matmul:
 
     @cached_property
     def transforms(self) -> bool:
-        """Whether the epilogue does more than convert the accumulator."""
+        """True if the epilogue does more than convert the accumulator."""
         return self.epilogue != PLAIN
 
     @property
     def applies_erf(self) -> bool:
-        """Whether the epilogue computes erf, which takes more registers than other functions."""
+        """True if the epilogue computes erf, which takes more registers than other functions."""
         return any(op.register_class == "erf" for op in self.operations)

@@ -1,4 +1,4 @@
-"""What a kernel took on a shape, beside a baseline: the one class of a measured time."""
+"""The measured time of a kernel on a shape, beside a baseline: the only class of a measured time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ratios_of_repetitions(baseline: Sequence[Sequence[float]], ours: Sequence[Se
 
 @dataclass(frozen=True)
 class Observation(Generic[Name]):
-    """What a kernel took on a problem [M, N, K], and the baseline beside it: medians in seconds, per call.
+    """Measured times of a kernel and a baseline on a problem [M, N, K]: medians in seconds, per call.
 
     A kernel is known by a name, or is the kernel itself.
     """
@@ -59,7 +59,7 @@ class Observation(Generic[Name]):
     seconds: float
     baseline_seconds: float
     spread: Spread | None = None
-    """Of the ratio, pair by pair; None where only medians are known."""
+    """Spread of the ratio, pair by pair; None if only medians are known."""
 
     @property
     def ratio(self) -> float:

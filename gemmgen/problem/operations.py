@@ -33,22 +33,22 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Operation:
-    """What an epilogue can do to every element x of A @ B."""
+    """An operation of an epilogue on every element x of A @ B."""
 
     name: str
     text: str
     """In the module's docstring, as an item of a list."""
     operand: Literal["none", "scalar", "row", "column", "matrix"] = "none"
-    """What it takes besides x: nothing, one number, one for each row or column of D, or C."""
+    """Its operand besides x: nothing, one number, one for each row or column of D, or C."""
     effect: Literal["function", "times", "plus"] = "function"
-    """Whether it is a function of x, which a template defines, or multiplies by its operand, or adds it."""
+    """True if it is a function of x, which a template defines, or multiplies by its operand, or adds it."""
     meaning: str = ""
-    """Of its operand, in the docstring of ``matmul``."""
+    """Meaning of its operand, for the docstring of ``matmul``."""
 
     torch: str = ""
     """The function of ``torch.nn.functional`` that is the reference, and that a user of torch would call."""
     keywords: tuple[tuple[str, str | float], ...] = ()
-    """What that is called with besides x and the parameters."""
+    """Keywords of that function besides x and the parameters."""
     then: tuple[str, ...] = ()
     """Functions of ``torch`` that are applied to its result, in this order; such as ``square``."""
     c: str = ""
@@ -57,27 +57,29 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
 
     register_class: Literal["none", "linear", "quotient", "erf"] = "none"
-    """What the compiler keeps while it computes the function: ``linear`` is comparisons and products,
-    ``quotient`` an exponential and libdevice's fast division, ``erf`` a polynomial of many terms."""
+    """Registers that the compiler keeps while it computes the function: ``linear`` is comparisons and
+    products, ``quotient`` an exponential and libdevice's fast division, ``erf`` a polynomial of many
+    terms.
+    """
     keeps_zero: bool = True
-    """Whether the function of 0 is 0."""
+    """True if the function of 0 is 0."""
     exact: bool = False
-    """Whether the function of a number of few bits has few bits, as long as its parameters have."""
+    """True if the function of a number of few bits has few bits, as long as its parameters have."""
     signed_zeros: bool = True
-    """Whether torch gives its zeros the same sign on all devices."""
+    """True if torch gives its zeros the same sign on all devices."""
     error: float = 0.0
-    """What its roundings add to the tolerance."""
+    """Share of the tolerance for its roundings."""
     also: tuple[str, ...] = ()
-    """What others call it, or several operations alike."""
+    """Other names of it, or of several operations alike."""
 
     @property
     def function(self) -> bool:
-        """Whether it is an activation, a function of x alone."""
+        """True if it is an activation, a function of x alone."""
         return self.effect == "function"
 
     @property
     def vector(self) -> bool:
-        """Whether its operand has one element for each row, or each column, of D."""
+        """True if its operand has one element for each row, or each column, of D."""
         return self.operand in ("row", "column")
 
     @property
@@ -87,7 +89,7 @@ class Operation:
 
     @property
     def smooth(self) -> bool:
-        """Whether it takes more than comparisons and products."""
+        """True if it takes more than comparisons and products."""
         return self.register_class in ("quotient", "erf")
 
     def constant(self, parameter: str) -> str:
@@ -212,7 +214,7 @@ ACTIVATIONS = Names(lambda: (name for name, op in OPERATIONS.items() if op.funct
 VECTORS = Names(lambda: (name for name, op in OPERATIONS.items() if op.vector))
 """Operations with an operand of one element for each row, or each column, of D."""
 ROW_VECTORS = Names(lambda: (name for name, op in OPERATIONS.items() if op.operand == "row"))
-"""Those of one element for each row."""
+"""Operations with one element for each row."""
 SCALES = Names(lambda: (name for name, op in OPERATIONS.items() if op.effect == "times"))
 """Operations that multiply by their operand."""
 BLOCK_SCALES = ("a_scale", "b_scale")
@@ -227,8 +229,9 @@ def _keywords() -> tuple[str, ...]:
 
 
 KEYWORDS = Names(_keywords)
-"""What a generated ``matmul`` takes besides A and B if its spec names it: scales of blocks, C, and the
-operands of operations, factors first."""
+"""Keywords of a generated ``matmul`` besides A and B, if its spec names them: scales of blocks, C, and the
+operands of operations, factors first.
+"""
 
 
 def stated_parameters(ops: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[OpParameter]:
@@ -249,9 +252,9 @@ def torch_call(op: str, x: str, parameters: Iterable[OpParameter]) -> str:
 
 
 def torch_keywords(op: str, parameters: Iterable[OpParameter]) -> dict[str, str | float]:
-    """Return what an activation's function of torch is called with besides x.
+    """Return the keywords of an activation's function of torch, besides x.
 
-    Raises KeyError for what is no activation.
+    Raises KeyError if `op` is not an activation.
     """
     operation = OPERATIONS[op]
     if not operation.function:
@@ -261,5 +264,5 @@ def torch_keywords(op: str, parameters: Iterable[OpParameter]) -> dict[str, str 
 
 
 def few_bits(number: float) -> bool:
-    """Whether sums and products of this number and small integers are exact in fp32."""
+    """Return True if sums and products of this number and small integers are exact in fp32."""
     return (SIGNIFICANT * number).is_integer() and abs(number) <= SIGNIFICANT

@@ -1,4 +1,4 @@
-"""What a spec asks for: a matmul on a GPU, and the extents that its kernel is for."""
+"""The request of a spec: a matmul, a GPU, and the extents that the kernel is for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Request:
 
     @property
     def lists_c(self) -> bool:
-        """Whether the spec has C in its list of operations, where words have it too."""
+        """True if the spec has C in its list of operations, where words have it too."""
         return self.listed is not None and self.listed.lists_c
 
     def stated_extents(self) -> Iterator[tuple[str, int, int]]:

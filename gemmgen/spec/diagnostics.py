@@ -1,4 +1,4 @@
-"""The YAML of a spec, in the part of YAML 1.2.2 that it needs: a tree, and what is reported in it."""
+"""The YAML of a spec, in the part of YAML 1.2.2 that it needs: a tree, and the problems reported in it."""
 
 # ruamel.yaml hides `Any` from type checkers, so its attributes have no known type.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -65,9 +65,9 @@ class Report:
     ) -> None:
         self._path = path
         self.noun = noun
-        """What such a file is called."""
+        """The noun for such a file."""
         self.begins = begins
-        """What must be in it, behind its noun, for one that is empty."""
+        """The required contents, for the message about an empty file."""
         self._diagnostics: list[Diagnostic] = []
 
     def add(self, code: Code, message: str, place: Place | None = None, field: str | None = None) -> None:
@@ -102,9 +102,9 @@ def listing(words: Sequence[str], conjunction: str) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str] | Mapping[str, str], likeness: float = 0.6) -> str:
-    """Return the end of a message that offers the closest known word, or nothing where none is close.
+    """Return the end of a message that offers the closest known word; empty if none is close.
 
-    A mapping has what is offered in place of each word. The likeness is difflib's, at most 1.
+    A mapping gives the offer for each word. The likeness is difflib's, at most 1.
     """
     closest = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=likeness)
     if not closest:
@@ -133,13 +133,13 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "ping_pong": ("pingpong",),
     "snake": ("planar", "planar_snake"),
 }
-"""What other libraries call the choices of a spec that are no rows of a table, which has its own."""
+"""Names that other libraries have for choices of a spec; rows of tables have their own."""
 UNSIGNED = ("uint8", "u8", "byte")
 """[gluon] Triton 3.9 lowers these to the instruction of signed integers, without a word."""
 
 
 def meant(word: str, choices: Sequence[str]) -> str:
-    """Return the end of a message that offers what a word stands for, or the choice closest to it."""
+    """Return the end of a message that offers the meaning of a word, or the closest choice."""
     name = word.lower().removeprefix("torch.").replace("-", "_").replace(" ", "_")
     if name in UNSIGNED and "int8" in choices:
         return "; Triton 3.9 multiplies unsigned integers as if they were signed, so use int8"
@@ -172,7 +172,7 @@ class Node:
     letters: Place | None = None
     """Where the first character of a scalar is whose text is written as it is, in one line."""
     refused: bool = False
-    """Already reported: what the model says about this value would be an echo."""
+    """True if the value is already reported: the model's error would repeat it."""
 
     def plain(self) -> Any:
         """Return the value as the lists, dicts and scalars that Pydantic validates."""
@@ -245,7 +245,7 @@ MAX_DEPTH = 16
 
 
 def _is_nothing(event: Event) -> bool:
-    """Whether an event is of no letter: what follows a key where there is no value."""
+    """Return True if an event is of no letter: what follows a key where there is no value."""
     return bool(event.start_mark.index == event.end_mark.index)
 
 
@@ -419,7 +419,7 @@ _SYNTAX_FIXES = {
     "unexpected end of stream": "close the quote",
     "expected ',' or": "add the comma, or close the bracket",
 }
-"""What usually helps, by what ruamel.yaml's message contains."""
+"""Usual remedies, by a part of ruamel.yaml's message."""
 
 
 def _syntax_message(error: MarkedYAMLError) -> str:

@@ -1,4 +1,4 @@
-"""The expression that says what D is: from its text to a value, or what is wrong with it and where.
+"""The expression of D: from its text to a value, or to an error with its place.
 
 Python's own parser reads the text, and `_Reader` takes only the nodes that are listed there.
 """
@@ -29,7 +29,7 @@ from gemmgen.spec.diagnostics import listing, meant, quoted
 
 MAX_CHARACTERS = 500
 MAX_DEPTH = 32
-"""Levels of nested operations; a sum of so many terms has as many."""
+"""Levels of nested operations; a sum of n terms has n levels."""
 MAY_STAND = "the sums acc, tensors, numbers, +, -, *, brackets and operations"
 _FOREIGN = re.compile(r"[^A-Za-z0-9_ \n.,=+\-*()]")
 _OPERATORS: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
@@ -78,7 +78,7 @@ def parsed(text: str) -> Value:
 
 
 def _of_foreign(character: str) -> str:
-    """Return what is wrong with a character that no expression has."""
+    """Return the error for a character that no expression has."""
     found = f"found {quoted(character)}, expected {MAY_STAND}"
     return f"{found}; multiply by the reciprocal of a number" if character == "/" else found
 
@@ -90,7 +90,7 @@ class _Reader:
         self._indent = indent
 
     def value(self, node: ast.expr, depth: int) -> Value:
-        """Return the value of a node below so many others.
+        """Return the value of a node at a depth.
 
         Raises ExpressionError for a node that an expression of D does not have.
         """

@@ -40,7 +40,7 @@ class SpecFile:
     stem: str
     """The name of the module to generate."""
     sha256: str
-    """Of the file's bytes, in hexadecimal."""
+    """SHA-256 of the file's bytes, in hexadecimal."""
     positions: Mapping[str, Place]
     """Where each value starts; a list's items are fields too: ``check.shapes.0.2``."""
     key_positions: Mapping[str, Place]
@@ -53,12 +53,12 @@ class SpecFile:
 
     @cached_property
     def request(self) -> Request:
-        """What the spec asks for: what its kernel computes, for which sizes, and on which GPU."""
+        """The request of the spec: the matmul, its sizes and the GPU."""
         return request_of(self.spec)
 
     @property
     def problem(self) -> Matmul:
-        """What the spec says that its kernel computes."""
+        """The matmul of the spec."""
         return self.request.matmul
 
     @property
@@ -68,12 +68,12 @@ class SpecFile:
 
     @cached_property
     def contest(self) -> Contest:
-        """Which kernels can be timed against its own: what it computes, and how sums must be rounded."""
+        """The identity of the kernels that can be timed against its own."""
         return Contest.of(self.problem, promoted=bool(self.promote_k))
 
     @property
     def description(self) -> str:
-        """What it computes in the fewest words, for people."""
+        """The problem in few words, for people."""
         return description_of(self.request, promoted=bool(self.promote_k))
 
     def locate(self, field: str) -> Place | tuple[None, None]:

@@ -1,4 +1,4 @@
-"""Errors of Pydantic in YAML's words: what was expected, what was found, and what to write."""
+"""Errors of Pydantic in YAML's words: the expectation, the finding, and a correction."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _dtype_in(text: str, declared: Any) -> str:
 
 
 _TRUTHS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
-"""What YAML 1.1 takes for booleans, and YAML 1.2 for text."""
+"""Words that are booleans in YAML 1.1 and text in YAML 1.2."""
 
 
 def _conversion(declared: Any, node: Node | None) -> str:

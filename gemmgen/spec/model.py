@@ -351,7 +351,7 @@ class Spec(Model):
 
 
 def stated(spec: Spec) -> dict[str, Any]:
-    """Return what a spec states, as plain data."""
+    """Return the statements of a spec as plain data."""
     return spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
 
 

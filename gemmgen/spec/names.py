@@ -114,7 +114,7 @@ _Error = tuple[str, tuple[str, ...], object, dict[str, Any]]
 
 
 def _number_errors(found: object, place: tuple[str, ...], row: Parameter) -> Iterator[_Error]:
-    """Yield what is wrong with the value of a parameter."""
+    """Yield the errors of a parameter's value."""
     if isinstance(found, bool) or not isinstance(found, int | float):
         yield "float_type", place, found, {}
     elif not math.isfinite(found):
@@ -140,7 +140,7 @@ def _at(errors: Sequence[_Error]) -> ValidationError:
 
 
 InputDType = Annotated[str, OneOf(INPUTS)]
-"""Of A and B; tf32 is what the tensor cores make of fp32 tensors."""
+"""Element types of A and B; the tensor cores read fp32 tensors as tf32."""
 AddendDType = Annotated[str, OneOf(ADDENDS)]
 OutputDType = Annotated[str, OneOf(OUTPUTS)]
 AccumulatorDType = Annotated[str, OneOf(ACCUMULATORS)]
@@ -148,4 +148,4 @@ ScaleFormatName = Annotated[str, OneOf(Names(lambda: SCALE_FORMATS))]
 ScaleDType = Annotated[str, OneOf(SCALE_DTYPES)]
 Target = Annotated[str, OneOf(Names(lambda: GPUS))]
 EpilogueOp = Annotated[str | dict[str, dict[str, float]], OneOperation(OPS)]
-"""What the epilogue does to the product, element by element: its name, or ``{name: {parameter: value}}``."""
+"""An operation of the epilogue: its name, or ``{name: {parameter: value}}``."""

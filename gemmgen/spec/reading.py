@@ -22,14 +22,14 @@ _UNPRINTABLE = re.compile(
 
 
 STDIN = "<stdin>"
-"""What diagnostics call the spec that ``-`` names."""
+"""Name of the spec on stdin in diagnostics."""
 STDIN_STEM = "matmul"
-"""Of the module of a spec that has no file, as of the one that ``gemmgen init`` writes."""
+"""Name of the module of a spec without a file, and of the one that ``gemmgen init`` writes."""
 
 
 @lru_cache(maxsize=1)
 def stdin_bytes(stream: TextIO | None) -> bytes:
-    """Return what a stream holds up to the limit of a spec, and one byte more; it can be read only once."""
+    """Return the bytes of a stream up to one more than a spec's limit; a stream is read only once."""
     return stream.buffer.read(MAX_BYTES + 1) if stream else b""
 
 

@@ -1,4 +1,4 @@
-"""From a spec to what it asks for."""
+"""From a spec to its request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmgen.spec.model import Epilogue, InputB, Spec
 
 
 def request_of(spec: Spec) -> Request:
-    """Return what the spec asks for."""
+    """Return the request of the spec."""
     return Request(
         matmul=_matmul(spec),
         gpu=GPUS[spec.target],
@@ -26,7 +26,7 @@ def request_of(spec: Spec) -> Request:
 
 
 def _matmul(spec: Spec) -> Matmul:
-    """Return what the spec says that its kernel computes."""
+    """Return the matmul of the spec."""
     a, b, c, d = spec.operands.a, spec.operands.b, spec.operands.c, spec.operands.d
     exact = DTYPES[a.dtype].integer and DTYPES[b.dtype].integer
     return Matmul(
@@ -44,7 +44,7 @@ def _matmul(spec: Spec) -> Matmul:
 
 
 def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:
-    """Return what a spec says in either form; ``c`` says whether it has a C."""
+    """Return the epilogue of a spec from either form; ``c`` is true if the spec has a C."""
     if stated.d is not None:
         return d_is(parsed(stated.d))
     listed = _listed(stated)
@@ -65,7 +65,7 @@ def _listed(epilogue: Epilogue) -> Listed | None:
 
 
 def _operand(operand: InputB, other: InputB) -> Operand:
-    """Return an operand; 4-bit elements are padded where those of the other one have 8 bits."""
+    """Return an operand; 4-bit elements are padded if the other operand has 8 bits."""
     padded = DTYPES[operand.dtype].bits == 4 and DTYPES[other.dtype].bits != 4
     if operand.packing is not None:
         padded = operand.packing == "padded"

@@ -20,7 +20,7 @@ TITLE_LIMIT = 100
 
 _NOT_IN_TITLES = r"""\x00-\x1f\x7f-\x9f"'`\\{}"""
 TITLE_PATTERN = rf"^[^\s{_NOT_IN_TITLES}]([^{_NOT_IN_TITLES}]*[^\s{_NOT_IN_TITLES}])?$"
-"""What a title may be, as far as a regular expression of JSON Schema can say it."""
+"""The form of a title, as far as a regular expression of JSON Schema can state it."""
 
 
 def _check_title(title: str) -> str:
@@ -79,7 +79,7 @@ def _check_shapes(shapes: object) -> object:
 
 
 def _check_range(extent: object) -> object:
-    """Return a number as the range that holds it alone; refuse what is neither a number nor two of them."""
+    """Return a number as a range of one; refuse anything but a number or a list of two."""
     if type(extent) is int:
         if extent < 1:
             raise PydanticKnownError("greater_than_equal", {"ge": 1})
@@ -199,4 +199,4 @@ def _check_expression(text: str) -> str:
 
 
 Expression = Annotated[str, AfterValidator(_check_expression)]
-"""What D is, in terms of the sums, tensors, numbers, ``+``, ``-``, ``*`` and operations."""
+"""D in terms of the sums, tensors, numbers, ``+``, ``-``, ``*`` and operations."""

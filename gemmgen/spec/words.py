@@ -15,7 +15,7 @@ ScheduleKind = Literal["single_tile", "tiled", "persistent", "launch_control"]
 Order = Literal["row", "column", "grouped", "snake", "hilbert"]
 """How tiles follow one another."""
 EarlyOperand = Literal["a", "b", "nothing"]
-"""What a kernel may load before the kernel ahead of it has ended."""
+"""The operand that a kernel may load before the kernel ahead of it has ended."""
 Trigger = Literal["loads", "end"]
 """When the kernel behind may be launched."""
 Reduction = Literal["ordered", "atomic", "parallel"]
@@ -25,7 +25,7 @@ LastWave = Literal["whole", "stream_k"]
 Minor = Literal["m", "n"]
 """The dimension along which tiles follow one another first."""
 Misaligned = Literal["refuse", "copy"]
-"""What becomes of a tensor over whose rows TMA cannot stride."""
+"""The treatment of a tensor over whose rows TMA cannot stride."""
 MmaRows = Literal["m", "n"]
 """The dimension of D that lies along the rows of the matrix instruction: N with swap-AB."""
 Searched = bool | int | str

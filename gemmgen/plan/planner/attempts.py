@@ -21,7 +21,7 @@ def plan_spec(source: SpecFile, tick: Tick = ignore_progress) -> Kernel:
     """Return the best legal plan for a spec.
 
     Raises:
-        GemmgenError: No combination is legal; carries what is wrong with the one that comes closest.
+        GemmgenError: No combination is legal; carries the violations of the combination that comes closest.
     """
     found = attempted(source, tick)
     if isinstance(found, Kernel):
@@ -30,9 +30,10 @@ def plan_spec(source: SpecFile, tick: Tick = ignore_progress) -> Kernel:
 
 
 def attempted(source: SpecFile, tick: Tick = ignore_progress) -> Kernel | Sequence[Violation]:
-    """Return the best legal plan for a spec, or what is wrong with the one that comes closest.
+    """Return the best legal plan for a spec, or the violations of the plan that comes closest.
 
-    That is in the order of the file, and each rule's advice is its own: what it advises may break another.
+    Violations are in the order of the file. Each has the advice of its own rule, which may break another
+    rule.
     """
     family = family_of(source)
     if foreign := foreign_choices(source, family):

@@ -12,7 +12,7 @@ from gemmgen.plan.verdicts import COMPILER_RULE
 from gemmgen.spec import SpecFile
 
 Tick = Callable[[int, int], None]
-"""Is told of how many combinations so many have been looked at."""
+"""Progress callback: it is called with the number of examined combinations and the total."""
 
 
 def ignore_progress(_: int, __: int) -> None:
@@ -20,7 +20,7 @@ def ignore_progress(_: int, __: int) -> None:
 
 
 def cheapest_plan(source: SpecFile, family: Family[Kernel], tick: Tick) -> Kernel | None:
-    """Return the best legal plan for a spec that keeps what is expected of one, or else the best legal one.
+    """Return the best plan that keeps all expectations of a proposal, or else the best legal plan.
 
     None if no combination is legal.
     """
@@ -34,8 +34,8 @@ def cheapest_plan(source: SpecFile, family: Family[Kernel], tick: Tick) -> Kerne
 def _best_by(nogoods: Nogoods[Kernel], source: SpecFile, family: Family[Kernel], tick: Tick) -> Kernel | None:
     """Return the best plan for a spec that keeps the rules of a new search, None if no combination does.
 
-    Of plans that cost the same, that which is closer to the family's own choices, whatever the order of the
-    values that the spec wants searched; then the one that is tried first.
+    Of plans with equal costs the one nearest to the family's own choices wins, then the one that is tried
+    first.
     """
     shapes, wanted = source.request.planned_shapes, searched(source.spec)
     bounded: list[tuple[tuple[float, ...], Configuration[Kernel]]] = []

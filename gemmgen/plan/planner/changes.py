@@ -18,9 +18,11 @@ from gemmgen.spec.values import SIZE_LIMIT
 MOST_VALUES = 12
 """Values that are tried for a field that ends a fault alone, the nearest to the stated one first."""
 PLACE_DIGITS = 9
-"""Of the place of an item in a list, to which digits are filled up to be sorted as text."""
+"""Digits to which the index of a list's item is padded, so that paths sort as text."""
 COUNTS = ("stages", "width", "splits", "consumers", "occupancy", "epilogue", "accumulators")
-"""What fields end in whose neighbours differ by one; others by a factor of two, registers by eight."""
+"""Last names of fields whose neighbouring values differ by one. Others differ by a factor of two, registers
+by eight.
+"""
 
 
 def union_of(advice: Iterable[Advice]) -> Advice:
@@ -52,7 +54,7 @@ def decided_value(plan: Kernel, path: str) -> Value:
 
 
 def value_at(data: Mapping[str, Any], path: str) -> object:
-    """Return what a spec's plain data state at a path, None for nothing, or values that are searched."""
+    """Return the value at a path of a spec's plain data; None if it states none."""
     value: Any = data
     for step in path.split("."):
         value = cast("dict[str, Any]", value).get(step) if isinstance(value, dict) else None
@@ -60,14 +62,14 @@ def value_at(data: Mapping[str, Any], path: str) -> object:
 
 
 def decision_paths(data: Mapping[str, Any]) -> list[str]:
-    """Return the fields of plain data that decide what the planner could, those that are searched too."""
+    """Return the stated and searched fields of plain data that the planner could decide itself."""
     paths = [path for path in FIELDS if value_at(data, path) is not None]
     kept = ["dependent_launch" if path == "dependent_launch.early" else path for path in paths]
     return [*kept, *(f"search.{path}" for path in data.get("search", {}))]
 
 
 def applied(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
-    """Return a spec's plain data with a change; what is left out of a list makes it shorter."""
+    """Return a spec's plain data with a change; an item that is left out shortens its list."""
     changed = copy.deepcopy(dict(data))
     # The later items of a list go first, so that the places of others stay what they are: 10 before 9.
     places = sorted(advice, key=lambda pair: [step.zfill(PLACE_DIGITS) for step in _steps(pair[0])])
@@ -94,7 +96,7 @@ def changed_spec(data: Mapping[str, Any], advice: Advice) -> SpecFile | None:
 
 
 def _steps(path: str) -> tuple[str, ...]:
-    """Return the steps to a field: what is searched has the dots of its path in its name."""
+    """Return the keys that lead to a field; under ``search`` the last key is a whole path."""
     if path.startswith("search."):
         return "search", path.removeprefix("search.")
     return tuple(path.split("."))

@@ -14,17 +14,17 @@ Rejected = tuple[Kernel, tuple[Violation, ...]]
 
 
 MOST_REJECTED, SOME_REJECTED = 600, 300
-"""Configurations of which the closest one is looked for: all of up to 600, 300 of more."""
+"""Configurations among which the closest is looked for: all if there are up to 600, else 300."""
 MOST_STORED = 60
-"""Of these, those of which every way to store D is judged, not only the first."""
+"""Configurations for which every way to store D is judged, not only the first."""
 
 
 def closest(source: SpecFile, family: Family[Kernel]) -> Rejected:
-    """Return the plan for which the spec's own values are most to blame, least wrong, and what is wrong.
+    """Return the plan that comes closest to a legal one, and its violations in the spec's own fields.
 
     A violation in a field that the planner chose is reported only if the spec's fields have none. A field
     whose values the spec wants searched is the spec's. A plan that the compiler alone refuses is the least
-    wrong. Of many configurations a part is looked at, evenly spread over all.
+    wrong. If there are many configurations, only a part is judged, evenly spread over all.
     """
     shapes = source.request.planned_shapes
     own = {*source.positions, *source.spec.search}

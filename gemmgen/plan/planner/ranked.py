@@ -18,21 +18,21 @@ from gemmgen.problem import Shape
 from gemmgen.spec import SpecFile
 
 Refusal = tuple[tuple[float, ...], str, tuple[Violation, ...]]
-"""The cost of a configuration, its label, and what is wrong with it."""
+"""The cost of a configuration, its label, and its violations."""
 
 
 def rank(source: SpecFile, tick: Tick = ignore_progress) -> Ranking:
     """Return all configurations of a spec, for the problems that it is planned for.
 
-    What does not keep what is expected of a plan is among the refused ones, unless there is no other.
-    Of the ways to store D that go with a configuration, the best legal one stands for it.
+    Configurations that break an expectation count as refused, unless there are no others. The best legal way
+    to store D stands for its configuration.
     """
     found = _rank_by(family_of(source).cautious_rules, source, tick)
     return found if found.legal else _rank_by(family_of(source).rules, source, tick)
 
 
 def _rank_by(rules: Sequence[Rule[Kernel]], source: SpecFile, tick: Tick) -> Ranking:
-    """Return all configurations of a spec, of which those are legal that keep the rules."""
+    """Return all configurations of a spec, legal if they keep the rules."""
     request, family = source.request, family_of(source)
     shapes, wanted = request.planned_shapes, searched(source.spec)
     legal: list[Candidate] = []
@@ -58,9 +58,9 @@ def _best_plan(
     shapes: Sequence[Shape],
     wanted: Collection[str],
 ) -> tuple[Kernel, tuple[float, ...], tuple[Violation, ...]]:
-    """Return the cheapest legal plan of a configuration; without one, that which breaks the fewest rules.
+    """Return the cheapest legal plan of a configuration, or the plan that breaks the fewest rules.
 
-    Beside it are its cost, and what is wrong with it.
+    The plan comes with its cost and its violations.
     """
     judged: list[tuple[Kernel, tuple[float, ...], tuple[Violation, ...]]] = []
     plans = [

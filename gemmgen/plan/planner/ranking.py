@@ -20,7 +20,7 @@ TEXT_WIDTH = 110
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal plan with what it is expected to cost."""
+    """A legal plan with its expected cost."""
 
     family: Family[Kernel]
     plan: Kernel
@@ -36,8 +36,8 @@ class Candidate:
     def lost_by(self, winner: Candidate) -> tuple[str, float]:
         """Return the term of the cost that decides against it, and the cycles by which that is larger.
 
-        Of several problems, on that on which it loses most. Where the times are equal, this is the first part
-        of the cost in which they differ, and no cycles.
+        If there are several problems, the one on which it loses most counts. If the times are equal, the
+        result is the first differing part of the cost, and no cycles.
         """
         if self.cost[0] == winner.cost[0]:
             pairs = zip(self.family.cost_order, self.cost, winner.cost, strict=True)
@@ -57,7 +57,7 @@ class Candidate:
         return [own.cycles / other.cycles for own, other in zip(self.estimates, others, strict=True)]
 
     def as_dict(self, winner: Candidate, best: Sequence[Estimate]) -> dict[str, object]:
-        """Return plain data for JSON; of several problems what it takes for each, in their order."""
+        """Return plain data for JSON, with an estimate for each problem if there are several."""
         of_each = [
             {
                 "l2_bytes": found.l2_bytes,
@@ -86,7 +86,7 @@ class Group:
     count: int
     example: str
     detail: str
-    """What the rule found in the example, or by how much the term made it slower."""
+    """The finding of the rule in the example, or the time that the term adds to it."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ class Ranking:
     def to_measure(self, limit: int) -> tuple[Candidate, ...]:
         """Return the first candidates, of those that the cost gives the same time only the first few.
 
-        What it cannot tell apart is mostly one tile with other K steps: more of them leave others no place.
+        Candidates of one time mostly differ in their K steps alone: more of them would leave no place for
+        others.
         """
         found: list[Candidate] = []
         for candidate in self.legal:

@@ -30,18 +30,18 @@ from gemmgen.spec.model import stated
 MOST_TRIED = 250
 """Configurations among which a legal plan is looked for, for each change that advice could be."""
 MOST_JUDGED = 1_500
-"""Kernels that are judged for the advice of one spec, before it settles for what is known to be legal."""
+"""Kernels that are judged for the advice of one spec; then the best change so far is taken."""
 LEAST_COUNTED = 4
-"""What a change counts at least, of so many kernels: it is read as a spec too."""
+"""Kernels that each change counts for at least, because reading it as a spec takes time too."""
 MOST_ROUNDS = 8
-"""Faults of the problem of which one hides the next."""
+"""Rounds in which faults of the problem are mended, because each can hide the next."""
 
 
 def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
-    """Return violations with advice that ends: what they advise, applied together, gives a legal plan.
+    """Return violations whose advice, applied together, gives a legal plan.
 
-    A rule names the nearest value that satisfies itself. Where such values together are not legal, the
-    violations name the smallest change that was found to be, whichever fields it is of.
+    A rule names the nearest value that satisfies itself. If such values together are illegal, the violations
+    name the smallest change that was found to be legal, in any fields.
     """
     search = _RepairSearch(spec)
     named = [violation.fix.changes(violation.field) for violation in violations]
@@ -59,9 +59,9 @@ def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
 def _spread_over_violations(
     violations: Sequence[Violation], named: Sequence[tuple[Advice, ...]], repair: Advice
 ) -> list[Violation]:
-    """Return violations that name a repair together: each what it changes of its own field.
+    """Return violations that name a repair together, each with the changes of its own field.
 
-    What is of no violation's field, the first one names too, and those of whose fields nothing changes.
+    The first violation, and each whose own field stays, also names the changes of all other fields.
     """
     own = [tuple(pair for pair in repair if pair[0] == violation.field) for violation in violations]
     for i, choices in enumerate(named):
@@ -89,7 +89,7 @@ class _RepairSearch:
         self._known: dict[Advice, Kernel | None] = {}
 
     def is_legal(self, advice: Advice) -> bool:
-        """Whether a legal plan was found for the spec with a change."""
+        """Return True if a legal plan was found for the spec with a change."""
         return self.plan(advice) is not None
 
     def plan(self, advice: Advice) -> Kernel | None:
@@ -146,7 +146,7 @@ class _RepairSearch:
         return None
 
     def _fewest(self, base: Advice, order: Sequence[str]) -> tuple[str, ...] | None:
-        """Return the fewest fields that were found to be enough to leave out, of which none can be kept."""
+        """Return a smallest set of fields whose removal was found to make the spec legal."""
 
         def legal(gone: Iterable[str]) -> bool:
             return self.is_legal(union_of([base, tuple((path, None) for path in gone)]))
@@ -217,7 +217,7 @@ def _any_plan(source: SpecFile, most_tried: int, most_judged: int) -> tuple[Kern
 
 
 def _violations(source: SpecFile) -> tuple[Violation, ...]:
-    """Return what is wrong with a spec of which no field is more to blame than another."""
+    """Return the violations of the first kernel that a spec allows."""
     family = family_of(source)
     if foreign := foreign_choices(source, family):
         return foreign

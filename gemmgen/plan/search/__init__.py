@@ -1,8 +1,8 @@
-"""The search of one family of kernels: the combinations that are tried, what they cost, what is refused.
+"""The search of one family of kernels: combinations that are tried, estimates of their time, refused ones.
 
 A *configuration* has every decision on which a kernel's time depends; its *kernels* are the ways to store D
-that go with it. The planner looks at configurations in the order of their lower bounds and completes those
-that can win.
+beside them. The planner looks at configurations in the order of their lower bounds and completes those that
+can win.
 """
 
 from gemmgen.plan.search.estimates import (

@@ -14,10 +14,10 @@ from gemmgen.problem.operations import OPERATIONS
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a plan is expected to take for a problem: a figure to rank by, no promise."""
+    """The expected time of a plan for a problem: a figure to rank by, no promise."""
 
     terms: dict[str, float]
-    """Cycles of an SM by cause: the ideal, and what is lost on top of it."""
+    """Cycles of an SM by cause: the ideal time, and each loss on top of it."""
     l2_bytes: int
     """Bytes of A, B and C that programs load; of a multicast tile once for all CTAs that share it."""
     dram_bytes: int
@@ -39,7 +39,7 @@ class Estimate:
 
 
 def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes: float) -> Estimate:
-    """Return the estimate for a problem [M, N, K] of a kernel that takes so many cycles by cause.
+    """Return the estimate of a kernel for a problem [M, N, K] from its cycles by cause.
 
     `step_bytes` is a CTA's share of what a K step loads, multicast tiles divided by who shares them.
     """
@@ -97,7 +97,7 @@ def whole_cycles(terms: dict[str, float]) -> float:
 
 
 def geometric_mean(values: Collection[float]) -> float:
-    """Return the geometric mean of positive values, of which some may be infinite."""
+    """Return the geometric mean of positive values; infinite ones make it infinite."""
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 

@@ -15,34 +15,35 @@ from gemmgen.problem import Shape
 
 @dataclass(frozen=True)
 class Family(Generic[P]):
-    """What the planner asks of a family of kernels."""
+    """A family of kernels as the planner uses it."""
 
     kernel: type[P]
     space: Space[P]
-    """What is tried where a spec leaves decisions open."""
+    """The values that are tried for open decisions."""
     rules: tuple[Rule[P], ...]
     cost: Callable[[P, Shape], tuple[float, ...]]
     cost_order: tuple[str, ...]
-    """What the parts of a cost are."""
+    """Names of the parts of a cost."""
     estimate: Callable[[P, Shape], Estimate]
     excess: Callable[[P], float]
     """Returns by how much an illegal kernel exceeds its limits, as a sum of fractions."""
     columns: tuple[tuple[str, Callable[[P], str]], ...]
-    """Of a table of candidates: what tells their kernels apart."""
+    """Columns of a table of candidates: a heading, and the function that returns a kernel's cell."""
     legend: str
-    """What its words mean."""
+    """The meaning of the table's words."""
     label: Callable[[P], str]
     """Returns the decisions of a kernel's configuration in one line."""
     as_dict: Callable[[P], dict[str, object]]
     """Returns them as plain data."""
     expectations: tuple[Rule[P], ...] = ()
-    """What is expected of a proposal: a kernel that breaks these alone is legal, and proposed last."""
+    """Expectations of a proposal: a kernel that breaks only these is legal, and proposed last."""
 
     def cost_over(self, kernel: P, shapes: Sequence[Shape]) -> tuple[float, ...]:
-        """Return what a kernel costs on several problems [M, N, K], all of the same weight.
+        """Return the cost of a kernel on several problems [M, N, K] of equal weight.
 
         Times are averaged geometrically, so that a kernel that takes twice the best one's on a short problem
-        loses as much as one that does so on a long problem; what decides between equal times, arithmetically.
+        loses as much as one that does so on a long problem; the parts that decide between equal times are
+        averaged arithmetically.
         """
         costs = [self.cost(kernel, shape) for shape in shapes]
         if len(costs) == 1:
@@ -56,7 +57,7 @@ class Family(Generic[P]):
 
     @cached_property
     def cautious_rules(self) -> tuple[Rule[P], ...]:
-        """The rules, and what a kernel is expected to keep besides."""
+        """The rules and the expectations of a proposal."""
         return (*self.rules, *self.expectations)
 
     @cached_property
@@ -66,7 +67,7 @@ class Family(Generic[P]):
 
     @cached_property
     def problem_rules(self) -> tuple[Rule[P], ...]:
-        """Rules of what the spec alone decides: one kernel that breaks them speaks for all."""
+        """Rules that depend on the spec alone: one kernel that breaks them speaks for all."""
         return tuple(rule for rule in self.rules if rule.subject == "problem")
 
     @cached_property

@@ -10,14 +10,13 @@ from gemmgen.plan.rule import Rule, decisions_read, first_broken
 from gemmgen.plan.search.space import P, Values
 
 MOST_READ = 8
-"""Open decisions that a rule reads of which a search remembers the values."""
+"""Most open decisions of one nogood: a rule that reads more is not learned from."""
 
 
 class Nogoods(Generic[P]):
-    """What a search has learnt of kernels that are illegal, so that others like them are not looked at.
+    """Nogoods that a search has learned: values of decisions that are illegal in every kernel.
 
-    A rule that found fault with a kernel finds it with every kernel that has the same values of the
-    decisions that it read.
+    A rule that refuses a kernel refuses every kernel with equal values of the decisions that it read.
     """
 
     def __init__(self, rules: Iterable[Rule[P]], stated: Collection[str]) -> None:
@@ -33,7 +32,7 @@ class Nogoods(Generic[P]):
 
     @property
     def everything(self) -> bool:
-        """Whether what the spec states is illegal whatever is open."""
+        """True if the spec's statements are illegal whatever is chosen for open decisions."""
         return () in self._known
 
     def knows(self, decisions: Values) -> Rule[P] | None:

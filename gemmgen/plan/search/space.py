@@ -20,7 +20,7 @@ P = TypeVar("P", bound=Kernel)
 COUPLED = ("schedule_kind", "order", "promote_k")
 """Decisions from which others follow: each value to search is tried as if it were stated."""
 MOST_CONFIGURATIONS = 10_000
-"""Of a spec: of more combinations so many are tried, evenly spread over all."""
+"""Combinations that are tried for one spec at most: of more, this number, evenly spread."""
 Values = Mapping[str, object]
 """Values by the name of the decision."""
 Choices = Mapping[str, tuple[object, ...]]
@@ -32,14 +32,14 @@ class Branch:
     """Decisions that are fixed together, and the values tried for others beside them."""
 
     fixed: Values
-    """Those for which a spec may want other values tried."""
+    """Decisions for which a spec may want other values tried."""
     choices: Choices
     kind: Values = field(default_factory=dict[str, object])
-    """Those that tell this branch from others."""
+    """Decisions that tell this branch from others."""
 
 
 class Space(ABC, Generic[P]):
-    """What one family tries."""
+    """The decisions and values that one family tries."""
 
     stores: Choices
     """The ways to store D: they take shared memory from the ring, and no time that the cost knows."""
@@ -48,7 +48,7 @@ class Space(ABC, Generic[P]):
 
     @abstractmethod
     def branches(self, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
-        """Yield what to try beside what a spec states, and the values that it wants tried."""
+        """Yield the branches to try beside a spec's statements and its searched values."""
 
     @abstractmethod
     def bound(self, request: Request, decisions: Values) -> P:
@@ -63,15 +63,15 @@ class Space(ABC, Generic[P]):
         """Return a kernel with what follows from the memory that is left, where that is not decided."""
 
     def redivided(self, kernel: P, decided: Collection[str]) -> Iterator[P]:  # noqa: ARG002
-        """Yield a kernel of which the compiler has said that it spills with other registers for its roles.
+        """Yield variants of a kernel that spills, with other registers for its roles.
 
-        What is decided of these stays; a family without such a choice yields nothing.
+        Decided registers stay; a family without such a choice yields nothing.
         """
         return iter(())
 
     @abstractmethod
     def preferred(self, kernel: P) -> Choices:
-        """Return what the family itself tries for decisions beside the others of a kernel, the best first."""
+        """Return the family's own choices for each decision of a kernel, the best first."""
 
     def preference_distance(self, kernel: P, names: Collection[str]) -> tuple[int, float]:
         """Return how far some decisions of a kernel are from the family's choices: the nearest wins a tie.
@@ -90,7 +90,7 @@ class Space(ABC, Generic[P]):
         return sum(grid.size for grid in self._grids(source))
 
     def configurations(self, source: SpecFile, most: int = MOST_CONFIGURATIONS) -> Iterator[Configuration[P]]:
-        """Yield combinations of values that a spec leaves open, legal or not: all, or so many of them."""
+        """Yield the combinations that a spec leaves open, legal or not: all, or `most` of them."""
         grids = list(self._grids(source))
         ends = list(itertools.accumulate(grid.size for grid in grids))
         for index in spread(ends[-1], most):
@@ -141,7 +141,7 @@ class _Grid:
 
 
 def _spelled_out(stated: Values, wanted: Choices) -> Iterator[tuple[Values, Choices]]:
-    """Yield what is stated and what is searched, with each value of coupled decisions among the former."""
+    """Yield pairs of stated and searched decisions, with each value of coupled ones as a statement."""
     coupled = {name: wanted[name] for name in COUPLED if name in wanted}
     others = {name: values for name, values in wanted.items() if name not in coupled}
     for values in itertools.product(*coupled.values()):
@@ -149,7 +149,7 @@ def _spelled_out(stated: Values, wanted: Choices) -> Iterator[tuple[Values, Choi
 
 
 def spread(total: int, most: int) -> Sequence[int]:
-    """Return all numbers below a total, or so many that are evenly spread in steps of the golden section."""
+    """Return all numbers below a total, or `most` of them, spread evenly by steps of the golden section."""
     if total <= most:
         return range(total)
     step = round(total * (math.sqrt(5) - 1) / 2)
@@ -183,7 +183,7 @@ class Configuration(Generic[P]):
 
     @property
     def overfull(self) -> bool:
-        """Whether the stages that are stated do not fit into shared memory, however D is stored."""
+        """True if the stages that are stated do not fit into shared memory, however D is stored."""
         bound = self.lower_bound
         return "stages" in self.decisions and bound.stages * bound.stage_bytes > bound.smem_limit_bytes
 
@@ -202,7 +202,7 @@ class Configuration(Generic[P]):
 
 
 def decided(kind: type[P], request: Request, decisions: Values) -> P:
-    """Return the kernel of these decisions, of which none may lack."""
+    """Return the kernel of these decisions, which must be complete."""
     return kind(request=request, **decisions)  # pyright: ignore[reportArgumentType] the names are its fields
 
 

@@ -35,7 +35,7 @@ pairs by launch control. In other orders these compile.
 
 
 def least_rows(plan: Tcgen05Kernel) -> int:
-    """Return the fewest rows of a CTA's tile: 64 take no pair, and no scales, of which 128 lie together."""
+    """Return the fewest rows of a CTA's tile: 64, or 128 for pairs and for block scales."""
     return SCALE_ROWS if plan.paired or plan.block_scaled else TCGEN05.m[0]
 
 
@@ -54,7 +54,7 @@ def least_columns(plan: Tcgen05Kernel) -> int:
 def least_step(plan: Tcgen05Kernel) -> int:
     """Return the fewest elements of a K step: an instruction's, or a block of scales.
 
-    That of formats beside padded elements is as long as a box of those.
+    Beside padded elements it is as long as a box of padded elements.
     """
     operands = (plan.problem.a, plan.problem.b)
     vectors = [SCALE_COLUMNS * operand.scale.format.vector for operand in operands if operand.scale]
@@ -139,7 +139,7 @@ def smem_limit(plan: Tcgen05Kernel) -> int:
 
 
 def fits(plan: Tcgen05Kernel) -> bool:
-    """Whether a CTA's shared memory holds all that the plan puts there."""
+    """Return True if a CTA's shared memory holds all that the plan puts there."""
     limit = smem_limit(plan)
     return plan.stages * plan.stage_bytes <= limit and plan.smem_bytes <= limit  # the ring is soon added up
 

@@ -32,7 +32,7 @@ class LaunchControl:
 
     @property
     def values(self) -> tuple[Passed, ...]:
-        """What a role is passed of it."""
+        """The values that a role is passed."""
         return (self.responses, self.ready, self.empty)
 
 
@@ -53,17 +53,17 @@ class Tcgen05Resources:
 
     @property
     def a(self) -> SharedBuffer:
-        """That of A."""
+        """The buffer of A."""
         return self.of("a")
 
     @property
     def b(self) -> SharedBuffer:
-        """That of B."""
+        """The buffer of B."""
         return self.of("b")
 
     @property
     def scales(self) -> tuple[SharedBuffer, ...]:
-        """Those of the scales of A and of B, where blocks have scales."""
+        """The buffers of the scales of A and B; empty without block scales."""
         return tuple(buffer for buffer in self.tiles if buffer.tensor not in ("a", "b"))
 
     def of(self, tensor: str) -> SharedBuffer:
@@ -78,7 +78,7 @@ class Tcgen05Resources:
 
     @property
     def tensor_buffers(self) -> tuple[TensorBuffer, ...]:
-        """What is in tensor memory, in the order in which the kernel allocates it."""
+        """The buffers in tensor memory, in the order in which the kernel allocates them."""
         return (self.accumulator, *self.tmem_scales)
 
     @property
@@ -162,7 +162,8 @@ def partitions_of(
 def tile_counts(kernel: Tcgen05Geometry) -> tuple[Count, ...]:
     """Return the numbers of tiles that roles are passed.
 
-    Who walks over tiles of its own counts them all; to find one in lines, those of a line are enough.
+    A program that walks over tiles needs both counts; to find one tile in an order of lines, the count of a
+    line is enough.
     """
     counts = {"m": TILES_M, "n": TILES_N}
     dimensions = kernel.placing_dimensions if kernel.launch_control else ("m", "n")

@@ -1,4 +1,4 @@
-"""What is expected of a proposed Blackwell kernel: others are legal, and proposed where nothing else is."""
+"""Expectations of a proposed Blackwell kernel: others are legal, and proposed only if none keeps these."""
 
 from __future__ import annotations
 

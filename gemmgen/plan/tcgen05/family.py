@@ -1,8 +1,8 @@
-"""The family of Blackwell kernels: what is tried where a spec decides nothing, what it costs, and its words.
+"""The family of Blackwell kernels: the values that are tried for open decisions, their cost, and the words.
 
-No Blackwell GPU was measured. The terms of the cost are those of the Hopper model for which a datasheet has
-figures: the tensor cores' rate, the bytes of L2, idle SMs, and the epilogue where nothing covers it. They
-order plans; a time that they give is no prediction to rely on.
+No Blackwell GPU was measured. The cost has the terms of the Hopper model for which a datasheet has figures:
+the tensor cores' rate, the bytes of L2, idle SMs, and an uncovered epilogue. They order plans; a time that
+they give is no prediction to rely on.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ CHOICES: Choices = {
     "cluster_m": (2, 1),
     "accumulators": (2, 1),
 }
-"""What is tried for a decision that a spec leaves open; ties in cost go to earlier values."""
+"""Values that are tried for open decisions; of equal costs the earlier value wins."""
 STORES: Choices = {"subtile_n": (64, 32, 128), "epilogue_buffers": (2, 1)}
-"""The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
+"""Ways to store D that are tried: they take shared memory from the ring, and no time that the cost knows."""
 MEMORY = ("stages",)
-"""What is derived from the shared memory that is left, but for values that a spec names."""
+"""Decisions that follow from the remaining shared memory, unless a spec names values for them."""
 WORKER_REGISTERS = 40
-"""What workers are given at least: the epilogue has all that it can use besides."""
+"""Fewest registers of workers: the epilogue has all that it can use besides."""
 DEEPEST_RING = 8
 """Stages beyond which a ring hides nothing more."""
 DEFAULTS: Values = {
@@ -66,7 +66,7 @@ DEFAULTS: Values = {
 
 
 class Tcgen05Space(Space[Tcgen05Kernel]):
-    """What is tried for Blackwell."""
+    """The search space of Blackwell kernels."""
 
     stores = STORES
     memory = MEMORY
@@ -119,7 +119,7 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
         return altered(kernel, stages=max(1, min(DEEPEST_RING, most_stages(kernel))))
 
     def preferred(self, kernel: Tcgen05Kernel) -> Choices:
-        """Return what is tried beside other decisions of a kernel, the best first."""
+        """Return the values that are tried for each decision of a kernel, the best first."""
         defaults = {name: (value,) for name, value in {**DEFAULTS, **_implied(vars(kernel))}.items()}
         return {**STORES, **CHOICES, **defaults, "cta_tile_k": _step_choices(kernel.problem)}
 
@@ -217,7 +217,7 @@ def _terms(plan: Tcgen05Kernel, shape: Shape) -> dict[str, float]:
 
 
 def estimate(plan: Tcgen05Kernel, shape: Shape) -> Estimate:
-    """Return what a plan is expected to take for a problem [M, N, K]."""
+    """Return the estimate of a plan for a problem [M, N, K]."""
     return estimated(plan, shape, _terms(plan, shape), loaded_bytes(plan))
 
 
@@ -228,7 +228,7 @@ def cost(plan: Tcgen05Kernel, shape: Shape) -> tuple[float, ...]:
 
 
 COST_ORDER = ("time", "L2 bytes", "depth of the ring")
-"""What the parts of a cost are."""
+"""Names of the parts of a cost."""
 
 
 def excess(plan: Tcgen05Kernel) -> float:

@@ -30,7 +30,7 @@ def k_extent(cta_tile_k: int, operand: Operand) -> Extent:
 
 @dataclass(frozen=True, kw_only=True)
 class Tcgen05Decisions(Decisions):
-    """What is decided of a Blackwell kernel besides."""
+    """The further decisions of a Blackwell kernel."""
 
     accumulators: int
     """Tiles of sums in tensor memory."""
@@ -42,28 +42,28 @@ class Tcgen05Decisions(Decisions):
 class Tcgen05Geometry(Tcgen05Decisions, Geometry):
     """The sizes that follow from the decisions of a Blackwell kernel.
 
-    Two CTAs along M are a *pair*: one MMA computes the tiles of both, for which each CTA loads its own rows
-    of A and half of the columns of B.
+    Two CTAs along M are a *pair*: one MMA computes the tiles of both. Each CTA loads its own rows of A and
+    half of the columns of B.
     """
 
     @property
     def specialized(self) -> bool:
-        """Whether warps have roles: always."""
+        """True if warps have roles: always."""
         return True
 
     @property
     def launch_control(self) -> bool:
-        """Whether a program takes over the tiles of programs that have not started."""
+        """True if a program takes over the tiles of programs that have not started."""
         return self.schedule_kind == "launch_control"
 
     @property
     def block_scaled(self) -> bool:
-        """Whether the MMA scales its operands."""
+        """True if the MMA scales its operands."""
         return self.problem.block_scaled
 
     @property
     def paired(self) -> bool:
-        """Whether pairs of CTAs multiply together."""
+        """True if pairs of CTAs multiply together."""
         return self.cluster_m > 1
 
     @property
@@ -101,7 +101,7 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
     # --- the cluster
 
     def b_bases(self, n_axis: int, rank: int = 2) -> list[list[int]]:
-        """Return the CGA bases of B, of which the CTAs of a pair hold half of the columns each."""
+        """Return the CGA bases of B; each CTA of a pair holds half of the columns."""
         pair = unit_bases(n_axis, self.cta_group, rank)
         others_along_m = unit_bases(None, self.cluster_m // self.cta_group, rank)
         return pair + others_along_m + unit_bases(n_axis, self.cluster_n, rank, first=self.cta_group)
@@ -235,7 +235,7 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
 
     @property
     def epilogue_warps(self) -> int:
-        """Warps of the epilogue: a warpgroup, of which each warp reaches a quarter of tensor memory."""
+        """Warps of the epilogue: one warpgroup, because each warp reaches a quarter of tensor memory."""
         return self.architecture.warps_per_warpgroup
 
     @property

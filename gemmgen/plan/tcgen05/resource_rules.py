@@ -112,7 +112,7 @@ def epilogue_subtile(plan: Tcgen05Kernel) -> Iterator[Finding]:
     ],
 )
 def epilogue_registers(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """The sums of a sub-tile, and what is computed of them, fit into registers."""
+    """The sums of a sub-tile, and the values computed from them, fit into registers."""
     held, most = sums(plan), most_sums(plan)
     if held <= most:
         return
@@ -157,7 +157,7 @@ def tmem_capacity(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 
 SMALLER_TILE = (*TILE, epilogue_subtile, epilogue_buffers)
-"""What a smaller tile, which is looked for because it fits, has to keep."""
+"""Rules that a smaller tile has to keep when advice proposes it."""
 
 
 @rule(

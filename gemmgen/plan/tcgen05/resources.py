@@ -1,7 +1,4 @@
-"""A Blackwell kernel as a value: what is in memory, which barriers hand it over, which roles there are.
-
-And how far a decision can go while the others stay as they are.
-"""
+"""A Blackwell kernel as a value: its memory, its barriers and its roles."""
 
 from __future__ import annotations
 
@@ -29,16 +26,16 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
 
     @property
     def sum_order(self) -> SumOrder:
-        """In which order the products of one element of D are added up: K has one part.
+        """The order in which the products of one element of D are added up: K has one part.
 
-        That pairs and single CTAs, and instructions of 64 and of 128 rows, add up alike inside of an
-        instruction was not measured.
+        It was not measured if pairs and single CTAs, or instructions of 64 and 128 rows, add up alike inside
+        an instruction.
         """
         return SumOrder(self.problem.accumulator.name, self.mma_k)
 
     @cached_property
     def resources(self) -> Tcgen05Resources:
-        """The buffers and barriers by what they are for."""
+        """The buffers and barriers, by their purpose."""
         return resources_of(self)
 
     @cached_property
@@ -89,7 +86,7 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
 
     @property
     def default_warps(self) -> int:
-        """Those of the epilogue."""
+        """Warps of the epilogue."""
         return self.epilogue_warps
 
     @property
@@ -113,7 +110,7 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
 
     @property
     def summary(self) -> tuple[Entry, ...]:
-        """The decisions with what they mean in this kernel."""
+        """The decisions of the kernel, each with its consequence."""
         _, n, k = self.mma_shape
         pair = "of two CTAs" if self.paired else "of one CTA"
         instruction = f"{self.mma_kind}, n {n}, k {k}, {pair}, per K step"

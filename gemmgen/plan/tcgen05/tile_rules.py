@@ -1,4 +1,4 @@
-"""Rules of what a kernel computes, and of the tile: what an instruction, scales and tensor memory take."""
+"""Rules of element types and scales, and of tiles: the limits of instructions and of tensor memory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def scale_format(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 
 def _lone_scale(plan: Tcgen05Kernel, name: str, scale: BlockScale) -> Finding:
-    """Return what is wrong with an operand with scales beside one without."""
+    """Return a finding for an operand with scales beside one without."""
     other_name, other = next(beside for beside in named(plan) if beside[0] != name)
     operand = next(operand for beside, operand in named(plan) if beside == name)
     unscaled = leave_out()
@@ -84,7 +84,7 @@ def _lone_scale(plan: Tcgen05Kernel, name: str, scale: BlockScale) -> Finding:
 
 
 def _foreign_elements(name: str, operand: Operand, scale: BlockScale) -> Finding:
-    """Return what is wrong with a format for other elements."""
+    """Return a finding for a format that is for other elements."""
     fitting = [other.name for other in SCALE_FORMATS.values() if operand.dtype.name in other.elements]
     elements, field = either(scale.format.elements), f"operands.{name}.scale"
     other_type = leave_out() | use(*scale.format.elements, field=f"operands.{name}.dtype")
@@ -97,7 +97,7 @@ def _foreign_elements(name: str, operand: Operand, scale: BlockScale) -> Finding
 
 
 def _foreign_scales(name: str, operand: Operand, scale: BlockScale) -> Iterator[Finding]:
-    """Yield what a format's scales are not."""
+    """Yield findings for scales that the format does not have."""
     scale_of = scale.format
     what, field = f"{operand.dtype.name} of {scale_of.name}", f"operands.{name}.scale"
     silent = "Triton compiles others in silence, to a kernel that reads the wrong scales"
@@ -118,7 +118,7 @@ def _foreign_scales(name: str, operand: Operand, scale: BlockScale) -> Iterator[
 
 
 def _unknown_pair(plan: Tcgen05Kernel) -> Finding | None:
-    """Return what is wrong with two formats, each legal for itself, unless an instruction multiplies them."""
+    """Return a finding for two formats, each legal by itself, that no instruction multiplies."""
     a, b = plan.problem.a.scale, plan.problem.b.scale
     if a is None or b is None or (a.format.name, b.format.name) in MMA_KINDS:
         return None
@@ -209,7 +209,7 @@ def operand_major(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 @rule("shape-alignment", subject="problem")
 def shape_alignment(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """The rows of a contiguous A, B and C of a listed problem are multiples of what TMA can stride."""
+    """The rows of a contiguous A, B and C of a listed problem have lengths that TMA can stride."""
     axes, problem = {"k": (2, 2), "mn": (0, 1)}, plan.problem
     matrices = [
         _padded_rows(name.upper(), 2)
@@ -229,7 +229,7 @@ def _padded_rows(matrix: str, axis: int) -> Rows:
 
 
 def _rows(plan: Tcgen05Kernel, matrix: str, axis: int, bits: int) -> Rows:
-    """Return what rows a matrix of elements of so many bits has."""
+    """Return the requirements on rows of a matrix whose elements have `bits` bits."""
     alignment = plan.architecture.tma_alignment_bytes
     limit = f"TMA strides in multiples of {alignment}"
     return Rows(matrix, axis, alignment * 8 // bits, lambda extent: _bytes(extent * bits), limit)
@@ -320,7 +320,7 @@ def tile_power_of_two(plan: Tcgen05Kernel, consulted: Consulted) -> Iterator[Fin
 
 @rule("tile-rows", after=[tile_power_of_two.at("tile.m")])
 def tile_rows(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """A CTA's rows are those of an instruction, and tensor memory has a lane for each of them."""
+    """A CTA has as many rows as an instruction, and tensor memory has a lane for each."""
     rows, (fewest, most) = plan.cta_tile_m, TCGEN05.m
     if least_rows(plan) <= rows <= most:
         return
@@ -339,7 +339,7 @@ def tile_rows(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 @rule("tile-columns", after=[tile_power_of_two.at("tile.n")])
 def tile_columns(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """A CTA's columns are those of one instruction, and with scales whole blocks of them."""
+    """A CTA has as many columns as one instruction, and with scales whole blocks of columns."""
     columns, fewest = plan.cta_tile_n, least_columns(plan)
     if fewest <= columns <= TCGEN05.n_max:
         return

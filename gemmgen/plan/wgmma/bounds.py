@@ -1,8 +1,8 @@
-"""How far a decision of a plan can go while the others stay as they are.
+"""Limits of each decision of a plan while the others stay as they are.
 
-Registers are two figures. What a kernel *needs* is what it holds at once by construction, and a rule refuses
-less. What it is *expected* to take is a rough model, by which kernels that would spill are proposed last; the
-compiler has the last word (``gemmgen/plan/verdicts.py``).
+There are two figures of registers. A kernel *needs* the registers that it holds at once by construction, and
+a rule refuses fewer. Those that it is *expected* to take are a rough model, by which kernels that would spill
+are proposed last; the compiler has the last word (``gemmgen/plan/verdicts.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
 def threads_of(plan: WgmmaKernel, consumers: int) -> int:
-    """Return the threads of a CTA with so many of the plan's consumers and a padded warpgroup to load.
+    """Return the threads of a CTA with a given number of consumers and a padded warpgroup to load.
 
     The plan's own figure is the same, but takes a partition for each consumer.
     """
@@ -48,7 +48,7 @@ lowered on both sides and 700 at the border: tile, dtypes, sub-tiles, order, rin
 MMA_REGISTERS: Final = 26
 """Registers that a kernel of several roles starts with, besides the sums of one instruction.
 
-[gluon] With n = 64 ptxas asks for 58 and refuses 56 (C7602), whatever the consumers ask for later; 80 compile
+[gluon] With n = 64 ptxas requires 58 and refuses 56 (C7602), whatever the consumers request later; 80 compile
 with 64 columns and not with 128, 56 with 32.
 """
 
@@ -74,14 +74,14 @@ def widest_launched_mma(plan: WgmmaKernel) -> int:
 
 
 def least_registers(plan: WgmmaKernel) -> int:
-    """Return the registers per thread that a consumer of any A holds: its sums, and what it works with."""
+    """Return the registers per thread that every consumer holds: its sums and working registers."""
     return plan.accumulator_registers + WORKING_REGISTERS
 
 
 def needed_registers(plan: WgmmaKernel) -> int:
-    """Return the registers per thread that a consumer holds at once, in multiples that can be asked for.
+    """Return the registers per thread that a consumer holds at once, in multiples that can be requested.
 
-    These are its sums, its part of A where that passes through registers, and what it works with.
+    These are its sums, its part of A if A passes through registers, and its working registers.
     """
     held = least_registers(plan) + plan.operand_registers
     return round_up(held, plan.architecture.setmaxnreg_granularity)
@@ -92,23 +92,26 @@ def needed_registers(plan: WgmmaKernel) -> int:
 LONG_STEP_MMAS: Final = 16
 """Instructions of a K step up to which the compiler keeps no addresses of theirs."""
 LONG_STEP_REGISTERS: Final = 44
-"""What it keeps for each 32 instructions of a longer step: 136 registers beside 64 sums, in place of 96."""
+"""Registers that it keeps for each 32 instructions of a longer step: 136 registers beside 64 sums, in place
+of 96.
+"""
 ORDERED_SUM_REGISTERS: Final = 72
-"""What it keeps to add up the sums of other programs in order, of which it reads several at a time."""
+"""Registers to add up the sums of other programs in order: it reads several at a time."""
 PART_REGISTERS: Final = 20
-"""What it keeps where several parts of a tile multiply an A from registers."""
+"""Registers that it keeps if several parts of a tile multiply an A from registers."""
 UNPACKED_REGISTERS: Final = 8
-"""What it takes to convert sums of 16 bits, besides one register for each."""
+"""Registers to convert sums of 16 bits, besides one for each."""
 SEVERAL_STEPS: Final = 3
-"""Steps from which on an epilogue holds what it has computed beside what it has not come to."""
+"""Steps from which on an epilogue holds computed values beside the remaining sums."""
 
 
 @once
 def expected_registers(plan: WgmmaKernel) -> int:
     """Return the registers per thread that a consumer is expected to take: a model to rank by, no promise.
 
-    The main loop holds what is needed and the addresses that the compiler keeps, the epilogue every sum and
-    what it works with. Where there are addresses to keep, they stay while the epilogue runs, and both add up.
+    The main loop holds the needed registers and the addresses that the compiler keeps, the epilogue every sum
+    and its working registers. If there are addresses to keep, they stay while the epilogue runs, and both add
+    up.
 
     [gluon] The shares of a sub-tile were read off 86 kernels of ``benchmarks/registers/needed.json``, with 8
     to 128 sums: beside 64 sums, C takes 112 registers, SiLU 120, erf 168, three vectors 152, and in steps of
@@ -154,7 +157,7 @@ LOADS_ALONG: Final = 3
 FEW_LOADS: Final = 12
 """Loads of a K step, counted in those along, for which a producer has registers in any case."""
 ROLE_REGISTERS: Final = 8
-"""What a producer takes for each of the things that it has to do besides."""
+"""Registers of a producer for each of its further tasks."""
 
 
 def expected_producer_registers(plan: WgmmaKernel) -> int:
@@ -188,7 +191,7 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
 
 
 def fits(plan: WgmmaKernel) -> bool:
-    """Whether a CTA's share of shared memory holds all that the plan puts there."""
+    """Return True if a CTA's share of shared memory holds all that the plan puts there."""
     limit = smem_limit(plan)
     return plan.stages * plan.stage_bytes <= limit and plan.smem_bytes <= limit  # the ring is soon added up
 

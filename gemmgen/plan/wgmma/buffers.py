@@ -19,12 +19,14 @@ COUNTS = (TILES_M, TILES_N, K_STEPS)
 
 @dataclass(frozen=True)
 class ConsumerResources:
-    """What one consumer has of its own."""
+    """The buffers and barriers of one consumer."""
 
     number: int | None
     """None of a lone one."""
     tiles: tuple[SharedBuffer, ...]
-    """What it reads of a stage: where consumers divide a tile's rows, its own share, and what all read."""
+    """The tiles of a stage that it reads: its own share of divided rows, and the tiles that all consumers
+    read.
+    """
     epilogue: EpilogueStorage | None
     """None where it leaves its sums to another kernel."""
 
@@ -37,18 +39,19 @@ class WgmmaResources:
     """The ring, a buffer for each payload of a stage."""
     load_ready: Barrier
     load_empty: tuple[Barrier, ...]
-    """On which consumers release a stage: that of their CTA's producer, then those of CTAs that multicast."""
+    """Barriers on which consumers release a stage: first their own CTA's, then those of CTAs that multicast.
+    """
     mma_turn: Barrier | None
     consumers: tuple[ConsumerResources, ...]
 
     @property
     def a(self) -> tuple[SharedBuffer, ...]:
-        """Those of A, one for each share of the tile's rows."""
+        """The buffers of A, one for each share of the tile's rows."""
         return self.of("a")
 
     @property
     def b(self) -> tuple[SharedBuffer, ...]:
-        """Those of B, one for each part of its columns."""
+        """The buffers of B, one for each part of the tile's columns."""
         return self.of("b")
 
     def of(self, tensor: str) -> tuple[SharedBuffer, ...]:
@@ -57,7 +60,7 @@ class WgmmaResources:
 
     @property
     def epilogues(self) -> tuple[EpilogueStorage, ...]:
-        """What each consumer's epilogue has, where consumers have one."""
+        """The storage of each consumer's epilogue; empty if consumers have none."""
         return tuple(consumer.epilogue for consumer in self.consumers if consumer.epilogue)
 
     @property

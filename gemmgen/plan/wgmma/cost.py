@@ -22,9 +22,9 @@ from gemmgen.problem import Shape
 def mma_cycles(plan: WgmmaKernel) -> float:
     """Return the cycles of the tensor cores for one K step of a CTA tile.
 
-    A narrow instruction takes some: that was measured with swap-AB. Those of a part wait for what they read
-    from shared memory, 64 rows of A and their columns of B: 24 cycles for 32 columns, which are
-    multiplied in 16. The wider ones beside them make up for little of it.
+    A narrow instruction takes some: that was measured with swap-AB. The MMAs of a part wait for shared
+    memory, 64 rows of A and their columns of B: 24 cycles for 32 columns, which are multiplied in 16. The
+    wider ones beside them make up for little of it.
     """
     m, n, k = plan.mma_shape
     fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
@@ -81,9 +81,9 @@ def row_share(plan: WgmmaKernel) -> float:
 
 
 def card_of(gpu: Gpu | Product) -> Card:
-    """Return what a GPU delivers; clocks and shares of the bandwidth are those of an H200.
+    """Return the rates of a GPU; clocks and shares of the bandwidth are an H200's.
 
-    So is what L2 delivers to an SM.
+    L2's rate for an SM is an H200's too.
     """
     sustains = isinstance(gpu, Product) and gpu.sustains_clock
     share = gpu.sm_count / GPUS["h200"].sm_count
@@ -176,7 +176,7 @@ def _held_a_ns(plan: WgmmaKernel) -> float:
 
 
 def _warpgroups_share_a_stage(plan: WgmmaKernel) -> bool:
-    """Whether warpgroups wait for one stage together, with nobody else on the SM to cover for them."""
+    """Return True if warpgroups wait for one stage together, with nobody else on the SM to cover for them."""
     warpgroups = plan.consumer_warps * plan.row_shares // plan.architecture.warps_per_warpgroup
     return warpgroups > 1 and (plan.specialized or _is_alone(plan))
 
@@ -195,7 +195,7 @@ def _exposed_ns(plan: WgmmaKernel) -> float:
 
 
 def _refill(plan: WgmmaKernel) -> tuple[float, float]:
-    """Return the time to ask for a stage beside an MMA in flight, and the share of the MMA that hides it."""
+    """Return the time to request a stage beside an MMA in flight, and the share of the MMA that hides it."""
     if plan.specialized or plan.synchronous or not plan.outstanding_mmas:
         return 0.0, 0.0
     cover = constants.LONE_REFILL_COVER if _is_alone(plan) else constants.REFILL_COVER[plan.schedule_kind]
@@ -203,7 +203,7 @@ def _refill(plan: WgmmaKernel) -> tuple[float, float]:
 
 
 def _is_alone(plan: WgmmaKernel) -> bool:
-    """Whether a kernel without roles has one CTA on an SM, with a tile of its own."""
+    """Return True if a kernel without roles has one CTA on an SM, with a tile of its own."""
     return plan.schedule_kind == "tiled" and not plan.specialized and plan.occupancy == 1
 
 
@@ -244,7 +244,7 @@ def _waits_for_stores(plan: WgmmaKernel) -> int:
 
 
 def _overlaps(plan: WgmmaKernel) -> bool:
-    """Whether a kernel with roles has programs that load while those of the one ahead still end."""
+    """Return True if programs of a kernel with roles load while programs of the kernel ahead end."""
     return plan.specialized and plan.read_early is not None and plan.trigger == "loads"
 
 
@@ -344,7 +344,7 @@ def _sums_bytes(plan: WgmmaKernel) -> int:
 
 
 def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
-    """Return what a plan is expected to take for a problem [M, N, K]."""
+    """Return the estimate of a plan for a problem [M, N, K]."""
     return estimated(plan, shape, _terms(plan, shape), loaded_bytes(plan))
 
 
@@ -373,8 +373,8 @@ def cost(plan: WgmmaKernel, shape: Shape) -> tuple[float, ...]:
 
 
 COST_ORDER = ("time", "L2 bytes", "MMAs in flight", "depth of the ring")
-"""What the parts of a cost are: cycles; bytes from L2, which cost power; whether consumers that no
-other covers for keep an MMA in flight, and others none; and the K that the ring holds, for deeper hides more.
+"""Parts of a cost: cycles; bytes from L2, which cost power; 1 if uncovered consumers keep no MMA in flight,
+or covered ones keep one; and the K that the ring holds, because a deeper ring hides more.
 """
 
 

@@ -187,7 +187,7 @@ gains of 0.86 to 1.11 are known to 4.0 % with it and ``EARLY_NS``, and to 5.5 % 
 all of the one ahead have ended (trigger end) gain nothing by it, 0.990 in the mean.
 """
 ROLES_START_NS = 1_200
-"""[long-k] What a program with roles takes longer to start and to end."""
+"""[long-k] Further time that a program with roles takes to start and to end."""
 ROLES_SPLIT_NS = 3_000
 """[long-k] To leave sums, to count the programs that have, in a cluster together, and to store the tile."""
 ROLES_SPLIT_BYTES_PER_NS = 130

@@ -1,7 +1,7 @@
-"""What is expected of a Hopper kernel that is proposed: others are legal, and proposed where nothing else is.
+"""Expectations of a proposed Hopper kernel: others are legal, and proposed only if none keeps these.
 
-No formula gives the registers that the compiler takes. These keep proposals from spilling as a rule, and what
-they say is no reason to refuse a spec.
+No formula gives the registers that the compiler takes. These mostly keep proposals from spilling, and are no
+reason to refuse a spec.
 """
 
 from __future__ import annotations

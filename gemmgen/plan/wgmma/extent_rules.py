@@ -19,16 +19,18 @@ MAX_TILE_M = 2_048
 registers spill; at 2,048 none does.
 """
 MOST_PARTS = 3
-"""Of a tile's columns: each reads A from shared memory again, and four would cost more than they fill."""
+"""Most parts of a tile's columns: each reads A from shared memory again, and four would cost more than they
+fill.
+"""
 
 
 def least_rows(plan: WgmmaKernel) -> int:
-    """Return the fewest rows of an instruction's tile of which each warp of each consumer has its own 16."""
+    """Return the fewest rows of an instruction's tile that give each warp of each consumer 16 rows."""
     return plan.row_shares * plan.warps_across[0] * WGMMA.rows_per_warp
 
 
 def least_columns(plan: WgmmaKernel) -> int:
-    """Return the fewest columns of an instruction's tile of which every warp has one instruction's."""
+    """Return the fewest columns of an instruction's tile that give every warp one instruction."""
     return plan.warps_across[1] * WGMMA.n_min
 
 
@@ -77,7 +79,7 @@ def tile_power_of_two(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Findi
 
 
 def adds_up(plan: WgmmaKernel) -> bool:
-    """Whether a tile's columns are a power of two, or a sum of few that are wide enough for instructions."""
+    """Return True if a tile's columns are a power of two, or a sum of few that instructions can have."""
     return is_power_of_two(plan.cta_tile_n) or _is_sum(plan.cta_tile_n, WGMMA.n_min)
 
 
@@ -100,7 +102,7 @@ def sums_around(columns: int, narrowest: int) -> tuple[int, int]:
 
 
 def _odd_columns(plan: WgmmaKernel, low: int, high: int) -> Finding:
-    """Return what is wrong with the columns of a tile that are no sum of parts."""
+    """Return a finding for columns of a tile that are no sum of parts."""
     limit = "Gluon's block extents are powers of two"
     if not plan.specialized or plan.swap_ab:
         below = power_of_two_below(plan.cta_tile_n)

@@ -25,13 +25,13 @@ from gemmgen.spec.words import (
 )
 
 LEAST_STEP_BYTES = 1024
-"""Of a row of A, that a program multiplies at least of a tile which it shares with others.
+"""Fewest bytes of a row of A that a program multiplies of a tile which it shares with others.
 
 To leave sums, to count and to add them up takes as long as several steps of 128 bytes: programs with fewer
 than eight of them would do little else.
 """
 LEAST_SAVED_BYTES = 5120
-"""Of a row of A, that programs without a chunk must spare those that have one, or they have nothing to do.
+"""Bytes of a row of A that programs without a chunk must save for the others; else they have nothing to do.
 
 On an H200 their two or three pieces each took 20 to 27 us at 128 x 256, as long as 40 steps of 128 bytes: 72
 tiles took 48 us in place of 43 at a K of 4096, where that saves 29 steps, and 77 in place of 88 at 8192.
@@ -40,14 +40,14 @@ tiles took 48 us in place of 43 at a K of 4096, where that saves 29 steps, and 7
 
 @dataclass(frozen=True, kw_only=True)
 class WgmmaDecisions(Decisions):
-    """What is decided of a Hopper kernel besides.
+    """The further decisions of a Hopper kernel.
 
-    A *consumer* is a group of warps that multiplies one accumulator; without warp specialization all warps
-    of a CTA are one.
+    A *consumer* is a group of warps that multiplies one accumulator; without warp specialization all warps of
+    a CTA are one.
     """
 
     staggered: bool
-    """Whether the first of two consumers has more columns than the second.
+    """True if the first of two consumers has more columns than the second.
 
     In the next tile along N they exchange rows and sides.
     """
@@ -90,27 +90,27 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def specialized(self) -> bool:
-        """Whether a warp of its own loads."""
+        """True if a warp of its own loads."""
         return self.specialization != "none"
 
     @property
     def ping_pong(self) -> bool:
-        """Whether each consumer has a tile of its own."""
+        """True if each consumer has a tile of its own."""
         return self.specialization == "ping_pong"
 
     @property
     def splits_per_tile(self) -> int:
-        """Splits of a tile: ranges of its K, of which a program takes one at a time."""
+        """Splits of a tile: ranges of its K. A program takes one split at a time."""
         return self.splits
 
     @property
     def divides_last_wave(self) -> bool:
-        """Whether the tiles that fill no wave are divided among all programs by K steps: stream-K."""
+        """True if the tiles that fill no wave are divided among all programs by K steps: stream-K."""
         return self.last_wave == "stream_k"
 
     @property
     def shares_tiles(self) -> bool:
-        """Whether programs multiply parts of one tile, and leave each other their sums."""
+        """True if programs multiply parts of one tile, and leave each other their sums."""
         return self.splits > 1 or self.divides_last_wave
 
     @property
@@ -120,32 +120,32 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def least_saved_steps(self) -> int:
-        """K steps that it must save to share what is behind the chunks of divided tiles."""
+        """K steps that a program must save to share the rest after the chunks of divided tiles."""
         return max(1, LEAST_SAVED_BYTES // (self.cta_tile_k * self.problem.a.dtype.bytes))
 
     def chunks(self, tiles: int, k_steps: int, programs: int) -> tuple[int, int]:
-        """Return how many chunks a tile of the last wave has, and of how many K steps.
+        """Return the number of chunks of a tile of the last wave, and the K steps of each.
 
-        A module's ``divide`` says why. Programs without a chunk share what is behind them. Where all waves
+        A module's ``divide`` says why. Programs without a chunk share the rest after the chunks. If all waves
         are whole, a tile is a chunk.
         """
         return chunks(tiles, k_steps, programs, self.least_steps, self.least_saved_steps)
 
     @property
     def deterministic(self) -> bool:
-        """Whether each run leaves the same bits: integers have one sum in any order, floats have not."""
+        """True if each run leaves the same bits: integers have one sum in any order, floats have not."""
         return self.splits == 1 or self.reduction != "atomic" or self.problem.accumulator.integer
 
     @property
     def reduces_apart(self) -> bool:
-        """Whether a second kernel adds up the sums of all parts of K, and stores D."""
+        """True if a second kernel adds up the sums of all parts of K, and stores D."""
         return self.reduction == "parallel"
 
     @property
     def sorts_parts_by_gpc(self) -> bool:
-        """Whether programs that start on one GPC take tiles side by side of one part of K.
+        """True if programs that start on one GPC take tiles side by side of one part of K.
 
-        L2 sends the lines that they load together once (``benchmarks/studies/kernels_by_shape.md``).
+        L2 sends tiles that they load together once (``benchmarks/studies/kernels_by_shape.md``).
         """
         order = self.gpu.launch_order
         return self.reduces_apart and self.specialized and self.cluster_size == 2 and order is not None
@@ -161,7 +161,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def counts_parts(self) -> bool:
-        """Whether programs count the parts of a tile that are multiplied, so that the last one stores D."""
+        """True if programs count the parts of a tile that are multiplied, so that the last one stores D."""
         return self.shares_tiles and not self.reduces_apart
 
     @property
@@ -171,17 +171,17 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def dependent(self) -> bool:
-        """Whether it is launched before the kernel ahead of it has ended."""
+        """True if it is launched before the kernel ahead of it has ended."""
         return self.early_operand != "none"
 
     @property
     def early_launch(self) -> str:
-        """What rules call an early launch: by the operand that is loaded then, if any is."""
+        """The name of an early launch in messages: by the operand that is loaded then, if there is one."""
         return f"{self.read_early.upper()} loaded early" if self.read_early else "dependent_launch"
 
     @property
     def frees_buffers_early(self) -> bool:
-        """Whether the stores of the previous tile are waited for before the last MMA of the next one.
+        """True if the stores of the previous tile are waited for before the last MMA of the next one.
 
         On an H200 that takes 1.2 % off 8192 x 8192 x 1024, where two consumers keep an MMA in flight each
         (``benchmarks/reading/waits.json``): such consumers run in step, and both wait for a buffer at once.
@@ -192,7 +192,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def even_buffers(self) -> bool:
-        """Whether a tile must use each epilogue buffer equally often: the phases of C's barriers count that.
+        """True if a tile must use each epilogue buffer equally often: the phases of C's barriers count that.
 
         Where none of them is read, a tile can wait for all stores of the one before it, which ended long ago.
         """
@@ -200,7 +200,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def synchronous(self) -> bool:
-        """Whether the warps that multiply also load, and wait for it: there is no ring then."""
+        """True if the warps that multiply also load, and wait for it: there is no ring then."""
         return not self.specialized and self.stages == 1
 
     # --- tiles
@@ -250,15 +250,15 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def stagger_n(self) -> int:
         """Columns that a consumer of a staggered tile has more than the tile, and the other one less.
 
-        They are those of the narrowest part that both would have otherwise: one has them for both. A tile of
-        one part has none, and no rule allows to stagger it.
+        They are the columns of the narrowest part, which one consumer has for both. A tile of one part has
+        none, and no rule allows to stagger it.
         """
         narrowest = self.cta_tile_n & -self.cta_tile_n
         return narrowest if self.staggered and narrowest < self.cta_tile_n else 0
 
     @cached_property
     def cta_widest_n(self) -> int:
-        """Columns of D of a CTA's widest consumer: those of B that a CTA loads."""
+        """Columns of D of a CTA's widest consumer, which are the columns of B that a CTA loads."""
         return sum(self.column_parts)
 
     @property
@@ -334,7 +334,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def fp8(self) -> bool:
-        """Whether the operands are 8-bit floats."""
+        """True if the operands are 8-bit floats."""
         return self.problem.a.dtype.fp8
 
     # --- storage

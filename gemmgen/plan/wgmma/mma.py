@@ -35,22 +35,22 @@ class Side:
 
 @dataclass(frozen=True)
 class Mma:
-    """What the instruction multiplies: left along its rows, right along its columns."""
+    """The operands of the instruction: left along its rows, right along its columns."""
 
     left: Side
     right: Side
 
     @cached_property
     def swap_ab(self) -> bool:
-        """Whether it multiplies B by A, so that its sums are D transposed."""
+        """True if it multiplies B by A, so that its sums are D transposed."""
         return self.left.tensor == "b"
 
     def across(self, of_m: T, of_n: T) -> tuple[T, T]:
-        """Return what lies along the instruction's rows and columns, of what lies along D's M and N."""
+        """Return the values along the instruction's rows and columns for the values along D's M and N."""
         return (of_n, of_m) if self.swap_ab else (of_m, of_n)
 
     def of_d(self, of_rows: T, of_columns: T) -> tuple[T, T]:
-        """Return what lies along D's M and N, of what lies along the instruction's rows and columns."""
+        """Return the values along D's M and N for the values along the instruction's rows and columns."""
         return (of_columns, of_rows) if self.swap_ab else (of_rows, of_columns)
 
 

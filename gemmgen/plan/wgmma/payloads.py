@@ -13,7 +13,7 @@ from gemmgen.plan.storage import Extent, Measure, numbers
 Major = Literal["k", "mn"]
 
 PART_MEASURES: tuple[Measure, ...] = ("part_n_0", "part_n_1", "part_n_2")
-"""What decides the columns of each part of a composed tile."""
+"""Measures of the columns of each part of a composed tile."""
 KEPT_STAGES = 8192
 """Stages that are kept: more than the different ones among the plans of one search."""
 

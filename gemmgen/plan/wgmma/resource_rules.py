@@ -46,7 +46,7 @@ from gemmgen.plan.wgmma.warp_rules import CONSUMERS, occupancy
 
 @rule("role-registers", after=CONSUMERS)
 def role_registers(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Without roles no warp asks for registers: all threads have what the launch gives them."""
+    """Without roles no warp requests registers: all threads keep the launch's registers."""
     if plan.specialized:
         return
     most = most_consumer_registers(plan)
@@ -80,7 +80,7 @@ def register_granularity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Fi
 
 @rule("register-pool", after=[*CONSUMERS, occupancy, register_granularity], consults=TILE)
 def register_pool(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
-    """The first consumer, which gets what the workers leave, has as many registers as are asked for."""
+    """The first consumer, which gets the registers that the workers leave, has as many as requested."""
     if not plan.specialized:
         return
     pool = plan.register_pool
@@ -143,7 +143,7 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
 
 
 def _widest_staggered(plan: WgmmaKernel, fitting: int, most: int) -> int:
-    """Return the most columns of a staggered tile whose sums need at most so many registers, or 0.
+    """Return the most columns of a staggered tile whose sums need at most `most` registers, or 0.
 
     `fitting` are those that would do if sums grew with columns. They do not: of a tile of 192 = 128 + 64 the
     wider consumer has 256 columns, and of 208 it has 224, but never more than half as many again as the tile.
@@ -159,7 +159,7 @@ def _widest_staggered(plan: WgmmaKernel, fitting: int, most: int) -> int:
 
 
 def _halved(plan: WgmmaKernel, axis: Literal["m", "n", "k"], least: int, most: int) -> int:
-    """Return the highest power of two below a tile's extent that needs at most so many registers, or 0."""
+    """Return the highest power of two below a tile's extent that needs at most `most` registers, or 0."""
     extent = power_of_two_below(getattr(plan, f"cta_tile_{axis}") - 1)
     while extent >= least:
         if needed_registers(altered(plan, **{f"cta_tile_{axis}": extent})) <= most:
@@ -170,7 +170,7 @@ def _halved(plan: WgmmaKernel, axis: Literal["m", "n", "k"], least: int, most: i
 
 @rule("consumer-registers", after=[*TILE, register_granularity, accumulator_registers])
 def consumer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A consumer asks for enough registers to hold its accumulator and to work with it."""
+    """A consumer requests enough registers to hold its accumulator and to work with it."""
     needed = needed_registers(plan)
     if plan.consumers > 1 and needed > plan.consumer_registers:  # a lone consumer gets what there is
         yield Finding(
@@ -259,7 +259,7 @@ def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("outstanding-mmas")
 def outstanding_mmas(plan: WgmmaKernel) -> Iterator[Finding]:
-    """An MMA can only stay in flight where another one follows it, and where nothing of it is in registers.
+    """An MMA can only stay in flight if another one follows it and it reads no registers.
 
     [ptx] The registers of a wgmma are not to be accessed before it has been waited for. [gluon] With A from
     registers and an MMA outstanding the compiler makes a loop that reads the next step's A into the registers
@@ -346,7 +346,7 @@ def epilogue_buffers(plan: WgmmaKernel) -> Iterator[Finding]:
 # --- capacity
 
 SMALLER_TILE = (*EXTENTS, epilogue_subtile, epilogue_buffers)
-"""What a smaller tile, which is looked for because it fits, has to keep."""
+"""Rules that a smaller tile has to keep when advice proposes it."""
 
 
 @rule(

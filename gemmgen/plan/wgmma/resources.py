@@ -1,4 +1,4 @@
-"""A Hopper kernel as a value: what is in memory, which roles there are, and what follows from both."""
+"""A Hopper kernel as a value: its memory, its roles, and the properties that follow from both."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ VECTOR_SUMS = 4
 SPLITS_OF_THREAD = 8
 """Splits whose sums one thread of the kernel that adds up reads, at most.
 
-Of 4, 8, 16 and 32, at the five shapes of the suite of long K on an H200, 8 took the least time or 2 % more.
+On an H200, at the five shapes of the suite of long K, 8 took the least time or 2 % more, among 4, 8, 16 and
+32.
 """
 MOST_PIECE_SUMS = 2048
-"""Sums of D that a program of it adds up, at most; a CTA has threads for those of two splits."""
+"""Sums of D that a program of that kernel adds up, at most; a CTA has threads for the sums of two splits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def mma_types(self) -> tuple[str, ...]:
-        """Those of the accumulator and of the instruction's operands, left and right."""
+        """The types of the accumulator and of the instruction's operands, left and right."""
         left, right = self.mma.across(self.problem.a.dtype, self.problem.b.dtype)
         return (self.problem.accumulator.ptx, left.ptx, right.ptx)
 
@@ -93,7 +94,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @cached_property
     def resources(self) -> WgmmaResources:
-        """The buffers and barriers by what they are for."""
+        """The buffers and barriers, by their purpose."""
         return resources_of(self)
 
     @cached_property
@@ -116,7 +117,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def default_warps(self) -> int:
-        """Those of one consumer, the first of which is the default partition."""
+        """Warps of one consumer; the first consumer is the default partition."""
         return self.consumer_warps
 
     @property
@@ -153,7 +154,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @cached_property
     def kernel_arguments(self) -> tuple[Argument, ...]:
-        """Those of the kernel that multiplies: all, or A, B and the sums that it leaves to another one."""
+        """The arguments of the kernel that multiplies: all, or A, B and the sums for a second kernel."""
         if not self.reduces_apart:
             return self.arguments
         return tuple(each for each in self.arguments if each.tensor in (*self.stage.tensors, "partials"))
@@ -164,9 +165,9 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     def piece_sums(self) -> int:
         """Sums of D that each of its programs adds up: at most a split's share of a tile.
 
-        So there are as many programs as of the other kernel, or more. A CTA has threads for so many sums of
-        all splits that are read side by side. The sums are neighbours in the order of registers: 16 rows of 8
-        columns, or several such.
+        So there are at least as many programs as in the other kernel. A CTA has threads for this number of
+        sums of all splits that are read side by side. The sums are neighbours in the order of registers: 16
+        rows of 8 columns, or several such.
         """
         rows, columns = self.consumer_extents
         share = rows * columns * self.row_shares // self.splits
@@ -211,7 +212,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def summary(self) -> tuple[Entry, ...]:
-        """The decisions with what they mean in this kernel."""
+        """The decisions of the kernel, each with its consequence."""
         shares = f"{self.row_shares} x {self.cta_consumer_tile_m} by consumer"
         if self.row_shares == 1:
             shares = "all of them of each consumer" if self.consumers > 1 else "all of one consumer"
@@ -289,7 +290,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         return self.splits_in(self.consumer_registers - REGISTERS_BESIDE_SPLITS)
 
     def splits_in(self, registers: int) -> int:
-        """Return how many splits' sums are read together, if so many registers of a thread can hold them."""
+        """Return the number of splits whose sums are read together by threads with `registers` registers."""
         most = max(1, min(SPLIT_REGISTERS, registers) // max(1, self.accumulator_elements))
         alike = max(
             count for count in range(1, self.splits + 1) if self.splits % count == 0 and count <= most
@@ -310,7 +311,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def _early_entries(self) -> tuple[Entry, ...]:
-        """What a producer requests before it waits for the kernel ahead."""
+        """The loads that a producer starts before it waits for the kernel ahead."""
         if not (self.read_early and self.specialized):
             return ()
         tile_bytes = self.stage.bytes_of(self.read_early)
@@ -326,7 +327,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def register_entries(self) -> tuple[Entry, ...]:
-        """What a consumer thread holds in registers."""
+        """Registers of a consumer thread, by contents."""
         share = self.accumulator_registers / self.consumer_registers
         accumulator = f"{share:.0%} of a consumer thread's"
         entries = [Entry("accumulator", self.accumulator_registers, "registers", accumulator)]

@@ -1,4 +1,4 @@
-"""Rules of what a Hopper kernel computes: element types, majors, alignment, and the epilogue."""
+"""Rules of element types, majors, alignment and the epilogue of a Hopper kernel."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def accumulator_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("output-dtype", subject="problem")
 def output_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
-    """D has a type to which the accumulator, and what is computed of it, can be converted."""
+    """D has a type to which the accumulator, and values computed from it, can be converted."""
     problem = plan.problem
     accumulator, d = problem.accumulator.name, problem.d.name
     outputs = outputs_of(accumulator)
@@ -81,7 +81,7 @@ def operand_major(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("shape-alignment", subject="problem")
 def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
-    """The rows of a contiguous A, B and C of a listed problem are multiples of what TMA can stride."""
+    """The rows of a contiguous A, B and C of a listed problem have lengths that TMA can stride."""
     problem, alignment = plan.problem, plan.architecture.tma_alignment_bytes
 
     def rows(matrix: str, axis: int, dtype: DType) -> Rows:

@@ -16,7 +16,7 @@ was not measured: a persistent kernel launches as many programs, and takes twice
 """
 CLUSTERS = cluster_shapes(MAX_CLUSTER)
 MAX_OCCUPANCY = 3
-"""A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth has not."""
+"""A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth does not."""
 
 
 @rule("cluster-shape")
@@ -82,7 +82,9 @@ def swap_ab(plan: WgmmaKernel) -> Iterator[Finding]:
 
 
 CONSUMER_COUNTS = (1, 2, 3, 4)
-"""Of those that share a tile's rows; three take three quarters as many registers as four can have."""
+"""Numbers of consumers that share a tile's rows; three take three quarters as many registers as four can
+have.
+"""
 
 
 @rule("consumer-count", consults=[warp_layout])
@@ -123,7 +125,7 @@ CONSUMERS = (consumer_count, warp_layout)
 
 @rule("occupancy")
 def occupancy(plan: WgmmaKernel) -> Iterator[Finding]:
-    """At most three CTAs share an SM, and those of a cluster have one each."""
+    """At most three CTAs share an SM, and each CTA of a cluster has an SM of its own."""
     most = 1 if plan.cluster_size > 1 else MAX_OCCUPANCY
     if plan.occupancy > most:
         limit = f"what a thread needs beside its sums was measured with up to {MAX_OCCUPANCY}"

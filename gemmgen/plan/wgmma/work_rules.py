@@ -24,7 +24,7 @@ def schedule_kind(plan: WgmmaKernel) -> Iterator[Finding]:
 
 
 MAX_SPLITS = 64
-"""One program after the other adds its sums to a tile's, or one adds up those of all."""
+"""Most splits of a tile: programs add their sums one after the other, or one program adds up all sums."""
 
 
 @rule("splits")

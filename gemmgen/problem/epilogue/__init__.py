@@ -1,4 +1,4 @@
-"""What happens to the sums of products before they are D: an expression over them and loaded tensors.
+"""Epilogues: the computation between the sums of products and D, as an expression over loaded tensors.
 
 `fold` is the one walk over an expression. A user of an epilogue (its result in torch, its statements, its
 text) says how it treats each kind of node and leaves the walk to `fold`.

@@ -16,15 +16,15 @@ class Listed:
 
     alpha: float = 1.0
     beta: float = 1.0
-    """Of C; it has no meaning where the operation ``residual`` adds C."""
+    """Factor of C; it has no meaning if the operation ``residual`` adds C."""
     ops: tuple[str, ...] = ()
-    """What is done to alpha * A @ B + beta * C, in order."""
+    """Operations on alpha * A @ B + beta * C, in order."""
     parameters: tuple[OpParameter, ...] = ()
-    """Of the operations, every one with a value."""
+    """Parameters of the operations, each with a value."""
 
     @property
     def lists_c(self) -> bool:
-        """Whether C is added by one of the operations, and not to the product."""
+        """True if C is added by one of the operations, and not to the product."""
         return any(OPERATIONS[op].operand == "matrix" for op in self.ops)
 
     def lowered(self, *, c: bool) -> Epilogue:
@@ -53,7 +53,7 @@ def parameters_of(op: str, parameters: Iterable[OpParameter]) -> tuple[OpParamet
 
 
 def listed_steps(epilogue: Epilogue, *, lists_c: bool) -> tuple[Step, ...]:
-    """Return what is done to alpha * A @ B + beta * C; with ``lists_c`` also that C is added to the product.
+    """Return the steps on alpha * A @ B + beta * C; with ``lists_c`` the sum with C is one of them.
 
     The steps are those of a chain.
     """

@@ -10,7 +10,7 @@ from gemmgen.hardware import DType
 from gemmgen.problem.operations import OPERATIONS, OpParameter
 
 ACCUMULATOR = "acc"
-"""What the sums are called where there is one accumulator."""
+"""Name of the accumulator, if there is one."""
 MATRIX = "c"
 """The operand that has an element for each one of D."""
 TIMES: Literal["times"] = "times"
@@ -27,14 +27,14 @@ class Acc:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What lies in memory beside A and B: C, or an operand that the table of operations names."""
+    """A tensor in memory beside A and B: C, or an operand that the table of operations names."""
 
     kind: ClassVar[str] = "load"
     tensor: str
 
     @property
     def operand(self) -> Literal["none", "scalar", "row", "column", "matrix"]:
-        """Whether it has one number, one for each row or column of D, or one for each element."""
+        """True if it has one number, one for each row or column of D, or one for each element."""
         return "matrix" if self.tensor == MATRIX else OPERATIONS[self.tensor].operand
 
 
@@ -55,7 +55,7 @@ class Call:
     """``times``, ``plus``, or the name of an activation in the table of operations."""
     args: tuple[Value, ...]
     parameters: tuple[OpParameter, ...] = ()
-    """Of an activation, every one with a value."""
+    """Parameters of an activation, each with a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,18 @@ T = TypeVar("T")
 
 
 class Algebra(Protocol[T]):
-    """What each kind of node is, in terms of what its arguments are."""
+    """The value of each kind of node, given the values of its arguments."""
 
     def accumulator(self, name: str) -> T:
-        """Return what the sums of an accumulator are."""
+        """Return the value of an accumulator."""
         ...
 
     def load(self, load: Load) -> T:
-        """Return what is loaded."""
+        """Return the value of a load."""
         ...
 
     def number(self, value: float) -> T:
-        """Return what a number is."""
+        """Return the value of a number."""
         ...
 
     def call(self, call: Call, arguments: tuple[T, ...]) -> T:
@@ -97,9 +97,9 @@ class Algebra(Protocol[T]):
 
 
 def fold(value: Value, algebra: Algebra[T], known: dict[Value, T] | None = None) -> T:
-    """Return what a value is in an algebra: arguments first, from left to right, equal values once.
+    """Return the value of an expression in an algebra: arguments first, left to right, equal nodes once.
 
-    ``known`` has what values are already, and receives the others: several outputs can share it.
+    ``known`` holds the values of nodes, and receives new ones: several outputs can share it.
     """
     known = {} if known is None else known
     if value not in known:
@@ -119,7 +119,7 @@ def fold(value: Value, algebra: Algebra[T], known: dict[Value, T] | None = None)
 
 
 class Computed(Algebra[bool]):
-    """Whether a value depends on an accumulator."""
+    """True if a value depends on an accumulator."""
 
     def accumulator(self, name: str) -> bool:  # noqa: ARG002
         """Return True."""
@@ -143,12 +143,12 @@ class Computed(Algebra[bool]):
 
 
 def is_computed(value: Value) -> bool:
-    """Whether a value depends on an accumulator; others are loaded, or made of what is."""
+    """Return True if a value depends on an accumulator; others are loaded or computed from loaded values."""
     return fold(value, Computed())
 
 
 class _Loads(Algebra[tuple[Load, ...]]):
-    """What a value loads, each once, in the order of its use."""
+    """The loads of a value, each once, in the order of use."""
 
     def accumulator(self, name: str) -> tuple[Load, ...]:  # noqa: ARG002
         return ()
@@ -167,7 +167,7 @@ class _Loads(Algebra[tuple[Load, ...]]):
 
 
 def loads_of(value: Value) -> tuple[Load, ...]:
-    """Return what a value loads, each once, in the order of its use."""
+    """Return the loads of a value, each once, in the order of use."""
     return fold(value, _Loads())
 
 

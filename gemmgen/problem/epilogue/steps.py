@@ -52,7 +52,7 @@ class Step:
 
     @property
     def operand(self) -> Value | None:
-        """What a product or a sum takes besides; None of an activation, or where both depend on sums."""
+        """The other operand of a product or a sum; None for an activation, or if both depend on sums."""
         others = [each for each in self.call.args if not is_computed(each)]
         return others[0] if others else None
 
@@ -84,7 +84,7 @@ class Epilogue:
 
     @cached_property
     def loads(self) -> tuple[str, ...]:
-        """What is loaded, in the order of its use."""
+        """The loaded tensors, in the order of use."""
         loads = chain.from_iterable(loads_of(output.value) for output in self.outputs)
         return tuple(dict.fromkeys(load.tensor for load in loads))
 
@@ -129,7 +129,7 @@ class Epilogue:
 
     @property
     def is_chain(self) -> bool:
-        """Whether one value is kept at a time, to which each step applies a term or an activation."""
+        """True if one value is kept at a time, to which each step applies a term or an activation."""
         return self.beside_the_chain is None
 
     @cached_property
@@ -163,7 +163,7 @@ class Epilogue:
 
 
 def is_term(value: Value) -> bool:
-    """Whether a value is a number, a tensor, or a multiple of one: what a step takes as it stands."""
+    """Return True if a value is a number, a tensor, or a multiple of one: a step takes it as it stands."""
     match value:
         case Number() | Load() | Call("times", (Number(), Load())):
             return True
@@ -172,7 +172,7 @@ def is_term(value: Value) -> bool:
 
 
 def _name(call: Call) -> StepName:
-    """Return what a step is called, by what it does and where."""
+    """Return the name of a step, by its operation and its place."""
     if call.op in OPERATIONS:
         return call.op
     match call.op, call.args:
@@ -189,7 +189,7 @@ def _name(call: Call) -> StepName:
 
 
 def _is_product(value: Value) -> bool:
-    """Whether a value is alpha * A @ B."""
+    """Return True if a value is alpha * A @ B."""
     match value:
         case Acc() | Call("times", (Number(), Acc())):
             return True
@@ -198,7 +198,7 @@ def _is_product(value: Value) -> bool:
 
 
 def _is_c(value: Value) -> bool:
-    """Whether a value is beta * C."""
+    """Return True if a value is beta * C."""
     match value:
         case Load("c") | Call("times", (Number(), Load("c"))):
             return True
@@ -219,7 +219,7 @@ EACH = {"scalar": "all of D", "row": "each row", "column": "each column", "matri
 
 
 def meaning_of(epilogue: Epilogue, tensor: str) -> str:
-    """Return what a tensor is in an epilogue, in words: ``a factor for each row``."""
+    """Return the meaning of a tensor in an epilogue: ``a factor for each row``."""
     named = any(step.name == tensor for step in epilogue.steps)
     said = OPERATIONS[tensor].meaning if named else ""
     return said or f"{'a factor' if named else 'a number'} for {EACH[Load(tensor).operand]}"

@@ -74,7 +74,7 @@ def written(value: Value) -> str:
 
 
 def described(step: Step) -> str:
-    """Return a step as an item of a list of what is done to the product."""
+    """Return a step as an item of the list of operations on the product."""
     if step.operation:
         return step.operation.text
     return f"{step.name} {written(step.operand)}" if step.operand else written(step.call)

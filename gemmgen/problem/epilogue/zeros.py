@@ -11,7 +11,7 @@ from gemmgen.problem.operations import OPERATIONS
 
 @dataclass(frozen=True)
 class _Zero(Algebra[bool]):
-    """Whether a value is 0 where the sums are 0, whatever finite numbers are loaded."""
+    """True if a value is 0 where the sums are 0, whatever finite numbers are loaded."""
 
     finite_scalars: bool
 
@@ -30,7 +30,7 @@ class _Zero(Algebra[bool]):
         return any(arguments) and self._finite(call) if call.op == TIMES else all(arguments)
 
     def _finite(self, product: Call) -> bool:
-        """Whether no factor can be infinite, of which a product with 0 is NaN."""
+        """Return True if no factor can be infinite: its product with 0 would be NaN."""
         return all(self.finite_scalars and load.operand == "scalar" for load in loads_of(product))
 
     def cast(self, cast: Cast, argument: bool) -> bool:  # noqa: ARG002
@@ -38,5 +38,5 @@ class _Zero(Algebra[bool]):
 
 
 def keeps_zeros(epilogue: Epilogue, *, finite_scalars: bool) -> bool:
-    """Whether D is 0 where the sums are, whatever is loaded; a scale is finite with ``finite_scalars``."""
+    """Return True if D is 0 wherever the sums are; with ``finite_scalars`` scales are known to be finite."""
     return fold(epilogue.value, _Zero(finite_scalars))

@@ -55,7 +55,7 @@ def defaults_of(stated: Values, swap_ab: object) -> Values:
 
 
 def order_defaults_of(request: Request, decided: Collection[str], swap_ab: object, kind: object) -> Values:
-    """Return what is not tried of the order of tiles; nothing where it follows from the tile."""
+    """Return the fixed decisions on the order of tiles; empty if the order follows from the tile."""
     if ORDER_DEFAULTS.keys() & decided:
         return {**ORDER_DEFAULTS, **({"width": PING_PONG_WIDTH} if kind == "ping_pong" else {})}
     return LONG_K_DEFAULTS if not swap_ab and _is_of_long_k(request) else {}
@@ -86,7 +86,7 @@ def choices_of(
 
 
 def thirds_of(stated: Values, wanted: Choices) -> Choices:
-    """Return what is tried where a spec has rows that three consumers share, or three consumers."""
+    """Return the values that are tried if a spec has three consumers, or rows that three consumers share."""
     choices: dict[str, tuple[object, ...]] = {}
     rows = values_of("cta_tile_m", stated, wanted)
     if thirds := [m for m in rows if _is_thirds(m)]:
@@ -104,7 +104,7 @@ def values_of(name: str, stated: Values, wanted: Choices) -> tuple[object, ...]:
 
 
 def _is_thirds(rows: object) -> bool:
-    """Whether three consumers share so many rows of a tile, which no other number of them does."""
+    """Return True if only three consumers can share this number of rows of a tile."""
     return isinstance(rows, int) and rows % THIRDS_TILE_M == 0 and is_power_of_two(rows // THIRDS_TILE_M)
 
 
@@ -137,7 +137,7 @@ def fitted_tiles(
 
 
 def may_stagger(request: Request, decided: Collection[str]) -> bool:
-    """Whether staggered tiles are tried too: of A in shared memory, with an epilogue that loads nothing."""
+    """Return True if staggered tiles are tried too: A is in shared memory, and the epilogue loads nothing."""
     loads = request.matmul.c is not None or request.matmul.vectors
     others = {"staggered", "a_source", "promote_k", "splits", "last_wave", "reduction"}
     return not (loads or a_source_of(request.matmul) == "registers" or others & {*decided})
@@ -146,7 +146,7 @@ def may_stagger(request: Request, decided: Collection[str]) -> bool:
 def staggered_branches(plain: Branch, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
     """Yield the branches of staggered tiles that are tried beside plain ones.
 
-    Two consumers of 64 rows: those of 128 were the best at none of the records' shapes.
+    They have two consumers of 64 rows: consumers of 128 rows were the best at none of the records' shapes.
     """
     fixed = {**plain.fixed, **STAGGERED}
     choices = {name: values for name, values in plain.choices.items() if name not in fixed}
@@ -178,9 +178,9 @@ def branches_without_roles(
 
 
 def _widths(request: Request, rows: int, *, tried: Collection[int], together: int) -> tuple[int, ...]:
-    """Return the fewest columns of tiles of so many rows that leave each shape few enough waves of them.
+    """Return the narrowest columns of tiles with `rows` rows that cover each shape in few enough waves.
 
-    So many tiles along N come together.
+    `together` tiles along N are one rectangle of D.
     """
     sums = [
         columns
@@ -203,7 +203,7 @@ def _widths(request: Request, rows: int, *, tried: Collection[int], together: in
 
 
 def is_of_a_wave(request: Request, decided: Collection[str]) -> bool:
-    """Whether kernels without roles are tried too: all tiles of a problem may run at the same time."""
+    """Return True if kernels without roles are tried too: all tiles of a problem may run at the same time."""
     if OF_ROLES & {*decided}:
         return False
     most = WAVE_TILE * request.gpu.sm_count
@@ -214,12 +214,12 @@ def is_of_a_wave(request: Request, decided: Collection[str]) -> bool:
 
 
 def _is_of_long_k(request: Request) -> bool:
-    """Whether any of the problems that a kernel is chosen for is of a long K and few tiles."""
+    """Return True if any of the problems that a kernel is chosen for is of a long K and few tiles."""
     return any(has_few_tiles(*shape) for shape in request.planned_shapes)
 
 
 def may_reduce_apart(request: Request, decided: Collection[str], tried: Collection[str]) -> bool:
-    """Whether kernels are tried whose sums a second one adds up: for a D of few tiles and the longest K."""
+    """Return True if a second kernel that adds up sums is tried: for a D of few tiles and the longest K."""
     if {"reduction", "splits", "subtile_n", "epilogue_buffers", "early_operand"} & {*decided}:
         return False
     few = (
@@ -263,7 +263,7 @@ def swaps_of(request: Request, stated: Values, wanted: Choices) -> tuple[object,
 
 
 def _swaps_for(shape: Shape, stated: Values) -> tuple[bool, ...]:
-    """Return the values of swap-AB that are tried for a problem [M, N, K], with what a spec states."""
+    """Return the values of swap-AB that are tried for a problem [M, N, K], beside the stated decisions."""
     tried = tried_swap_ab(*shape)
     if len(tried) > 1 and stated.get("reduction") == "atomic":
         return (False,)  # swap-AB was not measured with atomics
@@ -289,7 +289,7 @@ def rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
 
 
 def _swap_ab_defaults(stated: Values) -> Values:
-    """Return what is not tried with swap-AB; with roles it is what is not tried elsewhere."""
+    """Return the defaults with swap-AB; with roles these are the defaults of all kernels."""
     if stated.get("specialization", "none") != "none" or stated.get("schedule_kind", "tiled") != "tiled":
         return {}
     if stated.keys() & {"order", "minor", "width"}:

@@ -43,7 +43,7 @@ TILE_DERIVED = (
     Derived("a_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.a_row, plan.problem.a.dtype.bits)),
     Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
 )
-"""What follows from the tile and its warps, each from those alone."""
+"""Decisions that follow from the tile and its warps alone."""
 ORDER_DERIVED = (
     Derived("order", lambda plan: _order(plan)),
     Derived("minor", lambda plan: "n" if plan.order == "row" else ORDER_DEFAULTS["minor"]),
@@ -51,14 +51,14 @@ ORDER_DERIVED = (
 )
 """How tiles follow one another, where a spec says nothing of that."""
 SOURCE_DERIVED = (Derived("a_source", lambda plan: _source_for(plan)),)
-"""What follows from these too."""
+"""Decisions that follow from `TILE_DERIVED` too."""
 MEMORY_DERIVED = (
     Derived("stages", lambda plan: _stages(plan)),
     Derived("producer_registers", lambda plan: _producer_registers(plan)),
 )
-"""What follows from all of these and from how D is stored: neither depends on the other."""
+"""Decisions that follow from all others and from the way to store D; neither depends on the other."""
 CONSUMER_DERIVED = (Derived("consumer_registers", most_consumer_registers),)
-"""What follows from the producer's registers."""
+"""Decisions that follow from the producer's registers."""
 
 
 def _stages(plan: WgmmaKernel) -> int:
@@ -106,7 +106,7 @@ def _source_for(plan: WgmmaKernel) -> str:
 
 
 def _is_wide_for_registers(plan: WgmmaKernel) -> bool:
-    """Whether the parts of a tile of two consumers gain by an A in registers.
+    """Return True if the parts of a tile of two consumers gain by an A in registers.
 
     Elements of 8 bits are read without the next step's, and so only where more than one part would read A
     slower than it multiplies: 128 x 176, 208, 224, 272, 288 and 304 took 2 to 9 % less by it, 128 x 144, 160
@@ -123,7 +123,7 @@ def _is_wide_for_registers(plan: WgmmaKernel) -> bool:
 
 
 def _is_one_wave(plan: WgmmaKernel) -> bool:
-    """Whether all tiles run at the same time, in each problem that the plan is for.
+    """Return True if all tiles run at the same time, in each problem that the plan is for.
 
     Then lines are the order that is found with the fewest divisions; the shorter ones are faster nearly
     everywhere (``benchmarks/fit/h200_orders.json``).
@@ -152,7 +152,7 @@ def _width(plan: WgmmaKernel) -> object:
 def _producer_registers(plan: WgmmaKernel) -> int:
     """Return the registers of a producer thread: as many as consumers have, where these need no more.
 
-    Then no role asks for registers, and the kernel starts and ends about 0.2 us sooner on an H200
+    Then no role requests registers, and the kernel starts and ends about 0.2 us sooner on an H200
     (``benchmarks/fit/h200_unfilled_waves.jsonl``). A lone consumer starts with all that a thread can use.
     """
     if not plan.specialized:
@@ -165,7 +165,7 @@ def _producer_registers(plan: WgmmaKernel) -> int:
 
 
 def holds_its_tile(plan: WgmmaKernel) -> bool:
-    """Whether consumers have registers for what they are expected to take."""
+    """Return True if consumers have as many registers as they are expected to take."""
     return not lacking_registers(plan)
 
 
@@ -175,5 +175,5 @@ def lacking_registers(plan: WgmmaKernel) -> int:
 
 
 def steps_of(problem: Matmul, row_bytes: Iterable[int]) -> tuple[int, ...]:
-    """Return the K of steps whose rows of A have so many bytes."""
+    """Return the elements of K of steps whose rows of A have the given bytes."""
     return tuple(size // problem.a.dtype.bytes for size in row_bytes)

@@ -55,7 +55,7 @@ from gemmgen.problem import Request
 
 
 class WgmmaSpace(Space[WgmmaKernel]):
-    """What is tried for Hopper."""
+    """The search space of Hopper kernels."""
 
     stores = STORES
 
@@ -130,7 +130,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 yield derive(altered(kernel, producer_registers=producer), CONSUMER_DERIVED, decided)
 
     def preferred(self, kernel: WgmmaKernel) -> Choices:
-        """Return what is tried beside other decisions of a kernel, the best first."""
+        """Return the values that are tried for each decision of a kernel, the best first."""
         steps = SWAP_AB_STEP_BYTES if kernel.swap_ab else STEP_BYTES
         choices: dict[str, tuple[object, ...]] = {**STORES, **CHOICES, **TILED_CHOICES}
         choices["cta_tile_k"] = steps_of(kernel.problem, steps)
@@ -168,8 +168,8 @@ def _warps_down(decisions: Values) -> int:
 
 
 def _needs_two_warpgroups(plan: WgmmaKernel) -> bool:
-    """Whether a ping-pong consumer of one warpgroup has no registers for its tile, however D is stored.
+    """Return True if a ping-pong consumer of one warpgroup has too few registers for its tile.
 
-    Where CTAs along N share a tile it is stored whole.
+    If CTAs along N share a tile, it is stored whole.
     """
     return plan.ping_pong and plan.cluster_n > 1 and not plan.swap_ab and not holds_its_tile(plan)

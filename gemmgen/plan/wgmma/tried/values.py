@@ -14,7 +14,7 @@ STEP_BYTES = (128, 256, 512, 64)
 """Rows of the operands' tiles along K: 128 fill the widest swizzle."""
 
 SWAP_AB_STEP_BYTES = (256, 512)
-"""The same with swap-AB: with few columns, shorter steps are soon multiplied."""
+"""Bytes of rows of a K step with swap-AB: with few columns, shorter steps are soon multiplied."""
 
 CHOICES: Choices = {
     "cta_tile_m": (128, 256, 64),
@@ -24,18 +24,20 @@ CHOICES: Choices = {
     "consumers": (2, 1),
     "outstanding_mmas": (0, 1),
 }
-"""What is tried for a decision that a spec leaves open; ties in cost go to earlier values."""
+"""Values that are tried for open decisions; of equal costs the earlier value wins."""
 
 TILED_CHOICES: Choices = {"warps_m": (8, 4), "occupancy": (1, 2, 3)}
-"""The same in a tiled schedule, where one CTA can multiply while its neighbours load, start or store."""
+"""Further values in a tiled schedule, in which one CTA can multiply while others on its SM load, start or
+store.
+"""
 
 WAVE_TILE = 128 * 256
-"""Elements of D of the largest tile of those of which a wave may hold all: where it does, kernels without
-roles are tried beside those with roles. They start sooner, and one tile leaves roles little to overlap.
+"""Elements of D of the largest tile that may cover a problem in one wave: then kernels without roles are
+tried beside kernels with roles. They start sooner, and one tile leaves roles little to overlap.
 """
 
 WAVE_CHOICES: Choices = {**TILED_CHOICES, "outstanding_mmas": (1,)}
-"""What is tried for these."""
+"""Values that are tried for kernels without roles."""
 
 WAVE_TILE_M, WAVE_COLUMNS = 64, (96, 192)
 """Rows and columns of composed tiles that are tried for them: these take 2 to 4 % less time than with roles.
@@ -63,7 +65,7 @@ OF_ROLES = frozenset(
         "consumer_registers",
     )
 )
-"""Decisions of kernels with roles: a spec that makes one, or wants it tried, asks for roles."""
+"""Decisions of kernels with roles: a spec that states or searches one of them requires roles."""
 
 THIRDS_TILE_M = 192
 """Rows of a tile that three consumers share, 64 each."""
@@ -93,7 +95,7 @@ WIDEST_FITTED = 384
 """Columns of the widest tile that is tried: 192 sums of a thread, where a consumer has 64 rows."""
 
 STAGGERED: Values = {"staggered": True, "consumers": 2, "cluster_m": 1, "cluster_n": 1}
-"""What a staggered tile goes with."""
+"""Decisions that a staggered tile requires."""
 
 STAGGERED_TILES_N = (224, 160, 192, 96)
 """Columns of tiles that are tried where a spec wants staggered ones, beside those that fit its shapes."""
@@ -113,10 +115,12 @@ not measured.
 """
 
 PARALLEL_CHOICES: Choices = {"splits": (4, 7, 8, 15, 16, 30, 32, 64), "cta_tile_n": (64, 128, 256)}
-"""What is tried where it does: what fills the places of the GPU, in clusters of two and of four too."""
+"""Values that are tried with a second kernel: they fill the places of the GPU, in clusters of two and four
+too.
+"""
 
 SWAP_AB_CHOICES: Choices = {"cta_tile_n": (64, 128)}
-"""The same with swap-AB; the tile's rows follow from those of A."""
+"""Values that are tried with swap-AB; the tile's rows follow from the rows of A."""
 
 SWAP_AB_TILED_CHOICES: Choices = {
     "warps_n": (4,),
@@ -124,7 +128,7 @@ SWAP_AB_TILED_CHOICES: Choices = {
     "occupancy": (1, 2, 3),
     "splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
 }
-"""The same in a tiled schedule."""
+"""Further values with swap-AB in a tiled schedule."""
 
 LONG_K_CHOICES: Choices = {
     "cta_tile_m": (64, 128),
@@ -132,31 +136,31 @@ LONG_K_CHOICES: Choices = {
     "cluster_n": (1, 2),
     "splits": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20, 24, 30, 32),
 }
-"""What is tried besides for a long K and few tiles, where consumers share a tile."""
+"""Further values for a long K and few tiles, if consumers share a tile."""
 
 STORES: Choices = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
-"""The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
+"""Ways to store D that are tried: they take shared memory from the ring, and no time that the cost knows."""
 
 MOST_SUBTILES = 64
-"""Of a composed tile, for which a number of buffers is looked for: no legal one has more, however wide."""
+"""Most sub-tiles of a composed tile for which a number of buffers is looked for: no legal tile has more."""
 
 DEEPEST_RING = 8
 """Stages beyond which a ring hides nothing more."""
 
 PARALLEL_RING_BYTES = 200 * 1024
-"""The same in bytes where a second kernel adds up sums: of 128 x 128 x 64 at 512 x 512 x 16384 the main loop
-alone takes 17.0 us with seven stages and 15.7 with six (``benchmarks/fit/h200_parallel.json``); no reason was
-found.
+"""Bytes of the ring beyond which it hides nothing more if a second kernel adds up sums: at 512 x 512 x 16384
+the main loop of 128 x 128 x 64 alone takes 17.0 us with seven stages and 15.7 with six
+(``benchmarks/fit/h200_parallel.json``); no reason was found.
 """
 
 DEEPEST_SWAP_AB_RING = 12
-"""The same with swap-AB, and stages are small."""
+"""Stages beyond which a ring hides nothing more with swap-AB, whose stages are small."""
 
 PRODUCER_REGISTERS = 40
-"""Of a producer thread, where consumers take what it leaves; no record isolates it."""
+"""Registers of a producer thread if consumers take the rest; no record isolates it."""
 
 OTHER_PRODUCER_REGISTERS = (24, 56, 72)
-"""The same where the compiler has said that a role spills beside it, besides an equal share for all."""
+"""Other registers of a producer thread, tried if a role spills, besides an equal share for all."""
 
 DEFAULTS: Values = {
     "schedule_kind": "persistent",
@@ -172,13 +176,13 @@ DEFAULTS: Values = {
 
 
 SWAP_AB_DEFAULTS: Values = {"schedule_kind": "tiled", "order": "row", "minor": "n", "width": 1}
-"""The same with swap-AB: a wave of tiles at most, of one row, without roles."""
+"""Defaults with swap-AB: at most one wave of tiles, in one row, without roles."""
 
 ORDER_DEFAULTS: Values = {"order": "snake", "minor": "m", "width": 16}
-"""The same of the order of tiles, of several waves or where a spec states a part of it."""
+"""Defaults of the order of tiles, for several waves or if a spec states a part of it."""
 
 LONG_K_DEFAULTS: Values = {"order": "row", "minor": "n", "width": 1}
-"""The same for a long K and few tiles: there is a wave of parts at most."""
+"""Defaults of the order for a long K and few tiles: there is at most one wave of parts."""
 
 PING_PONG_WIDTH = 8
 """The width that ran best with ping-pong, whose consumers have neighbouring tiles."""
