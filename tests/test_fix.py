@@ -60,7 +60,7 @@ HEAD = "title: t\ntarget: h100\noperands: {a: {dtype: bf16}, b: {dtype: bf16}, d
         ),
         (use("e4m3") | hint("a scale"), "use e4m3, or a scale", [(("f", "e4m3"),)]),
         (use(1) | clause("state tile.k"), "use 1, or state tile.k", [(("f", 1),)]),
-        (clause("smaller clusters leave fewer"), "smaller clusters leave fewer", []),
+        (clause("smaller clusters leave fewer SMs idle"), "smaller clusters leave fewer SMs idle", []),
         (
             use(1) & leave_out("g") | use("whole", field="h"),
             "use 1 and no g, or whole for h",

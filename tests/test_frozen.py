@@ -182,13 +182,13 @@ def test_few_waves_and_idle_sms_are_warned_of(tmp_path: Path) -> None:
     (found,) = said(written(tmp_path / "few.yaml", rest))
     assert found == (
         "8:18: warning[few-waves] bench.shapes.0: 0.24 waves of tiles, 76% of the programs that the H100 SXM "
-        "holds have no tile of this problem; smaller tiles, or parts of K, are more"
+        "holds have no tile of this problem; use smaller tiles or split K to fill the GPU"
     )
     rest = "cluster: {m: 2, n: 2}\nwarp_specialization: {kind: cooperative}\n"
     (found,) = said(written(tmp_path / "idle.yaml", rest))
     assert found == (
         "7:14: warning[idle-sms] cluster.m: 30 clusters of 2 x 2 CTAs run at a time, which leaves 12 of the "
-        "132 SMs of an H100 SXM without work; smaller clusters leave fewer"
+        "132 SMs of an H100 SXM without work; smaller clusters leave fewer SMs idle"
     )
     result = run("plan", tmp_path / "idle.yaml")
     assert result.exit_code == 0

@@ -71,7 +71,7 @@ DOCSTRINGS = {
     "gemmgen/library": 3,
     "gemmgen/numerics": 7,
     "gemmgen/pictures": 0,
-    "gemmgen/plan": 41,
+    "gemmgen/plan": 39,
     "gemmgen/problem": 5,
     "gemmgen/processes": 0,
     "gemmgen/render": 0,

@@ -75,7 +75,7 @@ class Statement:
 
 @rule("target-choice")
 def target_choice(statement: Statement) -> Iterator[Finding]:
-    """The target's kernels have each decision that a spec states, and know its elements and scales."""
+    """The target's kernels support each stated decision, and the element types and scales."""
     stated = pinned(statement.spec)
     for path, name in FIELDS.items():
         if name in stated and name not in statement.decisions:
@@ -102,7 +102,7 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
         path = f"operands.{name}"
         if operand.packing is not None and DTYPES[operand.dtype].bits != 4:
             found = f"{operand.packing} for {operand.dtype}"
-            yield Finding(f"{path}.packing", found, "it says how 4-bit elements lie", leave_out())
+            yield Finding(f"{path}.packing", found, "it is a choice for 4-bit elements", leave_out())
         if statement.mma == "tcgen05":
             continue
         if not DTYPES[operand.dtype].wgmma_accumulators:
@@ -123,7 +123,7 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
 
 @rule("search-values")
 def search_values(statement: Statement) -> Iterator[Finding]:
-    """Values are searched for decisions that the target has, that are open, and of their type."""
+    """Searched decisions exist for the target and are open, and their values have the right type."""
     stated = pinned(statement.spec)
     known = {path: name for path, name in FIELDS.items() if name in statement.decisions}
     for path, values in statement.spec.search.items():
@@ -146,7 +146,7 @@ def _searchable(path: str, known: Sequence[str], statement: Statement) -> str:
 
 
 def _unsearchable(path: str, name: str, values: tuple[Searched, ...], mma: str) -> Iterator[Finding]:
-    """Yield a finding for the first value that the field cannot have, which Pydantic has not checked."""
+    """Yield a finding for the first value that the field cannot have: Pydantic checks none of them."""
     words, least = WORDS[mma].get(name, ()), LEAST.get(name, 1)
     kind = either([*map(written_value, words)]) if words else f"whole numbers from {least} to {SIZE_LIMIT:,}"
     for value in values:
@@ -201,7 +201,7 @@ def batch_invariance(statement: Statement) -> Iterator[Finding]:
 
 @rule("misaligned-copy")
 def misaligned_copy(statement: Statement) -> Iterator[Finding]:
-    """Copies of misaligned tensors are of plain elements, and are waited for."""
+    """Copies of misaligned tensors have plain elements, and the kernel waits for them."""
     field, spec = "operands.misaligned", statement.spec
     if spec.operands.misaligned != "copy":
         return
@@ -211,7 +211,7 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
         yield Finding(
             field,
             "copy for a kernel that starts before the one ahead of it has ended",
-            "that one would be the copy, which still writes what is loaded early",
+            "the kernel ahead would be the copy, which still writes the operand that is loaded early",
             use("refuse") | use("nothing", field="dependent_launch.early"),
         )
     if spec.operands.a.scale or spec.operands.b.scale:
@@ -238,7 +238,7 @@ def epilogue_form(statement: Statement) -> Iterator[Finding]:
 
 @rule("backward", after=[target_choice])
 def backward(statement: Statement) -> Iterator[Finding]:
-    """A backward is of 16-bit operands, of whose type C and D are, and of an epilogue that only adds."""
+    """A backward requires 16-bit operands, C and D of their type, and an epilogue that only adds."""
     spec = statement.spec
     operands, dtype = spec.operands, spec.operands.a.dtype
     if not spec.backward:
@@ -261,12 +261,12 @@ def backward(statement: Statement) -> Iterator[Finding]:
             yield Finding(
                 f"epilogue.ops.{i}",
                 f"{op} with a backward",
-                "its derivative reads what it was applied to, which no kernel keeps",
+                "its derivative reads its argument, which no kernel keeps",
                 leave_out() | leave_out("backward"),
             )
     epilogue = statement.epilogue
     if spec.epilogue.d is not None and not all(map(_adds, epilogue.steps)):
-        limit = "the derivative of anything but sums, of A @ B, C and biases, reads what no kernel keeps"
+        limit = "the derivative of anything but sums of A @ B, C and biases reads values that no kernel keeps"
         fix = leave_out() | leave_out("backward")
         yield Finding("epilogue.d", f"{written(epilogue.value)} with a backward", limit, fix)
 

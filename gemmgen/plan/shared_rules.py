@@ -126,7 +126,7 @@ def _unrepeatable(ops: tuple[str, ...], op: str) -> str:
 
 @rule("epilogue-factors", subject="problem")
 def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
-    """A factor is that of a matrix, and a number with which fp32 computes: Gluon takes others as fp64."""
+    """A factor belongs to a matrix and is a number that fp32 computes with: Gluon takes others as fp64."""
     problem, listed = plan.problem, plan.request.listed
     if listed is None:
         yield from _unusable_numbers(problem.epilogue)
@@ -158,7 +158,7 @@ def _unusable_numbers(epilogue: Epilogue) -> Iterator[Finding]:
 
 @rule("epilogue-expression", subject="problem")
 def epilogue_expression(plan: Kernel) -> Iterator[Finding]:
-    """An expression is a chain of steps on one value, with a number or a tensor each, and C is read."""
+    """An expression is a chain of steps on one value, each with a number or a tensor; it reads any C."""
     if plan.request.listed is not None:
         return
     epilogue, c = plan.problem.epilogue, plan.problem.c
@@ -178,7 +178,7 @@ def epilogue_expression(plan: Kernel) -> Iterator[Finding]:
         )
     for name, count in epilogue.uses.items():
         if count > 1:
-            limit = "kernels read what is loaded once, and keep it for no other step"
+            limit = "kernels read a loaded tensor once, and keep it for no other step"
             yield Finding("epilogue.d", f"{name} {count} times", limit, leave_out() | hint("it once"))
 
 
@@ -273,7 +273,7 @@ def group_width(plan: Kernel) -> Iterator[Finding]:
 
 @rule("minor-dimension")
 def minor_dimension(plan: Kernel) -> Iterator[Finding]:
-    """Where tiles are not walked in groups, the dimension along which neighbours follow is fixed."""
+    """Only orders of groups have a choice of the dimension along which neighbours follow."""
     fixed = {
         **{order: (minor, f"tiles of a {order} follow one another") for order, minor in LINES.items()},
         "hilbert": ("m", "a curve has no minor dimension"),

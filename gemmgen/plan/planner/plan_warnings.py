@@ -34,7 +34,7 @@ def _idle(plan: Kernel) -> Iterator[Violation]:
             "cluster.m" if plan.cluster_m >= plan.cluster_n else "cluster.n",
             f"{programs} clusters of {plan.cluster_m} x {plan.cluster_n} CTAs run at a time",
             f"which leaves {idle} of the {gpu.sm_count} SMs of an {gpu.name} without work",
-            clause("smaller clusters leave fewer"),
+            clause("smaller clusters leave fewer SMs idle"),
         )
     for i, shape in enumerate(plan.request.bench_shapes):
         if (waves := plan.waves(shape)) < FEW_WAVES:
@@ -43,7 +43,7 @@ def _idle(plan: Kernel) -> Iterator[Violation]:
                 f"bench.shapes.{i}",
                 f"{waves:.2f} waves of tiles",
                 f"{1 - waves:.0%} of the programs that the {gpu.name} holds have no tile of this problem",
-                clause("smaller tiles, or parts of K, are more"),
+                clause("use smaller tiles or split K to fill the GPU"),
             )
 
 
@@ -55,7 +55,7 @@ def _sampled(source: SpecFile) -> Iterator[Violation]:
             f"search.{next(iter(search))}" if search else "",
             f"{size:,} combinations",
             f"{MOST_CONFIGURATIONS:,} of them were tried, evenly spread over all",
-            clause("state more fields, or fewer values, for all to be"),
+            clause("state more fields, or search fewer values, to try all"),
         )
 
 

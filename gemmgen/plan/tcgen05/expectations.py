@@ -12,7 +12,7 @@ from gemmgen.plan.verdicts import COMPILER_RULE, refusal_of
 
 @rule(COMPILER_RULE)
 def compiler_registers(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """The compiler is not known to spill for want of registers."""
+    """The compiler is not known to spill registers."""
     if refusal := refusal_of(plan):
         found, fix = f"sub-tiles of {plan.subtile_n} columns", at_most(max(1, plan.subtile_n // 2))
         yield Finding("epilogue.subtile_n", found, refusal, fix)

@@ -140,7 +140,7 @@ def epilogue_buffers(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 @rule("tmem-capacity", after=TILE)
 def tmem_capacity(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """All accumulators and scales fit into tensor memory: Triton compiles others to a trap in silence."""
+    """All accumulators and scales fit into tensor memory: otherwise Triton silently compiles a trap."""
     if plan.tensor_memory.columns <= TCGEN05.tmem_columns:
         return
     if not (most := most_accumulators(plan)):
@@ -223,7 +223,7 @@ STEP = (*TILE, operand_swizzle)
 
 @rule("register-granularity", consults=STEP)
 def register_granularity(plan: Tcgen05Kernel, consulted: Consulted) -> Iterator[Finding]:
-    """A register request is one that ``setmaxnreg`` can express: others are rounded or dropped in silence."""
+    """A register request is a number that ``setmaxnreg`` can express: others are silently changed."""
     least = None if consulted.broken(*STEP) else needed_worker_registers(plan)
     yield from inexpressible_request(plan.architecture, "worker", plan.worker_registers, least=least)
 

@@ -141,14 +141,14 @@ def _unknown_pair(plan: Tcgen05Kernel) -> Finding | None:
 
 @rule("operand-packing", subject="problem")
 def operand_packing(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """4-bit elements are padded to bytes beside 8-bit ones, and only there: Triton accepts them packed."""
+    """4-bit elements are padded to bytes beside 8-bit elements only: Triton accepts them packed there."""
     for (name, operand), (_, other) in zip(named(plan), reversed(named(plan)), strict=True):
         field, four, beside = f"operands.{name}.packing", operand.dtype.bits == 4, other.dtype.name
         if operand.padded and other.dtype.bits == 4:
             yield Finding(
                 field,
                 f"padded e2m1 beside {beside}",
-                "where both operands have 4 bits this version's kernels read two elements a byte",
+                "if both operands have 4 bits, this version's kernels read two elements a byte",
                 use("packed") | leave_out(),
             )
         elif four and not operand.padded and other.dtype.bits == 8:
@@ -191,7 +191,7 @@ def output_dtype(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 @rule("operand-major", subject="problem")
 def operand_major(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """The tensor cores read operands of 16 and 8 bits either way, and others along K only."""
+    """The tensor cores read operands of 16 and 8 bits in either major, and others K-major only."""
     reasons = {
         32: "Triton's tcgen05.mma does not support transposed float32 operands in shared memory",
         4: "a byte holds two elements along K, and the tensor cores read no others",
@@ -290,7 +290,7 @@ def cluster_shape(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 @rule("occupancy")
 def occupancy(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """A CTA has its SM alone: one may use all of tensor memory, and its threads start with all registers."""
+    """One CTA runs on an SM: it may use all of tensor memory, and its threads start with all registers."""
     if plan.occupancy > 1:
         yield Finding(
             "occupancy",

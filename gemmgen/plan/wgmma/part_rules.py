@@ -23,7 +23,7 @@ def _plain_widths(plan: WgmmaKernel) -> tuple[int, ...]:
 
 @rule("composed-tile")
 def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Parts of a tile are for roles, or for tiled programs; each is whole in a CTA and a warp."""
+    """Tiles of several parts require roles or a tiled schedule; each part is whole in a CTA and a warp."""
     if not plan.composed or not adds_up(plan):
         return
     columns, widths = f"a tile of {sum_of_parts(plan)} columns", _plain_widths(plan)
@@ -89,7 +89,7 @@ def _staggered_widths(plan: WgmmaKernel) -> list[int]:
 
 @rule("staggered-tile", after=[composed_tile, *CONSUMERS], consults=[tile_power_of_two.at("tile.n")])
 def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
-    """Two consumers that share a tile's rows have unequal columns of it, and store their sums alone."""
+    """A staggered tile has two cooperative consumers, and an epilogue that loads nothing."""
     if not plan.staggered or consulted.broken(tile_power_of_two.at("tile.n")):
         return
     field, columns = "tile.staggered", f"a staggered tile of {plan.cta_tile_n} columns"
@@ -102,7 +102,7 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
         yield Finding(
             field,
             f"{columns} {kind}",
-            "two cooperative consumers share a tile of which one has more columns than the other",
+            "two cooperative consumers share a tile, and one has more columns than the other",
             leave_out()
             | use(2, field="warp_specialization.consumers")
             & use("cooperative", field="warp_specialization.kind"),

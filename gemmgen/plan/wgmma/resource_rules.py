@@ -58,14 +58,14 @@ def role_registers(plan: WgmmaKernel) -> Iterator[Finding]:
             yield Finding(
                 f"warp_specialization.registers.{role}",
                 f"{registers:,} registers per {role} thread without warp specialization",
-                f"all threads then have what the launch gives them, up to {most}",
+                f"all threads then keep the launch's registers, up to {most}",
                 leave_out() | hint("a kind of warp specialization"),
             )
 
 
 @rule("register-granularity", consults=TILE)
 def register_granularity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
-    """A register request is one that ``setmaxnreg`` can express: others are rounded or dropped in silence."""
+    """A register request is a number that ``setmaxnreg`` can express: others are silently changed."""
     if not plan.specialized:
         return
     architecture, producer = plan.architecture, plan.producer_registers
@@ -112,7 +112,7 @@ def register_pool(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
 
 @rule("accumulator-registers", after=[*TILE, occupancy, register_granularity])
 def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
-    """The consumers' accumulators fit into the registers of an SM: spilled ones would serialize the MMAs."""
+    """The consumers' accumulators fit into the registers of an SM: spills would serialize the MMAs."""
     most = most_consumer_registers(plan)
     if needed_registers(plan) <= most:
         return
@@ -224,7 +224,7 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("ring-depth", subject="store")
 def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A stage is free to load into while outstanding MMAs read theirs; else both sides wait forever."""
+    """The ring has a stage to load into while outstanding MMAs read theirs; else both sides wait forever."""
     field = "buffering.stages"
     if plan.schedule_kind == "single_tile":
         if plan.stages > 1:
@@ -290,7 +290,7 @@ def outstanding_mmas(plan: WgmmaKernel) -> Iterator[Finding]:
     after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n"), composed_tile],
 )
 def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A sub-tile is part of a tile's columns that no thread has to exchange, and that TMA can move."""
+    """A sub-tile is a part of a tile's columns that TMA can move and whose threads exchange no columns."""
     field = "epilogue.subtile_n"
     narrowest = narrowest_subtile(plan)
     part = plan.column_parts[-1]
@@ -408,7 +408,7 @@ def _smaller_tile(plan: WgmmaKernel) -> tuple[str, Fix]:
     after=[consumer_registers, ring_depth, smem_capacity],
 )
 def compiler_registers(plan: WgmmaKernel) -> Iterator[Finding]:
-    """The compiler is not known to spill, or to serialize MMAs, for want of registers."""
+    """The compiler is not known to spill registers or to serialize MMAs."""
     if refusal := refusal_of(plan):
         field, found, fix = _likely_relief(plan)
         yield Finding(field, found, refusal, fix)

@@ -41,7 +41,7 @@ from gemmgen.plan.wgmma.work_rules import (
 
 @rule("mma-n", after=[warp_layout], consults=ODD_SIDES)
 def mma_n(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
-    """The tile is as wide as an instruction, and the instruction one that Gluon has."""
+    """The tile is at least as wide as an instruction, and Gluon has the instruction."""
     if consulted.broken(odd_side(plan.mma.right.axis)):
         return
     columns, warps, axis = plan.mma_parts[0], plan.warps_across[1], plan.mma.right.axis.upper()
@@ -110,7 +110,7 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             field,
             f"sums of {plan.promote_k:,} products of {a} in {plan.problem.accumulator.name}",
-            "promotion is for 8-bit floats added up in fp32, of which wgmma keeps fewer bits",
+            "promotion is for 8-bit floats added up in fp32: wgmma keeps fewer bits of their sums",
             leave_out() | hint("e4m3 or e5m2 operands and fp32"),
         )
     elif plan.promote_k != plan.cta_tile_k:

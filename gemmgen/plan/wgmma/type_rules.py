@@ -26,7 +26,7 @@ def operand_dtypes(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("accumulator-dtype", subject="problem")
 def accumulator_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
-    """The accumulator is one that the instruction has."""
+    """The instruction has the accumulator's type."""
     a, accumulator = plan.problem.a.dtype.name, plan.problem.accumulator.name
     if accumulator not in WGMMA_ACCUMULATORS[a]:
         yield Finding(
@@ -53,7 +53,7 @@ def output_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
     elif d == "int32" and problem.transforms:
         yield Finding(
             "operands.d.dtype",
-            "D is int32 behind an epilogue that computes",
+            "D is int32 after an epilogue that computes",
             "it does so in fp32, whose 24 bits of mantissa do not hold every int32",
             use(*(name for name in outputs if name != "int32")),
         )
@@ -61,20 +61,20 @@ def output_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("operand-major")
 def operand_major(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Shared memory holds operands of 16 bits either way, and others along K only."""
+    """Wgmma takes MN-major operands from shared memory for 16-bit types only."""
     problem = plan.problem
     if problem.a.major == "mn" and problem.a.dtype.bits != 16 and plan.a_source == "shared":
         yield Finding(
             "operands.a.major",
             f"A is M-contiguous, of {problem.a.dtype.bits} bits",
-            "wgmma reads only 16-bit operands across their rows in shared memory",
+            "wgmma takes MN-major operands from shared memory for 16-bit types only",
             use("k") | use("registers", field="operands.a.source"),
         )
     if problem.b.major == "mn" and problem.b.dtype.bits != 16:
         yield Finding(
             "operands.b.major",
             f"B is N-contiguous, of {problem.b.dtype.bits} bits",
-            "wgmma reads only 16-bit operands across their rows in shared memory, and B from nowhere else",
+            "wgmma takes MN-major operands from shared memory for 16-bit types only, and B from nowhere else",
             use("k", note="B stored as [N, K]"),
         )
 

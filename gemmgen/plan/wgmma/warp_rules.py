@@ -38,7 +38,7 @@ def cluster_shape(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("warp-layout")
 def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A consumer is warpgroups of four warps down an instruction: Gluon accepts others, which are wrong."""
+    """A consumer has 4 or 8 warps along the instruction's rows: Gluon computes wrong sums with others."""
     warpgroup = plan.architecture.warps_per_warpgroup
     (down, along), rows = plan.warps_across, plan.mma_axis
     if down not in (warpgroup, 2 * warpgroup):

@@ -1,4 +1,4 @@
-"""Rules of which work a program takes: schedule, split-K, stream-K, reduction, dependent launch."""
+"""Rules of a program's work: schedule, split-K, stream-K, reduction, dependent launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemmgen.plan.wgmma.warp_rules import MAX_OCCUPANCY
 
 @rule("schedule-kind")
 def schedule_kind(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Roles of their own are for programs of many tiles: with one their code is the persistent kernel's."""
+    """Roles require a persistent schedule: with one tile their code is the persistent kernel's."""
     if plan.specialized and not plan.persistent:
         kind = plan.schedule_kind.replace("_", " ")
         yield Finding(
@@ -29,7 +29,7 @@ MAX_SPLITS = 64
 
 @rule("splits")
 def splits(plan: WgmmaKernel) -> Iterator[Finding]:
-    """K is divided where a program loads ahead, and its consumers count together the parts of a tile."""
+    """Split-K requires a program that loads ahead, and consumers that count the splits of a tile together."""
     if plan.splits == 1:
         return
     field, found = "schedule.splits", f"{plan.splits:,} parts of K"
@@ -76,7 +76,7 @@ def _sharing_a_tile(plan: WgmmaKernel) -> Fix:
 
 @rule("last-wave")
 def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
-    """The last wave is divided among programs with a producer of their own, whose consumers share a tile."""
+    """Stream-K requires a producer and cooperative consumers."""
     if not plan.divides_last_wave:
         return
     field = "schedule.last_wave"
@@ -113,7 +113,7 @@ ARTICLES = {"atomic": "an", "parallel": "a"}
 
 @rule("reduction")
 def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Sums are added up as they come, or by a second kernel, only where there are several."""
+    """Atomic and parallel reductions require several splits."""
     if plan.reduction == "ordered" or plan.splits > 1:
         return
     found = f"{ARTICLES[plan.reduction]} {plan.reduction} reduction"
@@ -141,13 +141,13 @@ def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("same-bits", after=[reduction])
 def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A D that must have the same bits in every run is of sums that are added up in a fixed order."""
+    """If D must have the same bits in every run, sums are added up in a fixed order."""
     problem = plan.problem
     if plan.divides_last_wave and problem.batch_invariant and not problem.accumulator.integer:
         yield Finding(
             "schedule.last_wave",
             "stream_k for a batch-invariant kernel",
-            "where the sums of a tile are parted depends on how many tiles there are, so on M",
+            "the places at which a tile's K is divided depend on the number of tiles, so on M",
             use("whole"),
         )
     if plan.deterministic or not (problem.deterministic or problem.batch_invariant):
@@ -163,7 +163,7 @@ def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("parallel-reduction", after=[reduction])
 def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
-    """The kernel that adds up sums starts behind one that waits for all ahead, and stores D by pieces."""
+    """The kernel that adds up sums follows one that waits for all earlier kernels, and stores D in pieces."""
     if not plan.reduces_apart:
         return
     if plan.dependent:
@@ -172,7 +172,7 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
             f"a parallel reduction with {plan.early_launch}",
             "the sums of the call before may still be read then"
             if plan.read_early
-            else "this version starts a pair of kernels only behind all that is ahead",
+            else "this version starts a pair of kernels only after all earlier kernels have ended",
             use("ordered") | leave_out("dependent_launch"),
         )
     if plan.problem.copies_misaligned:
@@ -193,11 +193,11 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("dependent-launch")
 def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A kernel that starts early has its first loads ahead of all else: a program's own, or a producer's."""
+    """A kernel that starts early begins with loads, by a producer or by a program that loads ahead."""
     if not plan.dependent or plan.specialized:
         return
     found = plan.early_launch
-    limit = "this version starts kernels early whose programs have a producer, or one tile and load ahead"
+    limit = "this version starts kernels early if their programs have a producer, or one tile and load ahead"
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
         fix = use("tiled")
