@@ -303,7 +303,7 @@ def origin_of(module: Path) -> tuple[str, dict[str, Any]]:
         function.decorator_list = []
     text = "\n".join(map(ast.unparse, (*assigned, *functions)))
     text = text.replace("gl.constexpr(", "int(")
-    names: dict[str, Any] = {"gl": fake_language()}
+    names: dict[str, Any] = {"gl": fake_language(), "Tile": lambda row, column: (row, column)}
     exec(text, names)
     return text, names
 

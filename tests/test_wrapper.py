@@ -1108,7 +1108,7 @@ def test_a_kernel_of_stream_k_has_a_program_for_each_k_step_at_most_and_places_f
     assert not counters.any()
     assert partials.numel() * 4 == plan.partial_bytes * (plan.most_programs + min(tiles, plan.most_programs))
     for rows, fits in ((m, True), (m + 5000, True), (1, tiles == 1)):
-        workspace = module.make_workspace(rows, n if fits else 1, torch.device("cpu"))
+        workspace = module.make_workspace(rows, n if fits else 1, torch.device("cuda", 0))
         refused = pytest.raises(ValueError, match=f"workspace must be for {m} x {n}, ")
         with nullcontext() if fits else refused:
             matmul_of(module)(a, b, workspace=workspace)

@@ -16,6 +16,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.kernel import KernelView
 from gemmgen.render.launcher import Launcher
+from gemmgen.render.spelling import fit_call, fit_sum_call
 from gemmgen.render.wgmma.view import HopperView
 
 VIEWS = cast(
@@ -47,7 +48,8 @@ def _environment(*, autoescape: bool = False) -> jinja2.Environment:
         autoescape=autoescape,
         finalize=_visible if autoescape else only_visible,
     )
-    found.filters.update(FILTERS)
+    filters = cast("dict[str, Callable[..., object]]", found.filters)
+    filters.update(FILTERS, fit=fit_call, fit_sum=fit_sum_call)
     return found
 
 

@@ -14,7 +14,7 @@ from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES
 from gemmgen.problem import Operand
 from gemmgen.render.blackwell_overview import BlackwellOverview
 from gemmgen.render.kernel import SHARED, Field, KernelLayouts, KernelView, OperandLoad
-from gemmgen.render.spelling import extent_name, fit, fit_sum
+from gemmgen.render.spelling import extent_name, fit
 
 TENSOR_MEMORY = "tensor_memory_descriptor"
 SCALE_BLOCK_EXTENTS = ("SCALE_LINES", "SCALE_LINE_BYTES")
@@ -240,10 +240,9 @@ class BlackwellView(KernelView):
             yield OperandLoad(scale, f"[0, {name}_block, k_block, 0, 0]", scale in self.plan.multicast)
 
     @property
-    def expect_loads(self) -> str:
-        """The statement that awaits the bytes of a stage."""
-        each = [f"args.{load.operand}_desc.nbytes_per_cta" for load in self.loads]
-        return fit_sum("mbarrier.expect(", "ready", each, indent=8)
+    def bytes_expected(self) -> tuple[str, ...]:
+        """The terms of the bytes of a stage."""
+        return tuple(f"args.{load.operand}_desc.nbytes_per_cta" for load in self.loads)
 
     # --- MMAs
 
@@ -274,12 +273,11 @@ class BlackwellView(KernelView):
     # --- the epilogue
 
     @property
-    def call_store(self) -> str:
-        """The call that does it."""
+    def store_arguments(self) -> tuple[str, ...]:
+        """The arguments of the call that stores a tile."""
         own = (self.own_value,) if self.epilogue.loads else ()
         sums = (self.of_sums(self.plan.resources.accumulator.name), self.of_sums("accumulator_empty"))
-        items = ("args", *own, self.first_row, self.first_column, *sums, *self.epilogue.passed_on)
-        return fit("store(", items, ")", indent=8)
+        return ("args", *own, self.first_row, self.first_column, *sums, *self.epilogue.passed_on)
 
     # --- memory
 

@@ -84,6 +84,16 @@ def fit(head: str, items: Sequence[str], tail: str, *, indent: int = 0, margin: 
     return f"{head}\n{lines}{outer}{tail}"
 
 
+def fit_call(arguments: Sequence[str], function: str, indent: int = 0, margin: int | None = None) -> str:
+    """Return a call in lines as the formatter breaks them (`fit`): the filter ``fit`` of templates."""
+    return fit(f"{function}(", tuple(arguments), ")", indent=indent, margin=margin)
+
+
+def fit_sum_call(terms: Sequence[str], function: str, first: str, indent: int) -> str:
+    """Return a call of an argument and a sum (`fit_sum`): the filter ``fit_sum`` of templates."""
+    return fit_sum(f"{function}(", first, tuple(terms), indent=indent)
+
+
 def fit_sum(head: str, first: str, terms: Sequence[str], *, indent: int) -> str:
     """Return a call of two arguments, the second a sum, in lines as the formatter breaks them (`fit`)."""
     line = fit(head, (first, " + ".join(terms)), ")", indent=indent)

@@ -19,7 +19,6 @@ from gemmgen.problem.epilogue import (
     Spelling,
 )
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.spelling import fit, fit_sum
 from gemmgen.render.statements import Statement, statements
 
 
@@ -281,11 +280,6 @@ class StepsView:
         return "phase" if self.reuses_buffers else "0"
 
     @property
-    def await_c(self) -> str:
-        """The statement that awaits a sub-tile of C."""
-        return fit("mbarrier.wait(", (f"buffers.c_ready{self.buffer}", self.c_phase), ")", indent=4)
-
-    @property
     def load_c_summary(self) -> str:
         """The docstring of the function that loads C."""
         if self.plan.subtiles == 1:
@@ -313,10 +307,9 @@ class StepsView:
         return "Order whatever the threads did in this shared memory before TMA's write into it, which goes"
 
     @property
-    def expect_vectors(self) -> str:
-        """The statement that awaits the bytes of all rows and columns."""
-        each = [f"args.{vector}_desc.nbytes_per_cta" for vector in self.plan.problem.vectors]
-        return fit_sum("mbarrier.expect(", "buffers.vectors_ready", each, indent=4)
+    def vector_bytes(self) -> tuple[str, ...]:
+        """The terms of the bytes of all rows and columns."""
+        return tuple(f"args.{vector}_desc.nbytes_per_cta" for vector in self.plan.problem.vectors)
 
     @property
     def _vector_axes(self) -> tuple[str, ...]:

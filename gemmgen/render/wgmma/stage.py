@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.kernel import OperandLoad
-from gemmgen.render.spelling import fit, fit_sum
 from gemmgen.render.wgmma.lanes import Part, parts_of
 
 
@@ -28,12 +27,11 @@ class Stage:
         return self.operands[self.plan.read_early != "b"]
 
     @property
-    def expect(self) -> str:
-        """The statement that awaits the bytes of a stage."""
+    def bytes_expected(self) -> tuple[str, ...]:
+        """The terms of the bytes of a stage."""
         a = "args.a_desc.nbytes_per_cta"
         b = (f"{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan))
-        bytes_of = [f"CONSUMERS * {a}" if self.plan.row_shares > 1 else a, *b]
-        return fit_sum("mbarrier.expect(", "ready", bytes_of, indent=self._indent)
+        return (f"CONSUMERS * {a}" if self.plan.row_shares > 1 else a, *b)
 
     @property
     def slot(self) -> str:
@@ -63,21 +61,19 @@ class Stage:
         k = "0" if self.plan.schedule_kind == "single_tile" else "k"
         return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
 
-    def statements(self, load: OperandLoad) -> Iterator[str]:
-        """Yield the statements that load an operand's tiles: one for each part of a tile's columns."""
+    def loads_of(self, load: OperandLoad) -> Iterator[tuple[str, ...]]:
+        """Yield the arguments of each load of an operand's tiles: one for each part of a tile's columns."""
         of_b = load.operand == "b"
         for part in parts_of(self.plan) if of_b else (Part(None),):
             coordinates = self._coordinates("b", part.column) if of_b else load.coordinates
             tile = f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
-            arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options]
-            yield fit("tma.async_load(", arguments, ")", indent=self._indent, margin=0)
+            yield (part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options)
 
     @property
-    def share(self) -> str:
-        """The statement that loads a consumer's tile of A, in a loop over consumers."""
+    def load_of_consumer(self) -> tuple[str, ...]:
+        """The arguments of the load of a consumer's tile of A, in a loop over consumers."""
         load = self.operands[0]
-        arguments = ["args.a_desc", load.coordinates, "ready", "a_tile", *load.options]
-        return fit("tma.async_load(", arguments, ")", indent=self._indent + 4, margin=0)
+        return ("args.a_desc", load.coordinates, "ready", "a_tile", *load.options)
 
     @property
     def a_coordinates(self) -> str:
@@ -100,9 +96,9 @@ class Stage:
         return tuple(barrier.name for barrier in self.plan.resources.load_empty)
 
     @property
-    def _indent(self) -> int:
-        """Columns before what loads a stage: in a function, or in a branch of one."""
-        return 4 if self.plan.specialized or not self.plan.read_early else 8
+    def indents(self) -> tuple[int, int]:
+        """Columns before a load of a stage, and before a load in a loop."""
+        return (4, 8) if self.plan.specialized or not self.plan.read_early else (8, 12)
 
 
 def row_of(plan: WgmmaKernel, consumer: str) -> str:

@@ -17,7 +17,7 @@ from gemmgen.render.kernel import (
     Field,
     KernelView,
 )
-from gemmgen.render.spelling import argument_name, fit
+from gemmgen.render.spelling import argument_name
 from gemmgen.render.wgmma.device_parts import DeviceParts, column_ctas, walks_steps
 from gemmgen.render.wgmma.k_loop import KLoop
 from gemmgen.render.wgmma.lanes import turned
@@ -229,16 +229,10 @@ class HopperView(KernelView):
         return f"{number} * CONSUMERS + consumer" if self.plan.consumers > 1 else number
 
     @property
-    def count_piece(self) -> str:
-        """The statement that counts a piece of a tile."""
-        counter = f"args.counters_ptr + {self.of_consumer('divided')}"
-        return fit("arrived = gl.atomic_add(", (counter, "1", 'sem="acq_rel"', 'scope="gpu"'), ")", indent=4)
-
-    @property
-    def call_is_last(self) -> str:
-        """The call that leaves the sums of a split, which an atomic reduction does not tell apart."""
+    def arguments_of_split(self) -> tuple[str, ...]:
+        """The arguments of `is_last` for a split; an atomic reduction does not tell splits apart."""
         splits = (self.item_split,) if self.plan.reduction == "ordered" else ()
-        return f"is_last({', '.join(('args', self.of_consumer(self.item_tile), *splits, 'accumulator'))})"
+        return ("args", self.of_consumer(self.item_tile), *splits, "accumulator")
 
     @property
     def item_tile(self) -> str:
@@ -315,15 +309,17 @@ class HopperView(KernelView):
             return own
         return f"args.{own}[consumer]" if self.plan.consumers > 1 else f"args.{own}"
 
-    def call_store(self) -> str:
-        """Return the call that stores a tile, as one that shares its tiles does under a condition."""
+    @property
+    def store_arguments(self) -> tuple[str, ...]:
+        """The arguments of the call that stores a tile."""
         sums = self.sums if self.plan.composed else self.accumulated
-        items = ("args", self.own_value, self.first_row, self.first_column, sums)
-        loops = self.plan.specialized or self.plan.persistent
-        indent, margin = 8 if loops else 4, 4
-        if self.plan.shares_tiles:
-            indent, margin = indent + 4, 8
-        return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent, margin=margin)
+        first = ("args", self.own_value, self.first_row, self.first_column, sums)
+        return (*first, *self.epilogue.passed_on)
+
+    @property
+    def finish_indents(self) -> tuple[int, int]:
+        """Columns before the last statements of a work item, and before such a statement in a branch."""
+        return (8, 12) if self.plan.specialized or self.plan.persistent else (4, 8)
 
     @property
     def consumer_parameter(self) -> str:
@@ -334,11 +330,6 @@ class HopperView(KernelView):
     def consumer_argument(self) -> str:
         """The number of a consumer in a call, where there are several."""
         return ", consumer" if self.plan.consumers > 1 else ""
-
-    @property
-    def share(self) -> str:
-        """The index of a consumer's tiles of A."""
-        return "[consumer]" if self.plan.row_shares > 1 else ""
 
     @property
     def consumer_summary(self) -> str:
