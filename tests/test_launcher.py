@@ -209,6 +209,42 @@ def test_a_module_finds_the_launcher_beside_it(case: str, tmp_path: Path) -> Non
     assert found.stdout == f"{name} Return a @ b. False\n", found.stderr
 
 
+def executed(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in another process, which finds modules in a folder first."""
+    others = f"[path for path in sys.path if path not in ({str(ROOT)!r}, '')]"
+    text = f"import sys\nsys.path = [{str(folder)!r}, *{others}]\n{program}"
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}
+    command = [sys.executable, "-c", text]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("case", WHERE)
+def test_a_launcher_that_cannot_be_imported_is_not_taken_for_a_missing_one(case: str, tmp_path: Path) -> None:
+    statement, _ = WHERE[case]
+    package = tmp_path / "pack" if "package" in case else tmp_path
+    package.mkdir(exist_ok=True)
+    shutil.copy(module_file(STEM), package)
+    (package / LAUNCHER).write_text("from torch import a_name_of_another_release\n", encoding="utf-8")
+    found = executed(tmp_path, statement)
+    assert found.returncode
+    assert "cannot import name 'a_name_of_another_release'" in found.stderr
+    assert "without" not in found.stderr
+
+
+def test_modules_of_one_name_in_two_packages_have_an_operator_each(tmp_path: Path) -> None:
+    for name, stem in (("one", STEM), ("two", "h100_bf16_bias_gelu")):
+        (tmp_path / name).mkdir()
+        shutil.copy(ROOT / LAUNCHER, tmp_path / name)
+        shutil.copy(module_file(stem), tmp_path / name / "same.py")
+    program = (
+        "import torch, one.same, two.same\n"
+        "for name in ('one__same', 'two__same'):\n"
+        "    print(len(getattr(torch.ops.gemmgen, name).default._schema.arguments))\n"
+    )
+    found = executed(tmp_path, program)
+    assert found.stdout == "2\n3\n", found.stderr
+
+
 def test_the_launcher_knows_itself_and_needs_no_gemmgen() -> None:
     text = launcher_text()
     assert MARK.decode() in text
