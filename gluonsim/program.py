@@ -78,6 +78,8 @@ class Undefined(Deferred):
     """Stands for it, so that the run goes on."""
     why: str
     location: Location
+    name: str | None = None
+    """The variable that it is about, if that is another one than the location's."""
 
 
 @dataclass
@@ -166,7 +168,7 @@ class Agent:
         if self.step and self.step.computes:
             self.undefined = value
         else:
-            name = value.location.called
+            name = value.name or value.location.called
             text = f"{value.why}, and what is done here depends on the result"
             self.report(Kind.UNDEFINED_VALUE, name, (self.here, value.location), text)
         return value.value

@@ -69,7 +69,8 @@ def memdesc_index(op: Operation) -> Handler:
         if not 0 <= index < slots:
             # The device only computes an address here: a predicate may keep it from being used.
             why = f"slot {index} of {view.name}, which has {slots}"
-            return Undefined(view.view(hows[0], type_), why, op.location)
+            name = view.place.allocation.location.called
+            return Undefined(view.view(hows[0], type_), why, op.location, name)
         return view.view(hows[index], type_)
 
     return run

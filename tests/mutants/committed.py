@@ -64,7 +64,7 @@ ONE_CONSUMER = {
         (FIRST_READY_WAIT + FIRST_MMA, f"\n{FIRST_MMA}    {READY_WAIT}\n"),
     ),
     "lone_ring_one_stage_too_long": lone(
-        K.UNDEFINED_VALUE, "<unnamed value>", EMPTY_WAIT, (WRAPS, f"{WRAPS} + 1")
+        K.UNDEFINED_VALUE, "load_empty", EMPTY_WAIT, (WRAPS, f"{WRAPS} + 1")
     ),
     "lone_consumer_multiplies_the_stage_before": lone(
         K.READ_AFTER_WRITE,
@@ -206,7 +206,7 @@ PING_PONG = {
     "nt_phase_at_every_stage": nt(
         K.UNINITIALISED_READ, "a_smem|b_smem", MMA, (PHASE_OF_NEXT, "self.phase ^ 1")
     ),
-    "nt_stage_never_loaded": nt(K.UNDEFINED_VALUE, "<unnamed value>", EMPTY_WAIT, (WRAPS, f"{WRAPS} + 1")),
+    "nt_stage_never_loaded": nt(K.UNDEFINED_VALUE, "load_empty", EMPTY_WAIT, (WRAPS, f"{WRAPS} + 1")),
     "tf32_accumulator_read_before_its_wait": tf32(
         K.ACCUMULATOR_IN_FLIGHT, "accumulator", ".reshape(", changed_within(LAST_WAIT, "(0", "(1")
     ),
