@@ -74,6 +74,19 @@ def test_a_command_has_the_options_that_a_page_gives_it(page: Path) -> None:
             assert given - {"--help"} <= options, f"{label(page)}: {line}"
 
 
+MADE = ("specs/NAME.yaml", "specs/tuned", "libraries/llama_qkv")
+"""Paths of pages that a reader makes."""
+
+
+@pytest.mark.parametrize("page", PROJECT_PAGES, ids=label)
+def test_a_file_that_a_page_names_exists(page: Path) -> None:
+    folders = "gemmgen|gluonsim|templates|tests|tools|benchmarks|docs|specs|libraries|plan|render"
+    named = re.findall(rf"`((?:{folders})/[\w./-]*)`", FENCED.sub("", page.read_text(encoding="utf-8")))
+    roots = (ROOT, ROOT / "gemmgen")
+    missing = [path for path in named if not any((root / path).exists() for root in roots)]
+    assert [path for path in missing if path.rstrip("/") not in MADE] == []
+
+
 # --- the runner itself
 
 
