@@ -112,7 +112,9 @@ class Operands(Model):
 
     a: InputA = Field(description="the left matrix [M, K]")
     b: InputB = Field(description="the right matrix [K, N]")
-    c: Addend | None = Field(default=None, description="what is added to the product; nothing if left out")
+    c: Addend | None = Field(
+        default=None, description="the matrix that is added to the product; none if left out"
+    )
     d: Output = Field(description="the result [M, N]")
     misaligned: Misaligned | None = Field(
         default=None,
@@ -175,8 +177,12 @@ class Warps(Model):
 class Cluster(Model):
     """CTAs of one cluster along M and N; they share operand tiles by multicast."""
 
-    m: Positive | None = Field(default=None, description="along M: those of a row share tiles of B")
-    n: Positive | None = Field(default=None, description="along N: those of a column share tiles of A")
+    m: Positive | None = Field(
+        default=None, description="along M: CTAs that differ in M alone share tiles of B"
+    )
+    n: Positive | None = Field(
+        default=None, description="along N: CTAs that differ in N alone share tiles of A"
+    )
 
 
 class Buffering(Model):
@@ -198,7 +204,7 @@ class Registers(Model):
     producer: Positive | None = Field(default=None, description="of the warp that loads A and B")
     consumer: Positive | None = Field(default=None, description="of the warps that multiply and store D")
     worker: Positive | None = Field(
-        default=None, description="of each warp beside the epilogue's, where the tensor cores have a warp"
+        default=None, description="of each warp that is not the epilogue's, on Blackwell"
     )
 
 
@@ -238,7 +244,7 @@ class Schedule(Model):
     )
     splits: Positive | None = Field(
         default=None,
-        description="parts of K, which programs take one by one; their sums are added up",
+        description="split-K factor: programs take the splits of a tile one by one; sums are added up",
     )
     reduction: Reduction | None = Field(
         default=None,
@@ -262,7 +268,7 @@ class DependentLaunch(Model):
     )
     trigger: Trigger | None = Field(
         default=None,
-        description="when the kernel behind may start: once the first loads are issued, or at the end",
+        description="when the next kernel may start: after the first loads are issued, or at the end",
     )
 
 
