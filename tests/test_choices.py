@@ -112,8 +112,8 @@ def test_hopper_has_no_4_bit_elements_and_no_scales_of_blocks(tmp_path: Path) ->
             "blocks, only tcgen05 does, which B200 has; leave it out, or use b200 for target"
         ),
         (
-            "5:29: error[target-choice] operands.b.packing: packed for bf16, it says how 4-bit elements"
-            " lie; leave it out"
+            "5:29: error[target-choice] operands.b.packing: packed for bf16, it is a choice for 4-bit "
+            "elements; leave it out"
         ),
     ]
 

@@ -23,8 +23,8 @@ class Walk:
     """Return whether a kernel has this walk, unless a later row holds too."""
     walked: str = "tiles of D"
     """The work items in words, for a module's docstring; ``{splits}`` stands for the splits of a tile."""
-    place: str | None = None
-    """The template that finds the tile of a program with one work item; None if programs have several."""
+    place: str = "place_whole"
+    """The template that finds the tile of a program with one work item, in kernels of such programs."""
     begin: str = "each_in_range"
     """The template that begins a loop over the work items of a program."""
     unpack: str | None = None
@@ -59,6 +59,7 @@ def _walk_of_splits(template: str, holds: Callable[[Kernel], bool], tiles: str =
         template,
         holds,
         walked="parts of tiles of D, whose K is divided by {splits}",
+        place="place_split",
         tiles=tiles,
         steps="tiles.steps(item)",
         first_steps="tiles.steps(tiles.first())",
@@ -67,7 +68,7 @@ def _walk_of_splits(template: str, holds: Callable[[Kernel], bool], tiles: str =
 
 WALKS: Final[dict[str, Walk]] = {
     "no_walk": Walk(None, _has_one_tile, place="place_only"),
-    "one_tile": Walk("one", _is_tiled, place="place_whole"),
+    "one_tile": Walk("one", _is_tiled),
     "one_split": Walk("one_split", lambda plan: _is_tiled(plan) and _splits_k(plan), place="place_split"),
     "one_part": Walk("one_split", lambda plan: _is_tiled(plan) and plan.reduces_apart, place="place_part"),
     "static": Walk("static", lambda plan: plan.persistent),
