@@ -40,7 +40,7 @@ operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}
 tile: {m: 128, n: 256, k: 64}
 """
 
-DIAGNOSTIC = re.compile(r"(?P<path>.+?)(?::\d+:\d+)?: error\[(?P<code>[a-z-]+)\].*: .+")
+DIAGNOSTIC = re.compile(r"(?:(?P<path>.+?)(?::\d+:\d+)?: )?error\[(?P<code>[a-z-]+)\].*: .+")
 EXCERPT = re.compile(r" *\d+ \| .*| + \| +\^")
 PROGRESS = re.compile(r"(?:building|lowering|simulating) \S+")
 
