@@ -108,8 +108,8 @@ def test_hopper_has_no_4_bit_elements_and_no_scales_of_blocks(tmp_path: Path) ->
             " no 4-bit elements, only tcgen05 does, which B200 has; use e4m3 and e4m3 for operands.b.dtype"
         ),
         (
-            "4:27: error[target-choice] operands.a.scale: stated for H200 (sm_90a), wgmma scales no "
-            "blocks, only tcgen05 does, which B200 has; leave it out, or use b200 for target"
+            "4:27: error[target-choice] operands.a.scale: block scales for H200 (sm_90a), they need "
+            "tcgen05, which B200 has; leave it out, or use b200 for target"
         ),
         (
             "5:29: error[target-choice] operands.b.packing: packed for bf16, it is a choice for 4-bit "

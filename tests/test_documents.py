@@ -453,13 +453,14 @@ def test_what_python_would_import_in_place_of_a_package_s_files_is_not_imported(
 
 
 def test_a_library_does_not_take_the_place_of_a_module_that_is_imported(world: Path, gemmgen: Run) -> None:
-    """`rich` prints gemmgen's own tables."""
-    import rich
+    """`told` is imported by other tests; a name that an installed package has is refused."""
+    import told
 
-    assert gemmgen("library", "rich", "--table", "good.jsonl", "--out", "libs", "--no-lower")[0] == 0
-    specs, choose = package.contestants(world / "libs" / "rich")
+    assert gemmgen("library", "told", "--table", "good.jsonl", "--out", "libs", "--no-lower")[0] == 0
+    specs, choose = package.contestants(world / "libs" / "told")
     assert choose(SHAPE) == specs[0].stem
-    assert sys.modules["rich"] is rich
+    assert sys.modules["told"] is told
+    assert gemmgen("library", "rich", "--table", "good.jsonl", "--out", "libs", "--no-lower")[0] == 1
 
 
 def test_a_gpu_whose_name_has_a_slash_is_none_of_a_folder(world: Path, gemmgen: Run) -> None:
