@@ -157,7 +157,7 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D.
+    """Return the place of a tile in D.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
@@ -171,7 +171,7 @@ def tile_origin(args, tile):
     tile_row = in_group % rows
     tile_row = first_row + gl.where(tile_column % 2 == 1, rows - 1 - tile_row, tile_row)
     tile_column = gl.where(group % 2 == 1, args.tiles_n - 1 - tile_column, tile_column)
-    return tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N
+    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -211,8 +211,7 @@ class Tiles:
     @gluon.jit
     def at(self, item):
         """Return the place of an item's tile in D."""
-        row, column = tile_origin(self.args, item.number)
-        return Tile(row, column)
+        return tile_origin(self.args, item.number)
 
 
 @gluon.jit

@@ -230,7 +230,7 @@ class Contract:
             yield f"start at a multiple of {argument.alignment} bytes, found {past} bytes past one"
 
     def violations_of_kind(self, tensor: Tensor, extents: dict[str, Any]) -> Iterator[str]:
-        """Yield violations of the device, and of what autograd and transforms would do with a tensor."""
+        """Yield violations of the device, of autograd and of transforms."""
         device = tensor.device
         if device != extents.setdefault("device", device):
             yield f"be on a's device {extents['device']}, found {device}"
@@ -611,7 +611,7 @@ class Host:
             computes: The module's COMPUTES, with the names of the inputs in the operator's order.
             launch: Launches the kernels for checked tensors: the inputs, D, memory for sums. Returns each
                 compiled kernel with its grid and its arguments.
-            transposed: The matrices that are passed as transposed views of what lies in memory by rows.
+            transposed: The matrices that are passed as transposed views of the rows in memory.
             make_workspace: Makes the memory for sums and counters of an M x N D, as every call leaves it.
             make_sums: Makes the memory for a number of sums, which one kernel leaves for a second one.
             count_sums: Returns that number for an M x N D.

@@ -98,7 +98,7 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D.
+    """Return the place of a tile in D.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds.
@@ -109,7 +109,7 @@ def tile_origin(args, tile):
     in_group = tile % (GROUP_TILES_M * args.tiles_n)
     tile_row = first_row + in_group % rows
     tile_column = in_group // rows
-    return tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N
+    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -154,8 +154,7 @@ class Tiles:
     @gluon.jit
     def at(self, item):
         """Return the place of an item's tile in D."""
-        row, column = tile_origin(self.args, item)
-        return Tile(row, column)
+        return tile_origin(self.args, item)
 
 
 @gluon.jit

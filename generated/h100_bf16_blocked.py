@@ -80,7 +80,7 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D.
+    """Return the place of a tile in D.
 
     Tiles go right over GROUP_TILES_N columns of tiles, then one row down, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds.
@@ -91,7 +91,7 @@ def tile_origin(args, tile):
     in_group = tile % (GROUP_TILES_N * args.tiles_m)
     tile_column = first_column + in_group % columns
     tile_row = in_group // columns
-    return tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N
+    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -103,8 +103,7 @@ class Tiles:
     @gluon.jit
     def at(self):
         """Return the place of the tile in D."""
-        row, column = tile_origin(self.args, gl.program_id(0))
-        return Tile(row, column)
+        return tile_origin(self.args, gl.program_id(0))
 
 
 @gluon.jit

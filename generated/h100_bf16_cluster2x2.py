@@ -111,7 +111,7 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D.
+    """Return the place of a tile in D.
 
     Tiles go right over GROUP_TILES_N columns of tiles, then one row down, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other row goes left and
@@ -125,7 +125,7 @@ def tile_origin(args, tile):
     tile_column = in_group % columns
     tile_column = first_column + gl.where(tile_row % 2 == 1, columns - 1 - tile_column, tile_column)
     tile_row = gl.where(group % 2 == 1, args.tiles_m - 1 - tile_row, tile_row)
-    return tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N
+    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -170,8 +170,7 @@ class Tiles:
     @gluon.jit
     def at(self, item):
         """Return the place of an item's tile in D."""
-        row, column = tile_origin(self.args, item)
-        return Tile(row, column)
+        return tile_origin(self.args, item)
 
 
 @gluon.jit

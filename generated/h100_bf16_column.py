@@ -102,8 +102,8 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D: tiles follow one another down a column of tiles, then the next."""
-    return tile % args.tiles_m * PROGRAM_TILE_M, tile // args.tiles_m * PROGRAM_TILE_N
+    """Return the place of a tile in D: tiles follow one another down a column of tiles, then the next."""
+    return Tile(tile % args.tiles_m * PROGRAM_TILE_M, tile // args.tiles_m * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -148,8 +148,7 @@ class Tiles:
     @gluon.jit
     def at(self, item):
         """Return the place of an item's tile in D."""
-        row, column = tile_origin(self.args, item)
-        return Tile(row, column)
+        return tile_origin(self.args, item)
 
 
 @gluon.jit

@@ -91,8 +91,8 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
-    return tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N
+    """Return the place of a tile in D: tiles follow one another along a row of tiles, then the next."""
+    return Tile(tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -117,8 +117,7 @@ class Tiles:
     @gluon.jit
     def at(self):
         """Return the place of the tile in D."""
-        row, column = tile_origin(self.args, gl.program_id(0))
-        return Tile(row, column)
+        return tile_origin(self.args, gl.program_id(0))
 
 
 @gluon.aggregate

@@ -130,7 +130,7 @@ def hilbert(distance):
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D.
+    """Return the place of a tile in D.
 
     Tiles follow a Hilbert curve through squares of SQUARE_TILES x SQUARE_TILES: the programs that run at
     the same time are never far apart in either direction, and share the few rows of A and columns of B
@@ -146,7 +146,7 @@ def tile_origin(args, tile):
     whole = (rows == SQUARE_TILES) & (columns == SQUARE_TILES)
     row = first_row + gl.where(whole, curve_row, in_square % rows)
     column = first_column + gl.where(whole, curve_column, in_square // rows)
-    return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
+    return Tile(row * PROGRAM_TILE_M, column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -191,8 +191,7 @@ class Tiles:
     @gluon.jit
     def at(self, item):
         """Return the place of an item's tile in D."""
-        row, column = tile_origin(self.args, item)
-        return Tile(row, column)
+        return tile_origin(self.args, item)
 
 
 @gluon.jit

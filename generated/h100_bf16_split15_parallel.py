@@ -115,8 +115,8 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
-    return tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N
+    """Return the place of a tile in D: tiles follow one another along a row of tiles, then the next."""
+    return Tile(tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -172,8 +172,7 @@ class Tiles:
     @gluon.jit
     def at(self, item):
         """Return the place of an item's tile in D."""
-        row, column = tile_origin(self.args, self.tile(item))
-        return Tile(row, column)
+        return tile_origin(self.args, self.tile(item))
 
 
 @gluon.jit
@@ -403,16 +402,16 @@ def reduction_kernel(partials_ptr, d_ptr, d_stride: gl.int64, m, n):
     gdc_wait()
     for behind in gl.static_range(0, SPLITS, SPLITS_SIDE_BY_SIDE):
         sums += gl.load(addresses + behind * TILE_SUMS, mask=(behind + split < SPLITS)[:, None], other=0)
-    tile_row, tile_column = tile_origin(args, tile)
+    origin = tile_origin(args, tile)
     row, column = piece_origin(first)
     piece = as_piece(gl.sum(sums, axis=0))
-    rows = tile_row + row + gl.arange(0, PIECE_M, gl.SliceLayout(1, piece.type.layout))
-    columns = tile_column + column + gl.arange(0, PIECE_N, gl.SliceLayout(0, piece.type.layout))
+    rows = origin.row + row + gl.arange(0, PIECE_M, gl.SliceLayout(1, piece.type.layout))
+    columns = origin.column + column + gl.arange(0, PIECE_N, gl.SliceLayout(0, piece.type.layout))
     # Rows of D begin at multiples of 16 bytes.
     row_offsets = gl.multiple_of(rows.to(gl.int64) * d_stride, 8)
     addresses = d_ptr + row_offsets[:, None] + columns[None, :]
     d = piece.to(gl.bfloat16)
-    if (tile_row + row + PIECE_M <= m) & (tile_column + column + PIECE_N <= n):
+    if (origin.row + row + PIECE_M <= m) & (origin.column + column + PIECE_N <= n):
         gl.store(addresses, d)
     else:  # at an edge of D; under a mask, which may end at any column, elements are stored one by one
         gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])

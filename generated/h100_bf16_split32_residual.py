@@ -102,8 +102,8 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
-    return tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N
+    """Return the place of a tile in D: tiles follow one another along a row of tiles, then the next."""
+    return Tile(tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -130,8 +130,7 @@ class Tiles:
     @gluon.jit
     def at(self):
         """Return the place of the tile in D."""
-        row, column = tile_origin(self.args, self.tile)
-        return Tile(row, column)
+        return tile_origin(self.args, self.tile)
 
 
 @gluon.aggregate
@@ -335,11 +334,11 @@ def reduction_kernel(
     gdc_wait()
     for behind in gl.static_range(0, SPLITS, SPLITS_SIDE_BY_SIDE):
         sums += gl.load(addresses + behind * TILE_SUMS)
-    tile_row, tile_column = tile_origin(args, tile)
+    origin = tile_origin(args, tile)
     row, column = piece_origin(first)
     piece = as_piece(gl.sum(sums, axis=0))
-    rows = tile_row + row + gl.arange(0, PIECE_M, gl.SliceLayout(1, piece.type.layout))
-    columns = tile_column + column + gl.arange(0, PIECE_N, gl.SliceLayout(0, piece.type.layout))
+    rows = origin.row + row + gl.arange(0, PIECE_M, gl.SliceLayout(1, piece.type.layout))
+    columns = origin.column + column + gl.arange(0, PIECE_N, gl.SliceLayout(0, piece.type.layout))
     piece = epilogue(piece, args, rows, columns)
     # Rows of D begin at multiples of 16 bytes.
     row_offsets = gl.multiple_of(rows.to(gl.int64) * d_stride, 8)

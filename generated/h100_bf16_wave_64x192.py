@@ -99,8 +99,8 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D: tiles follow one another down a column of tiles, then the next."""
-    return tile % args.tiles_m * PROGRAM_TILE_M, tile // args.tiles_m * PROGRAM_TILE_N
+    """Return the place of a tile in D: tiles follow one another down a column of tiles, then the next."""
+    return Tile(tile % args.tiles_m * PROGRAM_TILE_M, tile // args.tiles_m * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -125,8 +125,7 @@ class Tiles:
     @gluon.jit
     def at(self):
         """Return the place of the tile in D."""
-        row, column = tile_origin(self.args, gl.program_id(0))
-        return Tile(row, column)
+        return tile_origin(self.args, gl.program_id(0))
 
 
 @gluon.aggregate

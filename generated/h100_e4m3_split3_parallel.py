@@ -102,7 +102,7 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D.
+    """Return the place of a tile in D.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds.
@@ -113,7 +113,7 @@ def tile_origin(args, tile):
     in_group = tile % (GROUP_TILES_M * args.tiles_n)
     tile_row = first_row + in_group % rows
     tile_column = in_group // rows
-    return tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N
+    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -140,8 +140,7 @@ class Tiles:
     @gluon.jit
     def at(self):
         """Return the place of the tile in D."""
-        row, column = tile_origin(self.args, self.tile)
-        return Tile(row, column)
+        return tile_origin(self.args, self.tile)
 
 
 @gluon.aggregate
@@ -343,18 +342,18 @@ def reduction_kernel(
     sums = gl.load(addresses)
     for split in gl.static_range(1, SPLITS):
         sums += gl.load(addresses + split * TILE_SUMS)
-    tile_row, tile_column = tile_origin(args, tile)
+    origin = tile_origin(args, tile)
     row, column = piece_origin(first)
     piece = as_piece(sums)
-    rows = tile_row + row + gl.arange(0, PIECE_M, gl.SliceLayout(1, piece.type.layout))
-    columns = tile_column + column + gl.arange(0, PIECE_N, gl.SliceLayout(0, piece.type.layout))
+    rows = origin.row + row + gl.arange(0, PIECE_M, gl.SliceLayout(1, piece.type.layout))
+    columns = origin.column + column + gl.arange(0, PIECE_N, gl.SliceLayout(0, piece.type.layout))
     tensor_scale = gl.load(tensor_scale_ptr)
     piece = epilogue(piece, args, rows, columns, tensor_scale)
     # Rows of D begin at multiples of 16 bytes.
     row_offsets = gl.multiple_of(rows.to(gl.int64) * d_stride, 16)
     addresses = d_ptr + row_offsets[:, None] + columns[None, :]
     d = piece.to(gl.float8e4nv)
-    if (tile_row + row + PIECE_M <= m) & (tile_column + column + PIECE_N <= n):
+    if (origin.row + row + PIECE_M <= m) & (origin.column + column + PIECE_N <= n):
         gl.store(addresses, d)
     else:  # at an edge of D; under a mask, which may end at any column, elements are stored one by one
         gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])

@@ -116,7 +116,7 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """First row and column of a tile of D.
+    """Return the place of a tile in D.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
@@ -130,7 +130,7 @@ def tile_origin(args, tile):
     tile_row = in_group % rows
     tile_row = first_row + gl.where(tile_column % 2 == 1, rows - 1 - tile_row, tile_row)
     tile_column = gl.where(group % 2 == 1, args.tiles_n - 1 - tile_column, tile_column)
-    return tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N
+    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -186,8 +186,7 @@ class Tiles:
     @gluon.jit
     def at(self, item):
         """Return the place of an item's tile in D."""
-        row, column = tile_origin(self.args, self.tile(item))
-        return Tile(row, column)
+        return tile_origin(self.args, self.tile(item))
 
 
 @gluon.jit
@@ -443,17 +442,17 @@ def reduction_kernel(partials_ptr, row_scale_ptr, column_scale_ptr, d_ptr, d_str
     sums = gl.load(addresses)
     for split in gl.static_range(1, SPLITS):
         sums += gl.load(addresses + split * TILE_SUMS)
-    tile_row, tile_column = tile_origin(args, tile)
+    origin = tile_origin(args, tile)
     row, column = piece_origin(first)
     piece = as_piece(sums)
-    rows = tile_row + row + gl.arange(0, PIECE_M, gl.SliceLayout(1, piece.type.layout))
-    columns = tile_column + column + gl.arange(0, PIECE_N, gl.SliceLayout(0, piece.type.layout))
+    rows = origin.row + row + gl.arange(0, PIECE_M, gl.SliceLayout(1, piece.type.layout))
+    columns = origin.column + column + gl.arange(0, PIECE_N, gl.SliceLayout(0, piece.type.layout))
     piece = epilogue(piece, args, rows, columns)
     # Rows of D begin at multiples of 16 bytes.
     row_offsets = gl.multiple_of(rows.to(gl.int64) * d_stride, 8)
     addresses = d_ptr + row_offsets[:, None] + columns[None, :]
     d = piece.to(gl.bfloat16)
-    if (tile_row + row + PIECE_M <= m) & (tile_column + column + PIECE_N <= n):
+    if (origin.row + row + PIECE_M <= m) & (origin.column + column + PIECE_N <= n):
         gl.store(addresses, d)
     else:  # at an edge of D; under a mask, which may end at any column, elements are stored one by one
         gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])

@@ -1002,7 +1002,9 @@ def test_a_table_of_another_gpu_is_found_out_before_anything_is_measured(
     tmp_path: Path, kernels: Kernels
 ) -> None:
     (tmp_path / "table.jsonl").write_text(LINE.replace("H200", "H100"))
-    with pytest.raises(GemmgenError, match=r"error\[other-gpu\]: was measured on NVIDIA H100, and this GPU is"):
+    with pytest.raises(
+        GemmgenError, match=r"error\[other-gpu\]: was measured on NVIDIA H100, and this GPU is"
+    ):
         tuned(tmp_path, kernels)
     assert not (tmp_path / "tuned").exists()
 
