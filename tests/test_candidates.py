@@ -808,7 +808,7 @@ def test_a_searched_field_has_a_column_and_a_value_in_json() -> None:
     rows = [re.split(r" {2,}", line) for line in lines[2:6]]
     assert [row[place] for row in rows] == [str(candidate.plan.width) for candidate in found.legal[:4]]
     assert len({tuple(row[1 : place + 1]) for row in rows}) == 4
-    data: Any = found.as_dict(2, explained=False)["candidates"]
+    data: Any = found.as_dict(4, explained=False)["candidates"]
     assert {each["fields"]["schedule.width"] for each in data} == {1, 16}
     assert {"tile.m", "schedule.order", "schedule.minor", "occupancy"} < set(data[0]["fields"])
 

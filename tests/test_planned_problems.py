@@ -137,7 +137,7 @@ def test_no_candidate_is_the_best_everywhere_and_the_table_says_where_one_is_wor
         " for 1 to 64 x 6144 x 4096; what decides: M = 1, 2, 4, 8, 16, 32, 64"
     )
     assert names.split()[-5:] == ["mean", "worst", "at", "slower", "by"]
-    found = re.search(r" (1\.\d+) (1\.\d+) M = (\d+)$", first)
+    found = re.search(r" (1\.\d+) +(1\.\d+) +M = (\d+)$", first)
     assert found
     mean, worst, at = found.groups()
     over = few.legal[0].over(few.best)
