@@ -789,7 +789,7 @@ def test_an_explanation_fits_110_columns_and_a_table_has_named_ones() -> None:
     assert max(map(len, ranking().explanation().splitlines())) <= 110
     table = candidates_table(ranking(), 400).splitlines()
     assert max(map(len, table)) <= 150
-    assert len(candidates_table(ranking(), 7).splitlines()) == 2 + 7 + 3
+    assert len(candidates_table(ranking(), 7).splitlines()) == 2 + 7 + 4
     assert table[1].split("  ")[0] == ""
     header, first = (re.split(r" {2,}", line.strip()) for line in table[1:3])
     assert header[:6] == ["kernel", "tile", "cluster", "warps", "stages", "MMAs"]
@@ -857,7 +857,7 @@ def test_candidates_may_stand_without_their_number(
     command: Callable[..., str], arguments: tuple[str, ...], count: int
 ) -> None:
     lines = command(*arguments).splitlines()
-    assert len(lines) == 2 + count + 3
+    assert len(lines) == 2 + count + 4
     assert lines[1 + count].split()[0] == str(count)
 
 

@@ -16,7 +16,7 @@ MEASURES = ("waves", "L2 GB", "time us", "slower by")
 """Columns after the decisions, if one problem decides."""
 MEASURES_OF_SEVERAL = ("mean", "worst", "at", "slower by")
 """Columns after the decisions, if several problems decide."""
-WORDS = frozenset({"kernel", "tile", "cluster", "order", "minor", "K", "D", "at", "slower by"})
+WORDS = frozenset({"kernel", "tile", "cluster", "order", "minor", "split-K", "D", "at", "slower by"})
 """Columns of words, which are aligned to the left; numbers are aligned to the right."""
 
 LEGEND = "time is a prediction to rank by, not a measurement; slower by how much than the first one, and why"
@@ -37,7 +37,21 @@ def candidates_table(ranking: Ranking, limit: int) -> str:
         rows.append([str(place), *cells, *own, *_measures(ranking, found)])
     total = f"{count} legal configurations of {count + ranking.refusals} for {_purpose(ranking)}"
     legends = (LEGEND,) if len(ranking.shapes) == 1 else (LEGEND_OF_SEVERAL, LEGEND)
-    return "\n".join([*_folded(total), *_aligned(rows), *_folded(family.legend), *legends])
+    varying, shared = _divided(rows, kept=len(measures))
+    return "\n".join(
+        [*_folded(total), *_aligned(varying), *_folded(shared), *_folded(family.legend), *legends]
+    )
+
+
+def _divided(rows: Sequence[Sequence[str]], kept: int) -> tuple[list[list[str]], str]:
+    """Return rows without the columns in which all candidates are alike, and a line with those columns.
+
+    The first row has the names. The first two columns and the last `kept` ones stay in any case.
+    """
+    places = range(2, len(rows[0]) - kept)
+    alike = [i for i in places if len(rows) > 2 and len({row[i] for row in rows[1:]}) == 1]
+    varying = [[cell for i, cell in enumerate(row) if i not in alike] for row in rows]
+    return varying, "each has " + ", ".join(f"{rows[0][i]} {rows[1][i]}" for i in alike) if alike else ""
 
 
 def _told_apart(

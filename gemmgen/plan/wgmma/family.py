@@ -61,10 +61,10 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
 
 
 def _division_of_k(plan: WgmmaKernel) -> str:
-    """Return how K is divided among programs, for the cell of a table: ``split 4, parallel``."""
+    """Return how K is divided among programs, for the cell of a table: ``4 parallel``."""
     if plan.splits > 1:
-        return f"split {plan.splits}, {plan.reduction}"
-    return "stream-K" if plan.divides_last_wave else "whole"
+        return f"{plan.splits} {plan.reduction}"
+    return "stream-K" if plan.divides_last_wave else "1"
 
 
 WGMMA_FAMILY = Family(
@@ -83,13 +83,13 @@ WGMMA_FAMILY = Family(
         ("warps", lambda plan: str(plan.total_warps)),
         ("stages", lambda plan: str(plan.stages)),
         ("MMAs", lambda plan: str(plan.outstanding_mmas)),
-        ("K", _division_of_k),
+        ("split-K", _division_of_k),
         ("smem", lambda plan: f"{plan.smem_bytes:,}"),
         ("sums", lambda plan: str(plan.accumulator_registers)),
         ("registers", lambda plan: str(plan.consumer_registers)),
         ("CTAs", lambda plan: str(plan.occupancy)),
     ),
-    legend="MMAs in flight; how programs divide K; smem: bytes of a CTA; sums and registers of a consumer "
+    legend="MMAs in flight; split-K: factor and reduction; smem: bytes of a CTA; sums and registers of a consumer "
     "thread; CTAs on an SM",
     label=_label,
     as_dict=_as_dict,
