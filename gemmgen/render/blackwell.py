@@ -260,7 +260,7 @@ class BlackwellView(KernelView):
     def mma_summary(self) -> str:
         """The MMA warp's role in a sentence."""
         if self.plan.paired:
-            return "One warp of each CTA; only the warp of the pair's first CTA issues MMAs, for both CTAs."
+            return "One warp of each CTA: Triton lets the first CTA's alone wait, multiply and commit."
         return "One warp: issue the MMAs of every tile."
 
     @property

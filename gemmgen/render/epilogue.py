@@ -27,7 +27,7 @@ class EpilogueView(StepsView):
         if subtiles > 2 and not self.unrolled and not self.plan.composed:
             yield "SUBTILE_HALVINGS", subtiles.bit_length() - 1, "log2(SUBTILES)"
         if subtiles > 1:
-            yield "SUBTILE_N", self.plan.subtile_n, ""
+            yield "SUBTILE_N", self.plan.subtile_n, "columns that are stored at a time"
         if buffers > 1:
             what = "C and of D" if self.plan.problem.c else "D"
             each = " per consumer" if self.plan.partitions[0].number is not None else ""

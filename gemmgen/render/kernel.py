@@ -347,7 +347,8 @@ class KernelView(ABC):
             scope, arrivals = alike[0].scope, alike[0].arrivals
             text = f"{' and '.join(barrier.name for barrier in alike)}, {meaning}."
             if scope.pair:
-                text += f" It is in the pair's first CTA, on which both arrive: {arrivals} arrivals in all."
+                text += " It is in the pair's first CTA, on which both arrive: Triton doubles its "
+                text += f"count, to {arrivals} arrivals in all."
             if scope.groups and not explained:
                 text += f" There is one for each group of CTAs that share {scope.shared}, in the group's "
                 text += "first: a basis [0] maps a CTA to the barrier of its neighbour."

@@ -67,9 +67,9 @@ class MatmulDocs(LaunchView):
         if problem.scalar:
             meaning = meaning_of(problem.epilogue, "tensor_scale")
             docs.append(f"tensor_scale: one element, torch.float32: {meaning}.")
-        own = f"in memory of its own{', or c' * bool(problem.c)}; else a view of padded rows"
+        own = f"in memory of its own{', or c' * bool(problem.c)}; if None, a new view of padded rows"
         if workspace:
-            docs.append("workspace: from `make_workspace`, for a call at a time; each stream's by default.")
+            docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
         docs.append(f"out: [M, N], {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
             textwrap.fill(

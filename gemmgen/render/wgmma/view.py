@@ -115,12 +115,12 @@ class HopperView(KernelView):
         if not plan.synchronous:
             yield "STAGES", plan.stages, "tiles of A and of B in flight"
         if plan.divides_last_wave:
-            yield "MAX_PROGRAMS", plan.most_programs, "of the grid: the workspace has places for their sums"
-            yield "MIN_SHARE_STEPS", plan.least_steps, "K steps of a program's share of divided tiles"
+            yield "MAX_PROGRAMS", plan.most_programs, "most of a grid, by which the workspace is sized"
+            yield "MIN_SHARE_STEPS", plan.least_steps, "fewest K steps that a program gets of divided tiles"
             yield (
                 "MIN_SAVED_STEPS",
                 plan.least_saved_steps,
-                "K steps that sharing the rest of divided tiles must save",
+                "fewest K steps of a program that a shared rest must save",
             )
             yield from self._sum_constants
         if self.divides_k:
@@ -160,7 +160,7 @@ class HopperView(KernelView):
     @property
     def _sum_constants(self) -> Iterator[tuple[str, object, str]]:
         """The constants of the sums that programs leave each other."""
-        own = "of each consumer's rows of a tile" if self.plan.row_shares > 1 else "of a tile"
+        own = "of a tile's rows that one consumer has" if self.plan.row_shares > 1 else "of a tile"
         yield "SUMS", self.plan.consumer_tile_m * self.plan.program_tile_n, own
         if column_ctas(self.plan) > 1:
             yield "COLUMN_CTAS", column_ctas(self.plan), "that divide the columns of an accumulator"
@@ -340,7 +340,7 @@ class HopperView(KernelView):
         if self.plan.shares_tiles:
             if self.plan.consumers == 1:
                 return "The consumer: multiply parts of tiles, and store the tiles that it completes."
-            return "One of the consumers: multiply parts of tiles, store its rows of those that it completes."
+            return "One of the consumers: multiply pieces; store its rows of each tile that it completes."
         if self.plan.consumers == 1:
             return "The consumer: multiply and store every tile."
         return "One of the consumer warpgroups: multiply and store its rows of every tile."
