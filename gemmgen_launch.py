@@ -528,7 +528,7 @@ class Replay:
         if len(self.launches) > MAX_KEPT:
             self.clear()
         earlier = self.known.get(key, known).is_alike
-        # TensorGuards refuses a call that passes one tensor twice: no check is like it, and it is not kept.
+        # TensorGuards refuses a call that passes one tensor twice: such a call is not kept.
         is_alike = next((each for each in (earlier, guards.check) if each(*tensors)), None)
         if is_alike and None not in launches:
             self.known[key] = known._replace(is_alike=is_alike)
