@@ -75,7 +75,7 @@ class HopperOverview(KernelOverview):
             return ""
         return (
             " The tiles that fill no wave are divided by K steps over all programs (stream-K): of a tile "
-            f"that several have, {self._reduction}"
+            f"that several share, {self._reduction}"
         )
 
     @property
