@@ -136,11 +136,12 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins with the row used last, a new group with the column.
+    every other group goes left: a new column begins in the row, and a new group in the column, that the
+    tile before it was in.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -231,7 +232,7 @@ def multiply(args, accumulator, ring):
 
 @gluon.jit
 def mma_partition(args):
-    """One warp of each CTA; only the warp of the pair's first CTA issues MMAs, for both CTAs."""
+    """One warp of each CTA: Triton lets the first CTA's alone wait, multiply and commit."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile all accumulators are empty.
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(1), ACCUMULATORS)
@@ -240,7 +241,7 @@ def mma_partition(args):
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty.index(sums.slot), sums.phase)
         ring = multiply(args, args.accumulators.index(sums.slot), ring)
-        # Arrives when all MMAs of the tile have retired.
+        # Arrives in both CTAs when all MMAs of the tile have retired.
         tcgen05_commit(args.accumulator_ready.index(sums.slot))
         sums = sums.next()
 
@@ -292,6 +293,7 @@ def epilogue(tile, buffers, phase):
 def store_tile(args, d_smem, row, column, tile):
     """Convert a tile and store it; the store still runs on return."""
     # The previous tile's store must have read the buffer.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -306,7 +308,8 @@ def store(args, buffers, row, column, accumulator, accumulator_empty, phase):
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)
     tile = accumulator.load()
-    # All sums have left tensor memory: the MMAs of another tile may overwrite them.
+    # All sums have left tensor memory: the MMAs of another tile may overwrite them. Triton waits for the
+    # loads of all warps before one thread arrives.
     mbarrier.arrive(accumulator_empty)
     tile = epilogue(tile, buffers, phase)
     store_tile(args, buffers.d_smem, row, column, tile)
@@ -356,10 +359,10 @@ def matmul_kernel(a_desc, b_desc, c_desc, column_bias_desc, d_desc):
     # load_empty, tensor cores to the load warp: the MMAs of all pairs that it fills have read the stage.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs. It is in the pair's first
-    # CTA, on which both arrive: 2 arrivals in all.
+    # CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
     # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs. It is in the
-    # pair's first CTA, on which both arrive: 2 arrivals in all.
+    # pair's first CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     accumulator_empty = mbarrier.allocate_mbarrier(batch=ACCUMULATORS, two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
     accumulator_ready = mbarrier.allocate_mbarrier(batch=ACCUMULATORS)
@@ -397,6 +400,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, column_bias_desc, d_desc):
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits, whose shared memory the others' MMAs and arrivals reach into.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(epilogue_partition, (args,)), (mma_partition, (args,)), (load_partition, (args,))],
         worker_num_warps=[1, 1],
@@ -404,7 +408,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, column_bias_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "c": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], C_LAYOUT.value),
@@ -429,7 +433,8 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, column_bias: Tensor, out: Tensor 
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         c: [M, N], torch.bfloat16, N contiguous.
         column_bias: [N], torch.bfloat16, contiguous: a summand for each column.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own, or c; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own, or c; if None, a new view of padded
+            rows.
     """
     return call(a, b, c, column_bias, out=out)
 
@@ -452,7 +457,7 @@ def launch(a: Tensor, b: Tensor, c: Tensor, column_bias: Tensor, out: Tensor) ->
 def plain_matmul(
     a: Tensor, b: Tensor, c: Tensor, column_bias: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -48,7 +48,7 @@ PROGRAM_TILE_N = gl.constexpr(64)
 PROGRAM_TILE_K = gl.constexpr(128)
 STAGES = gl.constexpr(4)  # K steps in flight
 ACCUMULATORS = gl.constexpr(2)  # tiles of sums: one is stored while the next is summed
-SUBTILE_N = gl.constexpr(32)
+SUBTILE_N = gl.constexpr(32)  # columns that are stored at a time
 EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 GROUP_TILES_M = gl.constexpr(4)  # rows of tiles that are walked together, for L2
 
@@ -105,7 +105,7 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds.
@@ -214,6 +214,7 @@ def mma_partition(args):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -229,7 +230,8 @@ def store(args, row, column, accumulator, accumulator_empty):
     d_subtile = args.d_smem.index(0)
     store_subtile(args, d_subtile, row, column, tile)
     tile = accumulator.slice(SUBTILE_N, SUBTILE_N).load()
-    # All sums have left tensor memory: the MMAs of another tile may overwrite them.
+    # All sums have left tensor memory: the MMAs of another tile may overwrite them. Triton waits for the
+    # loads of all warps before one thread arrives.
     mbarrier.arrive(accumulator_empty)
     d_subtile = args.d_smem.index(1)
     store_subtile(args, d_subtile, row, column + SUBTILE_N, tile)
@@ -297,6 +299,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(epilogue_partition, (args,)), (mma_partition, (args,)), (load_partition, (args,))],
         worker_num_warps=[1, 1],
@@ -304,7 +307,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
@@ -324,7 +327,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     On one GPU of compute capability 10.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
 
@@ -344,7 +347,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -57,7 +57,7 @@ PROGRAM_TILE_N = gl.constexpr(128)
 PROGRAM_TILE_K = gl.constexpr(128)
 STAGES = gl.constexpr(8)  # K steps in flight
 ACCUMULATORS = gl.constexpr(2)  # tiles of sums: one is stored while the next is summed
-SUBTILE_N = gl.constexpr(64)
+SUBTILE_N = gl.constexpr(64)  # columns that are stored at a time
 EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
@@ -146,11 +146,12 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins with the row used last, a new group with the column.
+    every other group goes left: a new column begins in the row, and a new group in the column, that the
+    tile before it was in.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -241,7 +242,7 @@ def multiply(args, accumulator, ring):
 
 @gluon.jit
 def mma_partition(args):
-    """One warp of each CTA; only the warp of the pair's first CTA issues MMAs, for both CTAs."""
+    """One warp of each CTA: Triton lets the first CTA's alone wait, multiply and commit."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile all accumulators are empty.
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(1), ACCUMULATORS)
@@ -250,7 +251,7 @@ def mma_partition(args):
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty.index(sums.slot), sums.phase)
         ring = multiply(args, args.accumulators.index(sums.slot), ring)
-        # Arrives when all MMAs of the tile have retired.
+        # Arrives in both CTAs when all MMAs of the tile have retired.
         tcgen05_commit(args.accumulator_ready.index(sums.slot))
         sums = sums.next()
 
@@ -301,6 +302,7 @@ def epilogue(tile, subtile: gl.constexpr, buffers, tensor_scale):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -319,7 +321,8 @@ def store(args, buffers, row, column, accumulator, accumulator_empty, tensor_sca
     d_subtile = buffers.d_smem.index(0)
     store_subtile(args, d_subtile, row, column, tile)
     tile = accumulator.slice(SUBTILE_N, SUBTILE_N).load()
-    # All sums have left tensor memory: the MMAs of another tile may overwrite them.
+    # All sums have left tensor memory: the MMAs of another tile may overwrite them. Triton waits for the
+    # loads of all warps before one thread arrives.
     mbarrier.arrive(accumulator_empty)
     tile = epilogue(tile, 1, buffers, tensor_scale)
     d_subtile = buffers.d_smem.index(1)
@@ -377,10 +380,10 @@ def matmul_kernel(
     # load_empty, tensor cores to the load warp: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs. It is in the pair's first
-    # CTA, on which both arrive: 2 arrivals in all.
+    # CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
     # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs. It is in the
-    # pair's first CTA, on which both arrive: 2 arrivals in all.
+    # pair's first CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     accumulator_empty = mbarrier.allocate_mbarrier(batch=ACCUMULATORS, two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
     accumulator_ready = mbarrier.allocate_mbarrier(batch=ACCUMULATORS)
@@ -417,6 +420,7 @@ def matmul_kernel(
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits, whose shared memory the others' MMAs and arrivals reach into.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(epilogue_partition, (args,)), (mma_partition, (args,)), (load_partition, (args,))],
         worker_num_warps=[1, 1],
@@ -424,7 +428,7 @@ def matmul_kernel(
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "row_scale": (torch.float32, "M", [PROGRAM_TILE_M.value], ROW_SCALE_LAYOUT.value),
@@ -462,7 +466,8 @@ def matmul(
         column_scale: [N], torch.float32, contiguous: a factor for each column.
         column_bias: [N], torch.float32, contiguous: a summand for each column.
         tensor_scale: one element, torch.float32: a factor for all of D.
-        out: [M, N], torch.float8_e4m3fn, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.float8_e4m3fn, N contiguous, in memory of its own; if None, a new view of padded
+            rows.
     """
     return call(a, b, row_scale, column_scale, column_bias, tensor_scale, out=out)
 
@@ -491,7 +496,7 @@ def plain_matmul(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -54,7 +54,7 @@ PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(128)
 STAGES = gl.constexpr(6)  # K steps in flight
 SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
-SUBTILE_N = gl.constexpr(64)
+SUBTILE_N = gl.constexpr(64)  # columns that are stored at a time
 EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
@@ -137,11 +137,12 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins with the row used last, a new group with the column.
+    every other group goes left: a new column begins in the row, and a new group in the column, that the
+    tile before it was in.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -232,7 +233,7 @@ def multiply(args, accumulator, ring):
 
 @gluon.jit
 def mma_partition(args):
-    """One warp of each CTA; only the warp of the pair's first CTA issues MMAs, for both CTAs."""
+    """One warp of each CTA: Triton lets the first CTA's alone wait, multiply and commit."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile the accumulator is empty.
     phase = 1
@@ -241,7 +242,7 @@ def mma_partition(args):
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty, phase)
         ring = multiply(args, args.accumulator, ring)
-        # Arrives when all MMAs of the tile have retired.
+        # Arrives in both CTAs when all MMAs of the tile have retired.
         tcgen05_commit(args.accumulator_ready)
         phase ^= 1
 
@@ -274,6 +275,7 @@ def epilogue(tile, subtile: gl.constexpr, buffers):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -293,7 +295,8 @@ def store(args, buffers, row, column, accumulator, accumulator_empty, phase):
         d_subtile = buffers.d_smem.index(i % EPILOGUE_BUFFERS)
         store_subtile(args, d_subtile, row, column + i * SUBTILE_N, tile)
     tile = accumulator.slice((SUBTILES - 1) * SUBTILE_N, SUBTILE_N).load()
-    # All sums have left tensor memory: the MMAs of another tile may overwrite them.
+    # All sums have left tensor memory: the MMAs of another tile may overwrite them. Triton waits for the
+    # loads of all warps before one thread arrives.
     mbarrier.arrive(accumulator_empty)
     tile = epilogue(tile, SUBTILES - 1, buffers)
     d_subtile = buffers.d_smem.index((SUBTILES - 1) % EPILOGUE_BUFFERS)
@@ -334,10 +337,10 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, d_desc):
     # load_empty, tensor cores to the load warp: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs. It is in the pair's first
-    # CTA, on which both arrive: 2 arrivals in all.
+    # CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
     # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs. It is in the
-    # pair's first CTA, on which both arrive: 2 arrivals in all.
+    # pair's first CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     accumulator_empty = mbarrier.allocate_mbarrier(two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
     accumulator_ready = mbarrier.allocate_mbarrier()
@@ -371,6 +374,7 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, d_desc):
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits, whose shared memory the others' MMAs and arrivals reach into.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(epilogue_partition, (args,)), (mma_partition, (args,)), (load_partition, (args,))],
         worker_num_warps=[1, 1],
@@ -378,7 +382,7 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "row_scale": (torch.float32, "M", [PROGRAM_TILE_M.value], ROW_SCALE_LAYOUT.value),
@@ -405,7 +409,7 @@ def matmul(
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_scale: [N], torch.float32, contiguous: a factor for each column.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, row_scale, column_scale, out=out)
 
@@ -427,7 +431,7 @@ def launch(a: Tensor, b: Tensor, row_scale: Tensor, column_scale: Tensor, out: T
 def plain_matmul(
     a: Tensor, b: Tensor, row_scale: Tensor, column_scale: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

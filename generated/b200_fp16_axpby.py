@@ -51,7 +51,7 @@ PROGRAM_TILE_K = gl.constexpr(64)
 STAGES = gl.constexpr(6)  # K steps in flight
 ACCUMULATORS = gl.constexpr(2)  # tiles of sums: one is stored while the next is summed
 SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
-SUBTILE_N = gl.constexpr(32)
+SUBTILE_N = gl.constexpr(32)  # columns that are stored at a time
 BETA = gl.constexpr(0.5)  # factor of C
 GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
@@ -119,11 +119,12 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins with the row used last, a new group with the column.
+    every other group goes left: a new column begins in the row, and a new group in the column, that the
+    tile before it was in.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -255,6 +256,7 @@ def epilogue(tile, subtile: gl.constexpr, buffers):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -273,7 +275,8 @@ def store(args, buffers, row, column, accumulator, accumulator_empty):
         load_c(args, buffers, row, column, i + 1)
         store_subtile(args, buffers.d_smem, row, column + i * SUBTILE_N, tile)
     tile = accumulator.slice((SUBTILES - 1) * SUBTILE_N, SUBTILE_N).load()
-    # All sums have left tensor memory: the MMAs of another tile may overwrite them.
+    # All sums have left tensor memory: the MMAs of another tile may overwrite them. Triton waits for the
+    # loads of all warps before one thread arrives.
     mbarrier.arrive(accumulator_empty)
     tile = epilogue(tile, SUBTILES - 1, buffers)
     store_subtile(args, buffers.d_smem, row, column + (SUBTILES - 1) * SUBTILE_N, tile)
@@ -349,6 +352,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(epilogue_partition, (args,)), (mma_partition, (args,)), (load_partition, (args,))],
         worker_num_warps=[1, 1],
@@ -356,7 +360,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "c": (torch.float16, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], C_LAYOUT.value),
@@ -379,7 +383,8 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, out: Tensor | None = None) -> Ten
         a: [M, K], torch.float16, K contiguous.
         b: [K, N], torch.float16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         c: [M, N], torch.float16, N contiguous.
-        out: [M, N], torch.float16, N contiguous, in memory of its own, or c; else a view of padded rows.
+        out: [M, N], torch.float16, N contiguous, in memory of its own, or c; if None, a new view of padded
+            rows.
     """
     return call(a, b, c, out=out)
 
@@ -399,7 +404,7 @@ def launch(a: Tensor, b: Tensor, c: Tensor, out: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, c: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -71,7 +71,7 @@ CLC_RESPONSES = gl.constexpr(2)  # one is read while the next is requested
 CLC_RESPONSE_BYTES = gl.constexpr(16)
 ROLES = gl.constexpr(4)  # partitions, all of which read every response
 SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
-SUBTILE_N = gl.constexpr(64)
+SUBTILE_N = gl.constexpr(64)  # columns that are stored at a time
 GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(
@@ -157,11 +157,12 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins with the row used last, a new group with the column.
+    every other group goes left: a new column begins in the row, and a new group in the column, that the
+    tile before it was in.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -313,7 +314,7 @@ def multiply(args, accumulator, ring):
 
 @gluon.jit
 def mma_partition(args):
-    """One warp of each CTA; only the warp of the pair's first CTA issues MMAs, for both CTAs."""
+    """One warp of each CTA: Triton lets the first CTA's alone wait, multiply and commit."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile the accumulator is empty.
     phase = 1
@@ -323,7 +324,7 @@ def mma_partition(args):
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty, phase)
         ring = multiply(args, args.accumulator, ring)
-        # Arrives when all MMAs of the tile have retired.
+        # Arrives in both CTAs when all MMAs of the tile have retired.
         tcgen05_commit(args.accumulator_ready)
         phase ^= 1
         item = tiles.next(item)
@@ -333,6 +334,7 @@ def mma_partition(args):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -348,7 +350,8 @@ def store(args, row, column, accumulator, accumulator_empty):
         tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()
         store_subtile(args, args.d_smem, row, column + i * SUBTILE_N, tile)
     tile = accumulator.slice((SUBTILES - 1) * SUBTILE_N, SUBTILE_N).load()
-    # All sums have left tensor memory: the MMAs of another tile may overwrite them.
+    # All sums have left tensor memory: the MMAs of another tile may overwrite them. Triton waits for the
+    # loads of all warps before one thread arrives.
     mbarrier.arrive(accumulator_empty)
     store_subtile(args, args.d_smem, row, column + (SUBTILES - 1) * SUBTILE_N, tile)
 
@@ -401,10 +404,10 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     # load_empty, tensor cores to the load warp: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs. It is in the pair's first
-    # CTA, on which both arrive: 2 arrivals in all.
+    # CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
     # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs. It is in the
-    # pair's first CTA, on which both arrive: 2 arrivals in all.
+    # pair's first CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     accumulator_empty = mbarrier.allocate_mbarrier(two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
     accumulator_ready = mbarrier.allocate_mbarrier()
@@ -450,6 +453,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits, whose shared memory the others' MMAs and arrivals reach into.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [
             (epilogue_partition, (args,)),
@@ -463,7 +467,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
 
 
 UE8M0 = torch.float8_e8m0fnu
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory; P bytes hold K elements
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout; P bytes hold K elements
     "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.uint8, "PN", [PROGRAM_TILE_N.value, PACKED_TILE_K.value], B_LAYOUT.value),
     "a_scale": (UE8M0, "M", [1, A_SCALE_BLOCKS.value, SCALE_BLOCKS_K.value, 2, 256], A_SCALE_LAYOUT.value),
@@ -491,7 +495,7 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
             elements a byte, the one of even k in its lower half; rows at multiples of 32 bytes, K one of 128.
         a_scale, b_scale: [M or N, ceil(K / 32)], torch.float8_e8m0fnu, of 32 of K; or packed by
             `pack_scales`.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, a_scale, b_scale, out=out)
 
@@ -512,7 +516,7 @@ def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: Tensor) 
 def plain_matmul(
     a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"] or k % COMPUTES["k_multiple"]:
         raise ValueError(f"M, N and K must be in range, and K a multiple of 128, found {m}, {n}, {k}")

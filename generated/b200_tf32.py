@@ -53,7 +53,7 @@ PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(32)
 STAGES = gl.constexpr(6)  # K steps in flight
 SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
-SUBTILE_N = gl.constexpr(64)
+SUBTILE_N = gl.constexpr(64)  # columns that are stored at a time
 GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(
@@ -117,11 +117,12 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins with the row used last, a new group with the column.
+    every other group goes left: a new column begins in the row, and a new group in the column, that the
+    tile before it was in.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -212,7 +213,7 @@ def multiply(args, accumulator, ring):
 
 @gluon.jit
 def mma_partition(args):
-    """One warp of each CTA; only the warp of the pair's first CTA issues MMAs, for both CTAs."""
+    """One warp of each CTA: Triton lets the first CTA's alone wait, multiply and commit."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile the accumulator is empty.
     phase = 1
@@ -221,7 +222,7 @@ def mma_partition(args):
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty, phase)
         ring = multiply(args, args.accumulator, ring)
-        # Arrives when all MMAs of the tile have retired.
+        # Arrives in both CTAs when all MMAs of the tile have retired.
         tcgen05_commit(args.accumulator_ready)
         phase ^= 1
 
@@ -230,6 +231,7 @@ def mma_partition(args):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -245,7 +247,8 @@ def store(args, row, column, accumulator, accumulator_empty):
         tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()
         store_subtile(args, args.d_smem, row, column + i * SUBTILE_N, tile)
     tile = accumulator.slice((SUBTILES - 1) * SUBTILE_N, SUBTILE_N).load()
-    # All sums have left tensor memory: the MMAs of another tile may overwrite them.
+    # All sums have left tensor memory: the MMAs of another tile may overwrite them. Triton waits for the
+    # loads of all warps before one thread arrives.
     mbarrier.arrive(accumulator_empty)
     store_subtile(args, args.d_smem, row, column + (SUBTILES - 1) * SUBTILE_N, tile)
 
@@ -275,10 +278,10 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     # load_empty, tensor cores to the load warp: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs. It is in the pair's first
-    # CTA, on which both arrive: 2 arrivals in all.
+    # CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
     # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs. It is in the
-    # pair's first CTA, on which both arrive: 2 arrivals in all.
+    # pair's first CTA, on which both arrive: Triton doubles its count, to 2 arrivals in all.
     accumulator_empty = mbarrier.allocate_mbarrier(two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
     accumulator_ready = mbarrier.allocate_mbarrier()
@@ -306,6 +309,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits, whose shared memory the others' MMAs and arrivals reach into.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(epilogue_partition, (args,)), (mma_partition, (args,)), (load_partition, (args,))],
         worker_num_warps=[1, 1],
@@ -313,7 +317,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float32, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float32, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.float32, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
@@ -333,7 +337,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     On one GPU of compute capability 10.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float32, K contiguous.
         b: [K, N], torch.float32, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.float32, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.float32, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
 
@@ -355,7 +359,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -123,7 +123,7 @@ class Checked(NamedTuple):
     """The facts that the checks of a call collect about its tensors."""
 
     extents: dict[str, Any]
-    """By the letters of axes."""
+    """By the letters of axes; under "device", the device of the first tensor."""
     places: dict[str, Place]
     copies: dict[int, tuple[Tensor, Tensor]]
     """By the id of a misaligned tensor: the matrix in memory, and the aligned one that it is copied to."""
@@ -178,7 +178,7 @@ class Contract:
         rows, columns = (1, 1, *stored.shape)[-2:]
         pitch, stride = (0, 0, *stored.stride())[-2:]
         if rows <= 1 or not columns:
-            pitch = argument.padded(columns)  # of one row: any
+            pitch = argument.padded(columns)  # no second row: any pitch will do
         address = tensor.data_ptr() if is_readable(tensor) else 0
         size = tensor.dtype.itemsize
         checked.places[name] = Place(address, tensor.numel() // (columns or 1), pitch * size, columns * size)
@@ -243,7 +243,7 @@ class Contract:
             yield "be no forward-AD dual: there is no derivative"
         if is_transformed(tensor):
             yield "be outside of vmap, grad and jvp: there is no rule for them"
-        if requires_grad and self.has_backward:
+        if requires_grad and self.has_backward:  # an `out`: autograd follows inputs above this check
             yield "not require grad: out has no backward"
         if tensor.is_neg():
             yield "hold its own values, found a negated view: call resolve_neg()"
@@ -309,7 +309,7 @@ class Contract:
             is_whole = n == columns or not m
             if is_whole and id(out) not in checked.copies:
                 return aligned
-            checked.copies.pop(id(out), None)  # not an input
+            checked.copies.pop(id(out), None)  # D is copied to it afterwards, not from it before
             if not self.copies:
                 raise ValueError(
                     f"out must have rows of whole 16-byte units, found {n} columns: call without out"
@@ -423,6 +423,7 @@ class Workspaces:
         make_memory = make_workspace or make_sums
         self.count_sums, self.are_needed, self.make_tensors = count_sums, bool(make_memory), make_memory
 
+        # A stream and a thread are keys of the cache alone.
         def make(_stream: int, _thread: int, extents: tuple[int, ...], device: int) -> Memory:
             made = make_memory(*extents, torch.device("cuda", device))
             return made, [tensor.data_ptr() for tensor in made]
@@ -480,7 +481,9 @@ class Replay:
         import triton  # not needed to choose a kernel
 
         self.hooks, self.is_deterministic = triton.knobs.runtime, is_deterministic
+        # By the key of `Host.run`: the mode, two shapes, and the addresses of a call's tensors.
         self.known: dict[Any, Known] = {}
+        # By `Known.is_alike`, the address of D, and the addresses of memory for sums.
         self.launches: dict[Any, list[Launch]] = {}
 
     def must_look(self) -> bool:
@@ -525,7 +528,7 @@ class Replay:
         if len(self.launches) > MAX_KEPT:
             self.clear()
         earlier = self.known.get(key, known).is_alike
-        # The same tensor twice is like nothing.
+        # TensorGuards refuses a call that passes one tensor twice: such a call is not kept.
         is_alike = next((each for each in (earlier, guards.check) if each(*tensors)), None)
         if is_alike and None not in launches:
             self.known[key] = known._replace(is_alike=is_alike)
@@ -560,7 +563,8 @@ def prepare_launch(kernel: Any, grid: tuple[int, ...], arguments: list[Any]) -> 
     if run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size:
         return None
 
-    def returned(arguments: Sequence[Any]) -> list[Any]:  # in place of a launch: descriptors are tensor maps
+    # Triton's wrapper encodes descriptors as tensor maps, then calls this in place of a launch.
+    def returned(arguments: Sequence[Any]) -> list[Any]:
         return [*arguments]
 
     maps = getattr(kernel.metadata, "tensordesc_meta", None)
@@ -678,7 +682,7 @@ class Host:
                 thread = threading.get_ident() if self.has_sums else 0
                 _held, places = self.memory(stream, thread, memory, device)
             if not is_alike(*tensors) or self.must_look():
-                raise LookupError
+                raise LookupError  # to the checks below, as for a key that is not known
             launches = self.launches[is_alike, d.data_ptr(), *places]
         except (AttributeError, LookupError, RuntimeError, TypeError):
             d = _held = None  # memory that was not used is free again

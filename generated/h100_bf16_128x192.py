@@ -50,7 +50,7 @@ CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(64)
 STAGES = gl.constexpr(5)  # tiles of A and of B in flight
 SUBTILES = gl.constexpr(3)  # parts of a tile's columns, stored one after the other
-SUBTILE_N = gl.constexpr(64)
+SUBTILE_N = gl.constexpr(64)  # columns that are stored at a time
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -106,7 +106,7 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds.
@@ -271,6 +271,7 @@ def split_columns(accumulators):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -332,13 +333,14 @@ def matmul_kernel(a_desc, b_desc, b_1_desc, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(consumer_partition, (args, 0)), (consumer_partition, (args, 1)), (producer_partition, (args,))],
         worker_num_warps=[4, 1],
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory; B for each part of its tiles
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout; B for each part of its tiles
     "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PART_N_0.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "b_1": (torch.bfloat16, "KN", [PART_N_1.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
@@ -359,7 +361,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
 
@@ -379,7 +381,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -224,7 +224,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     tma.store_wait(0)
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
@@ -245,7 +245,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
 
@@ -264,7 +264,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -169,7 +169,7 @@ def matmul_kernel(a_desc, b_desc, c_desc, d_desc):
     tma.store_wait(0)
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "c": (torch.float32, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], C_LAYOUT.value),
@@ -193,7 +193,8 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, out: Tensor | None = None) -> Ten
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         c: [M, N], torch.float32, N contiguous.
-        out: [M, N], torch.float32, N contiguous, in memory of its own, or c; else a view of padded rows.
+        out: [M, N], torch.float32, N contiguous, in memory of its own, or c; if None, a new view of padded
+            rows.
     """
     return call(a, b, c, out=out)
 
@@ -211,7 +212,7 @@ def launch(a: Tensor, b: Tensor, c: Tensor, out: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, c: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not all(0 < extent <= most for extent, most in zip((m, n, k), COMPUTES["single_tile"], strict=True)):
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['single_tile']}, found {m}, {n} and {k}")

@@ -283,7 +283,7 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
+    """Return the addresses of one place's SUMS sums in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
@@ -350,6 +350,7 @@ def matmul_kernel(a_desc, b_desc, partials_ptr):
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits: the last releases reach into the lead CTA.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(consumer_partition, (args,)), (producer_partition, (args,))],
         worker_num_warps=[1],
@@ -417,7 +418,7 @@ def reduction_kernel(partials_ptr, d_ptr, d_stride: gl.int64, m, n):
         gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", None, None),
@@ -438,7 +439,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
 
@@ -467,7 +468,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor, sums: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -206,7 +206,7 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
+    """Return the addresses of one place's SUMS sums in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
@@ -347,7 +347,7 @@ def reduction_kernel(
     gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "c": (torch.bfloat16, "MN", None, None),
@@ -377,7 +377,8 @@ def matmul(
         c: [M, N], torch.bfloat16, N contiguous.
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_bias: [N], torch.bfloat16, contiguous: a summand for each column.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own, or c; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own, or c; if None, a new view of padded
+            rows.
     """
     return call(a, b, c, row_scale, column_bias, out=out)
 
@@ -405,7 +406,7 @@ def launch(a, b, c, row_scale, column_bias, out, sums) -> list:
 def plain_matmul(
     a: Tensor, b: Tensor, c: Tensor, row_scale: Tensor, column_bias: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -50,7 +50,7 @@ CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(64)
 STAGES = gl.constexpr(6)  # tiles of A and of B in flight
 SPLITS = gl.constexpr(8)  # parts of K, that programs take one by one
-SUMS = gl.constexpr(16384)  # of each consumer's rows of a tile
+SUMS = gl.constexpr(16384)  # of a tile's rows that one consumer has
 COLUMN_CTAS = gl.constexpr(2)  # that divide the columns of an accumulator
 
 A_LAYOUT = gl.constexpr(
@@ -236,9 +236,8 @@ def multiply(args, a_smem, k_steps, ring):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)
-        # The MMAs read the stage until they have retired. Waiting for this step's MMAs, and not for the ones
-        # before them, releases the stage a step earlier.
-        # Meanwhile MMAs of another consumer keep the tensor cores busy.
+        # MMAs read the stage until they have retired. Leaving none in flight, instead of this step's, frees
+        # the stage a step earlier; another consumer's MMAs keep the tensor cores busy.
         accumulator = warpgroup_mma_wait(0, deps=[accumulator])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         release(args, ring.stage)
@@ -250,6 +249,7 @@ def multiply(args, a_smem, k_steps, ring):
 def store(args, d_smem, row, column, tile):
     """Convert a tile and store it; the store still runs on return."""
     # The previous tile's store must have read the buffer.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -272,7 +272,7 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def as_accumulator(sums, like):
-    """Sums in that order as an accumulator like another."""
+    """Return sums in register order as an accumulator of the shape of `like`; none moves."""
     columns: gl.constexpr = like.shape[1] // COLUMN_CTAS
     fragments = sums.reshape((COLUMN_CTAS, like.shape[0] // 16, columns // 8, 8, 4, 2, 2))
     accumulator = fragments.permute((1, 5, 3, 0, 2, 4, 6)).reshape(like.shape)
@@ -281,7 +281,7 @@ def as_accumulator(sums, like):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
+    """Return the addresses of one place's SUMS sums in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
@@ -313,7 +313,7 @@ def sum_of_splits(args, share):
 
 @gluon.jit
 def consumer_partition(args, consumer: gl.constexpr):
-    """One of the consumers: multiply parts of tiles, store its rows of those that it completes."""
+    """One of the consumers: multiply pieces; store its rows of each tile that it completes."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     tiles = Tiles(args)
     for item in range(tiles.first(), tiles.end(), tiles.stride()):
@@ -368,13 +368,14 @@ def matmul_kernel(a_desc, b_desc, d_desc, partials_ptr, counters_ptr):
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits: the last releases reach into the lead CTA.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(consumer_partition, (args, 0)), (consumer_partition, (args, 1)), (producer_partition, (args,))],
         worker_num_warps=[4, 1],
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [CONSUMER_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
@@ -395,8 +396,8 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        workspace: from `make_workspace`, for a call at a time; each stream's by default.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        workspace: from `make_workspace`, for one call at a time; if None, the stream's.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, workspace=workspace, out=out)
 
@@ -419,7 +420,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor, partials: Tensor, counters: Tensor
 def plain_matmul(
     a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     del workspace  # unchecked memory: this call makes its own
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:

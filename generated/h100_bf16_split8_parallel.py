@@ -46,7 +46,7 @@ CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(128)  # 64 rows in each CTA
 STAGES = gl.constexpr(6)  # tiles of A and of B in flight
 SPLITS = gl.constexpr(8)  # parts of K, that programs take one by one
-SUMS = gl.constexpr(16384)  # of each consumer's rows of a tile
+SUMS = gl.constexpr(16384)  # of a tile's rows that one consumer has
 CLUSTERS_AHEAD = gl.constexpr(4)  # that start first, and keep their numbers
 GPCS = gl.constexpr(8)  # that start one cluster each by turns, as measured on an H200 and an H100
 CLUSTERS_OF_ALL_GPCS = gl.constexpr(32)  # that start so; then GPC 0 is full, and the other 7 go on
@@ -272,9 +272,8 @@ def multiply(args, a_smem, k_steps, ring):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)
-        # The MMAs read the stage until they have retired. Waiting for this step's MMAs, and not for the ones
-        # before them, releases the stage a step earlier.
-        # Meanwhile MMAs of another consumer keep the tensor cores busy.
+        # MMAs read the stage until they have retired. Leaving none in flight, instead of this step's, frees
+        # the stage a step earlier; another consumer's MMAs keep the tensor cores busy.
         accumulator = warpgroup_mma_wait(0, deps=[accumulator])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         release(args, ring.stage)
@@ -295,7 +294,7 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
+    """Return the addresses of one place's SUMS sums in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
@@ -358,6 +357,7 @@ def matmul_kernel(a_desc, b_desc, partials_ptr):
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits: the last releases reach into the lead CTA.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(consumer_partition, (args, 0)), (consumer_partition, (args, 1)), (producer_partition, (args,))],
         worker_num_warps=[4, 1],
@@ -417,7 +417,7 @@ def reduction_kernel(partials_ptr, d_ptr, d_stride: gl.int64, m, n):
         gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", None, None),
@@ -438,7 +438,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
 
@@ -465,7 +465,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor, sums: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

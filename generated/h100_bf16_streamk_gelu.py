@@ -6,7 +6,7 @@ epilogue: GELU (tanh).
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. One consumer of 8 warps multiplies with wgmma and stores D through TMA while
 the next tile is already loading. The tiles that fill no wave are divided by K steps over all programs
-(stream-K): of a tile that several have, each leaves its sums in memory, and the last to come adds them
+(stream-K): of a tile that several share, each leaves its sums in memory, and the last to come adds them
 up in order and stores D.
 
     CTA tile         128 x 128, 64 of K per step, in 6 stages
@@ -47,11 +47,11 @@ PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(128)
 PROGRAM_TILE_K = gl.constexpr(64)
 STAGES = gl.constexpr(6)  # tiles of A and of B in flight
-MAX_PROGRAMS = gl.constexpr(132)  # of the grid: the workspace has places for their sums
-MIN_SHARE_STEPS = gl.constexpr(8)  # K steps of a program's share of divided tiles
-MIN_SAVED_STEPS = gl.constexpr(40)  # K steps that sharing the rest of divided tiles must save
+MAX_PROGRAMS = gl.constexpr(132)  # most of a grid, by which the workspace is sized
+MIN_SHARE_STEPS = gl.constexpr(8)  # fewest K steps that a program gets of divided tiles
+MIN_SAVED_STEPS = gl.constexpr(40)  # fewest K steps of a program that a shared rest must save
 SUMS = gl.constexpr(16384)  # of a tile
-SUBTILE_N = gl.constexpr(64)
+SUBTILE_N = gl.constexpr(64)  # columns that are stored at a time
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -126,18 +126,21 @@ class Steps:
 class Division:
     """How the tiles of the last, partial wave are divided along K.
 
-    The first `chunks * tiles` programs get one chunk each; the others share the rest of all these tiles.
+    A divided tile is `chunks` chunks of `share_steps` K steps from K step 0 on, then a rest of fewer steps.
+    The first `chunks * tiles` programs get one chunk each: program p has chunk p // tiles of divided tile
+    p % tiles. Each other program gets `share_steps` steps of the rests of all divided tiles, laid end to end.
     """
 
     args: Args
     waves: gl.tensor  # of whole tiles: each program computes one in each
-    tiles: gl.tensor  # that are divided
+    tiles: gl.tensor  # of the last wave, which are divided
     chunks: gl.tensor  # of each divided tile, of `share_steps` K steps each
-    share_steps: gl.tensor  # of one program
+    share_steps: gl.tensor  # K steps of one program
 
     @gluon.jit
     def rest_steps(self):
-        """The K steps of a divided tile that are in no chunk: the last ones."""
+        """The number of a divided tile's last K steps, which are in no chunk."""
+        # Chunks that leave no rest may go past the last step, which cuts the last chunk off.
         return gl.maximum(self.args.k_steps - self.chunks * self.share_steps, 0)
 
     @gluon.jit
@@ -146,9 +149,9 @@ class Division:
 
         A program that has a chunk has no share of the rest: its range means nothing.
         """
-        steps = self.tiles * self.rest_steps()
-        begin = gl.minimum((gl.program_id(0) - self.chunks * self.tiles) * self.share_steps, steps)
-        return begin, gl.minimum(begin + self.share_steps, steps)
+        all_rests = self.tiles * self.rest_steps()
+        begin = gl.minimum((gl.program_id(0) - self.chunks * self.tiles) * self.share_steps, all_rests)
+        return begin, gl.minimum(begin + self.share_steps, all_rests)
 
     @gluon.jit
     def has_chunk(self):
@@ -219,11 +222,12 @@ class Tiles:
     def piece(self, item):
         """The piece of an item: a whole tile, the program's chunk, or a part of its share of the rests."""
         division, program = self.division, gl.program_id(0)
-        tiles = gl.maximum(division.tiles, 1)
+        tiles = gl.maximum(division.tiles, 1)  # no division by zero if all waves are whole
         rest_begin, rest_end = division.rest_share()
         steps = gl.maximum(division.rest_steps(), 1)  # no division by zero where there is no rest
+        # After the whole tiles, each item is in the divided tile that follows the one before.
         rest_tile = rest_begin // steps + item - division.waves
-        in_chunks = division.chunks * division.share_steps
+        in_chunks = division.chunks * division.share_steps  # K steps of a tile ahead of its rest
         first = gl.where(
             division.has_chunk(),
             program // tiles * division.share_steps,
@@ -235,6 +239,7 @@ class Tiles:
             in_chunks + gl.minimum(rest_end - rest_tile * steps, steps),
         )
         divided = gl.where(division.has_chunk(), program % tiles, rest_tile)
+        # The divided tiles are numbered after those of all whole waves.
         whole, k_steps = item < division.waves, division.args.k_steps
         return Piece(
             gl.where(whole, item, division.waves) * gl.num_programs(0) + gl.where(whole, program, divided),
@@ -346,6 +351,7 @@ def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     tile = epilogue(tile)
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -375,7 +381,7 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def as_accumulator(sums, like):
-    """Sums in that order as an accumulator like another."""
+    """Return sums in register order as an accumulator of the shape of `like`; none moves."""
     fragments = sums.reshape((like.shape[0] // 16, like.shape[1] // 8, 8, 4, 2, 2))
     accumulator = fragments.permute((0, 4, 2, 1, 3, 5)).reshape(like.shape)
     return gl.convert_layout(accumulator, ACCUMULATOR_LAYOUT, assert_trivial=True)
@@ -383,17 +389,17 @@ def as_accumulator(sums, like):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
+    """Return the addresses of one place's SUMS sums in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
 
 @gluon.jit
 def pieces_of_tile(division, divided):
-    """How many pieces a divided tile has, and the place of the first one after its chunks."""
+    """Return the number of a divided tile's pieces, and the place of its first piece after the chunks."""
     steps = division.rest_steps()
     begin = divided * steps
-    owner = begin // division.share_steps
+    owner = begin // division.share_steps  # of the rest's first step: 0 is the first program without a chunk
     pieces = division.chunks + gl.cdiv(begin + steps, division.share_steps) - owner
     return pieces, division.chunks * division.tiles + owner + divided
 
@@ -402,8 +408,9 @@ def pieces_of_tile(division, divided):
 def is_last(args, division, divided, accumulator):
     """Store the sums of a piece; return True if all other pieces of the tile have stored theirs.
 
-    The place of a chunk in the workspace is its program's number. After the chunks, from one piece to the
-    next, the program's number goes up, or the tile's, or both: their sum is a place that no other piece has.
+    The place of a chunk in the workspace is its program's number, below `chunks * tiles`. The place of
+    a piece of a rest is program + divided tile: from one piece to the next, one of the two goes up, or
+    both, and none goes down. So no two pieces have the same place.
     """
     sums = in_register_order(accumulator)
     place = gl.program_id(0) + gl.where(division.has_chunk(), 0, divided)
@@ -411,7 +418,7 @@ def is_last(args, division, divided, accumulator):
     pieces, _ = pieces_of_tile(division, divided)
     # One thread counts for all. Triton puts a barrier of the partition's threads before a scalar atomic, so
     # all sums are stored by then: the atomic releases them to the program that comes last, and acquires the
-    # sums of the programs that came before.
+    # sums of the programs that came before. All threads get its result after a barrier.
     arrived = gl.atomic_add(args.counters_ptr + divided, 1, sem="acq_rel", scope="gpu")
     return arrived == pieces - 1
 
@@ -421,10 +428,11 @@ def sum_of_pieces(args, division, divided):
     """Add up the sums of all pieces of a tile in the order of K: the bits do not depend on who came last."""
     # All pieces have been counted: leave the counter as it was found, for the next launch.
     gl.store(args.counters_ptr + divided, 0)
-    # All sums are in memory: these zeros only have their shape and layout.
+    # Only the type of these zeros is used, for the layout of the sums: no register holds them.
     zeros = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     layout: gl.constexpr = in_register_order(zeros).type.layout
     pieces, after = pieces_of_tile(division, divided)
+    # Chunk i of a tile is in place i * tiles + divided, the rest's pieces in the places from `after` on.
     sums = gl.load(sum_addresses(args, divided, layout))
     for i in range(1, pieces):
         place = gl.where(i < division.chunks, i * division.tiles + divided, after + i - division.chunks)
@@ -484,6 +492,7 @@ def matmul_kernel(a_desc, b_desc, d_desc, partials_ptr, counters_ptr):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(consumer_partition, (args,)), (producer_partition, (args,))],
         worker_num_warps=[1],
@@ -491,7 +500,7 @@ def matmul_kernel(a_desc, b_desc, d_desc, partials_ptr, counters_ptr):
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
@@ -511,8 +520,8 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        workspace: from `make_workspace`, for a call at a time; each stream's by default.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        workspace: from `make_workspace`, for one call at a time; if None, the stream's.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, workspace=workspace, out=out)
 
@@ -535,7 +544,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor, partials: Tensor, counters: Tensor
 def plain_matmul(
     a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     del workspace  # unchecked memory: this call makes its own
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:

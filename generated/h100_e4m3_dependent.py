@@ -54,7 +54,7 @@ CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(64)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
 SUBTILES = gl.constexpr(7)  # parts of a tile's columns, stored one after the other
-SUBTILE_N = gl.constexpr(32)
+SUBTILE_N = gl.constexpr(32)  # columns that are stored at a time
 EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight per consumer
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
@@ -252,9 +252,8 @@ def multiply(args, a_smem, k_steps, ring):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulators = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulators)
-        # The MMAs read the stage until they have retired. Waiting for this step's MMAs, and not for the ones
-        # before them, releases the stage a step earlier.
-        # Meanwhile MMAs of another consumer keep the tensor cores busy.
+        # MMAs read the stage until they have retired. Leaving none in flight, instead of this step's, frees
+        # the stage a step earlier; another consumer's MMAs keep the tensor cores busy.
         accumulators = warpgroup_mma_wait(0, deps=accumulators)
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(ring.stage))
@@ -302,6 +301,7 @@ def store_subtile(args, d_smem, row, column, tile, tensor_scale):
     """Convert a sub-tile and store it; the store still runs on return."""
     tile = epilogue(tile, tensor_scale)
     # The store that last used this buffer must have read it; there is none before the first sub-tiles.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -387,6 +387,7 @@ def matmul_kernel(a_desc, b_desc, b_1_desc, b_2_desc, tensor_scale_ptr, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(consumer_partition, (args, 0)), (consumer_partition, (args, 1)), (producer_partition, (args,))],
         worker_num_warps=[4, 1],
@@ -394,7 +395,7 @@ def matmul_kernel(a_desc, b_desc, b_1_desc, b_2_desc, tensor_scale_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory; B for each part of its tiles
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout; B for each part of its tiles
     "a": (torch.float8_e4m3fn, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "KN", [PART_N_0.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "b_1": (torch.float8_e4m3fn, "KN", [PART_N_1.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
@@ -420,7 +421,7 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = N
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         tensor_scale: one element, torch.float32: a factor for all of D.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, tensor_scale, out=out)
 
@@ -440,7 +441,7 @@ def launch(a: Tensor, b: Tensor, tensor_scale: Tensor, out: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

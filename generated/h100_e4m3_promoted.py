@@ -98,11 +98,12 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins with the row used last, a new group with the column.
+    every other group goes left: a new column begins in the row, and a new group in the column, that the
+    tile before it was in.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -209,9 +210,8 @@ def multiply(args, a_smem, k_steps, ring):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         step = issue_mmas(args, a_smem.index(ring.stage), ring.stage, step)
-        # The MMAs read the stage until they have retired. Waiting for this step's MMAs, and not for the ones
-        # before them, releases the stage a step earlier.
-        # Meanwhile MMAs of another consumer keep the tensor cores busy.
+        # MMAs read the stage until they have retired. Leaving none in flight, instead of this step's, frees
+        # the stage a step earlier; another consumer's MMAs keep the tensor cores busy.
         step = warpgroup_mma_wait(0, deps=[step])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(ring.stage))
@@ -224,6 +224,7 @@ def multiply(args, a_smem, k_steps, ring):
 def store(args, d_smem, row, column, tile):
     """Convert a tile and store it; the store still runs on return."""
     # The previous tile's store must have read the buffer.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -276,13 +277,14 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(consumer_partition, (args, 0)), (consumer_partition, (args, 1)), (producer_partition, (args,))],
         worker_num_warps=[4, 1],
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float8_e4m3fn, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [CONSUMER_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
@@ -302,7 +304,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
 
@@ -322,7 +324,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
 
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

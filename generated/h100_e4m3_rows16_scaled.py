@@ -287,7 +287,7 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, d_desc):
     tma.store_wait(0)
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "row_scale": (torch.float32, "M", [PROGRAM_TILE_M.value], ROW_SCALE_LAYOUT.value),
@@ -314,7 +314,7 @@ def matmul(
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_scale: [N], torch.float32, contiguous: a factor for each column.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, row_scale, column_scale, out=out)
 
@@ -335,7 +335,7 @@ def launch(a: Tensor, b: Tensor, row_scale: Tensor, column_scale: Tensor, out: T
 def plain_matmul(
     a: Tensor, b: Tensor, row_scale: Tensor, column_scale: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -219,7 +219,7 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def as_accumulator(sums, like):
-    """Sums in that order as an accumulator like another."""
+    """Return sums in register order as an accumulator of the shape of `like`; none moves."""
     fragments = sums.reshape((like.shape[0] // 16, like.shape[1] // 8, 8, 4, 2, 2))
     accumulator = fragments.permute((0, 4, 2, 1, 3, 5)).reshape(like.shape)
     return gl.convert_layout(accumulator, ACCUMULATOR_LAYOUT, assert_trivial=True)
@@ -227,7 +227,7 @@ def as_accumulator(sums, like):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
+    """Return the addresses of one place's SUMS sums in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
@@ -296,7 +296,7 @@ def matmul_kernel(a_desc, b_desc, tensor_scale_ptr, d_desc, partials_ptr, counte
         tma.store_wait(0)
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "tensor_scale": (torch.float32, "1", None, None),
@@ -321,8 +321,8 @@ def matmul(
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         tensor_scale: one element, torch.float32: a factor for all of D.
-        workspace: from `make_workspace`, for a call at a time; each stream's by default.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        workspace: from `make_workspace`, for one call at a time; if None, the stream's.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, tensor_scale, workspace=workspace, out=out)
 
@@ -344,7 +344,7 @@ def launch(a, b, tensor_scale, out, partials, counters) -> list:
 def plain_matmul(
     a: Tensor, b: Tensor, tensor_scale: Tensor, *, workspace: tuple | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     del workspace  # unchecked memory: this call makes its own
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:

@@ -102,7 +102,7 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds.
@@ -215,7 +215,7 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
+    """Return the addresses of one place's SUMS sums in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
@@ -359,7 +359,7 @@ def reduction_kernel(
         gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "c": (torch.bfloat16, "MN", None, None),
@@ -389,8 +389,8 @@ def matmul(
         c: [M, N], torch.bfloat16, N contiguous.
         row_bias: [M], torch.float32, contiguous: a summand for each row.
         tensor_scale: one element, torch.float32: a factor for all of D.
-        out: [M, N], torch.float8_e4m3fn, N contiguous, in memory of its own, or c; else a view of padded
-            rows.
+        out: [M, N], torch.float8_e4m3fn, N contiguous, in memory of its own, or c; if None, a new view of
+            padded rows.
     """
     return call(a, b, c, row_bias, tensor_scale, out=out)
 
@@ -418,7 +418,7 @@ def launch(a, b, c, row_bias, tensor_scale, out, sums) -> list:
 def plain_matmul(
     a: Tensor, b: Tensor, c: Tensor, row_bias: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

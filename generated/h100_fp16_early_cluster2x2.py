@@ -304,6 +304,7 @@ def epilogue(tile, buffers, tensor_scale):
 def store_tile(args, d_smem, row, column, tile):
     """Convert a tile and store it; the store still runs on return."""
     # The previous tile's store must have read the buffer.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -403,13 +404,14 @@ def matmul_kernel(a_desc, b_desc, row_bias_desc, tensor_scale_ptr, d_desc):
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits: the last releases reach into the lead CTA.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(consumer_partition, (args, 0)), (consumer_partition, (args, 1)), (producer_partition, (args,))],
         worker_num_warps=[4, 1],
     )
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float16, "KN", [PROGRAM_TILE_K.value, PROGRAM_TILE_N.value], B_LAYOUT.value),
     "row_bias": (torch.float16, "M", [CONSUMER_TILE_M.value], ROW_BIAS_LAYOUT.value),
@@ -438,7 +440,7 @@ def matmul(
         b: [K, N], torch.float16, N contiguous.
         row_bias: [M], torch.float16, contiguous: a summand for each row.
         tensor_scale: one element, torch.float32: a factor for all of D.
-        out: [M, N], torch.float16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.float16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, row_bias, tensor_scale, out=out)
 
@@ -462,7 +464,7 @@ def launch(a: Tensor, b: Tensor, row_bias: Tensor, tensor_scale: Tensor, out: Te
 def plain_matmul(
     a: Tensor, b: Tensor, row_bias: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

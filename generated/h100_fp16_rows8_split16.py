@@ -183,8 +183,8 @@ def multiply(args, ring, loads):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulator = issue_mmas(args, args.a_smem.index(ring.stage), ring.stage, accumulator)
-        # The MMAs read the stage until they have retired. Waiting for this step's MMAs, and not for the ones
-        # before them, releases the stage a step earlier.
+        # MMAs read the stage until they have retired. Leaving none in flight, instead of this step's, frees
+        # the stage a step earlier.
         accumulator = warpgroup_mma_wait(0, deps=[accumulator])
         # Triton's barrier follows, before one thread issues the loads: no warp still reads the stage.
         loads = load_next(args, loads, ring.stage)
@@ -215,7 +215,7 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def as_accumulator(sums, like):
-    """Sums in that order as an accumulator like another."""
+    """Return sums in register order as an accumulator of the shape of `like`; none moves."""
     fragments = sums.reshape((like.shape[0] // 16, like.shape[1] // 8, 8, 4, 2, 2))
     accumulator = fragments.permute((0, 4, 2, 1, 3, 5)).reshape(like.shape)
     return gl.convert_layout(accumulator, ACCUMULATOR_LAYOUT, assert_trivial=True)
@@ -223,7 +223,7 @@ def as_accumulator(sums, like):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
+    """Return the addresses of one place's SUMS sums in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
@@ -295,7 +295,7 @@ def matmul_kernel(a_desc, b_desc, d_desc, partials_ptr, counters_ptr):
         tma.store_wait(0)
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.float16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.float16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
@@ -317,8 +317,8 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
         a: [M, K], torch.float16, K contiguous; read while the kernel ahead in the stream may still run, which
             must not write it.
         b: [K, N], torch.float16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        workspace: from `make_workspace`, for a call at a time; each stream's by default.
-        out: [M, N], torch.float16, N contiguous, in memory of its own; else a view of padded rows.
+        workspace: from `make_workspace`, for one call at a time; if None, the stream's.
+        out: [M, N], torch.float16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, workspace=workspace, out=out)
 
@@ -340,7 +340,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor, partials: Tensor, counters: Tensor
 def plain_matmul(
     a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     del workspace  # unchecked memory: this call makes its own
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:

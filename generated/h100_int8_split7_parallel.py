@@ -116,11 +116,12 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D.
+    """Return the place in D of the tile with this number.
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins with the row used last, a new group with the column.
+    every other group goes left: a new column begins in the row, and a new group in the column, that the
+    tile before it was in.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -297,7 +298,7 @@ def in_register_order(accumulator):
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Return the addresses of the sums of a place in the workspace: four of them are 16 aligned bytes."""
+    """Return the addresses of one place's SUMS sums in the workspace: four of them are 16 aligned bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
@@ -364,6 +365,7 @@ def matmul_kernel(a_desc, b_desc, partials_ptr):
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits: the last releases reach into the lead CTA.
+    # The first partition has the launch's num_warps warps; the lists of workers are for the others.
     gl.warp_specialize(
         [(consumer_partition, (args,)), (producer_partition, (args,))],
         worker_num_warps=[1],
@@ -458,7 +460,7 @@ def reduction_kernel(partials_ptr, row_scale_ptr, column_scale_ptr, d_ptr, d_str
         gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])
 
 
-ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
+ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout
     "a": (torch.int8, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.int8, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "row_scale": (torch.float32, "M", None, None),
@@ -486,7 +488,7 @@ def matmul(
         b: [K, N], torch.int8, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_scale: [N], torch.float32, contiguous: a factor for each column.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, row_scale, column_scale, out=out)
 
@@ -517,7 +519,7 @@ def launch(a: Tensor, b: Tensor, row_scale: Tensor, column_scale: Tensor, out: T
 def plain_matmul(
     a: Tensor, b: Tensor, row_scale: Tensor, column_scale: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py, which copies D to an `out`."""
+    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

@@ -89,8 +89,8 @@ WGMMA_FAMILY = Family(
         ("registers", lambda plan: str(plan.consumer_registers)),
         ("CTAs", lambda plan: str(plan.occupancy)),
     ),
-    legend="MMAs in flight; split-K: factor and reduction; smem: bytes of a CTA; sums and registers of a consumer "
-    "thread; CTAs on an SM",
+    legend="MMAs in flight; split-K: factor and reduction; smem: bytes of a CTA; sums and registers of a "
+    "consumer thread; CTAs on an SM",
     label=_label,
     as_dict=_as_dict,
 )
