@@ -201,9 +201,15 @@ def test_torch_computes_a_weight_of_another_class_and_the_layer_says_so(kind: An
 
 @pytest.fixture
 def mesh() -> Iterator[Any]:
-    """A world of this process."""
+    """A world of this process, without threads.
+
+    torch keeps a group for as long as the thread that used it. A process that is forked from another thread
+    ends that of gloo, whose own threads it does not have, and waits for them without end.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
     distributed: Any = any_torch.distributed
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     yield distributed.device_mesh.init_device_mesh("cpu", (1,))
     distributed.destroy_process_group()
 
