@@ -111,7 +111,7 @@ def plan(
         say(
             "\n\n".join(
                 f"{p.source.path}: {p.plan.request.title}\n\n{ledger(p.plan).as_text()}\n\n"
-                f"that registers are enough is {standing_of(p.plan)}"
+                f"register budget: {standing_of(p.plan)}"
                 for p in products
             )
         )

@@ -317,7 +317,7 @@ class Spec(Model):
     target: Target = Field(description="the GPU that the plan is made for")
     operands: Operands = Field(description="the matrices: their types, and how they lie in memory")
     accumulator: AccumulatorDType | None = Field(
-        default=None, description="what sums are kept in; int32 for int8 and else fp32, if left out"
+        default=None, description="type of the accumulator; default int32 for int8, else fp32"
     )
     tile: Tile = Field(default=Tile(), description="what one CTA handles; a cluster's is this times cluster")
     mma: Mma = Field(default=Mma(), description="the matrix instruction")
