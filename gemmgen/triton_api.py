@@ -240,7 +240,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineCode:
     """What Triton's compiler made of a launch's kernel."""
 
     asm: Mapping[str, Any]
@@ -301,7 +301,7 @@ class Specialized:
         except Exception:  # the visitor of a wrong kernel can raise anything, and the compiler says it better
             return None
 
-    def machine_code(self) -> Machine:
+    def machine_code(self) -> MachineCode:
         """Return the texts and the code of every stage, and the metadata, as a launch has them.
 
         Triton's own errors come out as they are, and some illegal kernels abort the process.
@@ -312,7 +312,7 @@ class Specialized:
         compiled = cast(Any, triton).compile(self._source, target=self.terms.target, options=dict(options))
         metadata: dict[str, Any] = compiled.metadata._asdict()
         stages = ("ttgir", "llir", "ptx", "cubin")
-        return Machine({stage: compiled.asm[stage] for stage in stages}, metadata)
+        return MachineCode({stage: compiled.asm[stage] for stage in stages}, metadata)
 
     def generic_ttgir(self) -> str:
         """Return the kernel's TTGIR in MLIR's generic form, after the allocation of memory and warps.

@@ -91,7 +91,7 @@ class _Code:
     lowered: GenericTtgir
 
     @cached_property
-    def _machine(self) -> triton_api.Machine:
+    def _machine(self) -> triton_api.MachineCode:
         with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - the compiler is a fork
             return self.lowered.machine_code()
 

@@ -558,7 +558,9 @@ def test_a_spec_that_is_rejected_stops_all_before_the_gpu_is_used(tmp_path: Path
     with pytest.raises(GemmgenError, match=r"error\[module-name\]: another spec has this name"):
         time_suite([good, good], suite_in(tmp_path), ResultLog(), machinery=machinery)
     other = ROOT / "specs" / "b200_bf16.yaml"
-    with pytest.raises(GemmgenError, match=r"\[no-gpu\]: these specs are for Blackwell and Hopper: name specs for one"):
+    with pytest.raises(
+        GemmgenError, match=r"\[no-gpu\]: these specs are for Blackwell and Hopper: name specs for one"
+    ):
         time_suite([good, other], suite_in(tmp_path), ResultLog(), machinery=machinery)
     fp16 = suite_in(tmp_path, TWO_SHAPES.replace("bf16", "fp16"))
     with pytest.raises(GemmgenError, match=r"error\[no-shapes\]: has no shapes for the types of these specs"):

@@ -52,7 +52,7 @@ class GenericTtgir:
         found = _SHARED.search(self.text)
         return int(found.group(1)) if found else 0
 
-    def machine_code(self) -> triton_api.Machine:
+    def machine_code(self) -> triton_api.MachineCode:
         """Compile the kernel to the end, in another process.
 
         Raises:
