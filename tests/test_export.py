@@ -134,7 +134,7 @@ def test_the_command_and_the_function_say_what_they_wrote(
     assert set(told["files"]) == {path.as_posix() for path in tmp_path.iterdir()}
     found = CliRunner().invoke(app, ["export", str(spec_file("h100_bf16")), "--aot", str(tmp_path)])
     assert found.stdout.splitlines() == [f"wrote {file}" for file in told["files"]]
-    assert f"next, `make -C {tmp_path} CUDA_INCLUDE={cuda_include()}`" in found.stderr
+    assert f"next: `make -C {tmp_path} CUDA_INCLUDE={cuda_include()}`" in found.stderr
 
 
 @pytest.mark.parametrize(
