@@ -15,10 +15,10 @@ import test_cli
 from gemmgen.build import lowered_of, settle
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import round_up
-from gemmgen.plan import plan_spec, planner
+from gemmgen.plan import plan_spec
 from gemmgen.plan.fix import at_least
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import FAMILIES
+from gemmgen.plan.planner import FAMILIES, families
 from gemmgen.plan.rule import Finding, Rule, rule
 from gemmgen.plan.wgmma.bounds import expected_producer_registers, expected_registers, most_consumer_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -110,7 +110,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *rules: str) -> None:
     family = FAMILIES["wgmma"]
     kept = judge._rules_without(family, frozenset(rules))  # pyright: ignore[reportPrivateUsage]
     with_fewer = replace(family, rules=kept)
-    monkeypatch.setattr(planner, "FAMILIES", {**FAMILIES, "wgmma": with_fewer})
+    monkeypatch.setattr(families, "FAMILIES", {**FAMILIES, "wgmma": with_fewer})
 
 
 def test_what_the_compiler_alone_refuses_is_counted_and_is_no_finding() -> None:
@@ -139,7 +139,7 @@ def no_narrow_tiles(plan: Kernel) -> Iterator[Finding]:
 def forbidding(monkeypatch: pytest.MonkeyPatch, rule: Rule[Kernel]) -> None:
     family = FAMILIES["wgmma"]
     stricter = replace(family, rules=(*family.rules, rule))
-    monkeypatch.setattr(planner, "FAMILIES", {**FAMILIES, "wgmma": stricter})
+    monkeypatch.setattr(families, "FAMILIES", {**FAMILIES, "wgmma": stricter})
 
 
 def test_a_rule_without_a_reason_is_found_by_what_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
