@@ -18,7 +18,7 @@ from gemmgen.hardware.gpus import round_up
 from gemmgen.plan import plan_spec
 from gemmgen.plan.fix import at_least
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import FAMILIES, families
+from gemmgen.plan.planner import FAMILIES, attempted, families
 from gemmgen.plan.rule import Finding, Rule, rule
 from gemmgen.plan.wgmma.bounds import expected_producer_registers, expected_registers, most_consumer_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -202,7 +202,7 @@ def test_a_finding_is_left_with_the_fields_that_make_it_one() -> None:
 def test_a_tile_of_any_rows_is_planned_or_refused_in_words(rows: int, open_field: Values) -> None:
     """Registers are estimated of tiles that no rule has seen: of one row, two consumers have none each."""
     values = {**ORDINARY, "tile.m": rows, "schedule.splits": 3, **open_field}
-    found = planner.attempted(draft.spec_of(values))
+    found = attempted(draft.spec_of(values))
     assert not isinstance(found, Kernel)
     assert found
 
