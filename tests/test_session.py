@@ -256,7 +256,7 @@ def test_a_spec_that_is_rejected_is_not_timed(tmp_path: Path, timed: list[tuple[
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_timed() -> None:
-    with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
+    with pytest.raises(GemmgenError, match=r"^error\[no-gpu\]: torch finds no CUDA GPU"):
         time_spec(SPEC, None, silent)
 
 

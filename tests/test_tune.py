@@ -584,7 +584,7 @@ def test_trials_that_are_not_finished_are_not_written_without_a_gpu(tmp_path: Pa
     assert str(caught.value) == (
         f"{tmp_path}/tune.db: error[other-gpu]: its trials on NVIDIA H200 are not finished: tune there first"
     )
-    with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
+    with pytest.raises(GemmgenError, match=r"^error\[no-gpu\]: torch finds no CUDA GPU"):
         tuned(tmp_path, kernels, store="tune.db", machine_on=no_machine)
 
 
@@ -627,7 +627,7 @@ def test_specs_for_two_generations_are_not_tuned_together(tmp_path: Path, kernel
 
 
 def test_without_a_gpu_and_without_trials_nothing_is_tuned(tmp_path: Path, kernels: Kernels) -> None:
-    with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
+    with pytest.raises(GemmgenError, match=r"^error\[no-gpu\]: torch finds no CUDA GPU"):
         tuned(tmp_path, kernels, machine_on=no_machine)
 
 
