@@ -538,9 +538,7 @@ def test_a_verification_is_json() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_one_clear_error() -> None:
-    with pytest.raises(
-        GemmgenError, match=r"^error\[no-gpu\]: torch finds no CUDA GPU; the kernel needs"
-    ):
+    with pytest.raises(GemmgenError, match=r"^error\[no-gpu\]: torch finds no CUDA GPU; the kernel needs"):
         verify(module_of(right_matmul), spec_of())
 
 

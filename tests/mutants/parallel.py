@@ -31,7 +31,7 @@ MUTANTS = {
         "partials_ptr",
         READ,
         (WAIT, ""),
-        ("    tile_row, tile_column = ", f"{WAIT}    tile_row, tile_column = "),
+        ("    origin = ", f"{WAIT}    origin = "),
     ),
     "parallel_roles_nobody_waits": roles(K.EARLY_ACCESS, "partials_ptr", FIRST_READ, (WAIT, "")),
     # Where sums are left.
