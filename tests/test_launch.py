@@ -83,8 +83,10 @@ print(sorted(name for name in sys.modules if name.startswith("gemmgen.")))
         "literals",
         "module",
         "numerics",
-        "scratch",
+        "processes",
+        "python_source",
         "triton_api",
+        "triton_errors",
     }
 
 

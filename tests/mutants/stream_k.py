@@ -25,7 +25,7 @@ OWN_PLACE = "    place = gl.program_id(0) + gl.where(division.has_chunk(), 0, di
 FIRST_SUMS = "    sums = gl.load(sum_addresses(args, divided * CONSUMERS + consumer, layout))\n"
 NEXT_SUMS = "        sums += gl.load(sum_addresses(args, place * CONSUMERS + consumer, layout))\n"
 OTHERS = "    for i in range(1, pieces):\n"
-CHUNK_PLACE, PLACE_BEHIND = "i * division.tiles + divided", "behind + i - division.chunks)"
+CHUNK_PLACE, PLACE_BEHIND = "i * division.tiles + divided", "after + i - division.chunks)"
 PIECES = "gl.cdiv(begin + steps, division.share_steps) - owner\n"
 SHARE = "gl.cdiv(divided * args.k_steps, programs)"
 BEHIND = "return gl.maximum(self.args.k_steps - self.chunks * self.share_steps, 0)\n"
