@@ -171,8 +171,10 @@ def words_of(kernel: WgmmaKernel) -> str:
     Two consumers of cooperative kernels have no word, nor have the MMAs in flight that are usual.
     """
     kind = kind_of(kernel)
+    # Libraries have modules of this name, which users import: a refresh keeps the earlier word for swap-AB.
+    named = "exchanged" if kind == "swap-AB" else kind.replace("-", "_").replace(" ", "_")
     words = [
-        kind.replace("-", "_").replace(" ", "_").lower(),
+        named,
         f"{kernel.cta_tile_m}x{kernel.cta_tile_n}x{kernel.cta_tile_k}",
     ]
     if kernel.staggered:
