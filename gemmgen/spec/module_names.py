@@ -12,7 +12,8 @@ from gemmgen.spec.diagnostics import Code, quoted
 # fmt: off
 PACKAGES = frozenset({
     "PIL", "_hypothesis_ftz_detector", "_hypothesis_globals", "_hypothesis_pytestplugin", "_pytest",
-    "check_jsonschema", "material", "mkdocs", "mkdocstrings", "pre_commit", "alembic", "annotated_doc", "annotated_types", "attr", "attrs", "certifi", "click", "colorlog",
+    "check_jsonschema", "material", "mkdocs", "mkdocstrings", "pre_commit", "alembic",
+    "annotated_doc", "annotated_types", "attr", "attrs", "certifi", "click", "colorlog",
     "conftest", "contourpy", "coverage", "cuda", "cycler", "dateutil", "distutils", "filelock",
     "fontTools", "fsspec", "functorch", "gemmgen", "gemmgen_launch", "gluonsim", "greenlet", "hatchling",
     "hypothesis", "idna", "iniconfig", "isympy", "jax", "jinja2", "kiwisolver", "mako", "markdown_it",
