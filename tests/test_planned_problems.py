@@ -144,7 +144,7 @@ def test_no_candidate_is_the_best_everywhere_and_the_table_says_where_one_is_wor
     assert (float(mean), float(worst)) == pytest.approx((math.prod(over) ** (1 / 7), max(over)), abs=1e-3)
     assert 1 < float(mean) < float(worst)
     assert int(at) == few.shapes[over.index(max(over))][0]
-    assert max(map(len, candidates_table(few, 10).splitlines())) <= 110
+    assert max(map(len, candidates_table(few, 400).splitlines())) <= 110
     assert max(map(len, few.explanation().splitlines())) <= 110
 
 

@@ -114,4 +114,4 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
             cell.ljust(width) if i in words else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        yield "  ".join(cells).rstrip()
+        yield " ".join(cells).rstrip()

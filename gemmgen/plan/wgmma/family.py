@@ -86,11 +86,11 @@ WGMMA_FAMILY = Family(
         ("split-K", _division_of_k),
         ("smem", lambda plan: f"{plan.smem_bytes:,}"),
         ("sums", lambda plan: str(plan.accumulator_registers)),
-        ("registers", lambda plan: str(plan.consumer_registers)),
+        ("regs", lambda plan: str(plan.consumer_registers)),
         ("CTAs", lambda plan: str(plan.occupancy)),
     ),
-    legend="MMAs in flight; split-K: factor and reduction; smem: bytes of a CTA; sums and registers of a "
-    "consumer thread; CTAs on an SM",
+    legend="MMAs in flight; split-K: factor and reduction; smem: bytes of a CTA; sums and regs: registers "
+    "of a consumer thread; CTAs on an SM",
     label=_label,
     as_dict=_as_dict,
 )
