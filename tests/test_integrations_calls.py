@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 from modules import module_file
+from own_process import in_own_process
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -199,71 +201,72 @@ def test_torch_computes_a_weight_of_another_class_and_the_layer_says_so(kind: An
     assert model[0] is theirs
 
 
-@pytest.fixture
-def mesh() -> Iterator[Any]:
-    """A world of this process, without threads.
+@contextmanager
+def world() -> Generator[Any]:
+    """Yield a mesh over this process alone.
 
-    torch keeps a group for as long as the thread that used it. A process that is forked from another thread
-    ends that of gloo, whose own threads it does not have, and waits for them without end.
+    torch keeps its group in a cache of the thread that used it. A child that is forked from another thread
+    destroys the group there and waits for gloo's threads, which the child does not have. A test that makes a
+    world therefore runs in a process of its own.
     """
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     distributed: Any = any_torch.distributed
-    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield distributed.device_mesh.init_device_mesh("cpu", (1,))
     distributed.destroy_process_group()
 
 
-def test_a_layer_that_is_made_tensor_parallel_is_torchs(mesh: Any) -> None:
+@in_own_process
+def test_a_layer_that_is_made_tensor_parallel_is_torchs() -> None:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     theirs = nn.Linear(16, 24, dtype=BF16).requires_grad_(False)
     model: Any = nn.Sequential(Linear.of(theirs, BIASED))
     x = torch.randn(4, 16, dtype=BF16)
-    parallelize_module(model, mesh, {"0": ColwiseParallel()})
-    assert isinstance(model[0].weight, DTensor)
-    assert torch.equal(model(x), theirs(x))
-    assert model[0].reason.endswith("is a DTensor, for which torch's own operators have rules")
-    plain = nn.Sequential(nn.Linear(16, 24, dtype=BF16))
-    parallelize_module(plain, mesh, {"0": ColwiseParallel()})
-    with pytest.warns(LinearLeftWarning):
-        assert replace_linear(plain, BIASED) == 0
+    with world() as mesh:
+        parallelize_module(model, mesh, {"0": ColwiseParallel()})
+        assert isinstance(model[0].weight, DTensor)
+        assert torch.equal(model(x), theirs(x))
+        assert model[0].reason.endswith("is a DTensor, for which torch's own operators have rules")
+        plain = nn.Sequential(nn.Linear(16, 24, dtype=BF16))
+        parallelize_module(plain, mesh, {"0": ColwiseParallel()})
+        with pytest.warns(LinearLeftWarning):
+            assert replace_linear(plain, BIASED) == 0
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_sharded_layer_with_mixed_precision_computes_what_torchs_does(
-    mesh: Any, bias: bool, whole: bool
-) -> None:
+@in_own_process
+def test_a_sharded_layer_with_mixed_precision_computes_what_torchs_does(bias: bool, whole: bool) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    sharded: Any = fully_shard
-    policy = MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=torch.float32)
-    torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
-    theirs = nn.Linear(16, 24, bias)
-    ours = Linear.of(nn.Linear(16, 24, bias), BIASED if bias else PLAIN)
-    ours.load_state_dict(theirs.state_dict())
-    models = [nn.Sequential(theirs), nn.Sequential(ours)]
-    for model in models:
-        sharded(model if whole else model[0], mesh=mesh, mp_policy=policy)
-    x = torch.randn(4, 16)
-    # A weight [1, 0, ...] has one product for each element: every sum is exact, and rounded once.
-    with torch.no_grad():
+    with world() as mesh:
+        sharded: Any = fully_shard
+        policy = MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=torch.float32)
+        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+        theirs = nn.Linear(16, 24, bias)
+        ours = Linear.of(nn.Linear(16, 24, bias), BIASED if bias else PLAIN)
+        ours.load_state_dict(theirs.state_dict())
+        models = [nn.Sequential(theirs), nn.Sequential(ours)]
         for model in models:
-            weight = cast(Any, model[0].weight).to_local()
-            weight.zero_()[:, 0] = 1
-            if bias:
-                cast(Any, model[0].bias).to_local().fill_(0.5)
-        right, found = (model(x) for model in models)
-    assert (found.dtype, ours.reason, len(asked)) == (right.dtype, "", 1)
-    assert torch.equal(found, right)
-    gradients: list[Tensor] = []
-    for model in models:
-        model(x).float().square().sum().backward()
-        gradients.append(cast(Any, model[0].weight).grad.to_local())
-    assert ours.reason == "a must not require grad (no backward): detach it"
-    assert torch.equal(*gradients)
+            sharded(model if whole else model[0], mesh=mesh, mp_policy=policy)
+        x = torch.randn(4, 16)
+        # A weight [1, 0, ...] has one product for each element: every sum is exact, and rounded once.
+        with torch.no_grad():
+            for model in models:
+                weight = cast(Any, model[0].weight).to_local()
+                weight.zero_()[:, 0] = 1
+                if bias:
+                    cast(Any, model[0].bias).to_local().fill_(0.5)
+            right, found = (model(x) for model in models)
+        assert (found.dtype, ours.reason, len(asked)) == (right.dtype, "", 1)
+        assert torch.equal(found, right)
+        gradients: list[Tensor] = []
+        for model in models:
+            model(x).float().square().sum().backward()
+            gradients.append(cast(Any, model[0].weight).grad.to_local())
+        assert ours.reason == "a must not require grad (no backward): detach it"
+        assert torch.equal(*gradients)
 
 
 # --- one rounding
