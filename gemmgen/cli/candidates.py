@@ -12,14 +12,16 @@ from gemmgen.plan.search import geometric_mean
 from gemmgen.problem import shape_text
 
 TEXT_WIDTH = 110
-MEASURES = ("waves", "L2 GB", "time us", "slower by")
+MEASURES = ("waves", "L2 GB", "time", "slower by")
 """Columns after the decisions, if one problem decides."""
 MEASURES_OF_SEVERAL = ("mean", "worst", "at", "slower by")
 """Columns after the decisions, if several problems decide."""
 WORDS = frozenset({"kernel", "tile", "cluster", "order", "minor", "split-K", "D", "at", "slower by"})
 """Columns of words, which are aligned to the left; numbers are aligned to the right."""
 
-LEGEND = "time is a prediction to rank by, not a measurement; slower by how much than the first one, and why"
+LEGEND = (
+    "time: us, a prediction to rank by, not a measurement; slower by how much than the first one, and why"
+)
 LEGEND_OF_SEVERAL = "mean (geometric) and worst over these problems: the time over that of the best one there"
 
 

@@ -260,11 +260,11 @@ TCGEN05_FAMILY = Family(
         ("stages", lambda plan: str(plan.stages)),
         ("sums", lambda plan: str(plan.accumulators)),
         ("D", lambda plan: f"{plan.epilogue_buffers} x {plan.subtile_n}"),
-        ("smem", lambda plan: f"{plan.smem_bytes / 1024:.1f}"),
+        ("smem", lambda plan: str(plan.smem_bytes)),
         ("tmem", lambda plan: str(plan.tmem_columns)),
     ),
     legend="order of tiles, its minor dimension and width; sums: accumulators; D: buffers x columns; "
-    "smem: KiB of a CTA; tmem: columns",
+    "smem: bytes of a CTA; tmem: columns",
     label=_label,
     as_dict=_as_dict,
 )

@@ -84,12 +84,12 @@ WGMMA_FAMILY = Family(
         ("stages", lambda plan: str(plan.stages)),
         ("MMAs", lambda plan: str(plan.outstanding_mmas)),
         ("split-K", _division_of_k),
-        ("smem", lambda plan: f"{plan.smem_bytes / 1024:.1f}"),
+        ("smem", lambda plan: str(plan.smem_bytes)),
         ("sums", lambda plan: str(plan.accumulator_registers)),
         ("regs", lambda plan: str(plan.consumer_registers)),
         ("CTAs", lambda plan: str(plan.occupancy)),
     ),
-    legend="MMAs in flight; split-K: factor and reduction; smem: KiB of a CTA; sums and regs: registers "
+    legend="MMAs in flight; split-K: factor and reduction; smem: bytes of a CTA; sums and regs: registers "
     "of a consumer thread; CTAs on an SM",
     label=_label,
     as_dict=_as_dict,
