@@ -87,7 +87,8 @@ def _measures(ranking: Ranking, candidate: Candidate) -> list[str]:
     """Return a candidate's cells after its decisions, in the order of `MEASURES` or `MEASURES_OF_SEVERAL`."""
     winner = ranking.legal[0]
     slower = candidate.cost[0] / winner.cost[0] - 1
-    decided = "" if candidate is winner else f"{slower:.1%} {candidate.lost_by(winner)[0]}"
+    share = f"{slower:.{int(slower < 0.1)}%}"  # a tenth of a per cent decides among the best alone
+    decided = "" if candidate is winner else f"{share} {candidate.lost_by(winner)[0]}"
     if len(ranking.shapes) == 1:
         (shape,), (found,) = ranking.shapes, candidate.estimates
         figures = (candidate.plan.waves(shape), found.l2_bytes / 1e9)
