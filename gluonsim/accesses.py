@@ -57,7 +57,7 @@ class Access(NamedTuple):
         return reached(clock, self.component) >= self.number
 
     def is_ordered(self, before: Access, clock: Clock) -> bool:
-        """Whether one is done before this one, which is issued with a clock, and needs no fence either."""
+        """Return whether an access is done before this one, issued with a clock, and needs no fence."""
         component = before.component  # as `reached` has it, which is asked here more often than anywhere
         if clock.get(component.program, 0) >> component.shift & NUMBER_MASK < before.number:
             return False
