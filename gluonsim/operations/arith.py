@@ -17,6 +17,7 @@ from gluonsim.ir.parse import Dense, Operation
 from gluonsim.ir.types import Distributed, TensorType, Type, dtype_of
 from gluonsim.operations import computation, resolved
 from gluonsim.program import Agent, Handler, Undefined
+from gluonsim.ptx.rounding import fused, nearest
 
 Number = Any
 """A Python number for a scalar, or a torch tensor."""
@@ -282,19 +283,18 @@ def extern_elementwise(agent: Agent, op: Operation) -> Number:
 
 @computation("math.fma", ignored=FLAGS)
 def fma(agent: Agent, op: Operation) -> Number:
-    a, b, c = (as_tensor(agent.get(name), op.result_types[0]).double() for name in op.operands)
-    return rounded(a * b + c, op.result_types[0])
-
-
-def _fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return a * b + c
+    type_ = op.result_types[0]
+    if type_.element == "f64":
+        raise refusal("a fused multiply-add of fp64 is not known to the simulator", op.location)
+    a, b, c = (as_tensor(agent.get(name), type_).double() for name in op.operands)
+    return rounded(nearest(fused(a, b, c), dtype_of(type_.element)), type_)
 
 
 _PACKED: dict[int, Callable[..., Tensor]] = {
     0: torch.add,
     1: torch.sub,
     2: torch.mul,
-    3: _fused,
+    3: fused,
     4: torch.fmin,
     5: torch.fmax,
 }
@@ -310,7 +310,7 @@ def packed_arith(agent: Agent, op: Operation) -> Number:
         raise refusal("packed arithmetic on pairs of fp4 is not known to the simulator", op.location)
     operands = [agent.get(name) for name in op.operands]
     compute, dtype = _PACKED[op.attributes["op_kind"]], dtype_of(op.result_types[0].element)
-    return once(agent, op, operands, lambda: compute(*(value.double() for value in operands)).to(dtype))
+    return once(agent, op, operands, lambda: nearest(compute(*(value.double() for value in operands)), dtype))
 
 
 @computation("tt.clampf", "propagateNan")
@@ -331,7 +331,7 @@ def mulhiui(agent: Agent, op: Operation) -> Number:
     a, b = (unsigned(agent.get(name), bits) for name in op.operands)
     if not isinstance(a, Tensor):
         return wrap(a * b >> bits, bits)
-    # The product wraps at 64 bits, which leaves each of them what it is.
+    # A product of 2**63 and more is negative in int64, but its bits are right.
     return (a * b >> bits).to(dtype_of(op.result_types[0].element))
 
 

@@ -17,6 +17,7 @@ from gluonsim.operations.atomics import RMW
 from gluonsim.operations.shapes import within
 from gluonsim.places import Place
 from gluonsim.program import Agent
+from gluonsim.tensors.regions import same_bits
 
 
 @operation("ttg.local_gather", "axis")
@@ -37,7 +38,7 @@ def local_scatter(agent: Agent, op: Operation) -> None:
     view.memory.write(view, access, knowledge.clock, knowledge.fenced, chosen.place())
     view.data.scatter_(chosen.axis, chosen.indices, values)
     view.memory.note(view.place, None)
-    if not torch.equal(view.data.gather(chosen.axis, chosen.indices), values):
+    if not same_bits(view.data.gather(chosen.axis, chosen.indices), values):
         name = view.place.allocation.location.called
         text = f"{view.name}: several threads scatter different values to one element, in no order"
         agent.report(Kind.WRITE_AFTER_WRITE, name, (op.location,), text)

@@ -104,11 +104,16 @@ def join(agent: Agent, op: Operation) -> Tensor:
 
 @computation("tt.gather", "axis", ignored=("efficient_layout",))
 def gather(agent: Agent, op: Operation) -> Tensor:
-    source = op.operand_types[0]
+    source, result = op.operand_types[0], op.result_types[0]
     assert isinstance(source, TensorType)
+    assert isinstance(result, TensorType)
     axis: int = op.attributes["axis"]
-    if source.local_shape[axis] != source.shape[axis]:
-        raise refusal("a gather along what CTAs divide is not known to the simulator", op.location)
+    elsewhere = [
+        [[step for dim, step in enumerate(basis) if dim != axis] for basis in type_.blocks]
+        for type_ in (source, result)
+    ]
+    if source.local_shape[axis] != source.shape[axis] or elsewhere[0] != elsewhere[1]:
+        raise refusal("a gather of elements of other CTAs is not known to the simulator", op.location)
     value, indices = (agent.get(name) for name in op.operands)
     return value.gather(axis, within(op, indices, source.shape[axis]))
 

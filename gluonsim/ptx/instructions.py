@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gemmgen.numerics.encoding import e2m1_as_float32
 from gluonsim.findings import refusal
+from gluonsim.ptx.rounding import fused, nearest
 
 WIDTHS = {"b8": 8, "b16": 16, "b32": 32, "b64": 64} | {
     f"{sign}{bits}": bits for sign in "us" for bits in (8, 16, 32, 64)
@@ -55,20 +56,7 @@ def floats(value: Tensor, type_: str) -> Tensor:
 def bits(value: Tensor, type_: str) -> Tensor:
     """Return the bits of numbers that are rounded to nearest even."""
     integers = {16: torch.int16, 32: torch.int32, 64: torch.int64}[width_of(type_)]
-    if width_of(type_) == 16:
-        value = _odd(value)
-    return masked(value.to(FLOATS[type_]).view(integers).to(torch.int64), width_of(type_))
-
-
-def _odd(value: Tensor) -> Tensor:
-    """Return fp32 numbers from which rounding to 16 bits gives what it gives from the exact ones.
-
-    Torch rounds float64 to fp32 first. A number that fp32 does not hold gets an odd last bit: no tie has one.
-    """
-    near = value.float()
-    exact = (near.double() == value) | ~value.isfinite() | ~near.isfinite()
-    toward_zero = near.view(torch.int32) - (near.double().abs() > value.abs()).to(torch.int32)
-    return torch.where(exact, near, (toward_zero | 1).view(torch.float32))
+    return masked(nearest(value, FLOATS[type_]).view(integers).to(torch.int64), width_of(type_))
 
 
 Compute = Callable[[Sequence[Tensor]], Tensor]
@@ -90,17 +78,13 @@ def instruction(name: str) -> Compute:
 # --- floats
 
 
-def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return a * b + c
-
-
 _FLOAT: Mapping[str, Callable[..., Tensor]] = {
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
     "div": torch.div,
-    "fma": _fma,
-    "mad": _fma,
+    "fma": fused,
+    "mad": fused,
     "min": torch.fmin,
     "max": torch.fmax,
     "neg": torch.neg,
@@ -124,27 +108,31 @@ def _arithmetic(base: str, modifiers: Sequence[str]) -> Compute | None:
     element = PACKED_FLOATS.get(type_, type_)
     if element not in FLOATS or not set(rounding) <= _IMPRECISE:
         return None
-    flushes = "ftz" in rounding and element == "f32"
-    saturates = "sat" in rounding
+    if compute is fused and element == "f64":
+        return None
+    flushes, saturates = "ftz" in rounding, "sat" in rounding
 
     def one(operands: Sequence[Tensor]) -> Tensor:
-        values = [
-            _flushed(floats(value, element)) if flushes else floats(value, element) for value in operands
-        ]
+        values = [floats(value, element) for value in operands]
+        if flushes:
+            values = [_flushed(value, element) for value in values]
         result = compute(*values)
         if saturates:
-            result = result.nan_to_num(0.0).clamp(0.0, 1.0)
-        return bits(_flushed(result) if flushes else result, element)
+            result = _saturated(result)
+        return bits(_flushed(result, element) if flushes else result, element)
 
     return one if element == type_ else lambda operands: _by_halves(one, operands)
 
 
-_SMALLEST_NORMAL = 2.0**-126
+def _saturated(value: Tensor) -> Tensor:
+    """Return numbers clamped to 0 and 1; NaN becomes 0."""
+    return value.nan_to_num(0.0).clamp(0.0, 1.0)
 
 
-def _flushed(value: Tensor) -> Tensor:
-    """Return fp32 numbers with zero for those too small to be normal."""
-    return torch.where(value.abs() < _SMALLEST_NORMAL, torch.copysign(torch.zeros_like(value), value), value)
+def _flushed(value: Tensor, type_: str) -> Tensor:
+    """Return numbers of a type, with a zero of the same sign for each subnormal one."""
+    zero = torch.copysign(torch.zeros_like(value), value)
+    return torch.where(value.abs() < torch.finfo(FLOATS[type_]).tiny, zero, value)
 
 
 def _by_halves(one: Compute, operands: Sequence[Tensor]) -> Tensor:
@@ -207,6 +195,12 @@ _BITWISE: Mapping[str, Callable[..., Tensor]] = {
     "xor": torch.bitwise_xor,
     "not": torch.bitwise_not,
 }
+
+
+def _multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return a * b + c
+
+
 _WHOLE: Mapping[str, Callable[..., Tensor]] = {
     "add": torch.add,
     "sub": torch.sub,
@@ -215,8 +209,10 @@ _WHOLE: Mapping[str, Callable[..., Tensor]] = {
     "neg": torch.neg,
     "abs": torch.abs,
     "mul.lo": torch.mul,
-    "mad.lo": _fma,
+    "mad.lo": _multiply_add,
 }
+_BY_ORDER = frozenset({"min", "max", "shr"})
+"""Instructions that would take an unsigned number from 2**63 on for a negative one: registers are int64."""
 
 
 def _integer(base: str, modifiers: Sequence[str]) -> Compute | None:
@@ -229,12 +225,16 @@ def _integer(base: str, modifiers: Sequence[str]) -> Compute | None:
         ("shf", "l", "wrap", "b32"): lambda operands: _funnel(operands, True),
         ("shf", "r", "wrap", "b32"): lambda operands: _funnel(operands, False),
     }
-    found = special.get((base, *modifiers))
-    if found is not None or not modifiers or modifiers[-1] not in WIDTHS:
-        return found
+    if (base, *modifiers) in special:
+        compute = special[base, *modifiers]
+        return lambda operands: compute([masked(value, 32) for value in operands])
+    if not modifiers or modifiers[-1] not in WIDTHS:
+        return None
     type_ = modifiers[-1]
     width, reads = WIDTHS[type_], reader(type_)
     name = ".".join((base, *modifiers[:-1]))
+    if name in _BY_ORDER and width == 64 and type_[0] != "s":
+        return None
     if name in _BITWISE:
         return lambda operands: masked(_BITWISE[name](*operands), width)
     if name in ("shl", "shr"):
@@ -285,46 +285,68 @@ def _conversion(base: str, modifiers: Sequence[str]) -> Compute | None:
     if source in PACKED_FLOATS or target in PACKED_FLOATS or "x2" in target + source:
         return _pair_conversion(target, source, chosen)
     if source in FLOATS and target in FLOATS:
-        relu = "relu" in chosen
-        return lambda values: bits(_relu(floats(values[0], source), relu), target)
+        return lambda values: bits(_changed(floats(values[0], source), source, target, chosen), target)
     if source in WIDTHS and target in WIDTHS:
         read, width = reader(source), WIDTHS[target]
         return None if chosen else lambda values: masked(read(values[0]), width)
     if source in WIDTHS and target in FLOATS:
         read = reader(source)
-        return lambda values: bits(read(values[0]).double(), target)
-    rounding = next((_ROUNDS[name] for name in options if name in _ROUNDS), None)
-    if rounding is None or target not in WIDTHS or source not in FLOATS:
+        exact = WIDTHS[source] < 64 or (source, target) == ("s64", "f64")
+        return (lambda values: bits(read(values[0]).double(), target)) if exact and chosen <= {"rn"} else None
+    # NaN of f64 becomes another integer than 0.
+    if target not in WIDTHS or WIDTHS[target] > 32 or source not in FLOATS or source == "f64":
+        return None
+    if not chosen & set(_ROUNDS):
         return None
     width = WIDTHS[target]
     low, high = (-(2 ** (width - 1)), 2 ** (width - 1) - 1) if target[0] == "s" else (0, 2**width - 1)
-    if width > 32:
-        return None
+    options_of_floats = chosen - {"sat"}  # integers are clamped without it too
     return lambda values: masked(
-        rounding(floats(values[0], source)).nan_to_num(0.0).clamp(low, high).to(torch.int64), width
+        _changed(floats(values[0], source), source, source, options_of_floats)
+        .nan_to_num(0.0)
+        .clamp(low, high)
+        .to(torch.int64),
+        width,
     )
 
 
-def _relu(value: Tensor, applies: bool) -> Tensor:
-    return torch.where(value < 0, 0.0, value) if applies else value
+def _changed(value: Tensor, source: str, target: str, options: set[str]) -> Tensor:
+    """Return numbers as the options of a conversion change them before they are rounded to the target."""
+    if "ftz" in options and source == "f32":
+        value = _flushed(value, source)
+    for name in options & set(_ROUNDS):
+        value = _ROUNDS[name](value)
+    if "sat" in options:
+        value = _saturated(value)
+    if "relu" in options:
+        value = torch.where(value < 0, 0.0, value)
+    if "satfinite" in options:
+        largest = torch.finfo(FLOATS[target]).max
+        value = value.clamp(-largest, largest)
+    return value
 
 
 def _pair_conversion(target: str, source: str, options: set[str]) -> Compute | None:
     """Return a conversion of two numbers; of two operands, the first becomes the upper half."""
-    relu = "relu" in options
+    if not options <= {"rn", "satfinite", "relu"}:
+        return None
+    relu = options & {"relu"}
     if source == "f32" and target in PACKED_FLOATS:
         element = PACKED_FLOATS[target]
-        return lambda values: _joined([bits(_relu(floats(v, "f32"), relu), element) for v in values], 16)
+        return lambda values: _joined(
+            [bits(_changed(floats(v, "f32"), "f32", element, options), element) for v in values], 16
+        )
     if source == "f32" and target in _EIGHT_BITS:
         return lambda values: _joined(
-            [_eight(_relu(floats(v, "f32"), relu), _EIGHT_BITS[target]) for v in values], 8
+            [_eight(_changed(floats(v, "f32"), "f32", "f32", relu), _EIGHT_BITS[target]) for v in values], 8
         )
     if source in PACKED_FLOATS and target in _EIGHT_BITS:
         element, narrow_type = PACKED_FLOATS[source], _EIGHT_BITS[target]
 
         def narrow(values: Sequence[Tensor]) -> Tensor:
             halves = [values[0] >> 16 & 0xFFFF, values[0] & 0xFFFF]
-            return _joined([_eight(_relu(floats(half, element), relu), narrow_type) for half in halves], 8)
+            numbers = [_changed(floats(half, element), element, element, relu) for half in halves]
+            return _joined([_eight(number, narrow_type) for number in numbers], 8)
 
         return narrow
     if source in _EIGHT_BITS and target in PACKED_FLOATS:
@@ -333,7 +355,7 @@ def _pair_conversion(target: str, source: str, options: set[str]) -> Compute | N
         def widen(values: Sequence[Tensor]) -> Tensor:
             halves = [values[0] >> 8 & 0xFF, values[0] & 0xFF]
             numbers = [half.to(torch.uint8).view(wide_type).double() for half in halves]
-            return _joined([bits(_relu(number, relu), element) for number in numbers], 16)
+            return _joined([bits(_changed(v, source, element, relu), element) for v in numbers], 16)
 
         return widen
     if source == "e2m1x2" and target in PACKED_FLOATS:

@@ -14,12 +14,13 @@ from gluonsim.ptx.instructions import WIDTHS, floats, instruction, masked, reade
 
 COMPARISONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "eq": torch.eq,
-    "ne": torch.ne,
+    "ne": lambda a, b: (a < b) | (a > b),
     "lt": torch.lt,
     "le": torch.le,
     "gt": torch.gt,
     "ge": torch.ge,
 }
+"""Comparisons by name; each is false if an operand is NaN."""
 _STATEMENT = re.compile(r"(?:@(!?)([\w%$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
 _VECTOR = re.compile(r"\{[^}]*\}|[^,\s][^,]*")
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2})")
@@ -99,8 +100,10 @@ class Machine:
         values = [self._value(source, registers, like) for source in sources]
         if base == "setp":
             compare, type_ = COMPARISONS.get(modifiers[0]), modifiers[-1]
-            if compare is None or len(modifiers) != 2:
-                raise refusal(f"the PTX instruction {statement.name} is not known to the simulator")
+            of_order = type_ in ("u64", "b64") and modifiers[0] not in ("eq", "ne")
+            if compare is None or len(modifiers) != 2 or of_order:
+                message = f"the PTX instruction {statement.name} is not known to the simulator"
+                raise refusal(message, code="unknown-operation")
             a, b = (reader(type_)(v) if type_ in WIDTHS else floats(v, type_) for v in values)
             return names, [compare(a, b).to(torch.int64)]
         if base == "selp":

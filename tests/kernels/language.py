@@ -249,6 +249,17 @@ def arrivals_of_threads_kernel(x_ptr, d_ptr, count: gl.constexpr):
 SPLIT = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[1, 0]]))
 CROSSED = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0], cga_layout=[[0, 1]]))
 ACROSS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[0, 1]]))
+ALIKE = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[0, 0]]))
+
+
+@gluon.jit
+def divided_gather_kernel(x_ptr, index_ptr, d_ptr, source: gl.constexpr):
+    """Gather along rows by an index that two CTAs divide by rows, from a tile in a layout."""
+    row, column = gl.arange(0, 64, gl.SliceLayout(1, source)), gl.arange(0, 64, gl.SliceLayout(0, source))
+    x = gl.load(x_ptr + row[:, None] * 64 + column[None, :])
+    row, column = gl.arange(0, 64, gl.SliceLayout(1, SPLIT)), gl.arange(0, 64, gl.SliceLayout(0, SPLIT))
+    places = row[:, None] * 64 + column[None, :]
+    gl.store(d_ptr + places, gl.gather(x, gl.load(index_ptr + places), 1))
 
 
 @gluon.jit
