@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from gluonsim.execution import run
     from gluonsim.findings import Finding, Kind, Severity
     from gluonsim.launch import gpu_of_target, simulate
-    from gluonsim.picture import Trace
     from gluonsim.policies import POLICIES
     from gluonsim.result import Result
+    from gluonsim.timeline.trace import Trace
 
 __all__ = ["POLICIES", "Finding", "Kind", "Result", "Severity", "Trace", "gpu_of_target", "run", "simulate"]
 
@@ -28,7 +28,7 @@ _MODULES = {
     "Kind": "gluonsim.findings",
     "Result": "gluonsim.result",
     "Severity": "gluonsim.findings",
-    "Trace": "gluonsim.picture",
+    "Trace": "gluonsim.timeline.trace",
     "gpu_of_target": "gluonsim.launch",
     "run": "gluonsim.execution",
     "simulate": "gluonsim.launch",

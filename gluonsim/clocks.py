@@ -172,7 +172,7 @@ class Barrier:
         self._completed = Released()
 
     def passes(self, parity: int) -> bool:
-        """Whether the last completed phase has this parity; before phase 0 comes one of parity 1 [ptx]."""
+        """Return whether the last complete phase has this parity; before phase 0 is one of parity 1 [ptx]."""
         return self.phases & 1 != parity & 1
 
     def acquire(self, knowledge: Knowledge) -> None:

@@ -184,7 +184,7 @@ class GlobalMemory:
         write.performed = True
 
     def is_as_given(self, regions: Sequence[Region]) -> bool:
-        """Whether the storages of regions hold what the launch was given: nothing has written them so far."""
+        """Return whether nothing has written to the storages of regions since the launch was given them."""
         trackers = self._trackers
         for region in regions:  # noqa: SIM110 - there is one, and a generator takes longer than to look
             if region.storage in trackers:

@@ -35,7 +35,7 @@ class Policy(Protocol):
         ...
 
     def refuses(self) -> bool:
-        """Whether a program that could be cancelled is not: the hardware may have other plans for the SM."""
+        """Return whether a request for another program is refused although programs are left."""
         ...
 
 

@@ -20,10 +20,10 @@ from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.parse import Block, Operation
 from gluonsim.known import Known
 from gluonsim.memory import Memory
-from gluonsim.picture import Trace
 from gluonsim.places import Layout, Place
 from gluonsim.policies import Grid
 from gluonsim.tensors.descriptors import Home
+from gluonsim.timeline.trace import Trace
 from gluonsim.waits import BarrierWait, Rendezvous, Wait, Watch
 
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from gemmgen import errors
 from gemmgen.errors import GemmgenError, Region, Reported
-from gluonsim import picture
 from gluonsim.findings import Finding, Severity
-from gluonsim.picture import Trace
+from gluonsim.timeline import picture
+from gluonsim.timeline.trace import Trace
 
 PHASES_TO_COVER = 3
 """A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""

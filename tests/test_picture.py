@@ -19,7 +19,8 @@ from modules import ROOT
 
 from gemmgen.drawing import LETTER_WIDTH
 from gluonsim import Result, simulate
-from gluonsim.picture import MOST_COLUMNS, Phase, Span, Trace, drawn
+from gluonsim.timeline.picture import MOST_COLUMNS, drawn
+from gluonsim.timeline.trace import Phase, Span, Trace
 
 DRAWN = ROOT / "docs" / "pipeline.svg"
 NAMESPACE = "{http://www.w3.org/2000/svg}"

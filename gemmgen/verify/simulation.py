@@ -32,8 +32,9 @@ from gemmgen.render.spelling import argument_name
 from gemmgen.verify.launches import Launch
 from gluonsim.execution import run, undisturbed
 from gluonsim.findings import Finding, Kind, Severity, brief, message
-from gluonsim.picture import Trace, drawn
 from gluonsim.result import PHASES_TO_COVER, Result, counted
+from gluonsim.timeline.picture import drawn
+from gluonsim.timeline.trace import Trace
 
 
 def d_argument(plan: Kernel) -> str:

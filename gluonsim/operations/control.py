@@ -18,8 +18,8 @@ from gluonsim.ir.parse import Block, Operation, walk
 from gluonsim.ir.types import MemDescType
 from gluonsim.memory import View
 from gluonsim.operations import operation, resolved
-from gluonsim.picture import Span
 from gluonsim.program import Agent, Handler, Steps, Undefined
+from gluonsim.timeline.trace import Span
 from gluonsim.waits import BarrierWait, JoinWait, Rendezvous, SpinWait
 
 GDC_WAIT = "tt.grid_dependency_wait"

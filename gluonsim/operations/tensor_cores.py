@@ -24,8 +24,8 @@ from gluonsim.operations.arith import as_float16
 from gluonsim.operations.control import find, owner, report_overflow
 from gluonsim.operations.loads_stores import TOKEN, loaded
 from gluonsim.operations.scaled import scaled_operands
-from gluonsim.picture import Span
 from gluonsim.program import Accumulator, Agent, Event, Lane, Steps
+from gluonsim.timeline.trace import Span
 
 
 @operation(

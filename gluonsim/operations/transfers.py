@@ -20,11 +20,11 @@ from gluonsim.memory import View
 from gluonsim.operations import operation, resolved
 from gluonsim.operations.control import find, owner
 from gluonsim.operations.loads_stores import loaded, parts_of
-from gluonsim.picture import Span
 from gluonsim.program import Agent, Event, Handler, Steps
 from gluonsim.tensors.accesses import RELAXED
 from gluonsim.tensors.descriptors import REDUCTIONS, Boxes, Descriptor
 from gluonsim.tensors.regions import Region
+from gluonsim.timeline.trace import Span
 
 _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
 """Hints about speed."""

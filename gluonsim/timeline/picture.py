@@ -1,18 +1,15 @@
-"""What happened when in a simulated launch: as a Chrome trace, which Perfetto opens, and as a picture.
+"""Picture of the pipeline of one CTA: an SVG that stands alone, for light and dark pages.
 
-The picture is of the pipeline of one CTA: an SVG that stands alone, for light and dark pages. Roles are
-panels, one under the other; in each a lane of waits, and lanes for the loads, MMAs and stores that the role
-has in flight. Under them are the barriers, with a tick where a phase completes.
+Roles are panels, one under the other; in each a lane of waits, and lanes for the loads, MMAs and stores that
+the role has in flight. Under them are the barriers, with a tick where a phase completes.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gemmgen.drawing import (
     GAP,
@@ -27,157 +24,7 @@ from gemmgen.drawing import (
     text_at,
 )
 from gemmgen.literals import markup
-from gluonsim.clocks import Barrier
-
-# --- the timeline
-
-Event = Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class Span:
-    """Something that began at one step of the schedule and ended at another."""
-
-    name: str
-    kind: str
-    row: str
-    cta: int
-    begin: int
-    end: int
-    line: int | None
-
-    @property
-    def shown_end(self) -> int:
-        """Where it ends on the timeline, on which everything takes a step at least."""
-        return max(self.end, self.begin + 1)
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A barrier's phase, at the step that completed it."""
-
-    step: int
-    cta: int
-    """That owns the barrier."""
-    barrier: str
-    number: int
-    last: Span
-    """The last arrival, which completed the phase unless bytes did so after it."""
-
-
-class Trace:
-    """Spans of loads, MMAs, stores and waits, and the steps at which barriers completed phases.
-
-    A step is one choice of the scheduler: the order is real, the distances are not times.
-    """
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.phases: list[Phase] = []
-
-    def phase(self, step: int, barrier: Barrier) -> None:
-        """Note that a barrier completes its current phase."""
-        arrival = barrier.arrivals[-1]
-        row, _, cta = arrival.who.partition(" of CTA ")
-        arrived = Span(
-            barrier.name,
-            "arrive",
-            row,
-            int(cta) if cta.isdecimal() else barrier.owner,
-            step,
-            step,
-            arrival.location.line,
-        )
-        self.phases.append(Phase(step, barrier.owner, barrier.name, barrier.phases, arrived))
-
-    def as_chrome(self) -> Mapping[str, object]:
-        """Return a value that JSON can hold: CTAs as processes, partitions and their lanes as rows."""
-        arrows = [(phase, self._cause(phase), list(self._waits(phase))) for phase in self.phases]
-        causes = dict.fromkeys(cause for _, cause, waits in arrows if waits)
-        spans = list(dict.fromkeys((*self.spans, *causes)))
-        places = _places(spans)
-        events = list(_names(places))
-        for span in spans:
-            cta, _, thread = places[span]
-            events.append(
-                {
-                    "pid": cta,
-                    "tid": thread,
-                    "ph": "X",
-                    "name": span.name,
-                    "cat": span.kind,
-                    "ts": span.begin,
-                    "dur": span.shown_end - span.begin,
-                    "args": {"line": span.line},
-                }
-            )
-        for phase, cause, waits in arrows:
-            for wait in waits:
-                events += _arrow(len(events), phase, (cause, places[cause]), (wait, places[wait]))
-        return {"traceEvents": events}
-
-    def as_json(self) -> str:
-        """Return the value of `as_chrome` as JSON."""
-        return json.dumps(self.as_chrome())
-
-    def write(self, path: Path) -> None:
-        """Write the trace as JSON."""
-        path.write_text(self.as_json() + "\n", encoding="utf-8")
-
-    def _cause(self, phase: Phase) -> Span:
-        """Return the load whose bytes completed a phase, or else the last arrival."""
-        loads = (span for span in self.spans if span.kind == "load" and span.end == phase.step)
-        return next(loads, phase.last)
-
-    def _waits(self, phase: Phase) -> Iterator[Span]:
-        """Yield the wait of each row that the phase ended."""
-        rows: set[str] = set()
-        for span in self.spans:
-            is_its_wait = (span.kind, span.cta, span.name) == ("wait", phase.cta, phase.barrier)
-            if is_its_wait and span.end >= phase.step and span.row not in rows:
-                rows.add(span.row)
-                yield span
-
-
-Place = tuple[int, str, int]
-"""A span's CTA, row and number of the line that it is drawn on."""
-
-
-def _places(spans: list[Span]) -> dict[Span, Place]:
-    """Give each row as many lines as it has spans at a time: the format lets those of a line only nest."""
-    rows: dict[tuple[int, str], list[Span]] = {}
-    for span in sorted(spans, key=lambda span: (span.cta, span.row, span.begin)):
-        rows.setdefault((span.cta, span.row), []).append(span)
-    places: dict[Span, Place] = {}
-    lines = 0
-    for (cta, row), members in rows.items():
-        free: list[int] = []  # the step from which each line of the row is free
-        for span in members:
-            line = next((i for i, end in enumerate(free) if end <= span.begin), len(free))
-            free[line : line + 1] = [span.shown_end]
-            places[span] = (cta, row, lines + line)
-        lines += len(free)
-    return places
-
-
-def _names(places: Mapping[Span, Place]) -> Iterator[Event]:
-    for cta in dict.fromkeys(cta for cta, _, _ in places.values()):
-        yield {"ph": "M", "name": "process_name", "pid": cta, "args": {"name": f"CTA {cta}"}}
-    for cta, row, line in sorted(set(places.values())):
-        yield {"ph": "M", "name": "thread_name", "pid": cta, "tid": line, "args": {"name": row}}
-
-
-def _arrow(number: int, phase: Phase, source: tuple[Span, Place], target: tuple[Span, Place]) -> list[Event]:
-    """Return the two ends of an arrow, each within its span, for it is bound to the span that it lies in."""
-    (cause, (from_cta, _, from_line)), (wait, (to_cta, _, to_line)) = source, target
-    flow = {"cat": "phase", "name": f"{phase.barrier} phase {phase.number}", "id": number}
-    return [
-        {**flow, "ph": "s", "ts": cause.shown_end - 0.5, "pid": from_cta, "tid": from_line},
-        {**flow, "ph": "f", "bp": "e", "ts": wait.shown_end - 0.5, "pid": to_cta, "tid": to_line},
-    ]
-
-
-# --- the picture
+from gluonsim.timeline.trace import Phase, Span, Trace
 
 LAPS = 2
 """Turns around the longest ring that are shown: one fills it, and from the next on slots are used again."""

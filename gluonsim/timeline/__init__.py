@@ -1,0 +1,1 @@
+"""Timelines of simulated launches: traces, and pictures of them."""
