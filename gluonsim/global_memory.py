@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from gluonsim.accesses import Access, Proxy
 from gluonsim.clocks import Clock, Component, Knowledge, join, reached
 from gluonsim.findings import Findings, Kind, Location, Severity, refusal
 from gluonsim.tensors.accesses import Dispute, Scope, Strength, Touch
+from gluonsim.tensors.marks import Marks, distinct
 from gluonsim.tensors.regions import Region, Slice, Storage
 
 AHEAD = Component(-1, 0)
@@ -47,52 +46,15 @@ class _Unordered:
     why: str
 
 
-class _Marks:
-    """For each element of a storage a number, 0 at first: an index into what they stand for."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._numbers: Tensor | None = None
-
-    def found(self, region: Region) -> Tensor | None:
-        """Return the marks of a region's elements; None where no element has ever had one."""
-        return None if self._numbers is None else region.look(self._numbers)
-
-    def of(self, region: Region) -> Tensor:
-        """Return the marks of a region's elements."""
-        return region.look(self._all)
-
-    def set(self, region: Region, values: Tensor | int) -> None:
-        """Mark a region's elements."""
-        region.mark(self._all, values)
-
-    def change(self, region: Region, changed: Mapping[int, int]) -> None:
-        """Replace each of the different marks of a region's elements by another one."""
-        if len(changed) == 1:  # nearly always
-            self.set(region, *changed.values())
-            return
-        before = self.of(region).clone()
-        after = before.clone()
-        for number, new in changed.items():
-            after.masked_fill_(before == number, new)
-        self.set(region, after)
-
-    @property
-    def _all(self) -> Tensor:
-        if self._numbers is None:
-            self._numbers = torch.zeros(self._count, dtype=torch.int32)
-        return self._numbers
-
-
 @dataclass
 class _Tracker:
     """What is remembered for each element of a storage."""
 
-    writers: _Marks
+    writers: Marks
     """The last write, or all atomic ones that nothing orders."""
-    readers: _Marks
+    readers: Marks
     """All reads that nothing orders."""
-    heads: _Marks
+    heads: Marks
     """The last atomic write, and those whose releases it hands on."""
 
 
@@ -195,7 +157,7 @@ class GlobalMemory:
         """Return who wrote a region last, one of those that nothing orders; None if nobody did."""
         tracker = self._trackers.get(region.storage)
         marks = tracker.writers.found(region) if tracker else None
-        touches = self._touches[_distinct(marks)[-1]] if marks is not None else ()
+        touches = self._touches[distinct(marks)[-1]] if marks is not None else ()
         return touches[-1].access if touches else None
 
     def end(self) -> None:
@@ -211,7 +173,7 @@ class GlobalMemory:
         for region in regions:
             tracker = self._trackers.get(region.storage)
             marks = tracker.heads.found(region) if tracker else None
-            for number in _distinct(marks) if marks is not None else ():
+            for number in distinct(marks) if marks is not None else ():
                 heads.update(dict.fromkeys(self._heads[number]))
         touch = Touch(access, strength)
         for head in heads:
@@ -241,7 +203,7 @@ class GlobalMemory:
         for region in regions:
             marks = self._tracker(region).heads
             changed: dict[int, int] = {}
-            for number in _distinct(marks.of(region)):
+            for number in distinct(marks.of(region)):
                 kept = tuple(other for other in self._heads[number] if _stays(other, head, hands_on))
                 self._heads.append((*kept, head))
                 changed[number] = len(self._heads) - 1
@@ -266,17 +228,17 @@ class GlobalMemory:
     def _tracker(self, region: Region) -> _Tracker:
         key = region.storage
         if key not in self._trackers:
-            marks = (_Marks(key.elements) for _ in range(3))
+            marks = (Marks(key.elements) for _ in range(3))
             self._trackers[key] = tracker = _Tracker(*marks)
             for read, touch in self._reads.pop(key, []):
                 self._add(tracker.readers, read, touch, {})
         return self._trackers[key]
 
-    def _add(self, marks: _Marks, region: Region, touch: Touch, clock: Clock) -> None:
+    def _add(self, marks: Marks, region: Region, touch: Touch, clock: Clock) -> None:
         """Add an access to those that elements remember, and forget those that it is ordered after."""
         known: dict[tuple[Touch, ...], int] = {}
         changed: dict[int, int] = {}
-        for number in _distinct(marks.of(region)):
+        for number in distinct(marks.of(region)):
             component = touch.access.component
             kept = tuple(
                 other
@@ -294,7 +256,7 @@ class GlobalMemory:
     ) -> None:
         if marks is None:
             return
-        others = (other for number in _distinct(marks) for other in self._touches[number])
+        others = (other for number in distinct(marks) for other in self._touches[number])
         for other in dict.fromkeys(others):
             if other.access.covered(clock):
                 if did == "wrote" and not touch.together(other):
@@ -445,13 +407,6 @@ def _stays(head: _Head, new: _Head, hands_on: bool) -> bool:
     if after.strength.releases and after.strength.scope is not Scope.CTA:
         return not before.access.covered(new.clock)  # the new one tells all that this one did
     return not own or before.strength.releases
-
-
-def _distinct(marks: Tensor) -> list[int]:
-    low, high = (int(bound) for bound in marks.aminmax())
-    if low == high:  # nearly always: the elements were last touched by one access
-        return [low]
-    return cast("list[int]", cast(Any, marks).unique().tolist())
 
 
 def _issue_covered(access: Access, clock: Clock) -> bool:

@@ -78,7 +78,7 @@ class _Record:
         return first is not read and first.location == read.location and first.covered(clock)
 
     def behind(self, clock: Clock) -> bool:
-        """Return whether a write that a reader with this clock knows of is lost: the writer is a lap ahead."""
+        """Return whether a write that a reader with this clock knows is lost: the writer is a lap ahead."""
         return self.lost is not None and self.lost.covered(clock)
 
 
