@@ -59,6 +59,9 @@ def pretended(
             lowered = lower_kernel(kernel, found, gpu.architecture, keywords)
             if grid is None:
                 return _Warmed(lowered, lambda grid, args: launch(kernel, grid, args, keywords))
+            limit = gpu.architecture.smem_bytes_per_cta
+            if lowered.smem_bytes > limit:  # the driver refuses it, and programs try smaller tiles
+                raise out_of_shared_memory(lowered.smem_bytes, limit)
             programs = programs_of(grid, lowered.bound)
             affordable = _affordable(schedules, programs)
             result = run_lowered(
@@ -70,9 +73,6 @@ def pretended(
                 processes=processes,
                 dependent=is_dependent(keywords),
             )
-        limit = gpu.architecture.smem_bytes_per_cta
-        if lowered.smem_bytes > limit:  # the driver refuses it: programs catch that, and try smaller tiles
-            raise out_of_shared_memory(lowered.smem_bytes, limit)
         tell(result)
         return Launched(result, lowered)
 

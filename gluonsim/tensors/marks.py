@@ -49,7 +49,7 @@ class Marks:
 
 
 def distinct(marks: Tensor) -> list[int]:
-    """Return the different numbers among marks, of which there is at least one, ascending."""
+    """Return the different numbers among marks, in ascending order."""
     low, high = (int(bound) for bound in marks.aminmax())
     if low == high:  # nearly always: the elements were last touched by one access
         return [low]
