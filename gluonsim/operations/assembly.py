@@ -15,10 +15,10 @@ from gluonsim.ir.types import Distributed, Encoding, TensorType, Type, dtype_of
 from gluonsim.operations import resolved
 from gluonsim.operations.arith import as_tensor
 from gluonsim.program import Agent, Handler
+from gluonsim.ptx.instructions import INTEGERS, masked, signed
 from gluonsim.ptx.text import Machine
 
 REGISTER_BITS = 32
-_INTEGERS = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
 @resolved(
@@ -72,9 +72,7 @@ def _registers(type_: Type, pack: int) -> int:
 def _as_integers(value: Tensor) -> Tensor:
     """Return the bits of elements as numbers."""
     width = value.element_size() * 8
-    integers = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}[width]
-    found = value.contiguous().view(integers).to(torch.int64)
-    return found if width == 64 else found & ((1 << width) - 1)
+    return masked(value.contiguous().view(INTEGERS[width]).to(torch.int64), width)
 
 
 def _packed(lanes: Tensor, type_: Type, pack: int) -> list[Tensor]:
@@ -91,8 +89,9 @@ def _packed(lanes: Tensor, type_: Type, pack: int) -> list[Tensor]:
 
 def _unpacked(registers: Sequence[Tensor], type_: Type, pack: int) -> Tensor:
     together, width = _together(type_, pack), _width(type_)
-    mask = (1 << width) - 1 if width < 64 else -1
-    return torch.stack([registers[i // together] >> width * (i % together) & mask for i in range(pack)])
+    return torch.stack(
+        [masked(registers[i // together] >> width * (i % together), width) for i in range(pack)]
+    )
 
 
 class _Lanes:
@@ -147,10 +146,7 @@ class _Lanes:
         if type_.element == "i1":
             whole = (flat & 1).bool()
         else:
-            signed = flat if width == 64 else flat - ((flat >> (width - 1)) << width)
-            whole = signed.to({8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}[width]).view(
-                dtype
-            )
+            whole = signed(flat, width).to(INTEGERS[width]).view(dtype)
         return whole.reshape(self._shape) if isinstance(type_, Distributed) else whole.reshape(-1)[0].item()
 
 

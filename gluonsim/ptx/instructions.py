@@ -18,6 +18,7 @@ from gluonsim.ptx.rounding import fused, nearest
 WIDTHS = {"b8": 8, "b16": 16, "b32": 32, "b64": 64} | {
     f"{sign}{bits}": bits for sign in "us" for bits in (8, 16, 32, 64)
 }
+INTEGERS = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 FLOATS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 PACKED_FLOATS = {"f16x2": "f16", "bf16x2": "bf16"}
 _EIGHT_BITS = {"e4m3x2": torch.float8_e4m3fn, "e5m2x2": torch.float8_e5m2}
@@ -49,14 +50,13 @@ def signed(value: Tensor, bits: int) -> Tensor:
 
 def floats(value: Tensor, type_: str) -> Tensor:
     """Return the numbers of bits, as float64."""
-    integers = {16: torch.int16, 32: torch.int32, 64: torch.int64}[width_of(type_)]
-    return signed(value, width_of(type_)).to(integers).view(FLOATS[type_]).double()
+    return signed(value, width_of(type_)).to(INTEGERS[width_of(type_)]).view(FLOATS[type_]).double()
 
 
 def bits(value: Tensor, type_: str) -> Tensor:
     """Return the bits of numbers that are rounded to nearest even."""
-    integers = {16: torch.int16, 32: torch.int32, 64: torch.int64}[width_of(type_)]
-    return masked(nearest(value, FLOATS[type_]).view(integers).to(torch.int64), width_of(type_))
+    width = width_of(type_)
+    return masked(nearest(value, FLOATS[type_]).view(INTEGERS[width]).to(torch.int64), width)
 
 
 Compute = Callable[[Sequence[Tensor]], Tensor]
