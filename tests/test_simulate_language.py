@@ -117,6 +117,28 @@ def test_packed_arithmetic_rounds_once() -> None:
     assert halves.equal(torch.fmax(torch.fmin(x.half(), y.half()), z.half()))
 
 
+@pytest.mark.parametrize(("dtype", "mantissa_bits"), [(torch.float32, 23), (torch.bfloat16, 7)])
+def test_a_fused_multiply_add_rounds_once(dtype: torch.dtype, mantissa_bits: int) -> None:
+    """The product is a tie, which float64 does not leave when it adds a number as small as this one."""
+    root = 2.0 ** -((mantissa_bits + 1) // 2)
+    x, y, d = (
+        torch.full((128,), 1 + root, dtype=dtype),
+        torch.zeros(128, dtype=dtype),
+        torch.zeros(128, dtype=dtype),
+    )
+    y[0], y[1] = 2.0**-60, -(2.0**-60)
+    assert not ran(language.fused_kernel, x, y, d).findings
+    below = 1 + 2 * root  # the square of the root is half of the last bit
+    assert d[:2].double().equal(torch.tensor([below + 2.0**-mantissa_bits, below], dtype=torch.float64))
+
+
+def test_a_fused_multiply_add_of_fp64_is_refused_with_its_line() -> None:
+    x, y, d = (torch.zeros(128, dtype=torch.float64) for _ in range(3))
+    with pytest.raises(GemmgenError, match="multiply-add of fp64 is not known") as error:
+        ran(language.fused_kernel, x, y, d)
+    assert "gl.fma" in linecache.getline(language.__file__, error.value.diagnostics[0].line or 0)
+
+
 def test_functions_of_single_elements_may_branch() -> None:
     x, y, d, largest = torch.randn(64, 64), torch.randn(64, 64), torch.zeros(64, 64), torch.zeros(64)
     assert not ran(language.branches_kernel, x, y, d, largest, 1.5).findings

@@ -131,6 +131,14 @@ def packed_kernel(x_ptr, y_ptr, z_ptr, sums_ptr, halves_ptr):
 
 
 @gluon.jit
+def fused_kernel(x_ptr, y_ptr, d_ptr):
+    """D = X * X + Y of 128 numbers, by fused multiply-adds."""
+    offsets = gl.arange(0, 128, LINE)
+    x, y = gl.load(x_ptr + offsets), gl.load(y_ptr + offsets)
+    gl.store(d_ptr + offsets, gl.fma(x, x, y))
+
+
+@gluon.jit
 def _steps(a, b, factor):
     """Return a number that depends on which of two is larger."""
     if a > b:  # noqa: SIM108 - a branch is meant
