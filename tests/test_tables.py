@@ -383,9 +383,8 @@ class Tiles:
 {% endif %}
     @gluon.jit
     def at(self, item):
-        """Where the tile of an item lies."""
-        row, column = tile_origin(self.args, self.end() - 1 - item)
-        return Tile(row, column)
+        """Return the place of an item's tile in D."""
+        return tile_origin(self.args, self.end() - 1 - item)
 '''
 
 
