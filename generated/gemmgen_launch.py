@@ -107,6 +107,10 @@ class Argument(NamedTuple):
         """Return a number of columns, rounded up to rows of whole `alignment` bytes."""
         return -(-columns // self.row_multiple) * self.row_multiple
 
+    def new_matrix(self, like: Tensor, rows: Any, columns: Any) -> Tensor:
+        """Return uninitialized memory for a matrix by rows, on the device of another tensor."""
+        return like.new_empty((rows, self.padded(columns)), dtype=self.dtype)[:, :columns]
+
 
 class Place(NamedTuple):
     """The memory of a tensor."""
@@ -151,9 +155,11 @@ class Contract:
             for name in (*self.inputs, "out")
         }
 
-    def check_inputs(self, inputs: Sequence[Tensor], checked: Checked) -> list[Tensor]:
-        """Return the inputs as the kernel takes them; raise as `check` does."""
-        return [self.check(name, tensor, checked) for name, tensor in zip(self.inputs, inputs, strict=True)]
+    def check_inputs(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, int, int], Checked]:
+        """Return the inputs as the kernel takes them, M, N and K, and all facts; raise as `check` does."""
+        checked = Checked({}, {}, {})
+        passed = [self.check(name, tensor, checked) for name, tensor in zip(self.inputs, inputs, strict=True)]
+        return passed, self.check_extents(checked.extents), checked
 
     def check(self, name: str, tensor: Tensor, checked: Checked) -> Tensor:
         """Return a tensor as the kernel takes it: itself, packed, copied, or one row with a padded stride.
@@ -186,7 +192,7 @@ class Contract:
         is_aligned = is_aligned and pitch >= columns and (columns <= 1 or stride == 1)
         if self.copies and argument.box and not is_aligned:
             matrix = stored if stored.dim() > 1 else stored[None]
-            aligned = tensor.new_empty((matrix.shape[0], argument.padded(columns)))[:, :columns]
+            aligned = argument.new_matrix(tensor, matrix.shape[0], columns)
             _, copy = checked.copies.setdefault(id(tensor), (matrix, aligned))
             if name == "out":  # the aligned D is copied to it after the launch
                 return tensor
@@ -303,10 +309,9 @@ class Contract:
     def find_output(self, a: Tensor, out: Tensor | None, m: int, n: int, checked: Checked) -> Tensor:
         """Return memory that the kernel can write D to: `out`, or new rows of whole 16-byte units."""
         argument = self.arguments["out"]
-        columns = argument.padded(n)
         if out is not None:
             aligned = self.check("out", out, checked)
-            is_whole = n == columns or not m
+            is_whole = n == argument.padded(n) or not m
             if is_whole and id(out) not in checked.copies:
                 return aligned
             checked.copies.pop(id(out), None)  # D is copied to it afterwards, not from it before
@@ -314,7 +319,7 @@ class Contract:
                 raise ValueError(
                     f"out must have rows of whole 16-byte units, found {n} columns: call without out"
                 )
-        return a.new_empty((m, columns), dtype=argument.dtype)[:, :n]
+        return argument.new_matrix(a, m, n)
 
     def check_gpu(self, device: torch.device) -> None:
         """Raise ValueError unless the kernel was compiled for this GPU's instructions."""
@@ -327,9 +332,7 @@ class Contract:
         """Check all tensors of a call, and return a D without memory; raise as a call would."""
         if isinstance(inputs[0], Tensor) and inputs[0].dim() > 2:
             return self.flattened(self.check_without_launch, inputs, out)
-        checked = Checked({}, {}, {})
-        self.check_inputs(inputs, checked)
-        m, n, k = self.check_extents(checked.extents)
+        _, (m, n, k), checked = self.check_inputs(inputs)
         if out is not None:
             self.find_output(inputs[0].new_empty(0, device="meta"), out, m, n, checked)
             if not out.is_meta and 0 not in (m, n, k):
@@ -420,12 +423,11 @@ class Workspaces:
         count_sums: Callable[[int, int], int] | None,
     ) -> None:
         """Make no memory yet; `Host` has the same arguments."""
-        make_memory = make_workspace or make_sums
-        self.count_sums, self.are_needed, self.make_tensors = count_sums, bool(make_memory), make_memory
+        self.count_sums, self.make_tensors = count_sums, make_workspace or make_sums
 
         # A stream and a thread are keys of the cache alone.
         def make(_stream: int, _thread: int, extents: tuple[int, ...], device: int) -> Memory:
-            made = make_memory(*extents, torch.device("cuda", device))
+            made = self.make_tensors(*extents, torch.device("cuda", device))
             return made, [tensor.data_ptr() for tensor in made]
 
         self.make, self.of_stream = make, functools.lru_cache(MAX_STREAMS)(make)
@@ -434,12 +436,10 @@ class Workspaces:
         """Return the extents of the memory for an M x N D; none if the kernel needs no memory."""
         if self.count_sums:
             return (self.count_sums(m, n),)
-        return (m, n) if self.are_needed else ()
+        return (m, n) if self.make_tensors else ()
 
-    def find(self, m: int, n: int, device: torch.device, *, is_private: bool) -> tuple[Tensor, ...]:
-        """Return memory for an M x N D: that of the current stream, or memory of this call alone."""
-        if not (extents := self.extents(m, n)):
-            return ()
+    def find(self, extents: tuple[int, ...], device: torch.device, *, is_private: bool) -> tuple[Tensor, ...]:
+        """Return memory of these extents: that of the current stream, or memory of this call alone."""
         thread = threading.get_ident() if self.count_sums else 0
         make = self.make if is_private else self.of_stream
         return make(torch.cuda.current_stream(device).cuda_stream, thread, extents, device.index)[0]
@@ -562,13 +562,9 @@ def prepare_launch(kernel: Any, grid: tuple[int, ...], arguments: list[Any]) -> 
         return None
     if run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size:
         return None
-
-    # Triton's wrapper encodes descriptors as tensor maps, then calls this in place of a launch.
-    def returned(arguments: Sequence[Any]) -> list[Any]:
-        return [*arguments]
-
     maps = getattr(kernel.metadata, "tensordesc_meta", None)
-    encode = nvidia.wrap_handle_tensordesc(returned, kernel.src.signature, maps)
+    # Triton's wrapper encodes descriptors as tensor maps, then calls `list` in place of a launch.
+    encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, maps)
     encoded = encode([each.data_ptr() if isinstance(each, Tensor) else each for each in arguments])
     options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
     metadata_of_launch = enter_hook = exit_hook = global_scratch = profile_scratch = None
@@ -623,23 +619,20 @@ class Host:
             copy: Copies matrices to aligned ones; only modules that take misaligned tensors have it.
             backward: A function that keeps tensors for the backward, and one that computes the gradients.
         """
-        copies, self.has_backward = copy is not None, backward is not None
-        self.contract = Contract(
-            arguments, computes, transposed, pack_scales, copies=copies, has_backward=self.has_backward
+        self.launch, self.copy, self.has_backward = launch, copy, backward is not None
+        self.contract = contract = Contract(
+            arguments, computes, transposed, pack_scales, copies=bool(copy), has_backward=self.has_backward
         )
         self.workspaces = Workspaces(make_workspace, make_sums, count_sums)
-        self.is_deterministic = computes.get("deterministic", True)
-        self.replay = Replay(is_deterministic=self.is_deterministic)
-        self.traced = Operator(operator_name(module), self.contract)
-        self.launch, self.copy = launch, copy
+        self.replay = Replay(is_deterministic=computes.get("deterministic", True))
+        self.traced = traced = Operator(operator_name(module), contract)
         # `run` reads these of itself: a lookup less for each.
         self.known, self.launches = self.replay.known, self.replay.launches
         self.must_look = self.replay.must_look
-        self.memory, self.keeps_memory = self.workspaces.of_stream, self.workspaces.are_needed
-        self.has_sums, self.d_dtype = count_sums is not None, self.contract.arguments["out"].dtype
-        traced, run = self.traced, self.run_as_operator
-        inputs, count_flops = self.contract.inputs, traced.count_flops
-        define_operator(traced.name, inputs, run, traced.shape, backward, count_flops=count_flops)
+        self.memory, self.keeps_memory = self.workspaces.of_stream, bool(self.workspaces.make_tensors)
+        self.has_sums, self.d_dtype = count_sums is not None, contract.arguments["out"].dtype
+        run, count_flops = self.run_as_operator, traced.count_flops
+        define_operator(traced.name, contract.inputs, run, traced.shape, backward, count_flops=count_flops)
 
     def __call__(
         self, *inputs: Tensor, out: Tensor | None = None, workspace: tuple[Tensor, ...] | None = None
@@ -717,44 +710,42 @@ class Host:
         if isinstance(inputs[0], Tensor) and inputs[0].dim() > 2:
             run = functools.partial(self.run, workspace=workspace, is_private=is_private)
             return contract.flattened(run, inputs, out)
-        checked = Checked({}, {}, {})
-        passed = contract.check_inputs(inputs, checked)
-        a, (m, n, k) = inputs[0], contract.check_extents(checked.extents)
+        passed, (m, n, k), checked = contract.check_inputs(inputs)
+        a = inputs[0]
         if k == 0 and not contract.computes.get("vanishes", True) and not a.is_meta:
             if contract.pack_scales:
                 raise ValueError("a must have a K of 1 or more: without scales there is no product")
             return self.run(*self.zeros(m, n, a), *inputs[2:], out=out, is_private=is_private)  # D is not 0
-        if not self.is_deterministic and not a.is_meta:
+        if not self.replay.is_deterministic and not a.is_meta:
             refuse_in_deterministic_mode(self.traced.name)
         d = contract.find_output(a, out, m, n, checked)
+        result = d if out is None else out
         if 0 in (m, n, k) or a.is_meta:  # nothing to multiply, or torch asks for the shape
-            return (d if out is None else out).zero_()
+            return result.zero_()
         if out is not None:
             check_output(out, checked.places)
         contract.check_gpu(a.device)
-        memory = workspace
+        extents, memory = (), ()
         if workspace:
             self.workspaces.check(workspace, m, n, a.device)
-        else:
+        elif extents := self.workspaces.extents(m, n):
             # Without the driver's names nobody knows whether a graph is captured.
-            memory = self.workspaces.find(m, n, a.device, is_private=is_private or key is None)
+            memory = self.workspaces.find(extents, a.device, is_private=is_private or key is None)
         with torch.cuda.device(a.device.index):
             make_context(a.device)
             copy_all([*checked.copies.values()], self.copy)
-            launched = self.launch(*passed, d, *memory)
-            if out is not None and d.data_ptr() != out.data_ptr():
-                copy_all([(d, out)], self.copy)
+            launched = self.launch(*passed, d, *workspace, *memory)
+            if d.data_ptr() != result.data_ptr():
+                copy_all([(d, result)], self.copy)
         # A launch that read a copy is not kept: the copy's memory is free after it.
-        places = [tensor.data_ptr() for tensor in (*inputs, d if out is None else out)]
+        places = [tensor.data_ptr() for tensor in (*inputs, result)]
         if places == [tensor.data_ptr() for tensor in (*passed, d)]:
-            extents = () if workspace else self.workspaces.extents(m, n)
             known = Known(no_tensor, m, n, contract.arguments["out"].padded(n), extents)
             tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-            self.replay.keep(key, tensors, known, d, () if workspace else memory, launched)
-        if out is None:
-            return d
-        increment_version(out)  # autograd learns of the write
-        return out
+            self.replay.keep(key, tensors, known, d, memory, launched)
+        if out is not None:
+            increment_version(out)  # autograd learns of the write
+        return result
 
     def zeros(self, m: int, n: int, a: Tensor) -> Iterator[Tensor]:
         """Yield an A and a B of zeros for a K of 0: TMA has no map of matrices without columns."""
@@ -841,19 +832,14 @@ class Operator:
         if inputs[0].dim() > 2:
             d = contract.flattened(lambda *flat: self.shape(*flat), inputs, None)
             return d if out is None else None
-        is_symbolic = any(not isinstance(extent, int) for each in inputs for extent in each.shape)
-        checked = Checked({}, {}, {})
-        if is_symbolic:
-            for name, tensor in zip(contract.inputs, inputs, strict=True):
-                self.check_symbolic(name, tensor, checked.extents)
+        if all(isinstance(extent, int) for each in inputs for extent in each.shape):
+            _, (m, n, _), _ = contract.check_inputs(inputs)
         else:
-            contract.check_inputs(inputs, checked)
-            contract.check_extents(checked.extents)
-        m, n = checked.extents["M"], checked.extents["N"]
-        if out is not None:
-            return None
-        argument = contract.arguments["out"]
-        return inputs[0].new_empty((m, argument.padded(n)), dtype=argument.dtype)[:, :n]
+            extents: dict[str, Any] = {}
+            for name, tensor in zip(contract.inputs, inputs, strict=True):
+                self.check_symbolic(name, tensor, extents)
+            m, n = extents["M"], extents["N"]
+        return contract.arguments["out"].new_matrix(inputs[0], m, n) if out is None else None
 
     def check_symbolic(self, name: str, tensor: Tensor, extents: dict[str, Any]) -> None:
         """Check a tensor whose extents torch may not know yet: it asserts when it runs that they agree."""
