@@ -517,6 +517,8 @@ def plain_matmul(
     a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
     """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
+    if a.dim() != 2 or b.dim() != 2:
+        raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"] or k % COMPUTES["k_multiple"]:
         raise ValueError(f"M, N and K must be in range, and K a multiple of 128, found {m}, {n}, {k}")
@@ -530,13 +532,11 @@ def plain_matmul(
         if found != (dtype, shape, a.device, False) or not is_aligned:
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     for name, scales, *shape in ("a_scale", a_scale, m, -(-k // 32)), ("b_scale", b_scale, n, -(-k // 32)):
-        found = scales.dtype, [*scales.shape], scales.device
-        if found != (UE8M0, shape, a.device):
+        if (found := (scales.dtype, [*scales.shape], scales.device)) != (UE8M0, shape, a.device):
             raise ValueError(f"{name} must be {UE8M0} {shape} on {a.device}, found {found}")
-    a_scale, b_scale = pack_scales(a_scale), pack_scales(b_scale)
     d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]
     with torch.cuda.device(a.device):
-        launch(a, b, a_scale, b_scale, d)
+        launch(a, b, pack_scales(a_scale), pack_scales(b_scale), d)
     return d if out is None else out.copy_(d)
 
 

@@ -359,6 +359,8 @@ def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
+    if a.dim() != 2 or b.dim() != 2:
+        raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
     (m, k), (_, n) = a.shape, b.shape
     if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")

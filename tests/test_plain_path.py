@@ -71,8 +71,24 @@ def one_element_past(tensor: Tensor) -> Tensor:
 
 A, B = cuda(16, 64), cuda(32, 64).T
 BAD: dict[str, tuple[Tensor, Tensor, str, str]] = {
-    "one dimension": (cuda(64), B, "a must have 2 dimensions, found shape [64]", "not enough values"),
-    "b of one dimension": (A, cuda(64), "b must have 2 dimensions, found shape [64]", "not enough values"),
+    "one dimension": (
+        cuda(64),
+        B,
+        "a must have 2 dimensions, found shape [64]",
+        "a and b must be matrices, found shapes [64] and [64, 32]",
+    ),
+    "b of one dimension": (
+        A,
+        cuda(64),
+        "b must have 2 dimensions, found shape [64]",
+        "a and b must be matrices, found shapes [16, 64] and [64]",
+    ),
+    "b of three dimensions": (
+        A,
+        cuda(1, 64, 32),
+        "b must have 2 dimensions, found shape [1, 64, 32]",
+        "a and b must be matrices, found shapes [16, 64] and [1, 64, 32]",
+    ),
     "another type": (
         A.half(),
         B,

@@ -108,16 +108,17 @@ class Wrapper(MatmulDocs):
         return f'("{name}", {rows}, {extents})'
 
     @property
-    def packs_scales(self) -> tuple[str, ...]:
-        """The part that checks and packs scales of blocks, if there are any."""
+    def checks_scales(self) -> tuple[str, ...]:
+        """The part that checks scales of blocks, if there are any."""
         return ("wrapper/plain_scales.py.j2",) * bool(self.scales)
 
     @property
     def launched(self) -> str:
-        """The call of `launch` without a launcher, which makes its own workspace."""
+        """The call of `launch` without a launcher, which packs scales and makes its own workspace."""
+        inputs = [f"pack_scales({name})" if name in self.scales else name for name in self.inputs]
         memory = ["*make_sums(count_sums(m, n), a.device)"] * self.plan.reduces_apart
         memory += ["*make_workspace(m, n, a.device)"] * self.workspace
-        return fit("launch(", [*self.inputs, "d", *memory], ")", indent=8)
+        return fit("launch(", [*inputs, "d", *memory], ")", indent=8)
 
     @property
     def make_host(self) -> str:
