@@ -230,7 +230,7 @@ def multiply(args, accumulator, ring):
 
 @gluon.jit
 def mma_partition(args):
-    """One warp of each CTA: Triton lets the first CTA's alone wait, multiply and commit."""
+    """One warp of each CTA; Triton lets only the first CTA's warp wait, multiply and commit."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile all accumulators are empty.
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(1), ACCUMULATORS)

@@ -260,7 +260,7 @@ class BlackwellView(KernelView):
     def mma_summary(self) -> str:
         """The MMA warp's role in a sentence."""
         if self.plan.paired:
-            return "One warp of each CTA: Triton lets the first CTA's alone wait, multiply and commit."
+            return "One warp of each CTA; Triton lets only the first CTA's warp wait, multiply and commit."
         return "One warp: issue the MMAs of every tile."
 
     @property
