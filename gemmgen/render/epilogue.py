@@ -111,7 +111,7 @@ class EpilogueView(StepsView):
 
     @property
     def scalar(self) -> str:
-        """The factor that it is passed for them, behind other arguments."""
+        """The factor in memory as a further argument of that function; empty if it takes none."""
         return "".join(f", {name}" for name in self._scalar) if self.computes else ""
 
     @property

@@ -45,7 +45,7 @@ class Field:
     type: str
     value: str
     comment: str = ""
-    """Behind its declaration."""
+    """The comment after its declaration."""
 
 
 @dataclass(frozen=True)
@@ -295,12 +295,12 @@ class KernelView(ABC):
 
     @property
     def first_row(self) -> str:
-        """Where the rows of an epilogue's tile begin."""
+        """The first row of an epilogue's tile."""
         return "tile.row"
 
     @property
     def first_column(self) -> str:
-        """Where its columns begin."""
+        """The first column of an epilogue's tile."""
         return "tile.column"
 
     @property
@@ -310,7 +310,7 @@ class KernelView(ABC):
 
     @property
     def vector_origin(self) -> str:
-        """Where the row and column operands of an epilogue's tile begin."""
+        """The first elements of the row and column operands of an epilogue's tile."""
         return self.epilogue.vector_origin(self.first_row, self.first_column)
 
     # --- allocations

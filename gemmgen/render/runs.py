@@ -18,11 +18,11 @@ class Run:
     number: str
     """The number of a sub-tile, or the variable of the loop; empty for a tile that is stored whole."""
     numbers: str
-    """The arguments of the loop's range, empty of a single sub-tile."""
+    """The arguments of the loop's range; empty for a single sub-tile."""
     begin: str
-    """The first column of those that the run's offset counts from."""
+    """The variable that holds the column that `offset` counts from."""
     offset: str
-    """The columns of a sub-tile behind that; empty of none."""
+    """The columns from `begin` to a sub-tile; empty if there are none."""
     sums: str
     """The variable that holds its sums."""
     tile: str
@@ -41,12 +41,12 @@ class Run:
 
     @property
     def column(self) -> str:
-        """Where a sub-tile begins."""
+        """The first column of a sub-tile."""
         return f"{self.begin} + {self.offset}" if self.offset else self.begin
 
     @property
     def slot(self) -> str:
-        """Its buffer in the ring of buffers: there are at least two, so numbers need no remainder."""
+        """The index of a sub-tile's buffer in a ring of two or more: 0 and 1 need no remainder."""
         if self.number.isdigit():
             return self.number
         number = f"({self.number})" if " " in self.number else self.number

@@ -66,7 +66,7 @@ def arrivals_name(barrier: Barrier) -> str:
 def fit(head: str, items: Sequence[str], tail: str, *, indent: int = 0, margin: int | None = None) -> str:
     """Return ``head`` + comma-separated items + ``tail`` in lines as the project's formatter breaks them.
 
-    ``head`` ends with the opening bracket and ``tail`` begins with the closing one. The text starts behind
+    ``head`` ends with the opening bracket and ``tail`` begins with the closing one. The text starts after
     `indent` columns that the caller has already written. An item may have lines of its own, which are
     indented by one level more than `indent`. Further lines are indented by `margin` columns, as many as
     `indent` if left out: none where a template indents the whole block.

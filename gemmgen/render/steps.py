@@ -46,7 +46,7 @@ class Part:
 
     @property
     def inside(self) -> str:
-        """Which of them it has."""
+        """The condition that an index of a vector's elements is inside the vector."""
         return f"{self.along} < args.{OPERATIONS[self.name].along}"
 
 

@@ -113,7 +113,7 @@ class KLoop:
 
     @property
     def parts_parameter(self) -> str:
-        """How many parts a consumer has, where consumers differ in that."""
+        """The parameter for the number of a consumer's parts; empty if all consumers have the same number."""
         return ", parts: gl.constexpr" if self.plan.staggered else ""
 
     @property

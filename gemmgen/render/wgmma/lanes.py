@@ -13,11 +13,11 @@ class Part:
     """The spelling of the values that belong to a part of a tile's columns."""
 
     number: int | None
-    """None of a plain tile's only one."""
+    """The number of the part; None for the only part of a plain tile."""
     column_of: str = "tile.column"
-    """Where the first of the parts begins that lie side by side with it."""
+    """The first column of the part `first`, from which the parts lie side by side up to this one."""
     first: int = 0
-    """The number of that one."""
+    """The number of the part that begins at `column_of`."""
 
     @property
     def layout(self) -> str:
@@ -31,7 +31,7 @@ class Part:
 
     @property
     def column(self) -> str:
-        """Where it begins."""
+        """The first column of the part."""
         return " + ".join((self.column_of, *(f"PART_N_{i}" for i in range(self.first, self.number or 0))))
 
     def of(self, field: str) -> str:

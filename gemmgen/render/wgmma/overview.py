@@ -97,7 +97,7 @@ class HopperOverview(KernelOverview):
 
     @property
     def _exchange(self) -> str:
-        """Which operand is the instruction's first one, where that is not A."""
+        """The words about swap-AB, if the kernel has it."""
         if not self.plan.swap_ab:
             return ""
         return " The rows of B are wgmma's rows and those of A its columns: its sums are D's tile transposed."
@@ -137,7 +137,7 @@ class HopperOverview(KernelOverview):
 
     @property
     def _operands(self) -> str:
-        """Where wgmma takes its operands from, where that is not shared memory alone."""
+        """The words about a wgmma that takes A from registers."""
         return " with A from registers" if self.plan.a_source == "registers" else ""
 
     def _unspecialized(self) -> str:

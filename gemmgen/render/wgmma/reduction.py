@@ -42,7 +42,7 @@ class ReductionView:
 
     @property
     def columns(self) -> str:
-        """Its columns in one CTA."""
+        """The columns of an accumulator in one CTA."""
         return self._extents[1]
 
     @property

@@ -18,12 +18,12 @@ class Stage:
 
     @property
     def early(self) -> OperandLoad:
-        """How the operand is loaded whose first loads do not wait for the kernel ahead."""
+        """The load of the operand whose first tiles do not wait for the kernel ahead."""
         return self.operands[self.plan.read_early == "b"]
 
     @property
     def late(self) -> OperandLoad:
-        """How the other one is."""
+        """The load of the other operand."""
         return self.operands[self.plan.read_early != "b"]
 
     @property
@@ -77,12 +77,12 @@ class Stage:
 
     @property
     def a_coordinates(self) -> str:
-        """Where a K step's tile of A begins."""
+        """The coordinates of a K step's tile of A."""
         return self.operands[0].coordinates
 
     @property
     def b_coordinates(self) -> str:
-        """Where a K step's tile of B begins."""
+        """The coordinates of a K step's tile of B."""
         return self.operands[1].coordinates
 
     @property

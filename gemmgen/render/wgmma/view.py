@@ -293,13 +293,8 @@ class HopperView(KernelView):
 
     @property
     def first_row(self) -> str:
-        """Where a consumer's rows begin."""
+        """The first row of a consumer."""
         return row_of(self.plan, "consumer")
-
-    @property
-    def first_column(self) -> str:
-        """Where the columns of its tile begin."""
-        return "tile.column"
 
     @property
     def own_value(self) -> str:
