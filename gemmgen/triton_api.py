@@ -241,7 +241,10 @@ class Terms:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What Triton's compiler made of a launch's kernel."""
+    """The machine code of a launch's kernel, with all metadata of Triton's, which a program may read.
+
+    `Compiled` has only the figures that plans are compared with.
+    """
 
     asm: Mapping[str, Any]
     """By stage: ``ttgir``, ``llir``, ``ptx``, ``cubin``."""

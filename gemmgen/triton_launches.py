@@ -1,6 +1,6 @@
 """The launches of programs that use Triton, diverted to a function, on a machine without a GPU.
 
-The names of Triton's driver and runtime that are private stand here and in triton_api alone.
+Private names of Triton's driver, runtime and interpreter stand here.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def table(path: Path, *rows: dict[str, object]) -> Path:
 
 
 ROWS8, SQUARE, WIDE = "h100_bf16_rows8.yaml", "h100_bf16_128x128.yaml", "h100_bf16.yaml"
-FEW, SOME, MANY = "tiny_swap_ab_8x64x256", "tiny_cooperative_128x128x64", "tiny_cooperative_128x256x64"
+FEW, SOME, MANY = "tiny_exchanged_8x64x256", "tiny_cooperative_128x128x64", "tiny_cooperative_128x256x64"
 """What a library calls the kernels of these specs, in this order."""
 
 
@@ -847,8 +847,8 @@ def test_kernels_that_no_library_can_have_are_refused() -> None:
         "b200_mxfp8.yaml: error[library-kernel]: cannot be in a library: its scales are packed for one kernel"
     )
     assert refusal(lambda: read([SPECS / "h100_bf16_backward.yaml"])) == (
-        "h100_bf16_backward.yaml: error[library-kernel]: cannot be in a library: it has a backward, and the"
-        " operator of a library has none: leave that out"
+        "h100_bf16_backward.yaml: error[library-kernel]: cannot be in a library: it has a backward, which"
+        " the operator of a library does not support: remove it"
     )
     own = read([SPECS / WIDE])
     assert refusal(lambda: assemble("h100_bf16", own, library.choose(own))) == (

@@ -62,7 +62,7 @@ def hits_of_pages() -> Counter[str]:
 
 
 DOCSTRINGS = {
-    "gemmgen": 1,
+    "gemmgen": 0,
     "gemmgen/bench": 7,
     "gemmgen/cli": 0,
     "gemmgen/documents": 0,
