@@ -49,7 +49,7 @@ class Gradient:
 
     @cached_property
     def transposed(self) -> tuple[bool, bool, bool]:
-        """True if each factor is multiplied by its transposed view, and whether the gradient is one."""
+        """For the two factors and the gradient: True if it is a transposed view of the matrix in memory."""
         m, n, k = self.axes
         (left, right), wanted = self.factors, AXES[self.operand]
         return AXES[left] != m + k, AXES[right] != k + n, wanted != m + n

@@ -41,7 +41,7 @@ class Operation:
     operand: Literal["none", "scalar", "row", "column", "matrix"] = "none"
     """Its operand besides x: nothing, one number, one for each row or column of D, or C."""
     effect: Literal["function", "times", "plus"] = "function"
-    """True if it is a function of x, which a template defines, or multiplies by its operand, or adds it."""
+    """Its effect on x: a function of x, which a template defines, a factor, or a term."""
     meaning: str = ""
     """Meaning of its operand, for the docstring of ``matmul``."""
 

@@ -34,7 +34,7 @@ class Load:
 
     @property
     def operand(self) -> Literal["none", "scalar", "row", "column", "matrix"]:
-        """True if it has one number, one for each row or column of D, or one for each element."""
+        """Its extent: one number, one for each row or column of D, or one for each element."""
         return "matrix" if self.tensor == MATRIX else OPERATIONS[self.tensor].operand
 
 
