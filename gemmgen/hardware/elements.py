@@ -234,8 +234,6 @@ FP8 = Names(lambda: (name for name, dtype in DTYPES.items() if dtype.fp8))
 """The 8-bit floats, which the tensor cores multiply in any mix."""
 WGMMA_ACCUMULATORS: Column[tuple[str, ...]] = Column(DTYPES, lambda dtype: dtype.wgmma_accumulators or None)
 """[ptx] What wgmma sums the products of a type in."""
-TCGEN05_KINDS: Column[str] = Column(DTYPES, lambda dtype: dtype.tcgen05_kind)
-"""[ptx] The kind of ``tcgen05.mma`` by A's type, without scales."""
 
 DTypeName = Annotated[str, Names(lambda: DTYPES)]
 """The name of an element type."""

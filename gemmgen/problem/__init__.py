@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from gemmgen.problem.extents import DEFAULT_SHAPE, Ranges, Shape, shape_text
-from gemmgen.problem.gradients import AXES, OPERANDS, Gradient, gradients_of
+from gemmgen.problem.gradients import OPERANDS, Gradient, gradients_of
 from gemmgen.problem.matmul import BlockScale, Matmul, Operand
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.problem.request import Request
 
 __all__ = [
-    "AXES",
     "DEFAULT_SHAPE",
     "OPERANDS",
     "OPERATIONS",
