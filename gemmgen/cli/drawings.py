@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,13 +27,8 @@ class Timeline:
 
     def refuse(self, subjects: Sequence[str]) -> None:
         """Raise BadParameter for several subjects, or for a file that cannot be written."""
-        for option, path in (("--trace", self.trace), ("--svg", self.svg)):
-            if path is None:
-                continue
-            if len(subjects) > 1:
-                raise typer.BadParameter("a timeline shows one spec or file", param_hint=option)
-            if why := unwritable(path):
-                raise typer.BadParameter(why, param_hint=option)
+        files = {"--trace": self.trace, "--svg": self.svg}
+        _refuse(files, "a timeline shows one spec or file" if len(subjects) > 1 else None)
 
     def write(self, simulated: Sequence[Simulation | Result]) -> None:
         """Write the files; last, because a refusal here must not cost the findings."""
@@ -53,13 +48,8 @@ class PlanPictures:
 
     def refuse(self, specs: Sequence[Path]) -> None:
         """Raise BadParameter for several specs or for a file that cannot be written."""
-        for option, path in (("--svg", self.svg), ("--html", self.html)):
-            if path is None:
-                continue
-            if len(specs) > 1:
-                raise typer.BadParameter("a picture shows one spec", param_hint=option)
-            if why := unwritable(path):
-                raise typer.BadParameter(why, param_hint=option)
+        files = {"--svg": self.svg, "--html": self.html}
+        _refuse(files, "a picture shows one spec" if len(specs) > 1 else None)
 
     def write(self, products: Sequence[Product]) -> None:
         """Draw the plan of each product."""
@@ -72,6 +62,13 @@ class PlanPictures:
                 write(self.svg, pictures.svg(product))
             if self.html:
                 write(self.html, pictures.page(product))
+
+
+def _refuse(files: Mapping[str, Path | None], problem: str | None) -> None:
+    """Raise BadParameter for the first option with a file if there is a problem, or if it is unwritable."""
+    for option, path in files.items():
+        if path and (why := problem or unwritable(path)):
+            raise typer.BadParameter(why, param_hint=option)
 
 
 def write_pages(products: Iterable[Product], directory: Path | None) -> list[str]:

@@ -20,6 +20,7 @@ from gemmgen.cli.ending import ended
 from gemmgen.cli.reporting import RUN, complain, tell
 from gemmgen.errors import GemmgenError
 from gemmgen.literals import visible
+from gemmgen.plan.rule import counted
 
 if TYPE_CHECKING:
     from gemmgen.tune.measuring import TuningProgress
@@ -134,8 +135,7 @@ def watch(files: Callable[[], Sequence[Path]], command: Callable[[], None]) -> N
         with suppress(typer.Exit):
             ended(lambda: _nothing(command))
         sys.stdout.flush()
-        count = len(before)
-        tell(f"watching {count} {'spec' if count == 1 else 'specs'}")
+        tell(f"watching {counted(len(before), 'spec')}")
         _until_saved(files, before)
 
 
