@@ -38,16 +38,19 @@ def init(path: str | Path = "matmul.yaml") -> Path:
             name cannot be a module's (``module-name``).
     """
     from gemmgen.product import write_files
-    from gemmgen.spec import load_spec
     from gemmgen.spec.model import SCHEMA_ID, json_schema
+    from gemmgen.spec.module_names import stem_problem
+    from gemmgen.spec.reading import SUFFIXES
 
     path = Path(path)
-    path = path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml")
+    path = path if path.suffix in SUFFIXES else path.with_name(f"{path.name}.yaml")
     text = resources.files("gemmgen").joinpath("example.yaml").read_text(encoding="utf-8")
     if path.exists():
         raise GemmgenError(
             [Diagnostic(path.as_posix(), "file-exists", "exists already: choose another name")]
         )
+    if problem := stem_problem(path):
+        raise GemmgenError([Diagnostic(path.as_posix(), *problem)])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", newline="\n") as file:
@@ -55,11 +58,6 @@ def init(path: str | Path = "matmul.yaml") -> Path:
     except OSError as error:
         message = f"cannot write: {error.strerror}"
         raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error
-    try:
-        load_spec(path)
-    except GemmgenError:
-        path.unlink()
-        raise
     schema = path.with_name(SCHEMA_FILE)
     if not schema.exists() or SCHEMA_ID in schema.read_text(encoding="utf-8", errors="replace"):
         write_files({schema: f"{json.dumps(json_schema(), indent=2)}\n".encode()})
@@ -106,9 +104,9 @@ def build(
 
 
 def export(spec: str | Path, aot: str | Path) -> Exported:
-    """Write a spec's kernel for programs without Python into the directory `aot`, and return their paths.
+    """Write the files of a spec's kernel for C programs into the directory `aot`, and return their paths.
 
-    They are the cubin, a launcher in C with its header, a program that tests both, and a Makefile.
+    The files are the cubin, a launcher in C with its header, a program that tests both, and a Makefile.
 
     Raises:
         GemmgenError: A stage refuses the spec, there is no launcher for such a kernel, or the compiler is not

@@ -324,8 +324,7 @@ def export(spec: Path, directory: Path) -> Exported:
     launcher = Launcher(product.plan, source.stem, cubin)
     if differences := tuple(launcher_differences(launcher, lowered)):
         raise GemmgenError(Diagnostic(source.path, "plan-differs", difference) for difference in differences)
-    name = Path(source.path).name
-    texts = render_launcher(launcher, spec_name=name, spec_sha256=source.sha256)
+    texts = render_launcher(launcher, spec_name=source.name, spec_sha256=source.sha256)
     files = {f"{source.stem}.cubin": cubin, **{name: text.encode() for name, text in texts.items()}}
     paths = {directory / name: data for name, data in files.items()}
     write_files(paths, {directory / name: EXPORT_MARK for name in texts})

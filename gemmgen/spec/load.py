@@ -1,9 +1,8 @@
 """From a YAML file to a validated spec that knows the line and column of each of its values.
 
-Four steps: the file's name and bytes, its text, its YAML (``compose``), its fields (``explain`` where they
-are wrong). A step that cannot go on stops the load; every other problem is
-collected, so that one run shows them all. A diagnostic's `field` always exists in the model; whatever else a
-user wrote is quoted in the message.
+Four steps: the file's name and bytes, its text, its YAML (``compose``), its fields (``explain`` if they are
+wrong). A step that cannot go on stops the load; every other problem is collected, so that one run shows them
+all. A diagnostic's `field` always exists in the model; whatever else a user wrote is quoted in the message.
 """
 
 from __future__ import annotations
@@ -55,6 +54,12 @@ class SpecFile:
     def request(self) -> Request:
         """The request of the spec: the matmul, its sizes and the GPU."""
         return request_of(self.spec)
+
+    @property
+    def name(self) -> str:
+        """The file's name in generated texts; one after the module if no module can have the file's name."""
+        path = Path(self.path)
+        return path.name if self.path == STDIN or path.stem == self.stem else f"{self.stem}{path.suffix}"
 
     @property
     def problem(self) -> Matmul:
