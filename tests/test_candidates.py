@@ -18,7 +18,8 @@ from modules import spec_file
 from pace import reference_seconds
 
 from gemmgen import cli
-from gemmgen.cli.candidates import candidates_table
+from gemmgen.cli.candidates import candidates_table, explanation
+from gemmgen.cli.options import CANDIDATES
 from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.search import Estimate
@@ -786,7 +787,7 @@ def test_candidates_are_in_the_order_of_their_cost_and_say_what_decided() -> Non
 
 
 def test_an_explanation_and_a_table_with_named_columns_fit_110_columns() -> None:
-    assert max(map(len, ranking().explanation().splitlines())) <= 110
+    assert max(map(len, explanation(ranking()).splitlines())) <= 110
     table = candidates_table(ranking(), 400).splitlines()
     assert max(map(len, table)) <= 110
     assert len(candidates_table(ranking(), 7).splitlines()) == 2 + 7 + 4
@@ -820,7 +821,7 @@ def test_rows_that_would_be_alike_get_the_columns_in_which_they_differ() -> None
 
 
 def test_an_explanation_names_rules_with_an_example_and_terms_with_a_margin() -> None:
-    text = " ".join(ranking().explanation().split())
+    text = " ".join(explanation(ranking()).split())
     assert re.search(r"accumulator-registers \d+ ping-pong, 128 x 256 x 64, .*? takes 256 registers", text)
     margin = r"\d\.\d% slower, with [\d,]+ cycles more of it"
     assert re.search(rf"drained MMAs \d+ cooperative, .*?: {margin}", text)

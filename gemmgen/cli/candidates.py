@@ -1,4 +1,4 @@
-"""The table of `gemmgen plan --candidates`: a row for each configuration, a named column for each fact."""
+"""A ranking as text: the table of `gemmgen plan --candidates`, and the groups of `--explain`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import Candidate, Ranking, field_values
+from gemmgen.plan.planner.ranking import Group
 from gemmgen.plan.search import geometric_mean
 from gemmgen.problem import shape_text
 
@@ -43,6 +44,13 @@ def candidates_table(ranking: Ranking, limit: int) -> str:
     return "\n".join(
         [*_folded(total), *_aligned(varying), *_folded(shared), *_folded(family.legend), *legends]
     )
+
+
+def explanation(ranking: Ranking) -> str:
+    """Return why the other configurations are not planned, group by group."""
+    lost = _paragraph(f"{len(ranking.legal) - 1} legal ones cost more; what decides", ranking.lost)
+    refused = _paragraph(f"{ranking.refusals} are refused; by which rule", ranking.refused)
+    return "\n".join([*lost, "", *refused])
 
 
 def _divided(rows: Sequence[Sequence[str]], kept: int) -> tuple[list[list[str]], str]:
@@ -106,6 +114,16 @@ def _measures(ranking: Ranking, candidate: Candidate) -> list[str]:
 def _folded(text: str) -> list[str]:
     """Return text in lines of a terminal's width."""
     return textwrap.wrap(text, TEXT_WIDTH, subsequent_indent="  ")
+
+
+def _paragraph(title: str, groups: Sequence[Group]) -> Iterator[str]:
+    """Yield a title and, below it, a line for each group, its example folded to a terminal's width."""
+    yield title if groups else f"{title}: none"
+    widest = max((len(group.reason) for group in groups), default=0)
+    for group in groups:
+        head = f"  {group.reason:<{widest}} {group.count:>5}  "
+        text = f"{group.example}: {group.detail}"
+        yield textwrap.fill(text, TEXT_WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -15,7 +15,7 @@ import typer
 
 from gemmgen import api
 from gemmgen.build import columns, resources_text, spec_row
-from gemmgen.cli.candidates import candidates_table
+from gemmgen.cli.candidates import candidates_table, explanation
 from gemmgen.cli.drawings import PlanPictures
 from gemmgen.cli.options import (
     CANDIDATES,
@@ -296,7 +296,7 @@ def _print_candidates(products: list[Product], limit: int, *, explained: bool, a
     for i, (path, found) in enumerate(rankings.items()):
         say("\n" * (i > 0) + f"{path}: {candidates_table(found, limit)}")
         if explained:
-            say(f"\n{found.explanation()}")
+            say(f"\n{explanation(found)}")
 
 
 def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None:

@@ -1,10 +1,9 @@
-"""The ranking of a spec's configurations as a value: its explanation, and plain data for JSON."""
+"""The ranking of a spec's configurations as a value, and as plain data for JSON."""
 
 from __future__ import annotations
 
-import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +14,6 @@ from gemmgen.problem import Request, Shape, shape_text
 
 MOST_OF_ONE_TIME = 2
 """Candidates of the same predicted time that are measured."""
-TEXT_WIDTH = 110
 
 
 @dataclass(frozen=True)
@@ -148,12 +146,6 @@ class Ranking:
             return margin
         return f"{margin} at {shape_text(self.shapes[candidate.worst_against(winner.estimates)])}"
 
-    def explanation(self) -> str:
-        """Return why the other configurations are not planned, group by group."""
-        lost = _paragraph(f"{len(self.legal) - 1} legal ones cost more; what decides", self.lost)
-        refused = _paragraph(f"{self.refusals} are refused; by which rule", self.refused)
-        return "\n".join([*lost, "", *refused])
-
     def as_dict(self, limit: int, *, explained: bool) -> dict[str, object]:
         """Return plain data for JSON."""
         shapes = [list(shape) for shape in self.shapes]
@@ -167,13 +159,3 @@ class Ranking:
             data["lost_by"] = [vars(group) for group in self.lost]
             data["refused_by"] = [vars(group) for group in self.refused]
         return data
-
-
-def _paragraph(title: str, groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a title and, below it, a line for each group, its example folded to the width of a terminal."""
-    yield title if groups else f"{title}: none"
-    widest = max((len(group.reason) for group in groups), default=0)
-    for group in groups:
-        head = f"  {group.reason:<{widest}} {group.count:>5}  "
-        text = f"{group.example}: {group.detail}"
-        yield textwrap.fill(text, TEXT_WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
