@@ -224,16 +224,14 @@ def _epilogue_ns(plan: WgmmaKernel) -> float:
     """Return the time in which a tile's consumers load C, convert the accumulator and hand D to TMA."""
     element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
     warps = plan.consumer_warps * plan.row_shares
-    passed = (
-        plan.cta_tile_m * plan.cta_tile_n * element_bytes / (constants.EPILOGUE_BYTES_PER_NS_AND_WARP * warps)
-    )
+    bytes_per_ns = constants.EPILOGUE_BYTES_PER_NS_AND_WARP * warps
+    passed = plan.cta_tile_m * plan.cta_tile_n * element_bytes / bytes_per_ns
     passed += constants.STORE_WAIT_NS * _waits_for_stores(plan)
     if plan.ping_pong:
         return passed
     apart = plan.row_shares > 1 and not plan.outstanding_mmas
-    return constants.EPILOGUE_START_NS + passed * (
-        constants.EPILOGUE_SHARE_OF_CONSUMERS_APART if apart else 1
-    )
+    share = constants.EPILOGUE_SHARE_OF_CONSUMERS_APART if apart else 1
+    return constants.EPILOGUE_START_NS + passed * share
 
 
 def _waits_for_stores(plan: WgmmaKernel) -> int:
@@ -306,9 +304,8 @@ def _stream_mma_ns(plan: WgmmaKernel) -> tuple[float, float]:
     smem = smem_cycles(plan) + constants.SMEM_WRITE_SHARE * written
     covered = plan.row_shares > 1 or (plan.reduces_apart and plan.outstanding_mmas)
     lone = 0 if covered else constants.LONE_STEP_NS
-    return mma_cycles(
-        plan
-    ) / constants.WIDE_MMA_CYCLES_PER_NS + lone, smem / constants.WIDE_MMA_CYCLES_PER_NS + lone
+    cycles_per_ns = constants.WIDE_MMA_CYCLES_PER_NS
+    return mma_cycles(plan) / cycles_per_ns + lone, smem / cycles_per_ns + lone
 
 
 def _sent_bytes(plan: WgmmaKernel) -> float:
@@ -330,9 +327,8 @@ def _splits_ns(plan: WgmmaKernel) -> tuple[float, float]:
     if plan.reduces_apart:
         return constants.PARALLEL_NS, plan.cluster_size * sums / constants.PARALLEL_BYTES_PER_NS
     if plan.reduction == "atomic":
-        return constants.ATOMIC_NS + (
-            constants.ATOMIC_ROLES_NS if plan.specialized else 0
-        ) + sums / constants.ATOMIC_BYTES_PER_NS, 0.0
+        each = constants.ATOMIC_NS + (constants.ATOMIC_ROLES_NS if plan.specialized else 0)
+        return each + sums / constants.ATOMIC_BYTES_PER_NS, 0.0
     if plan.specialized:
         return constants.ROLES_SPLIT_NS + plan.splits * sums / constants.ROLES_SPLIT_BYTES_PER_NS, 0.0
     return constants.SPLIT_NS + plan.splits * sums / constants.SPLIT_BYTES_PER_NS, 0.0
