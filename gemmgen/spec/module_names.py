@@ -11,25 +11,27 @@ from gemmgen.spec.diagnostics import Code, quoted
 
 # fmt: off
 PACKAGES = frozenset({
-    "PIL", "_hypothesis_ftz_detector", "_hypothesis_globals", "_hypothesis_pytestplugin", "_pytest",
-    "check_jsonschema", "material", "mkdocs", "mkdocstrings", "pre_commit", "alembic",
-    "annotated_doc", "annotated_types", "attr", "attrs", "certifi", "click", "colorlog",
-    "conftest", "contourpy", "coverage", "cuda", "cycler", "dateutil", "distutils", "filelock",
-    "fontTools", "fsspec", "functorch", "gemmgen", "gemmgen_launch", "gluonsim", "greenlet", "hatchling",
-    "hypothesis", "idna", "iniconfig", "isympy", "jax", "jinja2", "kiwisolver", "mako", "markdown_it",
-    "markupsafe", "matplotlib", "mdurl", "mpl_toolkits", "mpmath", "networkx", "numpy", "nvidia",
-    "optuna", "packaging", "pip", "pkg_resources", "pluggy", "psycopg", "psycopg_binary", "psycopg_c",
-    "py", "pydantic", "pydantic_core", "pydantic_settings", "pygments", "pylab", "pyparsing", "pyright",
-    "pytest", "pytest_cov", "referencing", "requests", "rich", "ruamel", "ruff", "scipy", "setuptools",
+    "_hypothesis_ftz_detector", "_hypothesis_globals", "_hypothesis_pytestplugin", "_pytest", "alembic",
+    "annotated_doc", "annotated_types", "attr", "attrs", "certifi", "check_jsonschema", "click",
+    "colorlog", "conftest", "contourpy", "coverage", "cuda", "cycler", "dateutil", "distutils",
+    "filelock", "fontTools", "fsspec", "functorch", "gemmgen", "gemmgen_launch", "gluonsim", "greenlet",
+    "hatchling", "hypothesis", "idna", "iniconfig", "isympy", "jax", "jinja2", "kiwisolver", "mako",
+    "markdown_it", "markupsafe", "material", "matplotlib", "mdurl", "mkdocs", "mkdocstrings",
+    "mpl_toolkits", "mpmath", "networkx", "numpy", "nvidia", "optuna", "packaging", "PIL", "pip",
+    "pkg_resources", "pluggy", "pre_commit", "psycopg", "psycopg_binary", "psycopg_c", "py", "pydantic",
+    "pydantic_core", "pydantic_settings", "pygments", "pylab", "pyparsing", "pyright", "pytest",
+    "pytest_cov", "referencing", "requests", "rich", "ruamel", "ruff", "scipy", "setuptools",
     "shellingham", "sitecustomize", "six", "sqlalchemy", "sympy", "tomlkit", "torch", "torchao",
     "torchgen", "torchvision", "tqdm", "transformers", "triton", "triton_kernels", "typer",
     "typing_extensions", "typing_inspection", "tzdata", "urllib3", "usercustomize", "vllm", "wheel",
     "xdist", "yaml",
 })
 # fmt: on
-"""Top-level modules of packages that gemmgen, its extras and torch install, or that callers import.
+"""Top-level modules of the packages that gemmgen, its extras and torch install, or that callers import.
 
-Python itself knows the modules of the standard library.
+Python knows those of its own library. The list is kept by hand, because a spec must have the same verdict on
+every machine: the metadata of what is installed would let a machine without torch accept ``torch.yaml``. A
+test holds the list against the packages of pyproject.toml.
 """
 
 
