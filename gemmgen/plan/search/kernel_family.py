@@ -63,7 +63,7 @@ class Family(Generic[P]):
     @cached_property
     def decisions(self) -> frozenset[str]:
         """The names of the decisions that its kernels have."""
-        return frozenset(field.name for field in fields(self.kernel)) - {"problem"}
+        return frozenset(field.name for field in fields(self.kernel)) - {"request"}
 
     @cached_property
     def problem_rules(self) -> tuple[Rule[P], ...]:
