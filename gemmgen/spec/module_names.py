@@ -29,9 +29,9 @@ PACKAGES = frozenset({
 # fmt: on
 """Top-level modules of the packages that gemmgen, its extras and torch install, or that callers import.
 
-Python knows those of its own library. The list is kept by hand, because a spec must have the same verdict on
-every machine: the metadata of what is installed would let a machine without torch accept ``torch.yaml``. A
-test holds the list against the packages of pyproject.toml.
+Python lists the modules of its own library. This list is kept by hand, because a spec must have the same
+verdict on every machine: by the metadata of installed packages, a machine without torch would accept
+``torch.yaml``. A test holds the list against the packages of pyproject.toml.
 """
 
 
