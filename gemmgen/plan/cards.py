@@ -1,4 +1,4 @@
-"""What a GPU delivers, by the name that CUDA gives it: also an instance of MIG, which is a part of one."""
+"""The rates of a GPU by the name that CUDA gives it, or of an instance of MIG, which is a part of a GPU."""
 
 import re
 from collections.abc import Sequence
@@ -7,25 +7,29 @@ from typing import NamedTuple
 from .timing import Card, part_of
 
 COMPUTE_SLICES, MEMORY_SLICES = 7, 8
-"""Of a GPU that MIG divides: "3g.40gb" has three of the seven, and as many of the eight as 40 GB are."""
+"""Slices of a GPU that MIG divides: "3g.40gb" has three of the seven for computing, and as many of the eight
+memory slices as 40 GB are.
+"""
 SMS_OF_SLICE = 16
-"""Of 132 SMs, by ``nvidia-smi mig -lgip``, in instances of one, two and four slices; three have 60."""
+"""SMs of a slice of a GPU of 132 SMs, by ``nvidia-smi mig -lgip``, in instances of one, two and four slices;
+three slices have 60.
+"""
 INSTANCE = re.compile(r"\bMIG (\d)g\.(\d+)gb")
 
 
 class Product(NamedTuple):
     """A card that kernels run on."""
 
-    device: str  # a regular expression for what CUDA calls it
+    device: str  # a regular expression for the name that CUDA gives it
     memory_gb: int
     card: Card
 
 
 def card_of(device: str | None, own: Card, products: Sequence[Product], sm_count: int | None = None) -> Card:
-    """Return what a GPU delivers: by the first product of its name, else as much for an SM as `own` does.
+    """Return the rates of a GPU: of the first product of its name, else `own`, scaled by the number of SMs.
 
-    `sm_count` is what the device itself says, where it is at hand. An instance of MIG has the bandwidth of
-    its memory slices.
+    `sm_count` is the device's own figure, None if the device is not at hand. An instance of MIG has the
+    bandwidth of its memory slices.
     """
     name = device or ""
     memory_gb, card = next(

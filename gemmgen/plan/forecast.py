@@ -1,8 +1,8 @@
-"""Which of several kernels a problem [M, N, K] gets: the one of which the least time is expected.
+"""The choice among several kernels for a problem [M, N, K]: the kernel with the least expected time.
 
-That is the time that ``timing`` predicts, corrected by what the same kernel took at the shapes nearby on
-which it was measured. gemmgen fills the tables of libraries by this file. Each library has a copy of it, by
-which it chooses for shapes that were not tuned.
+The expected time is the prediction of ``timing``, corrected by the measured times of the same kernel at
+nearby shapes. gemmgen fills the tables of libraries with it. Each library has a copy of this file, and uses
+it to choose for shapes that were not tuned.
 """
 
 import math
@@ -14,29 +14,29 @@ from .timing import Card, Moved, Stream, Tiles, Traffic, grid, moved_bytes, move
 Shape = tuple[int, int, int]
 """M, N and K."""
 Logarithms = tuple[float, float, float]
-"""Of M, N and K, to the base of 2: their differences are octaves."""
+"""Logarithms of M, N and K to the base of 2: their differences are octaves."""
 Name = TypeVar("Name", bound=Hashable)
 
 NEARBY_EXPONENT = 4
-"""How fast the weight of a measurement falls with its distance d: as (1 + d) to this power, d in octaves."""
+"""Exponent of the weight of a measurement at a distance of d octaves: 1 + d to the power of minus this."""
 PRIOR = 1.0
-"""The weight of no correction at all: as of a measurement at the very shape."""
+"""Weight of the mean of all corrections: that of one measurement at the same shape."""
 FEW_ROWS = 64
-"""Rows of A up to which only swap-AB is tried: the time is then that of reading B, for which the ring may be
-as deep as shared memory is, and tiles as many as keep all SMs reading.
+"""Rows of A up to which only swap-AB is tried. Reading B then decides the time: the ring may fill all of
+shared memory, and there are as many tiles as keep all SMs reading.
 """
 FEW_TILES = 64
-"""Tiles of as many rows and columns up to which programs have to divide a long K: operands are then tried
-exchanged as for few rows, and as they are, with roles and in clusters that share tiles.
+"""Tiles of `FEW_ROWS` x `FEW_ROWS` up to which programs have to divide a long K. Kernels are then tried with
+swap-AB, as for few rows, and without it, with roles and in clusters that share tiles.
 """
 LONG_K = 8192
-"""K from which on that is tried: shorter ones of many rows were not measured."""
+"""K from which on programs divide K for many rows of A: a shorter K was not measured."""
 LONGEST_LINE = 32
-"""Tiles of a line that several waves walk without losing L2: as many were measured at 4096 x 4096 x 4096."""
+"""Most tiles of a line that several waves walk without losing L2, as measured at 4096 x 4096 x 4096."""
 
 
 def has_few_tiles(m: int, n: int, k: int) -> bool:
-    """Whether programs have to divide K to fill the GPU: there are few tiles, of more than few rows."""
+    """Return True if programs have to divide K to fill the GPU: few tiles, of more than few rows."""
     return m > FEW_ROWS and m * n <= FEW_TILES * FEW_ROWS**2 and k >= LONG_K
 
 
@@ -48,7 +48,7 @@ def tried_swap_ab(m: int, n: int, k: int) -> tuple[bool, ...]:
 
 
 def walks_well(kernel: Tiles | Stream, m: int, n: int) -> bool:
-    """Whether a kernel's order of tiles suits a problem: one wave in any order, several by short lines."""
+    """Return True if a kernel's order of tiles suits a problem: several waves need short lines."""
     if not kernel.line:
         return True
     tiles_m, tiles_n = grid(kernel, m, n)
@@ -58,7 +58,7 @@ def walks_well(kernel: Tiles | Stream, m: int, n: int) -> bool:
 
 
 class Forecast(Generic[Name]):
-    """The times that are expected of kernels on one GPU."""
+    """Expected times of kernels on one GPU."""
 
     def __init__(
         self,
@@ -91,10 +91,10 @@ class Forecast(Generic[Name]):
         return found
 
     def candidates(self, shape: Shape, names: Iterable[Name] | None = None) -> list[Name]:
-        """Return the kernels that the planner would consider for a shape, or all where it would none.
+        """Return the kernels that the planner would consider for a shape, or all if it would consider none.
 
-        Operands are exchanged for few rows; tiles that are walked line by line all run at the same time, or
-        their lines are short. Of what the planner does not consider, its times are no guide.
+        It considers swap-AB for few rows, and lines of tiles if all tiles run at the same time or the lines
+        are short. The expected times of other kernels are no guide.
         """
         every = list(self.kernels if names is None else names)
         kinds = tried_swap_ab(*shape)
@@ -106,11 +106,11 @@ class Forecast(Generic[Name]):
         return predicted(self.kernels[name], self.card, moved_bytes(self.traffic, *shape), *shape)
 
     def expected(self, name: Name, shape: Shape) -> float:
-        """Return the seconds that are expected: those predicted, corrected by what was measured nearby."""
+        """Return the expected seconds: the prediction, corrected by measurements nearby."""
         return self._expected(name, shape, _logarithms(shape), moved_bytes(self.traffic, *shape))
 
     def best(self, names: Iterable[Name], shape: Shape) -> Name:
-        """Return the kernel of which the least time is expected, the first of equals."""
+        """Return the kernel with the least expected time, the first of equals."""
         place, moved = _logarithms(shape), moved_bytes(self.traffic, *shape)
         return min(names, key=lambda name: self._expected(name, shape, place, moved))
 
@@ -121,7 +121,7 @@ class Forecast(Generic[Name]):
         return min(rows, key=lambda row: math.dist(row[1], place))[0] if rows else None
 
     def _expected(self, name: Name, shape: Shape, place: Logarithms, moved: Moved) -> float:
-        """Return the seconds that are expected.
+        """Return the expected seconds.
 
         The correction is a mean, by weights that fall with the distance in octaves, of how far the kernel's
         own corrections are from the mean of all kernels.

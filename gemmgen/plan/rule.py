@@ -27,10 +27,11 @@ AnyPlan = TypeVar("AnyPlan", bound=Kernel)
 Planned = TypeVar("Planned", bound=Kernel)
 Computed = TypeVar("Computed")
 Subject = Literal["problem", "plan", "store"]
-"""What a rule judges.
+"""The subject of a rule.
 
-``problem``: what the spec alone decides, so that one plan that breaks the rule speaks for all;
-``store``: what depends on how D is stored; a plan that breaks only other rules speaks for all ways to do it.
+``problem``: the rule depends on the spec alone, so that one plan that breaks it speaks for all;
+``store``: the rule depends on the way to store D; a plan that breaks only other rules speaks for all ways;
+``plan``: the rule depends on other decisions.
 """
 
 

@@ -75,7 +75,7 @@ PATHS: Final[Mapping[str, str]] = MappingProxyType(
         "side_by_side": "schedule.splits",
     }
 )
-"""By the field of an order, the path of the field of a spec that decides it.
+"""The path of the spec's field that decides each field of an order.
 
-Of ``parts``, with one split it is ``schedule.last_wave``.
+With one split, ``schedule.last_wave`` decides ``parts``.
 """

@@ -1,4 +1,4 @@
-"""How long a Hopper kernel takes on a problem [M, N, K]: a formula of a row of numbers for the kernel.
+"""The time of a Hopper kernel on a problem [M, N, K], by a formula of a row of numbers for the kernel.
 
 ``docs/planner.md`` of gemmgen explains the terms. gemmgen's planner makes the rows and ranks kernels by this
 file; each library has a copy of it beside its rows. All times are in nanoseconds; "CTA" is a thread block,
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Card(NamedTuple):
-    """What one GPU delivers."""
+    """Rates of one GPU."""
 
     sm_count: int
     dram_bytes_per_second: float  # by the datasheet
@@ -119,13 +119,13 @@ class Stream(NamedTuple):
 
 
 STEP_CAUSES = ("tensor cores", "shared memory", "drained MMAs", "short ring")
-"""What a K step cannot be shorter than."""
+"""Causes of a K step's time: the longest of these times decides."""
 ROUND_CAUSES = ("turns", "epilogue", "cluster", "shared SM", "splits")
-"""What an SM does beside its main loops."""
+"""Causes of an SM's time beside its main loops."""
 
 
 def part_of(card: Card, sm_count: int, memory_share: float) -> Card:
-    """Return what so many SMs of a GPU deliver, with a share of its memory's bandwidth."""
+    """Return the rates of `sm_count` SMs of a GPU, with a share of its memory's bandwidth."""
     share = sm_count / card.sm_count
     return card._replace(
         sm_count=sm_count,
@@ -168,7 +168,7 @@ def predicted(kernel: Tiles | Stream, card: Card, moved: Moved, m: int, n: int, 
 
 
 def causes(kernel: Tiles | Stream, card: Card, moved: Moved, m: int, n: int, k: int) -> dict[str, float]:
-    """Return the time by cause: the ideal one, and what is lost on top of it."""
+    """Return the time by cause: the ideal time, and each loss on top of it."""
     if not kernel.programs:
         return {"tensor cores": math.inf}  # a cluster of more CTAs than the GPU has SMs
     if isinstance(kernel, Tiles):
@@ -177,7 +177,7 @@ def causes(kernel: Tiles | Stream, card: Card, moved: Moved, m: int, n: int, k: 
 
 
 def together(exponent: float, one: float, other: float, third: float = 0.0) -> float:
-    """Return the time of what overlaps, but not wholly: longer than each where they are near each other."""
+    """Return the time of parts that overlap in part: longer than each if they take nearly the same time."""
     return (one**exponent + other**exponent + third**exponent) ** (1 / exponent)
 
 
@@ -185,11 +185,11 @@ def together(exponent: float, one: float, other: float, third: float = 0.0) -> f
 
 
 def step(kernel: Tiles, ctas: int, rate: float, share: float) -> tuple[float, ...]:
-    """Return by ``STEP_CAUSES`` the time that a K step of as many CTAs on an SM cannot be shorter than.
+    """Return the least time of a K step of `ctas` CTAs on an SM, for each of ``STEP_CAUSES``.
 
-    CTAs share the cycles of an SM, `rate` of them in a nanosecond; what one of them waits for passes while
-    another multiplies. A stage is free again when its MMA has retired, or, with one in flight, when the next
-    one is issued. `share` is that of the SMs which are at work.
+    CTAs share the cycles of an SM, `rate` of them in a nanosecond, and one CTA waits while another one
+    multiplies. A stage is free again when its MMA has retired, or, with an MMA in flight, when the next one
+    is issued. `share` is the share of SMs that are at work.
     """
     mma, smem = kernel.tensor_cycles / rate, kernel.smem_cycles / rate
     busy = mma if mma > smem else smem
@@ -207,7 +207,7 @@ def step(kernel: Tiles, ctas: int, rate: float, share: float) -> tuple[float, ..
 def chunks(tiles: int, k_steps: int, programs: int, least: int, least_saved: int) -> tuple[int, int]:
     """Return the chunks of a tile of stream-K's last wave, and the K steps of each.
 
-    Programs without a chunk share what is behind them. Where all waves are whole, a tile is a chunk.
+    Programs without a chunk share the rest after the chunks. If all waves are whole, a tile is a chunk.
     """
     divided = tiles % programs
     steps = max(-(-divided * k_steps // programs), min(least, k_steps)) if divided else k_steps
@@ -278,7 +278,7 @@ def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -
 
 
 def _beside_main_loops(kernel: Tiles, main_loop: float, rounds: int, ctas: int) -> tuple[float, ...]:
-    """Return by ``ROUND_CAUSES`` the time of all rounds of an SM that no main loop covers, without splits."""
+    """Return the time of an SM's rounds that no main loop covers, for each of ``ROUND_CAUSES`` but splits."""
     epilogues = rounds * kernel.epilogue
     if kernel.turn:
         # One consumer stores while the other multiplies, except the last tile; before the first nothing ran.
@@ -292,7 +292,7 @@ def _beside_main_loops(kernel: Tiles, main_loop: float, rounds: int, ctas: int) 
 
 
 def stream_step(kernel: Stream, ctas: int) -> float:
-    """Return the time that a K step of as many CTAs on an SM cannot be shorter than."""
+    """Return the least time of a K step of `ctas` CTAs on an SM."""
     multiply = max(kernel.multiply, kernel.least_multiply)
     drained = multiply + kernel.drain
     lap = kernel.latency + ctas * kernel.loading + (0.0 if kernel.outstanding else drained)

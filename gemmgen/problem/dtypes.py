@@ -34,9 +34,9 @@ class Dtypes:
 def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:
     """Return the fewest bytes through device memory: A, B and C read once and D written once.
 
-    The rows are those of A [M, K] and of B's transpose [N, K], with scales of blocks; ``d_bytes`` are those
-    of an element of D, and of C where there is one. Vectors and a scale, a row or column at most, are left
-    out.
+    A row of A [M, K] has `a_row_bytes`, a row of B's transpose [N, K] `b_row_bytes`, each with its block
+    scales. An element of D, and of C if there is one, has `d_bytes`. Vectors and a scale, a row or column at
+    most, are left out.
     """
     return m * a_row_bytes + n * b_row_bytes + m * n * d_bytes
 

@@ -1,4 +1,4 @@
-"""The extents of a matmul: those of one problem, and the ranges that a kernel is for."""
+"""The extents of a matmul: of one problem, and the ranges that a kernel is for."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ Hilbert curve, all.
 """
 REGISTERS_OF_MANY_LOADS = 56
 REGISTERS_OF_CURVE = 32
-"""Of a load warp on a Hilbert curve.
+"""Registers of a load warp on a Hilbert curve.
 
-[gluon] With 24 most kernels compile. The warp keeps sums of the extents for the others, and what those do
+[gluon] With 24 most kernels compile. The warp keeps sums of the extents for the other roles, and their work
 decides: pairs with scales and boxes of A narrower than a row spill, and with erf lone CTAs with scales and
 pairs by launch control. In other orders these compile.
 """
