@@ -32,9 +32,9 @@ from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import Code
 from gemmgen.spec.model import stated
 from gemmgen.spec.module_names import module_name_problem
-from gemmgen.spec.names import OneOf
 from gemmgen.spec.reading import MAX_BYTES
 from gemmgen.spec.spelling import before, data_before, today
+from gemmgen.spec.table_names import OneOf
 
 ROOT = Path(__file__).parents[1]
 INVALID = sorted((ROOT / "tests/invalid/load").glob("*.yaml"))

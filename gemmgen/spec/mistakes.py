@@ -24,7 +24,7 @@ from gemmgen.spec.diagnostics import (
 )
 from gemmgen.spec.hints import choice_hint, key_hint
 from gemmgen.spec.model import Spec
-from gemmgen.spec.names import OneOf
+from gemmgen.spec.table_names import OneOf
 from gemmgen.spec.values import SIZE_LIMIT
 
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gemmgen.spec.names import (
+from gemmgen.spec.spelling import SWAP_AB
+from gemmgen.spec.table_names import (
     AccumulatorDType,
     AddendDType,
     EpilogueOp,
@@ -21,7 +22,6 @@ from gemmgen.spec.names import (
     ScaleFormatName,
     Target,
 )
-from gemmgen.spec.spelling import SWAP_AB
 from gemmgen.spec.values import (
     Expression,
     Factor,
