@@ -32,7 +32,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 docs: $(INSTALLED) ## refresh the quotations in README, docs and benchmarks/studies, and the pictures of docs
-	$(BIN)/python docs/refresh.py
+	$(BIN)/python -m tools.quotations
 
 site: $(INSTALLED) ## build the documentation site into build/site, strictly: a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

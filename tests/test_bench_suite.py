@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import importlib.util
 import io
 import json
 import math
@@ -63,6 +62,8 @@ from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import SpecFile
 from gemmgen.spec.model import Runs
+from tools.quotations.pages import STUDIES, refreshed
+from tools.quotations.suite_blocks import suite_records
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200.yaml"
 SPEC = (ROOT / "specs" / "h100_bf16.yaml").read_text()
@@ -908,22 +909,12 @@ def test_the_axis_of_ratios_ends_at_ticks() -> None:
 # --- what the pages quote
 
 
-@pytest.fixture
-def refresh() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_page_quotes_the_record_of_a_suite(tmp_path: Path, arms: Arms, refresh: ModuleType) -> None:
+def test_a_page_quotes_the_record_of_a_suite(tmp_path: Path, arms: Arms) -> None:
     path = tmp_path / "record.jsonl"
     for line in hand_made(arms, tmp_path).lines:
         ResultLog(path).write(line)
     block = f"a\n<!-- suite: {path} -->\nold\n<!-- end -->\nb\n"
-    page = refresh.refreshed(block)
+    page = refreshed(block)
     assert page == (
         f"a\n<!-- suite: {path} -->\n"
         "On Fake H200 with torch 0, Triton 0:\n\n"
@@ -936,7 +927,7 @@ def test_a_page_quotes_the_record_of_a_suite(tmp_path: Path, arms: Arms, refresh
         "| all | 4 | 0.841 | 0.500 | 16x8x8 | 50% |\n"
         "<!-- end -->\nb\n"
     )
-    assert refresh.refreshed(page) == page
+    assert refreshed(page) == page
 
 
 PLAIN = "x: exchanged, 8 x 64 x 128, occupancy 2, K split by 4, 1 outstanding (1)"
@@ -1006,19 +997,17 @@ def chosen_by_hand(arms: Arms, tmp_path: Path) -> Path:
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
 )
 def test_a_page_quotes_what_each_spec_reaches(
-    block: str, lines: tuple[str, ...], tmp_path: Path, arms: Arms, refresh: ModuleType
+    block: str, lines: tuple[str, ...], tmp_path: Path, arms: Arms
 ) -> None:
-    page = refresh.refreshed(f"<!-- {block.format(chosen_by_hand(arms, tmp_path))} -->\nold\n<!-- end -->\n")
+    page = refreshed(f"<!-- {block.format(chosen_by_hand(arms, tmp_path))} -->\nold\n<!-- end -->\n")
     assert [line for line in lines if line not in page] == []
-    assert refresh.refreshed(page) == page
+    assert refreshed(page) == page
 
 
-def test_every_committed_record_of_a_suite_is_quoted_and_can_be_drawn(
-    refresh: ModuleType, tmp_path: Path
-) -> None:
-    page = (refresh.STUDIES / "suites.md").read_text()
+def test_every_committed_record_of_a_suite_is_quoted_and_can_be_drawn(tmp_path: Path) -> None:
+    page = (STUDIES / "suites.md").read_text()
     ratio, roofline = tmp_path / "ratio.svg", tmp_path / "roofline.svg"
-    for record in refresh.suite_records():
+    for record in suite_records():
         assert f"<!-- suite: {record.relative_to(ROOT).as_posix()} -->" in page
         log = ResultLog.opened(record)
         assert errors_of(log) == []

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -21,8 +19,8 @@ from gemmgen.drawing import LETTER_WIDTH
 from gluonsim import Result, simulate
 from gluonsim.timeline.picture import MOST_COLUMNS, drawn
 from gluonsim.timeline.trace import Phase, Span, Trace
+from tools.quotations.drawings import PIPELINE, pipeline
 
-DRAWN = ROOT / "docs" / "pipeline.svg"
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 TSPAN = f"{NAMESPACE}tspan"
 SIZES = {"title": 16, "role": 13, "lane": 11, "note": 11, "slot": 10, "inside": 10}
@@ -89,7 +87,7 @@ def ring(laps: int, slots: int = 2) -> Trace:
 @pytest.fixture(scope="module")
 def picture() -> Picture:
     """The picture in docs/."""
-    return Picture(DRAWN.read_text(encoding="utf-8"))
+    return Picture(PIPELINE.read_text(encoding="utf-8"))
 
 
 # --- the one in docs/
@@ -97,12 +95,7 @@ def picture() -> Picture:
 
 def test_the_picture_in_docs_is_what_a_simulation_draws() -> None:
     """`make docs` draws it anew."""
-    spec = importlib.util.spec_from_file_location("refresh_for_picture", ROOT / "docs" / "refresh.py")
-    assert spec
-    assert spec.loader
-    refresh = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(refresh)
-    assert DRAWN.read_text(encoding="utf-8") == refresh.pipeline()
+    assert PIPELINE.read_text(encoding="utf-8") == pipeline()
 
 
 def test_each_role_has_a_panel_and_then_come_the_barriers(picture: Picture) -> None:
@@ -139,7 +132,7 @@ def test_the_tiles_of_a_k_step_are_one_bar(picture: Picture) -> None:
 @pytest.mark.parametrize(
     "svg",
     [
-        DRAWN.read_text(encoding="utf-8"),
+        PIPELINE.read_text(encoding="utf-8"),
         drawn(ring(40), "k" * 300, "grid 1"),
         drawn(trace_of([span("x" * 90, "load", 0, 5, f"partition 12 ({'f' * 200}) loads")]), "k", "grid 1"),
         drawn(trace_of([span("s", "load", i, 40 - i) for i in range(9)]), "k", "grid 1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from gemmgen.cli import app
 from gemmgen.errors import GemmgenError
 from gemmgen.pictures import layouts
 from gemmgen.product import make
+from tools.quotations.drawings import drawn
 
 READ = """
 found.width = innerWidth;
@@ -318,15 +318,10 @@ def test_reuse_counts_what_a_wave_reads() -> None:
 
 def test_the_pictures_in_docs_are_what_the_plans_draw() -> None:
     """`make docs` draws them anew."""
-    spec = importlib.util.spec_from_file_location("refresh_for_pictures", ROOT / "docs" / "refresh.py")
-    assert spec
-    assert spec.loader
-    refresh = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(refresh)
-    drawn: dict[Path, str] = refresh.drawn()
-    assert sorted(drawn) == sorted(DRAWN)
+    texts = drawn()
+    assert sorted(texts) == sorted(DRAWN)
     page = (ROOT / "docs" / "layouts.md").read_text(encoding="utf-8")
-    for path, text in drawn.items():
+    for path, text in texts.items():
         assert path.read_text(encoding="utf-8") == text
         assert f"]({path.name})" in page
         assert len(text) < MOST_BYTES

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from html import unescape
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from modules import WANTED, made
@@ -15,6 +13,8 @@ from gemmgen.bench.figures.record_plot import figures_text, label_of
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
 from gemmgen.product import make
+from tools.quotations.kernel_records import records, shown
+from tools.quotations.pages import PAGES, refreshed
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -22,27 +22,17 @@ PICTURE = (ROOT / "docs" / "speed.svg").read_text()
 SUITES = (ROOT / "benchmarks" / "studies" / "suites.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def refresh() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_pages_quote_the_modules_and_the_records_as_they_are(refresh: ModuleType) -> None:
-    for page in refresh.PAGES:
+def test_the_pages_quote_the_modules_and_the_records_as_they_are() -> None:
+    for page in PAGES:
         text = page.read_text()
-        assert refresh.refreshed(text) == text, f"{page.name}: run docs/refresh.py"
+        assert refreshed(text) == text, f"{page.name}: run make docs"
 
 
-def test_a_changed_record_or_module_would_be_seen(refresh: ModuleType) -> None:
-    assert refresh.refreshed(README.replace("warpgroup_mma_wait(0", "warpgroup_mma_wait(1")) == README
+def test_a_changed_record_or_module_would_be_seen() -> None:
+    assert refreshed(README.replace("warpgroup_mma_wait(0", "warpgroup_mma_wait(1")) == README
     for page in (README, SUITES):
         changed = page.replace("| h100_bf16 | 8192", "| h100_bf16 | 9192")
-        assert refresh.refreshed(changed) == page != changed
+        assert refreshed(changed) == page != changed
 
 
 def rows(page: str) -> list[str]:
@@ -50,32 +40,32 @@ def rows(page: str) -> list[str]:
     return re.findall(r"^\| [hb][12]00_.*$", page, flags=re.MULTILINE)
 
 
-def test_the_readme_has_ten_rows_of_the_full_table_and_one_that_is_lost(refresh: ModuleType) -> None:
+def test_the_readme_has_ten_rows_of_the_full_table_and_one_that_is_lost() -> None:
     assert len(rows(README)) == 10
     assert set(rows(README)) < set(rows(SUITES))
-    assert len(rows(SUITES)) == sum(len(record.measurements) for record in refresh.records())
-    ratios = [record.measurements[0].observed().ratio for record in refresh.shown()]
+    assert len(rows(SUITES)) == sum(len(record.measurements) for record in records())
+    ratios = [record.measurements[0].observed().ratio for record in shown()]
     assert min(ratios) < 0.99  # lost by more than what two runs differ in
 
 
-def test_the_picture_shows_the_rows_of_the_readme(refresh: ModuleType) -> None:
-    shown = [(record, record.measurements[0]) for record in refresh.shown()]
+def test_the_picture_shows_the_rows_of_the_readme() -> None:
+    rows_shown = [(record, record.measurements[0]) for record in shown()]
     texts = [unescape(text) for text in re.findall(r"<text [^>]*>([^<]*)</text>", PICTURE)]
-    labels = [label_of(record, measurement) for record, measurement in shown]
-    figures = [figures_text(measurement) for _, measurement in shown]
+    labels = [label_of(record, measurement) for record, measurement in rows_shown]
+    figures = [figures_text(measurement) for _, measurement in rows_shown]
     for expected in (labels, figures):
         assert [text for text in texts if text in expected] == expected
-    assert len([text for text in texts if "TFLOP/s" in text]) == len(shown)
+    assert len([text for text in texts if "TFLOP/s" in text]) == len(rows_shown)
 
 
-def test_every_spec_with_shapes_to_time_has_a_record_above_no_roofline(refresh: ModuleType) -> None:
-    records = refresh.records()
+def test_every_spec_with_shapes_to_time_has_a_record_above_no_roofline() -> None:
+    found = records()
     specs = map(made, WANTED)
     # No Blackwell GPU was at hand: its specs name shapes for whoever has one, and there is no record.
     hopper = (spec for spec in specs if spec.plan.architecture == HOPPER)
     timed = {spec.source.stem for spec in hopper if spec.plan.request.bench_shapes}
-    assert {record.subject.name for record in records} == timed
-    assert [error for record in records for error in record.errors] == []
+    assert {record.subject.name for record in found} == timed
+    assert [error for record in found for error in record.errors] == []
 
 
 def test_the_readme_shows_the_first_spec_as_it_is() -> None:

@@ -1,0 +1,14 @@
+"""``python -m tools.quotations``: fill the marked blocks of the pages anew, and draw the pictures of docs."""
+
+from gemmgen.bench import plot
+from tools.quotations.drawings import PICTURE, PIPELINE, drawn, pipeline
+from tools.quotations.kernel_records import shown
+from tools.quotations.pages import PAGES, refreshed
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(refreshed(page.read_text()))
+    plot(shown(), PICTURE)
+    for picture, text in drawn().items():
+        picture.write_text(text, encoding="utf-8")
+    PIPELINE.write_text(pipeline(), encoding="utf-8")
