@@ -88,7 +88,6 @@ PAGES = {
     "CONTRIBUTING.md": 3,
     "docs/blackwell.md": 1,
     "docs/install.md": 1,
-    "docs/performance.md": 1,
     "docs/spec.md": 1,
 }
 """The number of places in the prose of each page that `DECODED` catches."""

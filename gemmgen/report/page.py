@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gemmgen import tune
-from gemmgen.bench.record import (
-    read_record,
-)
+from gemmgen.bench.record import read_record
 from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.suite_figures import errors_of
 from gemmgen.errors import Diagnostic, GemmgenError

@@ -16,17 +16,11 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.rule import counted
 from gemmgen.problem import shape_text
 from gemmgen.processes.scratch import scratch
-from gemmgen.tune.candidates import (
-    TuningTarget,
-)
+from gemmgen.tune.candidates import TuningTarget
 from gemmgen.tune.search import ROUNDS, JobBatch, Search, SearchVerdict, remaining
 from gemmgen.tune.study import Study
 from gemmgen.tune.trials import Job, TrialRecord
-from gemmgen.tune.worker import (
-    Comparison,
-    GpuWorker,
-    Prepare,
-)
+from gemmgen.tune.worker import Comparison, GpuWorker, Prepare
 
 WAITING_SECONDS: Final = 0.2
 """Interval at which an idle worker looks for new jobs, in seconds."""
@@ -95,9 +89,8 @@ class StudyRun:
             try:
                 left = {*loops}
                 while left:
-                    done, left = wait(
-                        left, WAITING_SECONDS
-                    )  # with a timeout, to notice a signal that comes just before
+                    # The timeout lets the main thread notice a signal that comes just before the wait.
+                    done, left = wait(left, WAITING_SECONDS)
                     for each in done:
                         each.result()
             except Exception:

@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from gemmgen.tune.candidates import (
-    Pins,
-    TuningCandidate,
-)
+from gemmgen.tune.candidates import Pins, TuningCandidate
 from gemmgen.tune.trials import Job, TrialRecord, TrialSamples
 
 ROUNDS: Final = (5, 15, 45, 60)

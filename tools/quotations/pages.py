@@ -55,7 +55,7 @@ from tools.rendered import ROOT
 STUDIES = ROOT / "benchmarks" / "studies"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("architecture", "library", "performance", "tuning")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("architecture", "performance", "tuning")),
     *(STUDIES / f"{name}.md" for name in ("kernels_by_shape", "suites")),
 )
 BLOCKS: Mapping[str, Callable[[ResultLog, str], str]] = {
