@@ -19,7 +19,6 @@ from pace import reference_seconds
 
 from gemmgen import cli
 from gemmgen.cli.candidates import candidates_table, explanation
-from gemmgen.cli.options import CANDIDATES
 from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.search import Estimate
