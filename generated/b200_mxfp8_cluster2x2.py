@@ -538,6 +538,8 @@ def plain_matmul(
         if (found := (scales.dtype, [*scales.shape], scales.device)) != (UE8M0, shape, a.device):
             raise ValueError(f"{name} must be {UE8M0} {shape} on {a.device}, found {found}")
     d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]
+    if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
+        raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
     with torch.cuda.device(a.device):
         launch(a, b, pack_scales(a_scale), pack_scales(b_scale), d)
     return d if out is None else out.copy_(d)

@@ -221,7 +221,7 @@ class Contract:
         if not rows <= (limit := self.computes["max_extent"]) >= columns:
             yield f"have extents up to {limit}, found {max(stored.shape)}"
         is_copied = self.copies and argument.box
-        if columns > 1 and stride != 1 and not is_copied:
+        if rows and columns > 1 and stride != 1 and not is_copied:  # torch 2.11 has strides of 0 without rows
             yield self.describe_strides(name, tensor)
         is_written_by_rows = name == "out" and stride == 1
         if rows > 1 and columns and pitch < columns and (is_written_by_rows or not is_copied):

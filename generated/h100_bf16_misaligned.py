@@ -394,6 +394,8 @@ def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         if found != (dtype, shape, a.device, False) or not is_aligned:
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     d = a.new_empty((m, -(-n // 8) * 8))[:, :n]
+    if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
+        raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
     with torch.cuda.device(a.device):
         launch(a, b, d)
     return d if out is None else out.copy_(d)

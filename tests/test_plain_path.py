@@ -190,13 +190,18 @@ def test_an_out_that_is_read_is_refused_or_written_after_the_kernel(paths: Paths
     assert written(alone).data_ptr() not in (a.data_ptr(), b.data_ptr())
 
 
-@pytest.mark.parametrize("out", [cuda(16, 24), cuda(16)], ids=["columns", "dimensions"])
-def test_no_path_writes_an_out_of_another_shape(paths: Paths, out: Tensor) -> None:
+@pytest.mark.parametrize(
+    "out",
+    [cuda(16, 24), cuda(16), cuda(16, 32).half(), cuda(1, 16, 32)],
+    ids=["columns", "dimensions", "another type", "one dimension more"],
+)
+def test_both_paths_refuse_an_out_of_another_shape_or_type(paths: Paths, out: Tensor) -> None:
     for path in paths("h100_bf16"):
         before = out.clone()
-        with pytest.raises((ValueError, RuntimeError)):
+        with pytest.raises((ValueError, TypeError), match=r"^out must "):
             path.module.matmul(A, B, out=out)
         assert torch.equal(out, before)
+        assert path.launches == 0
 
 
 def test_a_workspace_of_another_problem_is_refused_or_left_alone(paths: Paths) -> None:
