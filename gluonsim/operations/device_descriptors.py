@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gluonsim.accesses import AWAITED_BY
 from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
@@ -31,6 +33,7 @@ def tensormap_create(agent: Agent, op: Operation) -> None:
     _check_uses(agent, op, home)
     pointer: Pointer = agent.get(address)
     size = pointer.flat.element_size()
+    _check_alignment(agent, op, pointer, [int(agent.get(name)) for name in strides])
     shape = [int(agent.get(name)) for name in reversed(extents)]
     steps = [int(agent.get(name)) // size for name in reversed(strides)] + [1]
     last = pointer.offset + sum((extent - 1) * step for extent, step in zip(shape, steps, strict=True))
@@ -43,6 +46,23 @@ def tensormap_create(agent: Agent, op: Operation) -> None:
     home.descriptor = Descriptor(
         pointer.name, pointer.flat, first, tuple(shape), tuple(steps), padding, rounds, home=home
     )
+
+
+_ALIGNMENT = 16
+"""Bytes that the address and the strides of a descriptor must be multiples of [cuda]."""
+
+
+def _check_alignment(agent: Agent, op: Operation, pointer: Pointer, strides: Sequence[int]) -> None:
+    # A tensor's storage begins at a multiple of 512 bytes on the device, whatever it does here.
+    address = int(pointer.offset) * pointer.flat.element_size()
+    values = {"address": address, "stride": next((each for each in strides if each % _ALIGNMENT), 0)}
+    for what, value in values.items():
+        if past := value % _ALIGNMENT:
+            text = (
+                f"{pointer.name}: the {what} of a descriptor is {past} bytes past a multiple of "
+                f"{_ALIGNMENT}, which TMA does not allow"
+            )
+            agent.report(Kind.UNALIGNED_TRANSFER, pointer.name, (op.location,), text)
 
 
 @operation("ttng.tensormap_fenceproxy_acquire")
