@@ -15,7 +15,7 @@ from gluonsim.accesses import Access, Proxy
 from gluonsim.clocks import Barrier, Component, Released, learn
 from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
-from gluonsim.ir.types import MemDescType, TensorType
+from gluonsim.ir.types import DescriptorType, MemDescType, TensorType
 from gluonsim.memory import View
 from gluonsim.operations import operation, resolved
 from gluonsim.operations.control import find, owner
@@ -38,6 +38,8 @@ def load(op: Operation) -> Handler:
     assert isinstance(type_, MemDescType)
     if offsets and type_.local_shape != type_.shape:
         raise refusal("im2col loads that CTAs divide are not known to the simulator", op.location)
+    if not offsets:
+        _check_box(op, type_)
     shape = type_.local_shape[-len(coordinates) :]
     # The bits of the CTA's number in which those differ that one load writes into: the lowest issues it.
     spread = type_.shared_bits if op.attributes.get("multicast") else 0
@@ -125,6 +127,15 @@ def _check_alignment(agent: Agent, op: Operation, descriptor: Descriptor, first:
             f"of {_ALIGNMENT}: an illegal instruction"
         )
         agent.report(Kind.UNALIGNED_TRANSFER, descriptor.name, (op.location,), text)
+
+
+def _check_box(op: Operation, memory: MemDescType) -> None:
+    """Refuse a buffer that has another shape than the box: the compiler compares numbers of elements only."""
+    box = op.operand_types[0]
+    assert isinstance(box, DescriptorType)
+    if memory.shape[-len(box.shape) :] != box.shape:
+        shapes = f"{list(box.shape)} to or from a buffer of {list(memory.shape)}"
+        raise refusal(f"a transfer of boxes of {shapes} is not known to the simulator", op.location)
 
 
 class Part(Hashable, Protocol):
@@ -281,6 +292,7 @@ def _store(agent: Agent, op: Operation, reduction: str | None) -> None:
     view: View = agent.get(op.operands[-1])
     type_ = op.operand_types[-1]
     assert isinstance(type_, MemDescType)
+    _check_box(op, type_)
     start = tuple(int(agent.get(name)) for name in op.operands[1:-1])
     origin = tuple(s + o for s, o in zip(start, type_.origin(agent.cta)[-len(start) :], strict=True))
     what = "TMA reduction" if reduction else "TMA store"
