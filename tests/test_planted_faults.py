@@ -1,0 +1,51 @@
+"""Faults planted in hand-written kernels: the simulator names the cause first; the right twin is clean."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mutants import descriptors, pages
+from mutants.handwritten import KERNELS, function_of, imported
+from mutants.mutant import SCHEDULES
+
+FAMILIES = {"pages": pages, "descriptors": descriptors}
+"""Faults and launches, by the file of their kernels."""
+FAULTS = {name: fault for family in FAMILIES.values() for name, fault in family.FAULTS.items()}
+LAUNCHES = [(stem, name) for stem, family in FAMILIES.items() for name in family.LAUNCHES]
+POLICIES = ("lazy", "eager", "lifo", *["random"] * 8)
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    yield
+    for name in [name for name in sys.modules if name.startswith("planted_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_named_first(name: str, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    told = fault.told(tmp_path / f"{name}.py", SCHEDULES)
+    assert any(map(fault.symptom.is_named, told)), told
+    assert fault.symptom.is_cause(told[0]), told
+
+
+@pytest.mark.parametrize(("stem", "name"), LAUNCHES)
+def test_the_right_twin_is_clean_and_exact_under_many_schedules(stem: str, name: str) -> None:
+    module = imported(KERNELS / f"{stem}.py")
+    assert FAMILIES[stem].LAUNCHES[name](module, POLICIES).findings == ()
+
+
+def test_no_fault_is_planted_twice() -> None:
+    planted = {(fault.stem, fault.function, fault.changes) for fault in FAULTS.values()}
+    assert len(planted) == len(FAULTS) == sum(len(family.FAULTS) for family in FAMILIES.values())
+
+
+def test_a_fault_is_planted_in_one_function() -> None:
+    text = "def f():\n    return 1\n\n\n@g\ndef h():\n    return 1\n"
+    assert function_of(text, "f") == "def f():\n    return 1\n"
+    with pytest.raises(ValueError, match=r"one function x, found 0"):
+        function_of(text, "x")
