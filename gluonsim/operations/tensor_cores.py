@@ -14,7 +14,7 @@ from torch import Tensor
 from gemmgen.numerics.encoding import as_float32
 from gluonsim.accesses import Access, Proxy
 from gluonsim.clocks import learn
-from gluonsim.findings import refusal
+from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
 from gluonsim.known import Known
@@ -24,6 +24,7 @@ from gluonsim.operations.arith import as_float16
 from gluonsim.operations.control import find, owner, report_overflow
 from gluonsim.operations.loads_stores import TOKEN, loaded
 from gluonsim.operations.scaled import scaled_operands
+from gluonsim.places import Place
 from gluonsim.program import Accumulator, Agent, Event, Lane, Steps
 from gluonsim.timeline.trace import Span
 
@@ -284,6 +285,11 @@ def tc_gen5_mma_scaled(agent: Agent, op: Operation) -> Steps:
     return TOKEN
 
 
+@lru_cache(maxsize=64)
+def _overlap(a: Place, b: Place) -> bool:
+    return bool(torch.isin(a.granules, b.granules).any())
+
+
 _Multiply = Callable[[Tensor, Tensor, Tensor | None, torch.dtype, int], Tensor]
 
 
@@ -300,6 +306,10 @@ def _mma(
     ctas = group(agent)
     issue = _Issue(agent, op, "tcgen05 MMA", d.name)
     inputs: list[View] = [a, b, *(agent.get(name) for name in scales)]
+    for view in inputs:
+        if view.memory is d.memory and _overlap(view.place, d.place):
+            text = f"{d.name}: the tcgen05 MMA overwrites a part of {view.name} that it still reads"
+            agent.report(Kind.WRITE_AFTER_READ, d.name, (op.location,), text)
     for cta in ctas:
         for view in inputs:
             issue.reads(in_cta(agent, view, cta))
