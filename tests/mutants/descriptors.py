@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gluonsim import Kind, Result, simulate
+from mutants.committed import changed_within as edited
 from mutants.handwritten import faults_of
 from mutants.pages import TensorDescriptor, described, gl, integers
 
@@ -69,12 +70,6 @@ LOAD, STORE = "tma.async_load(x_desc", "tma.async_store(y_desc"
 BOX_LOAD, BOX_STORE = f"{LOAD}, [row, column]", f"{STORE}, [row, column]"
 NUMBERS = K.WRONG_NUMBERS
 PLACE = "place = [0x40000000, first + size, 0x40000000 - size + row, 0]"
-
-
-def edited(text: str, old: str, new: str) -> tuple[str, str]:
-    """Return the replacement of a text in which one part changes."""
-    assert text.count(old) == 1, f"{old!r} is in {text!r} {text.count(old)} times"
-    return text, text.replace(old, new)
 
 
 OUT_OF_BOUNDS = "out-of-bounds"
