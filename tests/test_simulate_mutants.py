@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import pytest
 from kernels.launch import FIXED, launch
 from modules import module_file
-from mutants import committed, early, kinds, parallel, rings, splits, stream_k
+from mutants import committed, early, epilogues, kinds, parallel, rings, splits, stream_k
 from mutants.mutant import SMALL, changed, code_of, launch_of, product_of, simulated
 from mutants.rings import SHAPES
 
@@ -19,7 +19,7 @@ from gemmgen.verify.launches import all_launches, pinned_launches, takes_parts
 from gemmgen.verify.simulation import simulate_product
 from gluonsim import POLICIES, Severity
 
-FAMILIES = (rings, kinds, splits, parallel, stream_k, early, committed)
+FAMILIES = (rings, kinds, splits, parallel, stream_k, early, committed, epilogues)
 MUTANTS = {name: mutant for family in FAMILIES for name, mutant in family.MUTANTS.items()}
 CONSEQUENCE_FIRST = {
     # The load into the wrong stage ends before anyone reads it: it is the reader who seems to be too early.
@@ -51,7 +51,7 @@ def test_the_root_cause_comes_first_of_nearly_all() -> None:
 
 RANDOM_SCHEDULES = int(os.environ.get("GEMMGEN_CLEAN_SCHEDULES", "2"))
 """Under which the unmutated modules run; a hundred take minutes of a core."""
-STEMS = sorted({mutant.stem for mutant in committed.MUTANTS.values()})
+STEMS = sorted({mutant.stem for mutant in (committed.MUTANTS | epilogues.MUTANTS).values()})
 
 
 @pytest.mark.parametrize("stem", STEMS)
