@@ -13,8 +13,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 SPLIT = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[1, 0]]))
+QUARTERS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[1, 0], [2, 0]]))
 ACROSS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0], cga_layout=[[0, 1]]))
-BY_ROWS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0], cga_layout=[[1, 0]]))
 BY_COLUMNS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0], cga_layout=[[0, 1]]))
 
 
@@ -40,8 +40,8 @@ def turns_kernel(x_ptr, sums_ptr, d_ptr, turns_ptr, parts):
 
 
 @gluon.jit
-def places(ptr, layout: gl.constexpr):
-    row, column = gl.arange(0, 64, gl.SliceLayout(1, layout)), gl.arange(0, 64, gl.SliceLayout(0, layout))
+def places(ptr, layout: gl.constexpr, rows: gl.constexpr = 64):
+    row, column = gl.arange(0, rows, gl.SliceLayout(1, layout)), gl.arange(0, 64, gl.SliceLayout(0, layout))
     return ptr + row[:, None] * 64 + column[None, :]
 
 
@@ -74,36 +74,36 @@ def sent_kernel(x_ptr, d_ptr, rounds):
 
 @gluon.jit
 def _shared_loads(x_desc, page, ready, empty, group_empty, steps):
-    """Load tiles; the first CTA of the cluster issues for both, once both have read the slot."""
+    """Load tiles; the first CTA of a pair issues for both, once both have read the slot."""
     for step in range(steps):
         slot = step % 2
         mbarrier.wait(empty.index(slot), step // 2 & 1 ^ 1)
         mbarrier.expect(ready.index(slot), x_desc.nbytes_per_cta)
         mbarrier.wait(group_empty.index(slot), step // 2 & 1 ^ 1)
-        tma.async_load(x_desc, [step * 64, 0], ready.index(slot), page.index(slot), multicast=True)
+        tma.async_load(x_desc, [step * 128, 0], ready.index(slot), page.index(slot), multicast=True)
 
 
 @gluon.jit
 def _shared_reads(d_ptr, page, ready, empty, group_empty, steps):
-    """Add up tiles; each CTA reads its own rows of its own copy."""
-    total = gl.zeros([64, 64], gl.float32, SPLIT)
+    """Add up tiles; each CTA reads a quarter of the rows in its own memory."""
+    total = gl.zeros([128, 64], gl.float32, QUARTERS)
     for step in range(steps):
         slot = step % 2
         mbarrier.wait(ready.index(slot), step // 2 & 1)
-        total += page.index(slot).load(SPLIT)
+        total += page.index(slot).load(QUARTERS)
         fence_async_shared()
         mbarrier.arrive(empty.index(slot))
         mbarrier.arrive(group_empty.index(slot))
-    gl.store(places(d_ptr, SPLIT), total)
+    gl.store(places(d_ptr, QUARTERS, 128), total)
 
 
 @gluon.jit
 def multicast_kernel(x_desc, d_ptr, steps):
-    """Load tiles once for two CTAs, which add them up."""
-    page = gl.allocate_shared_memory(gl.float32, [2, 64, 64], x_desc.layout)
+    """Add up tiles of 128 x 64, of which each pair of CTAs loads half of the rows by multicast."""
+    page = gl.allocate_shared_memory(gl.float32, [2, 128, 64], x_desc.layout)
     ready = mbarrier.allocate_mbarrier(batch=2)
     empty = mbarrier.allocate_mbarrier(batch=2)
-    group_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout([[0]]))
+    group_empty = gl.allocate_shared_memory(gl.int64, [2, 2], mbarrier.MBarrierLayout([[0], [1]]))
     for slot in gl.static_range(2):
         mbarrier.init(ready.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=1)

@@ -40,10 +40,11 @@ def sent(module: Any, schedules: Sequence[str]) -> Result:
 
 
 def multicast(module: Any, schedules: Sequence[str]) -> Result:
-    """Seven tiles through two slots."""
-    x = random(7, 64, 64)
+    """Seven tiles through two slots, by two pairs of CTAs."""
+    x = random(7, 128, 64)
     launched = simulate(module.multicast_kernel, schedules=schedules, expect={"d_ptr": x.sum(0)})
-    return launched[1](described(x.view(448, 64), [64, 64], [0, 0]), torch.zeros(64, 64), 7, num_ctas=2)
+    tile = described(x.view(896, 64), [128, 64], [0, 0], [1, 0])
+    return launched[1](tile, torch.zeros(128, 64), 7, num_ctas=4)
 
 
 def dependent(module: Any, schedules: Sequence[str]) -> Result:
@@ -126,8 +127,8 @@ GROUP_WAIT = "        mbarrier.wait(group_empty.index(slot), step // 2 & 1 ^ 1)\
 OWN_WAIT = "        mbarrier.wait(empty.index(slot), step // 2 & 1 ^ 1)\n"
 GROUP_RELEASE = "        mbarrier.arrive(group_empty.index(slot))\n"
 OWN_RELEASE = "        mbarrier.arrive(empty.index(slot))\n"
-READ_TILE = "        total += page.index(slot).load(SPLIT)\n        fence_async_shared()\n"
-GROUP = "gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout([[0]]))"
+READ_TILE = "        total += page.index(slot).load(QUARTERS)\n        fence_async_shared()\n"
+GROUP = "gl.allocate_shared_memory(gl.int64, [2, 2], mbarrier.MBarrierLayout([[0], [1]]))"
 CLUSTERS = {
     "exchange_without_a_meeting_before_the_store": swap(
         K.WRITE_AFTER_READ, "buffer", "buffer.store(", (MEET_BEFORE, "        buffer.store(x)\n")
@@ -180,6 +181,23 @@ CLUSTERS = {
     "multicast_released_to_the_own_cta": share(
         K.WRITE_AFTER_READ, "page", "tma.async_load(", (GROUP, "mbarrier.allocate_mbarrier(batch=2)")
     ),
+    "multicast_released_by_the_other_pair": share(
+        K.WRITE_AFTER_READ, "page", "tma.async_load(", edited(GROUP, "[[0], [1]]", "[[1], [0]]")
+    ),
+    "multicast_released_by_all_ctas": share(
+        K.WRITE_AFTER_READ,
+        "page",
+        "tma.async_load(",
+        edited(
+            GROUP,
+            "[2, 2], mbarrier.MBarrierLayout([[0], [1]])",
+            "[2, 1], mbarrier.MBarrierLayout([[0], [0]])",
+        ),
+    ),
+    # The second CTA of a pair does not wait for the first one, and arrives twice in one phase.
+    "multicast_that_each_cta_issues": loads(
+        K.DEADLOCK, "group_empty", "mbarrier.wait(group_empty", (", multicast=True", "")
+    ),
     "multicast_released_twice": reads(
         K.WRITE_AFTER_READ, "page", "tma.async_load(", (GROUP_RELEASE, GROUP_RELEASE * 2)
     ),
@@ -209,8 +227,8 @@ DEPENDENT = {
 }
 FAULTS = TURNS | CLUSTERS | DEPENDENT
 HARMLESS = {
-    # Each CTA loads the whole tile for itself.
-    "multicast_that_each_cta_issues": loads("", "", "", (", multicast=True", "")),
+    # The wait of the step before has seen the reads of the slot, since there are two slots.
+    "multicast_other_slot_released": reads("", "", "", edited(GROUP_RELEASE, "slot", "1 - slot")),
     # The next kernel waits for the end of this one, and not for the permission to begin.
     "dependent_permission_before_the_wait": early(
         "",
