@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
 from gluonsim.ir.parse import Operation
-from gluonsim.ir.types import Distributed, Encoding, TensorType, Type, dtype_of
+from gluonsim.ir.threads import held_elements
+from gluonsim.ir.types import Distributed, MemDescType, TensorType, Type, dtype_of
 from gluonsim.operations import resolved
 from gluonsim.operations.arith import as_tensor
-from gluonsim.program import Agent, Handler
+from gluonsim.program import Agent, Handler, Undefined
 from gluonsim.ptx.instructions import INTEGERS, masked, signed
 from gluonsim.ptx.text import Machine
 
@@ -24,166 +25,156 @@ REGISTER_BITS = 32
 @resolved(
     "tt.elementwise_inline_asm",
     "asm_string",
+    "constraints",
     "packed_element",
-    ignored=("constraints", "pure"),
+    ignored=("pure",),
     computes=True,
 )
 def elementwise_inline_asm(op: Operation) -> Handler:
     """Execute a text for each group of `packed_element` elements; narrow ones share registers."""
     pack: int = op.attributes["packed_element"]
-    machine = Machine(str(op.attributes["asm_string"]))
-    lanes = _Lanes(op, pack)
+    tensors = [type_ for type_ in (*op.operand_types, *op.result_types) if isinstance(type_, TensorType)]
+    if any(type_.local_shape != tensors[0].local_shape for type_ in tensors):
+        raise refusal("inline assembly on tensors of several shapes is not known", op.location)
+    if pack == 1:
+        index = torch.arange(prod(tensors[0].local_shape) if tensors else 1).unsqueeze(0)
+    else:
+        held = held_elements(tensors[0]) if tensors else torch.zeros(1, 1, dtype=torch.int64)
+        if len(held) % pack:
+            message = (
+                f"inline assembly on {pack} elements at a time, of {len(held)} of a thread, is not known"
+            )
+            raise refusal(message, op.location, "unknown-operation")
+        index = held.reshape(-1, pack, held.shape[1]).transpose(0, 1).reshape(pack, -1)
+
+    def value(type_: Type) -> _Value:
+        return _Value(type_, index, max(1, min(pack, REGISTER_BITS // _width(type_))))
+
+    return _handler(op, list(map(value, op.result_types)), list(map(value, op.operand_types)))
+
+
+@resolved("ttg.inline_asm", "asm_string", "constraints", ignored=("pure",), computes=True)
+def inline_asm(op: Operation) -> Handler:
+    """Execute a text once in each thread: a tensor has a register for each element that the thread holds."""
+    types = (*op.result_types, *op.operand_types)
+    held = {type_: held_elements(type_) for type_ in types if isinstance(type_, TensorType)}
+    threads = max((index.shape[1] for index in held.values()), default=1)
+    if any(index.shape[1] != threads for index in held.values()):
+        raise refusal("inline assembly on tensors of several numbers of threads is not known", op.location)
+    everywhere = torch.zeros(1, threads, dtype=torch.int64)
+
+    def value(type_: Type) -> _Value:
+        return _Value(type_, held[type_] if isinstance(type_, TensorType) else everywhere, 1)
+
+    return _handler(op, list(map(value, op.result_types)), list(map(value, op.operand_types)))
+
+
+def _handler(op: Operation, results: Sequence[_Value], operands: Sequence[_Value]) -> Handler:
+    """Return what executes a text; its registers are numbered through the results, then the operands."""
+    outputs, inputs = (sum(value.registers for value in values) for values in (results, operands))
+    same = _tied(op, outputs, inputs)
+    machine = Machine(str(op.attributes["asm_string"]), same)
+    for type_ in op.operand_types:
+        if isinstance(type_, MemDescType) or "!tt.ptr" in type_.element:
+            raise refusal("an address in inline assembly is not known to the simulator", op.location)
+    lanes = next((value.lanes for value in (*results, *operands)), 1)
 
     def run(agent: Agent, op: Operation) -> Any:
         registers: dict[str, Tensor] = {}
-        number = sum(_registers(type_, pack) for type_ in op.result_types)
-        like = torch.zeros(lanes.groups, dtype=torch.int64)
-        for name, type_ in zip(op.operands, op.operand_types, strict=True):
-            value = as_tensor(agent.get(name), type_)
-            for register in _packed(lanes.spread(_as_integers(value)), type_, pack):
-                registers[f"${number}"] = register
+        number = outputs
+        for name, type_, held in zip(op.operands, op.operand_types, operands, strict=True):
+            for register in held.spread(as_tensor(agent.get(name), type_)):
+                registers[same.get(f"${number}", f"${number}")] = register
                 number += 1
-        machine.run(registers, like)
-        results: list[Any] = []
+        machine.run(registers, torch.zeros(lanes, dtype=torch.int64))
+        found: list[Any] = []
         number = 0
-        for type_ in op.result_types:
-            count = _registers(type_, pack)
-            parts = [registers.get(f"${number + i}", like) for i in range(count)]
-            number += count
-            results.append(lanes.gathered(_unpacked(parts, type_, pack), type_))
-        return results[0] if len(results) == 1 else tuple(results)
+        for held in results:
+            names = [f"${number + i}" for i in range(held.registers)]
+            number += held.registers
+            found.append(_result(op, held, names, registers))
+        return found[0] if len(found) == 1 else tuple(found)
 
     return run
+
+
+def _result(op: Operation, held: _Value, names: Sequence[str], registers: Mapping[str, Tensor]) -> Any:
+    """Return a result; it is undefined if a register has none, or if copies of an element differ."""
+    parts = [registers.get(name, torch.zeros(held.lanes, dtype=torch.int64)) for name in names]
+    value, agree = held.gathered(parts)
+    missing = [name for name in names if name not in registers]
+    if missing:
+        return Undefined(value, f"inline assembly does not write {missing[0]}", op.location)
+    if not agree:
+        why = "inline assembly leaves different numbers in registers that hold the same element"
+        return Undefined(value, why, op.location)
+    return value
+
+
+def _tied(op: Operation, outputs: int, inputs: int) -> dict[str, str]:
+    """Map the name of each input that shares the register of an output to the name of that output.
+
+    Raises:
+        GemmgenError: There are not as many constraints as registers.
+    """
+    text: str = op.attributes["constraints"]
+    constraints = [part.strip() for part in text.split(",") if part.strip() and not part.startswith("~")]
+    written = [part for part in constraints if part.startswith("=")]
+    if (len(written), len(constraints)) != (outputs, outputs + inputs):
+        message = (
+            f"inline assembly has {outputs} registers of results and {inputs} of operands, and constraints "
+            f"for {len(written)} and {len(constraints) - len(written)}"
+        )
+        raise refusal(message, op.location, "bad-operand")
+    return {f"${i}": f"${part}" for i, part in enumerate(constraints) if part.isdigit()}
 
 
 def _width(type_: Type) -> int:
     return 1 if type_.element == "i1" else dtype_of(type_.element).itemsize * 8
 
 
-def _together(type_: Type, pack: int) -> int:
-    """Return how many elements share a register."""
-    return max(1, min(pack, REGISTER_BITS // _width(type_)))
+class _Value:
+    """The registers that hold a number or a tensor: of many threads, `together` elements in each."""
 
+    def __init__(self, type_: Type, index: Tensor, together: int) -> None:
+        self._type = type_
+        self._index = index
+        """Element numbers [elements of a thread, threads]."""
+        self._together = together
+        self.registers = len(index) // together
+        """Their count."""
+        self.lanes = index.shape[1]
+        """The count of threads, or of groups of elements."""
 
-def _registers(type_: Type, pack: int) -> int:
-    return pack // _together(type_, pack)
+    def spread(self, value: Tensor) -> list[Tensor]:
+        """Return the registers [lanes], the first element of each in its low bits."""
+        bits = value.element_size() * 8
+        flat = masked(value.contiguous().view(INTEGERS[bits]).to(torch.int64), bits).reshape(-1)
+        elements = flat[self._index]
+        width = _width(self._type)
+        found: list[Tensor] = []
+        for first in range(0, len(self._index), self._together):
+            register = torch.zeros_like(elements[0])
+            for i in range(self._together):
+                register = register | elements[first + i] << width * i
+            found.append(register)
+        return found
 
-
-def _as_integers(value: Tensor) -> Tensor:
-    """Return the bits of elements as numbers."""
-    width = value.element_size() * 8
-    return masked(value.contiguous().view(INTEGERS[width]).to(torch.int64), width)
-
-
-def _packed(lanes: Tensor, type_: Type, pack: int) -> list[Tensor]:
-    """Return registers [groups] of elements [pack, groups], the first in the low bits."""
-    together, width = _together(type_, pack), _width(type_)
-    found: list[Tensor] = []
-    for first in range(0, pack, together):
-        register = torch.zeros_like(lanes[0])
-        for i in range(together):
-            register = register | lanes[first + i] << width * i
-        found.append(register)
-    return found
-
-
-def _unpacked(registers: Sequence[Tensor], type_: Type, pack: int) -> Tensor:
-    together, width = _together(type_, pack), _width(type_)
-    return torch.stack(
-        [masked(registers[i // together] >> width * (i % together), width) for i in range(pack)]
-    )
-
-
-class _Lanes:
-    """The elements of each group of a tensor: those that a thread holds one after the other."""
-
-    def __init__(self, op: Operation, pack: int) -> None:
-        tensors = [type_ for type_ in (*op.operand_types, *op.result_types) if isinstance(type_, TensorType)]
-        self._shape = tensors[0].local_shape if tensors else ()
-        if any(type_.local_shape != self._shape for type_ in tensors):
-            raise refusal("inline assembly on tensors of several shapes is not known", op.location)
-        flat = torch.arange(prod(self._shape)).reshape(self._shape)
-        rows: list[Tensor] = [flat.reshape(-1)]
-        if pack > 1:
-            steps = _register_steps(tensors[0].encoding, len(self._shape)) if tensors else []
-            if 1 << len(steps) < pack:
-                message = f"inline assembly on {pack} elements at a time in this layout is not known"
-                raise refusal(message, op.location, "unknown-operation")
-            rows = [flat]
-            for dim, _ in steps[: pack.bit_length() - 1]:
-                if rows[0].shape[dim] % 2:
-                    message = "inline assembly on fewer elements than a thread holds is not known"
-                    raise refusal(message, op.location, "unknown-operation")
-                rows = self._divided(rows, dim)
-        self._index = torch.stack([row.reshape(-1) for row in rows])
-        """The number of each element, by its place in a group and by the group."""
-
-    def _divided(self, rows: list[Tensor], dim: int) -> list[Tensor]:
-        """Return twice as many rows: the elements at even coordinates, then the elements at odd ones."""
-        sides: list[list[Tensor]] = [[], []]
-        for row in rows:
-            # Bits of a coordinate are taken from the lowest on, so that the others have moved down.
-            parts = cast(Tensor, cast(Any, row).unflatten(dim, (row.shape[dim] // 2, 2)))
-            for side in (0, 1):
-                sides[side].append(parts.select(dim + 1, side))
-        return sides[0] + sides[1]
-
-    @property
-    def groups(self) -> int:
-        """The number of groups."""
-        return self._index.shape[1]
-
-    def spread(self, value: Tensor) -> Tensor:
-        """Return the elements of a tensor, or a number for all of them, by place and group."""
-        whole = value.expand(self._shape) if value.dim() == 0 else value
-        return whole.reshape(-1)[self._index]
-
-    def gathered(self, lanes: Tensor, type_: Type) -> Any:
-        """Return a tensor of elements by place and group, or the number of a scalar."""
-        width, dtype = _width(type_), dtype_of(type_.element)
-        flat = torch.zeros(self._index.numel(), dtype=torch.int64)
-        flat[self._index.reshape(-1)] = lanes.reshape(-1)
+    def gathered(self, registers: Sequence[Tensor]) -> tuple[Any, bool]:
+        """Return the tensor, or the number, and whether all copies of an element are the same."""
+        type_, width, together = self._type, _width(self._type), self._together
+        elements = torch.stack(
+            [
+                masked(registers[i // together] >> width * (i % together), width)
+                for i in range(len(self._index))
+            ]
+        )
+        shape = type_.local_shape if isinstance(type_, Distributed) else ()
+        flat = torch.zeros(prod(shape), dtype=torch.int64)
+        flat[self._index.reshape(-1)] = elements.reshape(-1)
+        agree = self._index.numel() == flat.numel() or torch.equal(flat[self._index], elements)
         if type_.element == "i1":
-            whole = (flat & 1).bool()
+            whole = flat.bool()
         else:
-            whole = signed(flat, width).to(INTEGERS[width]).view(dtype)
-        return whole.reshape(self._shape) if isinstance(type_, Distributed) else whole.reshape(-1)[0].item()
-
-
-def _register_steps(encoding: Encoding | None, rank: int) -> list[tuple[int, int]]:
-    """Return the dimension and the step of each bit of a thread's register number, from the lowest on.
-
-    The list ends where a bit is not the next higher one of its coordinate.
-    """
-    found: list[tuple[int, int]] = []
-    for basis in _register_bases(encoding):
-        steps = [(dim, step) for dim, step in enumerate(basis) if step]
-        taken = [0] * rank
-        for dim, _ in found:
-            taken[dim] += 1
-        if len(steps) != 1 or steps[0][1] != 1 << taken[steps[0][0]]:
-            break
-        found.append(steps[0])
-    return found
-
-
-def _register_bases(encoding: Encoding | None) -> list[list[int]]:
-    if encoding is None:
-        return []
-    fields = encoding.fields
-    if encoding.kind == "ttg.linear":
-        return cast("list[list[int]]", fields["register"])
-    if encoding.kind == "ttg.slice":
-        dim: int = fields["dim"]
-        parent = _register_bases(cast(Encoding, fields["parent"]))
-        kept = ([step for each, step in enumerate(basis) if each != dim] for basis in parent)
-        return [basis for basis in kept if any(basis)]
-    if encoding.kind != "ttg.blocked":
-        return []
-    sizes: list[int] = fields["sizePerThread"]
-    order: list[int] = fields["order"]
-    return [
-        [1 << bit if each == dim else 0 for each in range(len(sizes))]
-        for dim in order
-        for bit in range(sizes[dim].bit_length() - 1)
-    ]
+            whole = signed(flat, width).to(INTEGERS[width]).view(dtype_of(type_.element))
+        return (whole.reshape(shape) if isinstance(type_, Distributed) else whole[0].item()), agree

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
-from gluonsim.ptx.instructions import WIDTHS, floats, instruction, masked, reader, width_of
+from gluonsim.ptx.instructions import PACKED_FLOATS, WIDTHS, floats, instruction, masked, reader, width_of
 
 COMPARISONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "eq": torch.eq,
@@ -25,7 +25,10 @@ _STATEMENT = re.compile(r"(?:@(!?)([\w%$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTA
 _VECTOR = re.compile(r"\{[^}]*\}|[^,\s][^,]*")
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2})")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_REGISTERS = re.compile(r"([\w%$]+)(?:<(\d+)>)?")
+_DECLARED = re.compile(r"([\w%$]+)(?:<(\d+)>)?")
+_NAME = re.compile(r"(?<![\w%$])[A-Za-z_%$][\w%$]*")
+_PART = re.compile(r"\s*([{}]|[^;{}]*(?:\{[^{}]*\}[^;{}]*)*;?)")
+"""The beginning or the end of a scope, or a statement, whose vectors are in braces too."""
 
 
 @dataclass(frozen=True)
@@ -36,47 +39,65 @@ class _Statement:
     operands: tuple[str, ...]
 
 
-def statements(text: str) -> tuple[_Statement, ...]:
-    """Return the instructions of an inline assembly text, without its declarations.
+def statements(text: str, same: Mapping[str, str] | None = None) -> tuple[_Statement, ...]:
+    """Return the instructions of an inline assembly text; a register that a scope declares has its own name.
+
+    `same` are other names of registers.
 
     Raises:
         GemmgenError: A part of the text is no instruction.
     """
-    text = _COMMENT.sub(" ", _ESCAPE.sub(lambda match: chr(int(match.group(1), 16)), text))
+    text = _COMMENT.sub(" ", _ESCAPE.sub(lambda match: chr(int(match.group(1), 16)), text)).strip()
     found: list[_Statement] = []
-    for part in _outside_vectors(text):
-        match = _STATEMENT.match(part)
-        if part.startswith(".reg"):
-            continue
-        if match is None:
-            raise refusal(f"inline assembly is not known to the simulator: {part}", code="unknown-operation")
-        negated, predicate, name, rest = match.groups()
-        operands = tuple(operand.strip() for operand in _VECTOR.findall(rest))
-        found.append(_Statement(predicate, bool(negated), name, operands))
+    scopes = [dict(same or {})]
+    for number, match in enumerate(_PART.finditer(text)):
+        part = match.group(1).rstrip("; \n\t")
+        if part == "{":
+            scopes.append({})
+        elif part == "}" and len(scopes) > 1:
+            scopes.pop()
+        elif part.startswith(".reg"):
+            scopes[-1] |= {name: f"{name}@{number}" for name in _declared(part)}
+        elif part:
+            found.append(_statement(part, {name: own for scope in scopes for name, own in scope.items()}))
     return tuple(found)
 
 
-def _outside_vectors(text: str) -> list[str]:
-    """Return the statements of a text; its outer braces are a scope."""
-    text = text.strip()
-    while text.startswith("{") and text.endswith("}"):
-        text = text[1:-1].strip()
-    return [part for each in text.split(";") if (part := each.strip())]
+def _declared(part: str) -> list[str]:
+    """Return the registers that a declaration is of."""
+    names: list[str] = []
+    for name, count in _DECLARED.findall(part.partition(" ")[2].strip().partition(" ")[2]):
+        names += [f"{name}{i}" for i in range(int(count))] if count else [name]
+    return names
+
+
+def _statement(part: str, names: Mapping[str, str]) -> _Statement:
+    match = _STATEMENT.match(part)
+    if match is None:
+        raise refusal(f"inline assembly is not known to the simulator: {part}", code="unknown-operation")
+    negated, predicate, name, rest = match.groups()
+    rest = _NAME.sub(lambda found: names.get(found.group(), found.group()), rest)
+    operands = tuple(operand.strip() for operand in _VECTOR.findall(rest))
+    return _Statement(names.get(predicate, predicate), bool(negated), name, operands)
 
 
 class Machine:
     """Registers of many threads, and what a text of instructions makes of them."""
 
-    def __init__(self, text: str) -> None:
-        """Read a text.
+    def __init__(self, text: str, same: Mapping[str, str] | None = None) -> None:
+        """Read a text, with other names of registers by name.
 
         Raises:
             GemmgenError: The text has an instruction that is not in the table.
         """
-        self._statements = statements(text)
+        self._statements = statements(text, same)
         for statement in self._statements:
-            if statement.name.split(".")[0] not in ("mov", "setp", "selp"):
+            base, *modifiers = statement.name.split(".")
+            if base not in ("mov", "setp", "selp"):
                 instruction(statement.name)
+            elif not _is_known(base, modifiers):
+                message = f"the PTX instruction {statement.name} is not known to the simulator"
+                raise refusal(message, code="unknown-operation")
 
     def run(self, registers: dict[str, Tensor], like: Tensor) -> None:
         """Execute the instructions on registers by name, which get the outputs; `like` has their shape."""
@@ -84,7 +105,8 @@ class Machine:
             results, values = self._executed(statement, registers, like)
             for name, value in zip(results, values, strict=True):
                 if statement.predicate is not None:
-                    taken = registers[statement.predicate] == (0 if statement.negated else 1)
+                    predicate = self._value(statement.predicate, registers, like)
+                    taken = predicate == (0 if statement.negated else 1)
                     value = torch.where(taken, value, registers.get(name, torch.zeros_like(like)))
                 registers[name] = value
 
@@ -99,11 +121,7 @@ class Machine:
             return names, _moved(names, self._vector(sources[0], registers, like), width)
         values = [self._value(source, registers, like) for source in sources]
         if base == "setp":
-            compare, type_ = COMPARISONS.get(modifiers[0]), modifiers[-1]
-            of_order = type_ in ("u64", "b64") and modifiers[0] not in ("eq", "ne")
-            if compare is None or len(modifiers) != 2 or of_order:
-                message = f"the PTX instruction {statement.name} is not known to the simulator"
-                raise refusal(message, code="unknown-operation")
+            compare, type_ = COMPARISONS[modifiers[0]], modifiers[-1]
             a, b = (reader(type_)(v) if type_ in WIDTHS else floats(v, type_) for v in values)
             return names, [compare(a, b).to(torch.int64)]
         if base == "selp":
@@ -118,10 +136,24 @@ class Machine:
         if text in registers:
             return registers[text]
         try:
-            number = int(text[2:], 16) if text.lower().startswith("0f") else int(text.rstrip("U"), 0)
+            is_float = text.lower().startswith(("0f", "0d"))
+            number = int(text[2:], 16) if is_float else int(text.rstrip("U"), 0)
         except ValueError:
             raise refusal(f"the operand {text} of inline assembly is not known to the simulator") from None
-        return torch.full_like(like, number)
+        return torch.full_like(like, number - (1 << 64) if number >> 63 == 1 else number)
+
+
+def _is_known(base: str, modifiers: Sequence[str]) -> bool:
+    """Return whether a move, a comparison or a choice is one that a machine executes."""
+    if not modifiers or not width_of(modifiers[-1]):
+        return False
+    if base != "setp":
+        return len(modifiers) == 1
+    if len(modifiers) != 2 or modifiers[1] in (*PACKED_FLOATS, "pred"):
+        return False
+    # Registers are int64: a number from 2**63 on would be a negative one.
+    of_order = modifiers[1] in ("u64", "b64") and modifiers[0] not in ("eq", "ne")
+    return modifiers[0] in COMPARISONS and not of_order
 
 
 def _moved(names: Sequence[str], values: Sequence[Tensor], width: int) -> list[Tensor]:
