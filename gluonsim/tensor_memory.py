@@ -120,7 +120,9 @@ def _matrix(
     element_bytes: int = type_.dtype.itemsize * fields["colStride"]
     block_rows: int = fields["blockM"]
     block_columns = min(fields["blockN"], columns)
-    if rows % block_rows or columns % block_columns or fields.get("fp4Padded"):
+    if fields.get("fp4Padded"):
+        raise refusal("tensor memory with fp4_padded is not known to the simulator")
+    if rows % block_rows or columns % block_columns:
         raise refusal(f"tensor memory of {rows} rows in blocks of {block_rows} is not known")
     tall, wide = rows // block_rows, columns // block_columns
     block_row, block_column = row // block_rows, column // block_columns

@@ -23,7 +23,7 @@ from gluonsim.operations import computation, operation
 from gluonsim.operations.arith import as_float16
 from gluonsim.operations.control import find, owner, report_overflow
 from gluonsim.operations.loads_stores import TOKEN, loaded
-from gluonsim.operations.scaled import scaled_operands
+from gluonsim.operations.scaled import packed_outside, scaled_operands
 from gluonsim.places import Place
 from gluonsim.program import Accumulator, Agent, Event, Lane, Steps
 from gluonsim.timeline.trace import Span
@@ -344,14 +344,15 @@ def _b_order(op: Operation, ctas: tuple[int, ...]) -> tuple[int, ...]:
         GemmgenError: The layouts do not fit each other.
     """
     a, b, d = (cast(MemDescType, type_) for type_ in op.operand_types[:3])
+    in_a_row, in_a_column = (2 if packed else 1 for packed in packed_outside(op))
     found: dict[int, int] = {}
     for cta in ctas:
-        found.setdefault(b.origin(cta)[1], cta)
+        found.setdefault(b.origin(cta)[1] * in_a_column, cta)
     first = {d.origin(cta)[1] for cta in ctas}
     starts = sorted(found)
-    width = b.local_shape[1]
+    width = b.local_shape[1] * in_a_column
     whole = [min(starts) + i * width for i in range(len(starts))] == starts
-    same_rows = all(a.origin(cta)[0] == d.origin(cta)[0] for cta in ctas)
+    same_rows = all(a.origin(cta)[0] * in_a_row == d.origin(cta)[0] for cta in ctas)
     if first != {starts[0]} or not whole or len(starts) * width != d.local_shape[1] or not same_rows:
         raise refusal(
             "the operands of this MMA are divided among CTAs in a way that is not known", op.location
