@@ -13,7 +13,7 @@ from gluonsim.findings import refusal
 from gluonsim.ir.calls import with_calls
 from gluonsim.ir.parse import Operation, parse, walk
 from gluonsim.ir.ttgir import GenericTtgir
-from gluonsim.ir.types import DescriptorType
+from gluonsim.ir.types import DescriptorType, pointee_of
 from gluonsim.operations import (
     OFFSET,
     SIZE,
@@ -38,6 +38,7 @@ from gluonsim.operations.loads_stores import Pointer
 from gluonsim.places import Layout, shared_memory_index
 from gluonsim.program import Kernel
 from gluonsim.tensor_memory import tensor_memory_index
+from gluonsim.tensors.addresses import address_of, elements_of, tensor_of
 from gluonsim.tensors.descriptors import Descriptor, Pixels
 from gluonsim.tensors.regions import Storage
 
@@ -96,13 +97,13 @@ def bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
     values: list[Any] = []
     for name, value in lowered.arguments.items():
         position = len(values)
-        if position < len(block.arguments) and isinstance(block.argument_types[position], DescriptorType):
-            values.append(_descriptor(name, value))
+        type_ = block.argument_types[position] if position < len(block.arguments) else None
+        if isinstance(type_, DescriptorType):
+            values.append(_descriptor(name, value, type_.dtype))
             values += [*map(int, value.shape), *map(int, value.strides)]
-        elif isinstance(value, Tensor):
-            if value.device.type != "cpu":
-                raise refusal(f"{name} is on {value.device}: tensors must be on the CPU", code="bad-launch")
-            values.append(Pointer(name, elements_of(value), value.storage_offset()))
+        elif type_ is not None and hasattr(value, "data_ptr"):
+            address = address_of(name, value, pointee_of(type_))
+            values.append(Pointer(name, address.flat, address.element))
         else:
             values.append(value)
     if len(values) != len(block.arguments):
@@ -112,14 +113,16 @@ def bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
 
 def described(value: Any) -> Tensor | None:
     """Return the tensor that an argument is or describes; None for a number."""
-    if isinstance(value, Tensor):
-        return value
-    return _view(value) if hasattr(value, "base") and hasattr(value, "block_shape") else None
+    return _view(value) if hasattr(value, "base") and hasattr(value, "block_shape") else tensor_of(value)
 
 
-def _descriptor(name: str, value: Any) -> Descriptor:
+MOST_STRIDE_BYTES = 1 << 40
+"""Above the strides that the driver takes."""
+
+
+def _descriptor(name: str, value: Any, dtype: torch.dtype) -> Descriptor:
     """Return a host descriptor as the kernel sees it."""
-    base = _base(value)
+    base = address_of(name, value.base, dtype)
     padding = float("nan") if getattr(value, "padding", "zero") == "nan" else 0.0
     rounds = bool(getattr(value, "round_f32_to_tf32", False))
     shape, strides = tuple(map(int, value.shape)), tuple(map(int, value.strides))
@@ -128,20 +131,17 @@ def _descriptor(name: str, value: Any) -> Descriptor:
     if lower is not None:
         steps: Sequence[int] = value.element_strides or [1] * len(shape)
         pixels = Pixels(tuple(lower), tuple(value.pixel_box_upper_corner), tuple(steps[1:-1]))
-    first = int(base.storage_offset())
-    return Descriptor(name, elements_of(base), first, shape, strides, padding, rounds, pixels)
+    if any(not 0 <= stride * dtype.itemsize < MOST_STRIDE_BYTES for stride in strides):
+        message = f"the strides of {name} are {list(strides)}: a descriptor has them from 0 to 2**40 bytes"
+        raise refusal(message, code="bad-launch")
+    return Descriptor(name, base.flat, base.element, shape, strides, padding, rounds, pixels)
 
 
-def _base(descriptor: Any) -> Tensor:
-    base: Any = descriptor.base
-    if not isinstance(base, Tensor) or base.device.type != "cpu":
-        raise refusal("a descriptor must be over a CPU tensor", code="bad-launch")
-    return base
-
-
-def _view(descriptor: Any) -> Tensor:
+def _view(descriptor: Any) -> Tensor | None:
     """Return the tensor of a host descriptor, or its base if the descriptor reaches beyond the storage."""
-    base = _base(descriptor)
+    base = tensor_of(descriptor.base)
+    if base is None or base is not descriptor.base:
+        return base
     shape, strides = tuple(map(int, descriptor.shape)), tuple(map(int, descriptor.strides))
     first = int(base.storage_offset())
     last = first + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
@@ -152,15 +152,12 @@ def changed_tensors(values: Any) -> list[Tensor]:
     """Return the tensors that a launch may change, each storage once."""
     found: dict[int, Tensor] = {}
     for value in values:
-        tensor = value if isinstance(value, Tensor) else getattr(value, "base", None)
-        if isinstance(tensor, Tensor):
+        tensor = tensor_of(value)
+        if tensor is None:
+            tensor = tensor_of(getattr(value, "base", None))
+        if tensor is not None:
             found.setdefault(tensor.untyped_storage().data_ptr(), _flat(tensor))
     return list(found.values())
-
-
-def elements_of(tensor: Tensor) -> Tensor:
-    """Return all of a tensor's storage as one dimension."""
-    return tensor.as_strided((Storage.of(tensor).elements,), (1,), 0)
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.processes.forking import LostError, forked
-from gluonsim.compiled import bind, changed_tensors, described, elements_of, parsed_kernel
+from gluonsim.compiled import bind, changed_tensors, described, parsed_kernel
 from gluonsim.findings import Findings, Kind, refusal
 from gluonsim.global_memory import Dependence, GlobalMemory
 from gluonsim.interleaved import Interleaved
@@ -34,6 +34,7 @@ from gluonsim.policies import (
 )
 from gluonsim.program import Kernel
 from gluonsim.result import Result
+from gluonsim.tensors.addresses import elements_of
 from gluonsim.tensors.regions import Elements, differing
 from gluonsim.timeline.trace import Trace
 from gluonsim.verdicts import check_budget, resident_programs_of

@@ -27,6 +27,7 @@ from gemmgen.triton_launches import launches_diverted, out_of_shared_memory
 from gluonsim.execution import is_dependent, programs_of, run_lowered
 from gluonsim.ir.ttgir import GenericTtgir, lower_kernel
 from gluonsim.result import Result
+from gluonsim.tensors.addresses import tensor_of
 
 QUICK_SCHEDULES = ("lazy", "random")
 """What somebody else's tests, which may launch hundreds of kernels, have time for."""
@@ -394,7 +395,7 @@ class _CudaIsCpu(TorchFunctionMode):
     def with_tensor(self, argument: Any) -> Any:
         """Return an argument of a launch; a descriptor of a tensor's address becomes one of the tensor."""
         base = getattr(argument, "base", None)
-        if not hasattr(argument, "block_shape") or isinstance(base, torch.Tensor):
+        if not hasattr(argument, "block_shape") or tensor_of(base) is not None:
             return argument
         tensor = self._by_address.get(cast(Any, base).data_ptr())
         return argument if tensor is None else replace(argument, base=tensor)

@@ -227,6 +227,11 @@ def dtype_of(element: str) -> torch.dtype:
         raise refusal(f"element type {element} is not known to the simulator") from None
 
 
+def pointee_of(type_: Type) -> torch.dtype:
+    """Return the torch type of the elements that a pointer, or each pointer of a tensor, points to."""
+    return dtype_of(type_.element.removeprefix("!tt.ptr<").partition(",")[0].removesuffix(">"))
+
+
 def bits_to_float(bits: int, element: str) -> float:
     """Return the number that MLIR spells as bits: infinities and NaNs."""
     formats = {"f64": ("<Q", "<d"), "f32": ("<I", "<f"), "f16": ("<H", "<e")}

@@ -34,12 +34,12 @@ def tensormap_create(agent: Agent, op: Operation) -> None:
     pointer: Pointer = agent.get(address)
     size = pointer.flat.element_size()
     _check_alignment(agent, op, pointer, [int(agent.get(name)) for name in strides])
-    shape = [int(agent.get(name)) for name in reversed(extents)]
+    # Extents are unsigned; a transfer is out of bounds where it reaches outside of the storage.
+    shape = [int(agent.get(name)) & 0xFFFFFFFF for name in reversed(extents)]
     steps = [int(agent.get(name)) // size for name in reversed(strides)] + [1]
-    last = pointer.offset + sum((extent - 1) * step for extent, step in zip(shape, steps, strict=True))
-    if min(shape) > 0 and last >= len(pointer.flat):
-        message = f"a descriptor over {pointer.name} reaches beyond the end of its storage"
-        raise refusal(message, op.location, "out-of-bounds")
+    if min(steps) < 0:
+        message = f"a descriptor over {pointer.name} has the strides {steps}: none may be negative"
+        raise refusal(message, op.location, "bad-operand")
     padding = float("nan") if op.attributes["fill_mode"] else 0.0
     rounds = op.attributes["elem_type"] in _ELEMENTS_OF_TF32
     first = int(pointer.offset)
