@@ -18,6 +18,7 @@ from gluonsim.ir.types import Distributed, TensorType, Type, dtype_of
 from gluonsim.operations import computation, resolved
 from gluonsim.program import Agent, Handler, Undefined
 from gluonsim.ptx.rounding import fused, nearest
+from gluonsim.ptx.unsigned import OPERATIONS, ordered, upper_half
 
 Number = Any
 """A Python number for a scalar, or a torch tensor."""
@@ -46,11 +47,14 @@ def wrap(value: int, bits: int) -> int:
     return value - (1 << bits) if bits > 1 and value >> (bits - 1) else value
 
 
+WIDEST_IN_INT64 = 32
+"""Bits of integers whose unsigned numbers fit into int64; wider ones have functions of their own."""
+
+
 def unsigned(value: Number, bits: int) -> Number:
-    """Return the bits of an integer read as an unsigned number."""
+    """Return the bits of an integer, at most 32 of a tensor's, read as an unsigned number."""
     if isinstance(value, Tensor):
-        if bits > 32:
-            raise refusal("unsigned arithmetic on 64-bit tensors is not known to the simulator")
+        assert bits <= WIDEST_IN_INT64
         return value.to(torch.int64) & ((1 << bits) - 1)
     return int(value) & ((1 << bits) - 1)
 
@@ -135,6 +139,9 @@ _UNSIGNED = frozenset({"divui", "remui", "shrui", "minui", "maxui"})
 def integer(name: str, a: Number, b: Number, type_: Type) -> Number:
     """Apply an integer operation to two values of one type."""
     bits = bits_of(type_)
+    if name in _UNSIGNED and bits > WIDEST_IN_INT64 and isinstance(a, Tensor):
+        apply = OPERATIONS[name]
+        return _no_zero(apply)(a, b) if name in _DIVISIONS else apply(a, b)
     if name in _UNSIGNED:
         a, b = unsigned(a, bits), unsigned(b, bits)
     if isinstance(a, Tensor):
@@ -268,19 +275,6 @@ for _name, _apply in _UNARY.items():
     computation(_name, ignored=FLAGS)(_unary_handler(_apply))
 
 
-LIBDEVICE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"__nv_fast_fdividef": torch.div}
-"""Functions of two numbers; the approximate quotient is within 2 ulp of this one."""
-
-
-@computation("tt.extern_elementwise", "symbol", ignored=("libname", "libpath", "pure"))
-def extern_elementwise(agent: Agent, op: Operation) -> Number:
-    symbol = str(op.attributes["symbol"])
-    if symbol not in LIBDEVICE:
-        raise refusal(f"libdevice's {symbol} is not known to the simulator", op.location)
-    x, y = (as_tensor(agent.get(name), op.result_types[0]) for name in op.operands)
-    return rounded(LIBDEVICE[symbol](x, y), op.result_types[0])
-
-
 @computation("math.fma", ignored=FLAGS)
 def fma(agent: Agent, op: Operation) -> Number:
     type_ = op.result_types[0]
@@ -328,7 +322,10 @@ def clampf(agent: Agent, op: Operation) -> Number:
 def mulhiui(agent: Agent, op: Operation) -> Number:
     """Return the upper half of the product of two unsigned integers."""
     bits = bits_of(op.result_types[0])
-    a, b = (unsigned(agent.get(name), bits) for name in op.operands)
+    a, b = (agent.get(name) for name in op.operands)
+    if isinstance(a, Tensor) and bits > WIDEST_IN_INT64:
+        return upper_half(a, b)
+    a, b = unsigned(a, bits), unsigned(b, bits)
     if not isinstance(a, Tensor):
         return wrap(a * b >> bits, bits)
     # A product of 2**63 and more is negative in int64, but its bits are right.
@@ -382,7 +379,9 @@ def cmpi(op: Operation) -> Handler:
 
     def run(agent: Agent, _: Operation) -> Number:
         a, b = agent.get(x), agent.get(y)
-        if is_unsigned:
+        if is_unsigned and bits > WIDEST_IN_INT64 and isinstance(a, Tensor):
+            a, b = ordered(a), ordered(b)
+        elif is_unsigned:
             a, b = unsigned(a, bits), unsigned(b, bits)
         result = compare(a, b)
         return result if isinstance(result, Tensor) else int(result)

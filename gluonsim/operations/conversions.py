@@ -28,6 +28,8 @@ from gluonsim.operations.arith import (
 )
 from gluonsim.operations.loads_stores import Pointer
 from gluonsim.program import Agent
+from gluonsim.ptx.rounding import toward_zero
+from gluonsim.ptx.unsigned import as_float
 
 
 @computation("arith.extsi")
@@ -55,6 +57,8 @@ def extui(agent: Agent, op: Operation) -> Number:
 @computation("arith.uitofp", ignored=FLAGS)
 def integer_to_float(agent: Agent, op: Operation) -> Number:
     value = agent.get(op.operands[0])
+    if op.name == "arith.uitofp" and isinstance(value, Tensor) and value.dtype == torch.int64:
+        return as_float(value, dtype_of(op.result_types[0].element))
     if op.name == "arith.uitofp" or op.operand_types[0].element == "i1":
         value = unsigned(value, bits_of(op.operand_types[0]))
         if op.name == "arith.sitofp":
@@ -78,15 +82,18 @@ def float_to_integer(agent: Agent, op: Operation) -> Number:
     return result if isinstance(op.result_types[0], Distributed) else int(result.item())
 
 
+_TO_NEAREST = 1
+"""Triton's number for the rounding of torch and of most conversions; the other one is toward zero."""
+
+
 @computation("arith.extf", ignored=FLAGS)
 @computation("arith.truncf", ignored=FLAGS)
 @computation("tt.fp_to_fp", "rounding")
 def convert_float(agent: Agent, op: Operation) -> Number:
-    # Torch and the device both round to nearest even; Triton's number for that is 1.
-    if op.attributes.get("rounding", 1) != 1:
-        raise refusal(f"rounding {op.attributes['rounding']} is not known to the simulator", op.location)
     value = as_tensor(agent.get(op.operands[0]), op.operand_types[0])
     target = dtype_of(op.result_types[0].element)
+    if op.attributes.get("rounding", _TO_NEAREST) != _TO_NEAREST:
+        return rounded(once(agent, op, (value,), lambda: toward_zero(value, target)), op.result_types[0])
     if target in (torch.float8_e4m3fn, torch.float8_e5m2):
         # cvt.rn.satfinite.e4m3x2 / e5m2x2: what is too large becomes the largest finite number [ptx].
         largest = torch.finfo(target).max

@@ -88,9 +88,9 @@ def dot(agent: Agent, op: Operation) -> Tensor:
     precision: int = op.attributes.get("inputPrecision", _TF32)
     # Threads that hold blocks multiply by fused multiply-adds, whatever the precision.
     fused = type_.encoding is not None and type_.encoding.kind == "ttg.blocked"
-    if a.dtype == torch.float32 and (precision == 2 or fused):
+    if a.dtype == torch.float64 or (a.dtype == torch.float32 and (precision == 2 or fused)):
         return accumulator + a @ b
-    if a.dtype == torch.float64 or precision not in (_TF32, 2):
+    if precision not in (_TF32, 2):
         raise refusal(f"tt.dot of {a.dtype} with precision {precision} is not known", op.location)
     return product(a, b, accumulator, type_.dtype)
 
@@ -103,12 +103,12 @@ def product(a: View | Tensor, b: View | Tensor, accumulator: Tensor | None, dtyp
     """Return a @ b + accumulator. Sums are exact for small integers, and else right but for their order."""
     left = a.data if isinstance(a, View) else a
     right = b.data if isinstance(b, View) else b
-    if dtype == torch.int32:
-        # Sums of so many products of int8 are exact in float32, of 2**38 in float64; the device wraps at 32
-        # bits, as a conversion of integers does.
+    if not dtype.is_floating_point:
+        # Sums of so many products of int8 are exact in float32, of 2**38 in float64; the device wraps, as a
+        # conversion of integers does.
         exact_in = torch.float32 if left.shape[-1] <= EXACT_PRODUCTS else torch.float64
         total = (left.to(exact_in) @ right.to(exact_in)).to(torch.int64)
-        return (total if accumulator is None else total + accumulator).to(torch.int32)
+        return (total if accumulator is None else total + accumulator).to(dtype)
     if left.dtype == torch.float32:
         left, right = as_tf32(left), as_tf32(right)
     left, right = as_float32(left), as_float32(right)

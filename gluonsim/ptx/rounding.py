@@ -18,6 +18,14 @@ def nearest(value: Tensor, dtype: torch.dtype) -> Tensor:
     return _odd(near, error).to(dtype)
 
 
+def toward_zero(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return floats rounded to a narrower float that is not larger; finite numbers remain finite."""
+    near = value.to(dtype)
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    larger = (near.double().abs() > value.double().abs()).to(integers)
+    return (near.view(integers) - larger).view(dtype)
+
+
 def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Return a * b + c of float64 tensors whose numbers fp32 holds, to be rounded to fp32 or to less.
 
