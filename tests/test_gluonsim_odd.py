@@ -104,6 +104,22 @@ def test_batches_are_multiplied_in_each_type(dtype: torch.dtype) -> None:
     assert d.equal((x.double() @ y.double()).long().to(dtype))  # int8 wraps
 
 
+def test_a_kernel_that_ends_the_compiler_is_refused_with_the_assertion_and_its_line() -> None:
+    with pytest.raises(
+        GemmgenError, match=r"Triton aborts on the kernel \(tileShape.size\(\) == rank\)"
+    ) as error:
+        ran(kernels.batched_wgmma_kernel, torch.zeros(1))
+    line = error.value.diagnostics[0].line or 0
+    assert linecache.getline(kernels.__file__, line + 1).startswith("def batched_wgmma_kernel")
+
+
+def test_a_load_that_reduces_is_refused_with_its_line() -> None:
+    with pytest.raises(GemmgenError, match=r"tcgen05.ld.red\) is no instruction of sm_100") as error:
+        simulate(kernels.reducing_load_kernel, "b200")[1](torch.zeros(128))
+    line = linecache.getline(kernels.__file__, error.value.diagnostics[0].line or 0)
+    assert "memory.load_max" in line
+
+
 def test_fp32_is_what_the_reference_rounds_to() -> None:
     for value in (2**24 + 1, 2**24 + 3, 2**63 + 2**39, 2**64 - 1):
         assert rounded(value) == struct.unpack("f", struct.pack("f", float(value)))[0]

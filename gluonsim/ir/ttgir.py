@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from gemmgen import cache, triton_api
-from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.errors import GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.module import SOURCE, import_generated
 from gemmgen.processes.forking import LostError, forked
 from gemmgen.processes.workers import call_in_worker
 from gemmgen.python_source import is_self_contained
 from gemmgen.triton_errors import Complaint, complaint
-from gluonsim.findings import Frame, Location, message, refusal
+from gluonsim.findings import UNKNOWN, Frame, Location, message, refusal
 
 PLACEHOLDER = "<kernel>"
 """Stands in the cache for the kernel's file, which may lie elsewhere the next time."""
@@ -81,7 +81,7 @@ def lower_kernel(
     library = triton_api.library_directory()
 
     def compiled() -> str:
-        return _in_kept(specialized) or in_child(specialized.generic_ttgir)
+        return _in_kept(specialized) or in_child(specialized.generic_ttgir, _begin(kernel))
 
     text = _cached_text(specialized, library, compiled)
     return GenericTtgir(
@@ -151,13 +151,20 @@ def _read(file: Path) -> str | None:
 # --- the compiler in another process
 
 
-def in_child(compile_: Callable[[], T]) -> T:
-    """Run a function in a forked child and return its result; an error quotes the output of the child."""
-    try:
-        with forked(partial(_compiled, compile_)) as result:
-            outcome = result()
-    except LostError as lost:
-        raise _refusal(f"Triton aborts on the kernel ({lost})", "lowering-failed") from lost
+def in_child(compile_: Callable[[], T], begin: Location = UNKNOWN) -> T:
+    """Run a function in a forked child and return its result; an error quotes the output of the child.
+
+    `begin` is the place of the kernel: an error that ends the compiler has no other one.
+    """
+    with tempfile.TemporaryFile() as log:
+        try:
+            with forked(partial(_compiled, compile_, log)) as result:
+                outcome = result()
+        except LostError as lost:
+            log.seek(0)
+            raise refusal(
+                aborted(log.read().decode(errors="replace"), lost), begin, "lowering-failed"
+            ) from lost
     if isinstance(outcome, Complaint):
         raise _refused(outcome)
     return outcome
@@ -187,19 +194,35 @@ def _compiled_again(file: Path, text: str, name: str, terms: triton_api.Terms, d
     specialized = triton_api.specialized_as(getattr(module, name, None), terms)
     if module.__dict__[SOURCE] != text or specialized.digest() != digest:
         return None
-    outcome = _compiled(specialized.generic_ttgir)
+    with tempfile.TemporaryFile() as log:
+        outcome = _compiled(specialized.generic_ttgir, log)
     return None if isinstance(outcome, Complaint) else outcome
 
 
-def _compiled(compile_: Callable[[], T]) -> T | Complaint:
-    """Return the result of the compiler, in the child, or the complaint."""
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
-        try:
-            return compile_()
-        except BaseException as error:  # the parent reports it, whatever it is
-            log.seek(0)
-            return complaint(error, log.read().decode(errors="replace"))
+def _compiled(compile_: Callable[[], T], log: IO[bytes]) -> T | Complaint:
+    """Return the result of the compiler, in the child, or the complaint; the log gets its output."""
+    os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
+    try:
+        return compile_()
+    except BaseException as error:  # the parent reports it, whatever it is
+        log.seek(0)
+        return complaint(error, log.read().decode(errors="replace"))
+
+
+_ASSERTION = re.compile(r"Assertion [`'](?P<text>.*)' failed|(?:LLVM ERROR|UNREACHABLE)[^\n]*")
+
+
+def aborted(printed: str, lost: LostError) -> str:
+    """Return the message for a compiler that ended without a result, with the reason that it printed."""
+    found = _ASSERTION.search(printed)
+    why = " ".join((found["text"] or found.group()).split()) if found else str(lost)
+    return f"Triton aborts on the kernel ({why})"
+
+
+def _begin(kernel: Any) -> Location:
+    """Return the place of a kernel's definition; unknown if it has no source."""
+    code = getattr(getattr(kernel, "fn", None), "__code__", None)
+    return Location((Frame(code.co_filename, code.co_firstlineno),)) if code else UNKNOWN
 
 
 def _refused(found: Complaint) -> GemmgenError:
@@ -209,7 +232,3 @@ def _refused(found: Complaint) -> GemmgenError:
     quoted = [f"{frame} `{frame.snippet}`" for frame in location.frames]
     text = message(f"Triton refuses the kernel: {found.text}", "", 0, quoted)
     return refusal(text, location, "lowering-failed")
-
-
-def _refusal(text: str, code: str) -> GemmgenError:
-    return GemmgenError([Diagnostic(PLACEHOLDER, code, text)])

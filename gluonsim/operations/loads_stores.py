@@ -311,11 +311,12 @@ def tmem_subslice(agent: Agent, op: Operation) -> View:
     return view.view((op.name, (dim, op.attributes["offset"], after.shape[dim])), after)
 
 
-@operation("ttng.tmem_load", "resultSegmentSizes")
+@operation("ttng.tmem_load", "resultSegmentSizes", "redOp", "abs", "NaN")
 def tmem_load(agent: Agent, op: Operation) -> Any:
     result_count, token_count, reduced_count = op.attributes["resultSegmentSizes"]
     if reduced_count:
-        raise refusal("loads from tensor memory that reduce are not known to the simulator", op.location)
+        message = "a load from tensor memory that reduces (tcgen05.ld.red) is no instruction of sm_100"
+        raise refusal(message, op.location, "unknown-operation")
     view: View = agent.get(op.operands[0])
     access = agent.access("load from tensor memory", op.location)
     view.memory.read(view, access, agent.knowledge.clock, agent.knowledge.fenced)

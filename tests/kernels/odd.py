@@ -7,6 +7,8 @@ from __future__ import annotations
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.blackwell import TensorMemoryLayout, allocate_tensor_memory
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma
 from triton.language.extra import libdevice
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -92,3 +94,24 @@ def batches_kernel(x_ptr, y_ptr, d_ptr):
     y = gl.convert_layout(gl.load(_batch(y_ptr)), gl.DotOperandLayout(1, BATCH, 0))
     zero = gl.zeros([4, 32, 32], d_ptr.dtype.element_ty, BATCH)
     gl.store(_batch(d_ptr), gl.dot_fma(x, y, zero))
+
+
+@gluon.jit
+def batched_wgmma_kernel(d_ptr):
+    """Triton 3.9 has no wgmma of three dimensions, and its assertion ends the compiler."""
+    shared: gl.constexpr = gl.NVMMASharedLayout(128, 16, 3)
+    result: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [1, 4, 1], [1, 16, 64, 16])
+    a = gl.allocate_shared_memory(gl.float16, [2, 64, 64], shared, gl.zeros([2, 64, 64], gl.float16, BATCH))
+    fence_async_shared()
+    d = warpgroup_mma(a, a, gl.zeros([2, 64, 64], gl.float32, result))
+    gl.store(d_ptr, gl.sum(gl.sum(gl.sum(d, 2), 1), 0))
+
+
+@gluon.jit
+def reducing_load_kernel(d_ptr):
+    layout: gl.constexpr = TensorMemoryLayout([128, 64], 1)
+    memory = allocate_tensor_memory(gl.float32, [128, 64], layout)
+    registers: gl.constexpr = memory.get_reg_layout()
+    memory.store(gl.zeros([128, 64], gl.float32, registers))
+    _, largest = memory.load_max(abs=True)
+    gl.store(d_ptr + gl.arange(0, 128, largest.type.layout), largest)
