@@ -147,6 +147,7 @@ class Kind(StrEnum):
     LIVELOCK = "livelock"
     BYTE_COUNT = "byte-count"
     ARRIVAL_OVERFLOW = "arrival-overflow"
+    EARLY_ARRIVAL = "early-arrival"
     UNINITIALISED_BARRIER = "uninitialised-barrier"
     ACCUMULATOR_IN_FLIGHT = "accumulator-in-flight"
     WORK_IN_FLIGHT = "work-in-flight"
@@ -295,6 +296,8 @@ _RANKS = (
         Kind.BYTE_COUNT,
     ),
     (),
+    # An access of another partition that an early arrival lets through follows it, so others say more.
+    (Kind.EARLY_ARRIVAL,),
     # One who writes too early meets the readers, or else its own last write, which says less.
     (Kind.WRITE_AFTER_WRITE,),
     (Kind.ARRIVAL_OVERFLOW, Kind.CANCEL_AFTER_REFUSAL),

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gluonsim.accesses import Access, Proxy
-from gluonsim.clocks import Barrier, Component, Knowledge, Tick, learn
+from gluonsim.barriers.mbarrier import Barrier
+from gluonsim.barriers.rounds import report_early
+from gluonsim.clocks import Component, Knowledge, Tick, learn
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, placed, unexpected
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.parse import Block, Operation
@@ -494,7 +496,7 @@ class Cluster:
             )
         if self.trace:
             self.trace.phase(self.step, barrier)
-        barrier.advance()
+        report_early(barrier.advance(), barrier.name, self.findings)
         self._runnable = None
 
     def block(self, agent: Agent, block: Block) -> Steps:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gemmgen.hardware import GPUS, Architecture
-from gluonsim.clocks import Clock, join, reached
+from gluonsim.barriers.rounds import Party, report_early
+from gluonsim.clocks import Clock, Tick, join, reached
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity
 from gluonsim.ir.parse import Block, Operation, blocks, walk
 from gluonsim.ir.types import MemDescType
@@ -205,6 +206,11 @@ def _report_deadlock(cluster: Cluster) -> None:
         location = stuck[0].waiting.location if stuck[0].waiting else UNKNOWN
         stuck[0].report(Kind.DEADLOCK, "<cluster barrier>", (location,), f"nothing can go on. {places}")
         return
+    for stuck in waits:
+        if barrier := stuck.wait.barrier:
+            report_early(
+                barrier.rounds.missed(stuck.party, stuck.wait.parity), barrier.name, cluster.findings
+            )
     first = waits[0]
     name = first.wait.name.partition("[")[0]
     barrier = first.wait.barrier
@@ -235,6 +241,12 @@ class _Stuck:
 
     agent: Agent
     wait: BarrierWait
+
+    @property
+    def party(self) -> Party:
+        """The partition at its wait."""
+        agent = self.agent
+        return Party(Tick(agent.key, agent.knowledge.now), agent.label, agent.cta, self.wait.location)
 
     @property
     def lacks_bytes(self) -> bool:

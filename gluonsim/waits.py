@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from gluonsim.clocks import Barrier, Released
+from gluonsim.barriers.mbarrier import Barrier
+from gluonsim.clocks import Released
 from gluonsim.findings import Location
 from gluonsim.ir.parse import Operation
 

@@ -24,6 +24,9 @@ MUTANTS = {name: mutant for family in FAMILIES for name, mutant in family.MUTANT
 CONSEQUENCE_FIRST = {
     # The load into the wrong stage ends before anyone reads it: it is the reader who seems to be too early.
     "twin_b_in_the_stage_before",
+    # A reader of one CTA releases the stage before the other CTA has waited for the round before.
+    "promoted_group_awaited_after_the_load",
+    "pair_a_barrier_for_each_cta",
 }
 """Mutants of which something else is told before the root cause."""
 MOST_CONSEQUENCES = 0.05

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from gluonsim.accesses import Proxy
-from gluonsim.clocks import Barrier, Tick, join, learn
+from gluonsim.barriers.mbarrier import Barrier
+from gluonsim.barriers.rounds import Party
+from gluonsim.clocks import Tick, join, learn
 from gluonsim.findings import Kind, Severity, refusal
 from gluonsim.global_memory import AHEAD
 from gluonsim.ir.parse import Block, Operation, walk
@@ -48,6 +50,11 @@ def find(agent: Agent, view: View, cta: int, does: str) -> Barrier | None:
         text = f"{view.name}: {does} before mbarrier.init"
         agent.report(Kind.UNINITIALISED_BARRIER, base.called, (agent.here, base), text)
     return barrier
+
+
+def party(agent: Agent, op: Operation) -> Party:
+    """Return the agent that arrives at a barrier now, or whose wait ends now."""
+    return Party(Tick(agent.key, agent.knowledge.now), agent.label, agent.cta, op.location)
 
 
 @operation("ttng.init_barrier", "count")
@@ -108,6 +115,7 @@ def wait_barrier(op: Operation) -> Handler:
         yield BarrierWait(barrier, asked, view.name, op.location, view.place.allocation)
         assert barrier is not None  # a wait for none has no end
         barrier.acquire(agent.knowledge)
+        barrier.rounds.wait(party(agent, op))
         if cluster.trace:
             cluster.trace.spans.append(
                 Span(view.name, "wait", agent.label, agent.cta, begin, cluster.step, op.location.line)
@@ -146,6 +154,7 @@ def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
             barrier.expect(size, agent.label, op.location, Tick(agent.key, agent.knowledge.now))
         if barrier.pending < count:
             report_overflow(agent, view, op, barrier)
+        barrier.rounds.arrive(party(agent, op), dict(agent.knowledge.clock))
         barrier.arrive(count, who, op.location, agent.knowledge)
         agent.cluster.settle(barrier)
 

@@ -10,7 +10,7 @@ from gluonsim.clocks import learn
 from gluonsim.ir.parse import Operation
 from gluonsim.memory import View
 from gluonsim.operations import operation
-from gluonsim.operations.control import find, owner, report_overflow
+from gluonsim.operations.control import find, owner, party, report_overflow
 from gluonsim.operations.loads_stores import CACHING, TOKEN, Chosen, Pointer
 from gluonsim.program import Agent, Event, Steps
 
@@ -70,6 +70,7 @@ def async_copy_arrive(agent: Agent, op: Operation) -> Steps:
     view: View = agent.get(op.operands[0])
     barrier = find(agent, view, owner(op, 0, agent.cta), "cp.async.mbarrier.arrive")
     lane, cluster = agent.copies, agent.cluster
+    issuer = party(agent, op)
     released = agent.knowledge.release()
     number = lane.issue(view.name, op.location)
     learn(released.clock, lane.component, number)
@@ -83,6 +84,7 @@ def async_copy_arrive(agent: Agent, op: Operation) -> Steps:
             if barrier.pending < arrivals:
                 report_overflow(agent, view, op, barrier)
             who = f"cp.async of {agent.label} of CTA {agent.cta}"
+            barrier.rounds.arrive(issuer, released.clock)
             barrier.arrive_later(who, op.location, released, arrivals)
             cluster.settle(barrier)
 

@@ -21,7 +21,7 @@ from gluonsim.known import Known
 from gluonsim.memory import View
 from gluonsim.operations import computation, operation
 from gluonsim.operations.arith import as_float16
-from gluonsim.operations.control import find, owner, report_overflow
+from gluonsim.operations.control import find, owner, party, report_overflow
 from gluonsim.operations.loads_stores import TOKEN, loaded
 from gluonsim.operations.scaled import packed_outside, scaled_operands
 from gluonsim.places import Place
@@ -397,6 +397,7 @@ def _commit(agent: Agent, op: Operation, name: str, operand: int, receivers: Seq
     lane = agent.tensor_core
     # The arrival tells of the commit's own use of the barrier too: who has awaited it may invalidate it.
     barriers = [find(agent, view, owner(op, operand, cta), "tcgen05 commit") for cta in receivers]
+    issuer = party(agent, op)
     released = agent.knowledge.release()
     learn(released.clock, lane.component, lane.issued)
     who = f"tcgen05 commit by {agent.label} of CTA {agent.cta}"
@@ -407,6 +408,7 @@ def _commit(agent: Agent, op: Operation, name: str, operand: int, receivers: Seq
                 continue
             if not barrier.pending:
                 report_overflow(agent, view, op, barrier)
+            barrier.rounds.arrive(issuer, released.clock)
             barrier.arrive_later(who, op.location, released)
             cluster.settle(barrier)
 

@@ -12,7 +12,8 @@ from typing import Protocol
 from torch import Tensor
 
 from gluonsim.accesses import Access, Proxy
-from gluonsim.clocks import Barrier, Component, Released, learn
+from gluonsim.barriers.mbarrier import Barrier
+from gluonsim.clocks import Component, Released, learn
 from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import DescriptorType, MemDescType, TensorType

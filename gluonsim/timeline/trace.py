@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gluonsim.clocks import Barrier
+from gluonsim.barriers.mbarrier import Barrier
 
 Event = Mapping[str, object]
 

@@ -215,6 +215,7 @@ PING_PONG = {
         "a_smem|b_smem",
         LOAD_A,
         (f"    {RELEASE}\n", f"    {RELEASE}\n    {RELEASE}\n"),
+        also=((K.EARLY_ARRIVAL, "load_empty", RELEASE),),
     ),
     "fp32out_store_wait_of_one": fp32out(
         K.WRITE_AFTER_READ, "d_smem_0|d_smem_1", "d_smem.store(", changed_within(STORE_WAIT, "(0)", "(1)")
@@ -437,6 +438,7 @@ BLACKWELL = {
         "load_empty",
         LOAD_EMPTY_WAIT,
         changed_within(FREES, "ring.slot", "(ring.slot + 1) % STAGES"),
+        also=((K.EARLY_ARRIVAL, "load_empty", TCGEN05_MMA),),
     ),
     "single_ready_awaited_by_the_other_parity": single(
         K.UNINITIALISED_READ,

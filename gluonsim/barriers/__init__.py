@@ -1,0 +1,1 @@
+"""Mbarriers, and the rounds of arrivals and waits on them."""
