@@ -143,6 +143,7 @@ class Kind(StrEnum):
     WRITE_AFTER_READ = "write-after-read"
     WRITE_AFTER_WRITE = "write-after-write"
     MISSING_FENCE = "missing-fence"
+    MISSING_CLUSTER_BARRIER = "missing-cluster-barrier"
     DEADLOCK = "deadlock"
     LIVELOCK = "livelock"
     BYTE_COUNT = "byte-count"

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from gluonsim.accesses import ATOMIC, AWAITED_BY, STORE_OF_THE_SAME, Access, Proxy
-from gluonsim.clocks import Clock, Component
-from gluonsim.findings import Findings, Kind, Severity, refusal
+from gluonsim.clocks import Clock, Component, join
+from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import TENSOR_MEMORY, MemDescType, Type
 from gluonsim.places import Layout, Place, apply_view
 from gluonsim.tensor_memory import allocated
+
+_RACES = (Kind.READ_AFTER_WRITE, Kind.WRITE_AFTER_READ, Kind.WRITE_AFTER_WRITE)
 
 POISON_INTEGER = 0x5A
 """What uninitialised integers hold in each byte; floats hold NaN."""
@@ -167,11 +169,33 @@ class View:
         return self.place.name
 
 
+CLUSTER_BARRIER = "a cluster.barrier() between the two"
+"""The remedy for accesses of two CTAs that nothing orders."""
+
+
+class RelaxedMeetings:
+    """Fences of the CTAs of a cluster that a relaxed cluster barrier did not hand to the other CTAs."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = {}
+        """All accesses that were fenced before such a barrier."""
+        self.location = UNKNOWN
+        """The newest such barrier."""
+
+    def add(self, fenced: Clock, location: Location) -> None:
+        """Add the fenced accesses of a CTA that comes to a relaxed cluster barrier."""
+        join(self.clock, fenced)
+        self.location = location
+
+
 class Memory:
     """Shared or tensor memory of one CTA while one program runs."""
 
-    def __init__(self, cta: int, layout: Layout, findings: Findings) -> None:
+    def __init__(
+        self, cta: int, layout: Layout, findings: Findings, relaxed: RelaxedMeetings | None = None
+    ) -> None:
         self.cta = cta
+        self._relaxed = relaxed or RelaxedMeetings()
         self._layout = layout
         self._findings = findings
         self._records = [_Record() for _ in layout.atom_sizes]
@@ -309,6 +333,13 @@ class Memory:
         """Judge asynchronous work after what threads read or wrote and are known to have done."""
         if access.proxy is not Proxy.ASYNC or before.proxy is not Proxy.GENERIC or before.covered(fenced):
             return
+        if before.cta != access.cta and before.covered(self._relaxed.clock):
+            text = (
+                f"the cluster barrier at {self._relaxed.location} is relaxed, so {before} is not visible to "
+                f"{access.what}, although a fence comes before it: a cluster.barrier() is necessary"
+            )
+            self._report(Kind.MISSING_CLUSTER_BARRIER, view, access, before, text)
+            return
         # Within one partition Triton 3.9 inserts the missing fence; across partitions it does not.
         same = before.agent == access.agent
         text = f"no fence_async_shared between {before} and {access.what}, which goes by the async proxy"
@@ -332,8 +363,12 @@ class Memory:
         name = view.place.allocation.location.called
         if other is None:
             text = f"{access.what} {text}"
-        elif other.agent == access.agent and kind is not Kind.MISSING_FENCE and other.what in AWAITED_BY:
+            if access.cta != self.cta:
+                text += f": if that CTA writes it, {CLUSTER_BARRIER} must come first"
+        elif kind in _RACES and other.agent == access.agent and other.what in AWAITED_BY:
             text += f": {AWAITED_BY[other.what]} must come first"
+        elif kind in _RACES and other.cta != access.cta:
+            text += f": {CLUSTER_BARRIER}, or an mbarrier that both CTAs use, must order them"
         self._findings.add(
             kind,
             name,

@@ -21,7 +21,7 @@ from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, place
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.parse import Block, Operation
 from gluonsim.known import Known
-from gluonsim.memory import Memory
+from gluonsim.memory import Memory, RelaxedMeetings
 from gluonsim.places import Layout, Place
 from gluonsim.policies import Grid
 from gluonsim.tensors.descriptors import Home
@@ -339,7 +339,8 @@ class Cluster:
         self.known = known
         self.findings = findings
         self.trace = trace
-        self.memories = [Memory(cta, kernel.layout, findings) for cta in range(kernel.ctas)]
+        self.relaxed = RelaxedMeetings()
+        self.memories = [Memory(cta, kernel.layout, findings, self.relaxed) for cta in range(kernel.ctas)]
         self.tensor_memories = [Memory(cta, kernel.tensor_layout, findings) for cta in range(kernel.ctas)]
         kernel.layout.sharers += self.memories
         kernel.tensor_layout.sharers += self.tensor_memories

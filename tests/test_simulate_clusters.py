@@ -301,3 +301,40 @@ def test_ctas_that_divide_k_add_up_their_sums(ctas: int) -> None:
     result, d, wanted = divided_k(ctas)
     assert result.findings == ()
     assert d.equal(wanted)
+
+
+def multicast(meet: str) -> tuple[Result, bool]:
+    """Copy a matrix tile by tile; return the result, and whether the copy is right."""
+    x, out = torch.randn(256, 64), torch.zeros(256, 64)
+    layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float32, cga_layout=DIVISIONS["whole"])
+    x_desc = TensorDescriptor.from_tensor(x, [64, 64], layout)
+    result = run(kernels.multicast_kernel, (1,), (x_desc, out, registers("whole"), 4, meet), num_ctas=2)
+    return result, out.equal(x)
+
+
+def test_a_cluster_barrier_orders_a_multicast_after_the_other_ctas_reads() -> None:
+    result, right = multicast("full")
+    assert result.findings == ()
+    assert right
+
+
+def test_a_missing_cluster_barrier_is_a_race_whose_text_names_the_barrier() -> None:
+    first = multicast("none")[0].findings[0]
+    assert first.kind is Kind.WRITE_AFTER_READ
+    assert {first.line} == lines_of(FILE, "[step * 64, 0], ready, buffer, multicast=True")
+    assert "a cluster.barrier() between the two" in first.text
+    assert "fence" not in first.text
+
+
+def test_a_relaxed_cluster_barrier_after_a_fence_is_no_missing_fence() -> None:
+    (found,) = multicast("relaxed")[0].findings
+    assert (found.kind, found.severity) == (Kind.MISSING_CLUSTER_BARRIER, Severity.ERROR)
+    (relaxed,) = lines_of(FILE, "# relaxed")
+    assert f"the cluster barrier at line {relaxed} is relaxed" in found.text
+    assert "fence_async_shared" not in found.text
+
+
+def test_a_read_of_what_the_other_cta_writes_names_the_cluster_barrier() -> None:
+    result, _ = through_shared("rows", "rows", "columns", meet=False)
+    assert {each.kind for each in result.findings} >= {Kind.UNINITIALISED_READ, Kind.READ_AFTER_WRITE}
+    assert all("a cluster.barrier() between the two" in each.text for each in result.findings)

@@ -233,6 +233,7 @@ def meet(agent: Agent, op: Operation, *, relaxed: bool = False, brings: Any = No
     meeting.brought[agent.cta] = op, brings
     if relaxed:
         join(meeting.released.clock, agent.knowledge.clock)
+        agent.cluster.relaxed.add(agent.knowledge.fenced, op.location)
         agent.knowledge.tick()
     else:
         agent.knowledge.release_into(meeting.released)

@@ -225,3 +225,24 @@ def divided_k_kernel(
         worker_num_warps=[1],
         worker_num_regs=[40],
     )
+
+
+@gluon.jit
+def multicast_kernel(x_desc, out_ptr, layout: gl.constexpr, steps, meet: gl.constexpr):
+    """Copy tiles of 64 x 64: the first CTA loads each one for all CTAs, and each CTA stores it.
+
+    `meet` is the cluster barrier after each tile: none, relaxed, or full.
+    """
+    buffer = gl.allocate_shared_memory(gl.float32, [64, 64], x_desc.layout)
+    ready = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=1)
+    for step in range(steps):
+        mbarrier.expect(ready, x_desc.nbytes_per_cta)
+        tma.async_load(x_desc, [step * 64, 0], ready, buffer, multicast=True)
+        mbarrier.wait(ready, step & 1)
+        gl.store(addresses(out_ptr + step * 4096, layout), buffer.load(layout))
+        fence_async_shared()
+        if meet == "full":
+            cluster.barrier()
+        elif meet == "relaxed":
+            cluster.barrier(relaxed=True)  # relaxed
