@@ -36,6 +36,8 @@ class _Record:
     """The accesses to an atom that later ones must be ordered after."""
 
     write: Access | None = None
+    beside: tuple[Access, ...] = ()
+    """Atomics that changed the contents too, and that nothing orders with the last write."""
     holder: Operation | None = None
     """The allocation that the contents were written to: for any other over the same bytes, and where there is
     none, they are undefined."""
@@ -61,8 +63,15 @@ class _Record:
         if component not in self.first_reads:
             self.first_reads[component] = access
 
-    def add_write(self, access: Access, holder: Operation) -> None:
-        """Remember a write, and forget the reads of what it overwrites."""
+    def add_write(self, access: Access, holder: Operation, clock: Clock) -> None:
+        """Remember a write that is issued with a clock, and forget the reads of what it overwrites."""
+        if access.what == ATOMIC and self.write is not None:
+            others = (*self.beside, self.write)
+            self.beside = tuple(
+                other for other in others if other.what == ATOMIC and not other.covered(clock)
+            )
+        elif self.beside:
+            self.beside = ()
         own = self.reads.get(access.component)
         if own is None or own.number != access.number:  # else it adds to what is there
             self.lost = None if self.seen else self.write
@@ -234,6 +243,9 @@ class Memory:
                     ordered = write
                 else:
                     self._judge_read(view, access, record, write, clock, fenced)
+            for other in record.beside:
+                if not access.is_ordered(other, clock):
+                    self._judge_read(view, access, record, other, clock, fenced)
             record.add_read(self._placed(access, clock) if findings.faulty else access)
 
     def write(
@@ -257,10 +269,13 @@ class Memory:
                     ordered = write
                 else:
                     self._judge_overwrite(view, access, write, clock, fenced)
+            for other in record.beside:
+                if not access.is_ordered(other, clock):
+                    self._judge_overwrite(view, access, other, clock, fenced)
             for read in record.reads.values():
                 if not access.is_ordered(read, clock):
                     self._judge_write(view, access, record, read, clock, fenced)
-            record.add_write(self._placed(access, clock) if findings.faulty else access, allocation)
+            record.add_write(self._placed(access, clock) if findings.faulty else access, allocation, clock)
 
     def use_scratch(self, op: Operation, access: Access, clock: Clock) -> None:
         """Judge what an operation does with its scratch memory, which the compiler puts over dead buffers."""

@@ -177,6 +177,19 @@ def test_partitions_may_scatter_to_different_elements_at_a_time() -> None:
     assert d.equal(x)
 
 
+@pytest.mark.parametrize("schedule", ["lazy", "lifo"])
+@pytest.mark.parametrize("both", [True, False])
+def test_a_reader_awaits_each_partition_that_counts(both: bool, schedule: str) -> None:
+    """In either order of the two atomics."""
+    d = torch.zeros(1, 64, dtype=torch.int32)
+    result = simulate(language.count_in_roles_kernel, "h100", schedules=(schedule,))[1](d, both)
+    if both:
+        assert result.findings == ()
+        assert d.eq(2).all()
+    else:
+        assert [(each.kind, each.name) for each in result.findings] == [(Kind.READ_AFTER_WRITE, "counts")]
+
+
 def test_partitions_that_scatter_to_one_element_race() -> None:
     result = ran(language.scatter_in_roles_kernel, torch.randn(2, 64), torch.zeros(2, 64), 0)
     assert (result.findings[0].kind, result.findings[0].name) == (Kind.WRITE_AFTER_WRITE, "buffer")

@@ -233,6 +233,38 @@ def scatter_in_roles_kernel(x_ptr, d_ptr, other_row):
 
 
 @gluon.jit
+def _count(counts, ready, arrives: gl.constexpr):
+    """Add 1 to each of 64 elements."""
+    ones = gl.full([1, 64], 1, gl.int32, TILE)
+    counts.atomic_scatter_add(ones, gl.zeros([1, 64], gl.int32, TILE), 0)
+    if arrives:
+        mbarrier.arrive(ready)
+
+
+@gluon.jit
+def _report(counts, d_ptr, ready):
+    mbarrier.wait(ready, 0)
+    column = gl.arange(0, 64, gl.SliceLayout(0, TILE))
+    gl.store(d_ptr + column[None, :], counts.load(TILE))
+
+
+@gluon.jit
+def count_in_roles_kernel(d_ptr, both: gl.constexpr):
+    """Count in two partitions, and read in a third one that awaits both of them, or the second one only."""
+    counts = gl.allocate_shared_memory(gl.int32, [1, 64], ROWS, gl.zeros([1, 64], gl.int32, TILE))
+    ready = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=2 if both else 1)
+    gl.warp_specialize(
+        [
+            (_count, (counts, ready, both)),
+            (_count, (counts, ready, True)),
+            (_report, (counts, d_ptr, ready)),
+        ],
+        [4, 4],
+    )
+
+
+@gluon.jit
 def scatter_twice_kernel(x_ptr, d_ptr):
     """Scatter two numbers to each element."""
     buffer = gl.allocate_shared_memory(gl.float32, [64, 64], ROWS, gl.load(tile_of(d_ptr, 64, 64)))
