@@ -113,6 +113,7 @@ MUTANTS = {
         K.WRITE_AFTER_WRITE,
         "a_smem|b_smem",
         "tma.async_load(",
+        ((K.EARLY_ARRIVAL, "load_empty", "tcgen05_commit("),),
     ),
     "no_load_wait": Mutant("dense", ((LOAD_READY_WAIT, NOTHING),), K.UNINITIALISED_READ, "a_smem", DENSE_MMA),
     "no_empty_wait": Mutant(
@@ -278,6 +279,7 @@ MUTANTS = {
         K.CANCEL_AFTER_REFUSAL,
         "clc_results",
         TRY_CANCEL,
+        ((K.EARLY_ARRIVAL, "clc_ready", "mbarrier.expect(clc_ready"),),  # without a wait for clc_empty
     ),
 }
 

@@ -46,7 +46,7 @@ class Barrier:
         self.overtaken = False
         """True if a load went to where another one of its phase goes: it was a phase too early, and bytes
         are counted in wrong phases from then on."""
-        self.rounds = Rounds()
+        self.rounds = Rounds(owner)
         """The agents that arrived and waited, to find an arrival that comes a round too early."""
         self._accumulating = Released()
         self._completed = Released()

@@ -60,7 +60,9 @@ class Early(NamedTuple):
 class Rounds:
     """The agents that arrive at one barrier and wait for it, phase by phase."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: int) -> None:
+        self._owner = owner
+        """The CTA that the barrier belongs to."""
         self._phase = 0
         self._arrivals: list[_Arrival] = []
         self._before: list[_Arrival] = []
@@ -112,7 +114,7 @@ class Rounds:
         if not waits:
             return
         for arrival in self._arrivals:
-            if self._acquired(arrival) or self._vouched(arrival):
+            if self._acquired(arrival) or self._vouched(arrival) or self._is_stranger(arrival):
                 continue
             agent, clock = arrival.party.agent, arrival.clock
             unknown = [
@@ -126,6 +128,16 @@ class Rounds:
         return any(
             phase >= arrival.since and any(wait.moment.known(arrival.clock) for wait in waits.values())
             for phase, waits in self._waits.items()
+        )
+
+    def _is_stranger(self, arrival: _Arrival) -> bool:
+        """Return whether an agent of another CTA has nothing to do with the slot.
+
+        A commit arrives in all CTAs that share an operand, and the slots of such a CTA never come round to
+        the agent: it knows no wait for the barrier.
+        """
+        return arrival.party.cta != self._owner and not any(
+            wait.moment.known(arrival.clock) for waits in self._waits.values() for wait in waits.values()
         )
 
     def _vouched(self, arrival: _Arrival) -> bool:
