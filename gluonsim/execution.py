@@ -25,6 +25,7 @@ from gluonsim.interleaved import Interleaved
 from gluonsim.ir.parse import Block, Operation, walk
 from gluonsim.ir.ttgir import GenericTtgir, lower_kernel
 from gluonsim.known import Known
+from gluonsim.lints.loops import slow_loops
 from gluonsim.operations.control import GDC_WAIT, only_looks
 from gluonsim.policies import (
     DEFAULT_SCHEDULES,
@@ -173,7 +174,13 @@ def run_lowered(
             several=len(policies) > 1,
         )
         result = _run_schedules(runs, policies, findings, processes)
-    return replace(result, kernel=kernel.__name__, grid=programs, schedules=tuple(schedules))
+    return replace(
+        result,
+        kernel=kernel.__name__,
+        grid=programs,
+        schedules=tuple(schedules),
+        performance=slow_loops(compiled.function, compiled.warps),
+    )
 
 
 def _check_names(option: str, names: Sequence[str], arguments: Mapping[str, Any]) -> None:

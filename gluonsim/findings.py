@@ -168,6 +168,8 @@ class Kind(StrEnum):
     ASSERTION = "assertion"
     REDUNDANT_STORE = "redundant-store"
     OVERFLOW = "overflow"
+    BARRIER_PER_LOAD = "barrier-per-load"
+    SERIALIZED_MMA = "serialized-mma"
 
 
 class Severity(StrEnum):

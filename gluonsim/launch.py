@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from gemmgen.hardware.gpus import gpu_named
 from gluonsim.execution import described, is_dependent, run_lowered
 from gluonsim.findings import Findings, Kind, refusal
 from gluonsim.ir.ttgir import lower_kernel
+from gluonsim.lints.compiler import compiled
 from gluonsim.policies import DEFAULT_SCHEDULES
 from gluonsim.result import Result
 from gluonsim.tensors.regions import differing
@@ -51,6 +52,7 @@ class Simulated:
     processes: int = 1
     early: Sequence[str] | None = None
     restored: Sequence[str] = ()
+    machine_code: bool = False
 
     def __getitem__(self, grid: Any) -> Callable[..., Result]:
         """Return what launches the kernel; a grid is one to three numbers, or a function of the arguments."""
@@ -64,7 +66,7 @@ class Simulated:
                 _Check(name, _tensor(name, lowered.arguments), wanted.detach(), self.rtol, self.atol)
                 for name, wanted in expected.items()
             ]
-            return run_lowered(
+            result = run_lowered(
                 self.kernel,
                 lowered,
                 grid,
@@ -77,6 +79,7 @@ class Simulated:
                 early=self.early,
                 restored=self.restored,
             )
+            return replace(result, compiler=compiled(lowered)[1]) if self.machine_code else result
 
         return launch
 
@@ -95,6 +98,7 @@ def simulate(
     processes: int = 1,
     early: Sequence[str] | None = None,
     restored: Sequence[str] = (),
+    machine_code: bool = False,
 ) -> Simulated:
     """Return a kernel to be launched in the simulator: ``simulate(kernel)[grid](*args, **kwargs)``.
 
@@ -116,6 +120,8 @@ def simulate(
         processes: Among which the schedules are divided, as for ``run``.
         early: Parameters that a launch with ``launch_pdl=True`` may read before gdc_wait, as for ``run``.
         restored: Parameters whose tensors the kernel must leave as it finds them, as for ``run``.
+        machine_code: Compile the kernel to machine code too, which takes seconds: the result then has the
+            registers, spills and notes of ptxas as `compiler`.
 
     Raises:
         GemmgenError: There is no such target; at the launch, what ``run`` raises, or an expectation that does
@@ -135,6 +141,7 @@ def simulate(
         processes,
         early,
         restored,
+        machine_code,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from gemmgen import errors
 from gemmgen.errors import GemmgenError, Region, Reported
 from gluonsim.findings import Finding, Severity
+from gluonsim.lints.compiler import CompilerReport
 from gluonsim.timeline import picture
 from gluonsim.timeline.trace import Trace
 
@@ -41,6 +42,10 @@ class Result:
     """Programs along each axis."""
     schedules: tuple[str, ...] = ()
     """The policies that were run."""
+    performance: tuple[Finding, ...] = ()
+    """Loops that lose time: lints that no check counts."""
+    compiler: CompilerReport | None = None
+    """Registers, spills and notes of ptxas; None if the kernel was not compiled to machine code."""
 
     @property
     def uncovered(self) -> tuple[str, ...]:
@@ -91,6 +96,8 @@ class Result:
             "findings": [finding.as_dict() for finding in self.findings],
             "phases": dict(self.phases),
             "uncovered": list(self.uncovered),
+            "performance": [finding.as_dict() for finding in self.performance],
+            "compiler": self.compiler.as_dict() if self.compiler else None,
         }
 
     def sarif(self) -> str:
@@ -117,7 +124,9 @@ class Result:
         return " x ".join(map(str, self.grid))
 
     def __str__(self) -> str:
-        return "\n".join([self.headline, *map(str, self.findings), *(f"note: {note}" for note in self.notes)])
+        compiler = [str(self.compiler)] if self.compiler else []
+        notes = [f"note: {note}" for note in self.notes]
+        return "\n".join([self.headline, *map(str, (*self.findings, *self.performance)), *notes, *compiler])
 
 
 def _uncovered(phases: Mapping[str, int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""An mbarrier in shared memory: its phases, what completes them, and what they publish."""
+"""An mbarrier in shared memory: its phases, and the arrivals and bytes that complete each one."""
 
 from __future__ import annotations
 

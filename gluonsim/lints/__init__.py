@@ -1,0 +1,1 @@
+"""Facts about the speed of a kernel, beside its findings: no fault follows from them."""
