@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -106,6 +107,16 @@ class Location:
 
 
 UNKNOWN = Location()
+
+_SLOT = re.compile(r"\[\d+\]$")
+
+
+def ring_of(name: str) -> str:
+    """Return the name of a buffer or barrier without the number of a slot: ``ready[2]`` is of ``ready``.
+
+    A value without a variable has the text of its line for a name, which may have brackets itself.
+    """
+    return _SLOT.sub("", name)
 
 
 class Moment(Protocol):

@@ -17,7 +17,7 @@ from gluonsim.accesses import Access, Proxy
 from gluonsim.barriers.mbarrier import Barrier
 from gluonsim.barriers.rounds import report_early
 from gluonsim.clocks import Component, Knowledge, Tick, learn
-from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, placed, unexpected
+from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, placed, ring_of, unexpected
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.parse import Block, Operation
 from gluonsim.known import Known
@@ -484,7 +484,7 @@ class Cluster:
                 f"{barrier.name}: phase {barrier.phases} completes with the {barrier.expected_bytes:,} bytes "
                 f"that it expects while loads of {barrier.bytes_in_flight:,} more bytes are in flight"
             )
-            name = barrier.name.partition("[")[0]
+            name = ring_of(barrier.name)
             self.findings.add(
                 Kind.BYTE_COUNT,
                 name,

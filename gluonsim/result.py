@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from gemmgen import errors
 from gemmgen.errors import GemmgenError, Region, Reported
-from gluonsim.findings import Finding, Severity
+from gluonsim.findings import Finding, Severity, ring_of
 from gluonsim.lints.compiler import CompilerReport
 from gluonsim.timeline import picture
 from gluonsim.timeline.trace import Trace
@@ -137,7 +137,7 @@ def _notes(phases: Mapping[str, int], *, deterministic: bool) -> Iterator[str]:
     if not deterministic:
         yield "schedules leave different bytes"
     if uncovered := _uncovered(phases):
-        rings = ", ".join(dict.fromkeys(name.partition("[")[0] for name in uncovered))
+        rings = ", ".join(dict.fromkeys(ring_of(name) for name in uncovered))
         yield f"faults may hide in barriers with fewer than {PHASES_TO_COVER} phases: {rings}"
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gemmgen.hardware import GPUS, Architecture
 from gluonsim.barriers.rounds import Party, report_early
 from gluonsim.clocks import Clock, Tick, join, reached
-from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity
+from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, ring_of
 from gluonsim.ir.parse import Block, Operation, blocks, walk
 from gluonsim.ir.types import MemDescType
 from gluonsim.program import Agent, Cluster
@@ -148,7 +148,7 @@ def _check_loads(cluster: Cluster) -> None:
         if reached(_known(cluster, cta), component) < number:
             wait = "a wait for the barrier that it signals must come before its end"
             text = f"{name}: CTA {cta} ends without having awaited {access}: {wait}"
-            base = name.partition("[")[0]
+            base = ring_of(name)
             cluster.findings.add(
                 Kind.WORK_IN_FLIGHT, base, (access.location,), access.partition, access.cta, text
             )
@@ -164,7 +164,7 @@ def _check_tensor_cores(cluster: Cluster) -> None:
             for _, name, issued in [work for work in lane.unawaited if work[0] > done][:1]:
                 wait = "a commit, and a wait for its barrier, must come before its end"
                 text = f"{name}: CTA {cta} ends without having awaited the tcgen05 operation into it: {wait}"
-                agent.report(Kind.WORK_IN_FLIGHT, name.partition("[")[0], (issued,), text)
+                agent.report(Kind.WORK_IN_FLIGHT, ring_of(name), (issued,), text)
 
 
 def _known(cluster: Cluster, cta: int) -> Clock:
@@ -212,7 +212,7 @@ def _report_deadlock(cluster: Cluster) -> None:
                 barrier.rounds.missed(stuck.party, stuck.wait.parity), barrier.name, cluster.findings
             )
     first = waits[0]
-    name = first.wait.name.partition("[")[0]
+    name = ring_of(first.wait.name)
     barrier = first.wait.barrier
     signals = _signals(cluster.kernel.function.regions[0]).get(first.wait.allocation, [])
     others = [stuck for stuck in waits if stuck is not first]

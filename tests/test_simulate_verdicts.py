@@ -86,3 +86,8 @@ def test_a_load_that_is_never_issued_is_no_wrong_count_of_bytes(
     x = described(torch.randn(128, 64), [64, 64])
     errors = said(simulate(verdicts.load_behind_a_wait_kernel, "h100")[1](x, parity=parity, factor=factor))
     assert errors[:1] == ([first] if first else [])
+
+
+def test_a_barrier_without_a_variable_is_named_by_its_whole_line() -> None:
+    result = simulate(verdicts.barrier_without_a_variable_kernel, "h100")[1]((1, 2))
+    assert said(result) == [(Kind.DEADLOCK, "_await(mbarrier.allocate_mbarrier(batch=sizes[1]))")]

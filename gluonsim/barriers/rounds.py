@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gluonsim.clocks import Clock, Component, Tick
-from gluonsim.findings import Findings, Kind, Location
+from gluonsim.findings import Findings, Kind, Location, ring_of
 
 NO_PHASE = -1
 """The phase that a wait for parity 1 on a fresh barrier counts as complete [ptx]."""
@@ -163,7 +163,7 @@ def report_early(early: Iterable[Early], name: str, findings: Findings) -> None:
         )
         findings.add(
             Kind.EARLY_ARRIVAL,
-            name.partition("[")[0],
+            ring_of(name),
             (arrival.location, wait.location),
             arrival.partition,
             arrival.cta,

@@ -130,3 +130,15 @@ def load_behind_a_wait_kernel(x_desc, parity: gl.constexpr, factor: gl.constexpr
         ],
         [1],
     )
+
+
+@gluon.jit
+def _await(barriers):
+    mbarrier.init(barriers.index(0), count=1)
+    mbarrier.wait(barriers.index(0), 0)
+
+
+@gluon.jit
+def barrier_without_a_variable_kernel(sizes: gl.constexpr):
+    """Wait without end for a barrier that no variable names, in a line with brackets."""
+    _await(mbarrier.allocate_mbarrier(batch=sizes[1]))
