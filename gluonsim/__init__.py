@@ -17,15 +17,28 @@ if TYPE_CHECKING:
     from gluonsim.findings import Finding, Kind, Severity
     from gluonsim.launch import gpu_of_target, simulate
     from gluonsim.policies import POLICIES
+    from gluonsim.progress import Progress
     from gluonsim.result import Result
     from gluonsim.timeline.trace import Trace
 
-__all__ = ["POLICIES", "Finding", "Kind", "Result", "Severity", "Trace", "gpu_of_target", "run", "simulate"]
+__all__ = [
+    "POLICIES",
+    "Finding",
+    "Kind",
+    "Progress",
+    "Result",
+    "Severity",
+    "Trace",
+    "gpu_of_target",
+    "run",
+    "simulate",
+]
 
 _MODULES = {
     "POLICIES": "gluonsim.policies",
     "Finding": "gluonsim.findings",
     "Kind": "gluonsim.findings",
+    "Progress": "gluonsim.progress",
     "Result": "gluonsim.result",
     "Severity": "gluonsim.findings",
     "Trace": "gluonsim.timeline.trace",

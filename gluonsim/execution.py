@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from operator import index, mul
 from time import perf_counter
 from typing import Any, cast
@@ -24,18 +25,14 @@ from gluonsim.global_memory import Dependence, GlobalMemory
 from gluonsim.interleaved import Interleaved
 from gluonsim.ir.parse import Block, Operation, walk
 from gluonsim.ir.ttgir import GenericTtgir, lower_kernel
-from gluonsim.known import Known
 from gluonsim.lints.loops import slow_loops
 from gluonsim.operations.control import GDC_WAIT, only_looks
-from gluonsim.policies import (
-    DEFAULT_SCHEDULES,
-    POLICIES,
-    Policy,
-    policy_of,
-)
+from gluonsim.policies import DEFAULT_SCHEDULES, POLICIES, Policy, policy_of, sampled
 from gluonsim.program import Kernel
+from gluonsim.progress import Tell, Watch
 from gluonsim.result import Result
 from gluonsim.tensors.addresses import elements_of
+from gluonsim.tensors.known import Known
 from gluonsim.tensors.regions import Elements, differing
 from gluonsim.timeline.trace import Trace
 from gluonsim.verdicts import check_budget, resident_programs_of
@@ -47,8 +44,9 @@ On the way it executes fewer operations than one for so many bytes of its tensor
 250, the partitions of two CTAs together, and brings 8,192 bytes of an operand or more."""
 
 
-Check = Callable[[Findings], None]
-"""Looks at the tensors that a schedule has left, and reports what is wrong with them."""
+Check = Callable[[Findings, GlobalMemory | None], None]
+"""Looks at the tensors that a schedule has left, and reports wrong elements; after a sample of the programs
+it gets the memory, which knows the elements that they wrote."""
 
 
 def run(
@@ -64,6 +62,8 @@ def run(
     processes: int = 1,
     early: Sequence[str] | None = None,
     restored: Sequence[str] = (),
+    programs: int | None = None,
+    progress: Tell | None = None,
     **keywords: Any,
 ) -> Result:
     """Compile a ``@gluon.jit`` kernel, run it once under each schedule, and return what was found.
@@ -90,6 +90,11 @@ def run(
             lint; with names, one of any other parameter is an error.
         restored: Names of parameters whose tensors each schedule must leave as it finds them: counters that
             the next launch relies on.
+        programs: Size of a sample of the grid: the first program, the last one, and random ones by `seed`,
+            the same in each schedule. By default all programs run. A kernel whose programs may wait for each
+            other is refused, and so is `restored`, which takes all programs.
+        progress: Called with a `Progress` when the launch has taken five seconds, and then more and more
+            rarely; by default nothing is told. Forked processes tell nothing.
         keywords: As at a launch: arguments by name, and options (``num_warps``, ``num_ctas``, ``maxnreg``,
             ``launch_pdl``).
 
@@ -110,6 +115,8 @@ def run(
         dependent=is_dependent(keywords),
         early=early,
         restored=restored,
+        sample=programs,
+        progress=progress,
     )
 
 
@@ -131,8 +138,13 @@ def run_lowered(
     dependent: bool = False,
     early: Sequence[str] | None = None,
     restored: Sequence[str] = (),
+    sample: int | None = None,
+    progress: Tell | None = None,
 ) -> Result:
-    """Run a compiled launch as `run` does; each check is called after each schedule that came to its end."""
+    """Run a compiled launch as `run` does; each check is called after each schedule that came to its end.
+
+    `sample` is the number of programs that run, as ``programs`` of `run`.
+    """
     if not schedules:
         raise refusal(f"no schedule to run: there are {', '.join(POLICIES)}")
     if isinstance(schedules, str):
@@ -147,6 +159,7 @@ def run_lowered(
         _check_names(option, names, lowered.arguments)
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
     programs = programs_of(grid, lowered.bound)
+    numbers = sampled(prod(programs), sample, seed)
     module, known, files = parsed_kernel(lowered.text, lowered.library)
     for file in files:  # and not all that this process has quoted: each is looked up on the disk
         linecache.checkcache(file)  # it may have been edited since
@@ -154,6 +167,8 @@ def run_lowered(
     findings = Findings()
     check_budget(module, compiled.function, lowered.target, findings)
     resident = 1
+    if len(numbers) < prod(programs):
+        _check_sample(compiled.function, restored)
     if _exchanges(compiled.function):
         resident = resident_programs or resident_programs_of(module, lowered.target)
     dependence: Dependence | None = None
@@ -166,21 +181,34 @@ def run_lowered(
             compiled,
             lowered,
             programs,
+            numbers,
             resident,
             max_idle_operations,
             checks,
             dependence,
             restored,
-            several=len(policies) > 1,
+            policies,
+            Watch(progress, kernel.__name__, len(numbers), schedules) if progress else None,
         )
-        result = _run_schedules(runs, policies, findings, processes)
+        result = _run_schedules(runs, len(policies), findings, processes)
     return replace(
         result,
         kernel=kernel.__name__,
         grid=programs,
         schedules=tuple(schedules),
         performance=slow_loops(compiled.function, compiled.warps),
+        programs=len(numbers),
     )
+
+
+def _check_sample(function: Operation, restored: Sequence[str]) -> None:
+    """Raise an error for a sample of programs that need the others."""
+    if _exchanges(function):
+        message = "its programs may wait for each other, so a sample of them may never end: run all of them"
+        raise refusal(message, code="no-sample")
+    if restored:
+        message = f"restored names {restored[0]!r}: only all programs together restore a tensor, not a sample"
+        raise refusal(message, code="no-sample")
 
 
 def _check_names(option: str, names: Sequence[str], arguments: Mapping[str, Any]) -> None:
@@ -248,16 +276,20 @@ class _Schedules:
         kernel: Kernel,
         lowered: GenericTtgir,
         programs: tuple[int, int, int],
+        numbers: Sequence[int],
         resident: int,
         max_idle_operations: int | None,
         checks: Sequence[Check],
         dependence: Dependence | None,
         restored: Sequence[str],
-        *,
-        several: bool,
+        policies: Sequence[Policy],
+        watch: Watch | None,
     ) -> None:
         self._kernel = kernel
         self._programs = programs
+        self._numbers = numbers
+        self._policies = policies
+        self._watch = watch
         self._resident = resident
         self._checks = checks
         self._dependence = dependence
@@ -269,12 +301,14 @@ class _Schedules:
         self._max_idle_operations = (
             max_idle_operations or MIN_IDLE_OPERATIONS + size // BYTES_PER_IDLE_OPERATION
         )
-        self._known = Known(keeps=several)
+        self._known = Known(keeps=len(policies) > 1)
         self._left: list[Tensor] | None = None
         """What the first run left."""
 
-    def run(self, policy: Policy, trace: Trace | None = None) -> _Outcome:
-        """Run one; the tensors are left as it made them."""
+    def run(self, position: int, trace: Trace | None = None) -> _Outcome:
+        """Run the schedule at a position; the tensors are left as it made them."""
+        if self._watch:
+            self._watch.begin(position)
         for tensor, before in zip(self._tensors, self._initial, strict=True):
             tensor.copy_(before)
         findings = Findings()
@@ -283,6 +317,7 @@ class _Schedules:
         launch = Interleaved(
             self._kernel,
             self._programs,
+            self._numbers,
             self._resident,
             arguments,
             memory,
@@ -290,32 +325,35 @@ class _Schedules:
             self._known,
             trace,
             limit,
+            self._watch,
         )
-        launch.run(policy)
+        launch.run(self._policies[position])
         # What a kernel that does not end leaves behind is no result.
         if not findings.has(Kind.LIVELOCK) and not findings.has(Kind.DEADLOCK):
             for tensor in self._restored:
                 tensor.judge(findings, memory)
+            is_sample = len(self._numbers) < prod(self._programs)
             for check in self._checks:
-                check(findings)
+                check(findings, memory if is_sample else None)
         if self._left is None:
             self._left = [tensor.clone() for tensor in self._tensors]
         same = all(map(torch.equal, self._left, self._tensors))
         return _Outcome(findings, launch.phases, same, launch.chose)
 
-    def run_all(self, policies: Sequence[Policy]) -> list[_Outcome]:
+    def run_all(self, positions: Sequence[int]) -> list[_Outcome]:
         """Run several, the last one last; after one that does not end, which takes longest, no other."""
         outcomes: list[_Outcome] = []
-        for policy in policies:
-            outcomes.append(self.run(policy))
+        for position in positions:
+            outcomes.append(self.run(position))
             if outcomes[-1].findings.has(Kind.LIVELOCK):
                 break
         return outcomes
 
-    def answer(self, policies: Sequence[Policy]) -> list[_Outcome] | GemmgenError:
-        """Run several; what the simulator refuses is a result too, for another process."""
+    def answer(self, positions: Sequence[int]) -> list[_Outcome] | GemmgenError:
+        """Run several for another process, which gets a refusal as a result and tells the progress alone."""
+        self._watch = None
         try:
-            return self.run_all(policies)
+            return self.run_all(positions)
         except GemmgenError as error:
             return error
 
@@ -348,17 +386,15 @@ class _Restored:
             findings.add(kind, name, (last.location,), last.partition, last.cta, text)
 
 
-def _run_schedules(
-    schedules: _Schedules, policies: Sequence[Policy], findings: Findings, processes: int
-) -> Result:
+def _run_schedules(schedules: _Schedules, count: int, findings: Findings, processes: int) -> Result:
     """Run the first schedule, and the others beside each other if they are worth it.
 
     A kernel of one partition without asynchronous work leaves nothing to choose: the first run is every run.
     """
     trace = Trace()
     begin = perf_counter()
-    first = schedules.run(policies[0], trace)
-    rest = policies[1:]
+    first = schedules.run(0, trace)
+    rest = range(1, count)
     processes = min(processes, len(rest))
     if first.findings.has(Kind.LIVELOCK) or not first.chose:
         outcomes = [first]
@@ -374,17 +410,14 @@ def _run_schedules(
     return Result(findings.all(), trace, phases, all(outcome.same for outcome in outcomes))
 
 
-def _beside(schedules: _Schedules, policies: Sequence[Policy], processes: int) -> list[_Outcome]:
+def _beside(schedules: _Schedules, positions: range, processes: int) -> list[_Outcome]:
     """Run schedules in forked processes and in this one, which runs the last: it leaves the tensors."""
-    last = len(policies) - 1
-    shares = [sorted(range(last - i, -1, -processes)) for i in range(processes)]
+    first, last = positions[0], positions[-1]
+    shares = [sorted(range(last - i, first - 1, -processes)) for i in range(processes)]
     outcomes: dict[int, _Outcome] = {}
     with ExitStack() as stack:
-        others = [
-            stack.enter_context(forked(partial(schedules.answer, [policies[i] for i in share])))
-            for share in shares[1:]
-        ]
-        outcomes |= zip(shares[0], schedules.run_all([policies[i] for i in shares[0]]), strict=False)
+        others = [stack.enter_context(forked(partial(schedules.answer, share))) for share in shares[1:]]
+        outcomes |= zip(shares[0], schedules.run_all(shares[0]), strict=False)
         for share, result in zip(shares[1:], others, strict=True):
             outcomes |= zip(share, _received(result), strict=False)
     return [outcomes[i] for i in sorted(outcomes)]

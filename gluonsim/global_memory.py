@@ -160,6 +160,12 @@ class GlobalMemory:
         touches = self._touches[distinct(marks)[-1]] if marks is not None else ()
         return touches[-1].access if touches else None
 
+    def written(self, region: Region) -> Tensor | None:
+        """Return which elements of a region any program has written; None if nobody wrote to its storage."""
+        tracker = self._trackers.get(region.storage)
+        marks = tracker.writers.found(region) if tracker else None
+        return None if marks is None else marks != 0
+
     def end(self) -> None:
         """Report races of writes that were never done."""
         for dispute in self._disputes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 from gluonsim.findings import Findings
 from gluonsim.global_memory import GlobalMemory
-from gluonsim.known import Known
 from gluonsim.policies import Grid, Pending, Policy
 from gluonsim.program import Agent, Cluster, IdleError, Kernel
+from gluonsim.progress import Watch
+from gluonsim.tensors.known import Known
 from gluonsim.timeline.trace import Trace
 from gluonsim.verdicts import judge_end, judge_stop
 from gluonsim.waits import SpinWait
@@ -31,6 +31,7 @@ class Interleaved:
         self,
         kernel: Kernel,
         programs: tuple[int, int, int],
+        numbers: Sequence[int],
         resident: int,
         arguments: Mapping[str, Any],
         memory: GlobalMemory,
@@ -38,9 +39,11 @@ class Interleaved:
         known: Known,
         trace: Trace | None,
         max_idle_operations: int,
+        watch: Watch | None,
     ) -> None:
         self._kernel = kernel
         self._programs = programs
+        self._numbers = numbers
         self._resident = resident
         self._arguments = arguments
         self._memory = memory
@@ -48,6 +51,7 @@ class Interleaved:
         self._known = known
         self._trace = trace
         self._max_idle_operations = max_idle_operations
+        self._watch = watch
         self._places = min(PROGRAMS_AT_A_TIME, resident)
         """Programs that may run now: more where these wait for others, up to those that are resident."""
         self._running: list[Cluster] = []
@@ -56,12 +60,13 @@ class Interleaved:
         """True if the policy had a choice."""
 
     def run(self, policy: Policy) -> None:
-        """Run every program; stop where none can go on, or one has no end."""
+        """Run the programs of these numbers; stop where none can go on, or one has no end."""
         self._findings.begin_run()
-        pending = Pending(prod(self._programs), policy)
+        pending = Pending(self._numbers, policy)
         try:
             while self._launch(pending):
-                if self._run_one_to_its_end(policy):
+                done = len(self._numbers) - pending.left - len(self._running)
+                if self._run_one_to_its_end(policy, done):
                     continue
                 idle = any(cluster.idle for cluster in self._running)
                 if idle or not pending.left or self._places == self._resident:
@@ -87,10 +92,12 @@ class Interleaved:
             self._running.append(cluster)
         return bool(self._running)
 
-    def _run_one_to_its_end(self, policy: Policy) -> bool:
-        """Take steps until a program has ended; False if none will."""
-        running, choose = self._running, policy.choose
+    def _run_one_to_its_end(self, policy: Policy, done: int) -> bool:
+        """Take steps until a program has ended, after `done` others; False if none will."""
+        running, choose, watch = self._running, policy.choose, self._watch
         while True:
+            if watch is not None:
+                watch.look(done)
             agents, events = running[0].runnable, running[0].events
             if len(running) > 1:
                 agents, events = agents.copy(), events.copy()

@@ -14,11 +14,13 @@ from gemmgen.hardware import Architecture, Gpu
 from gemmgen.hardware.gpus import gpu_named
 from gluonsim.execution import described, is_dependent, run_lowered
 from gluonsim.findings import Findings, Kind, refusal
+from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.ttgir import lower_kernel
 from gluonsim.lints.compiler import compiled
 from gluonsim.policies import DEFAULT_SCHEDULES
+from gluonsim.progress import Tell
 from gluonsim.result import Result
-from gluonsim.tensors.regions import differing
+from gluonsim.tensors.regions import Slice, differing
 
 Expected = Mapping[str, Tensor]
 """What tensors must hold after the launch, by the names of the kernel's parameters."""
@@ -53,6 +55,8 @@ class Simulated:
     early: Sequence[str] | None = None
     restored: Sequence[str] = ()
     machine_code: bool = False
+    programs: int | None = None
+    progress: Tell | None = None
 
     def __getitem__(self, grid: Any) -> Callable[..., Result]:
         """Return what launches the kernel; a grid is one to three numbers, or a function of the arguments."""
@@ -78,6 +82,8 @@ class Simulated:
                 dependent=is_dependent(kwargs),
                 early=self.early,
                 restored=self.restored,
+                sample=self.programs,
+                progress=self.progress,
             )
             return replace(result, compiler=compiled(lowered)[1]) if self.machine_code else result
 
@@ -99,6 +105,8 @@ def simulate(
     early: Sequence[str] | None = None,
     restored: Sequence[str] = (),
     machine_code: bool = False,
+    programs: int | None = None,
+    progress: Tell | None = None,
 ) -> Simulated:
     """Return a kernel to be launched in the simulator: ``simulate(kernel)[grid](*args, **kwargs)``.
 
@@ -122,6 +130,10 @@ def simulate(
         restored: Parameters whose tensors the kernel must leave as it finds them, as for ``run``.
         machine_code: Compile the kernel to machine code too, which takes seconds: the result then has the
             registers, spills and notes of ptxas as `compiler`.
+        programs: Size of a sample of the grid that runs in place of all programs, as for ``run``. An
+            expectation counts for the elements that the sample writes.
+        progress: A function that is told how far a long launch is, such as ``print``, as for ``run``. By
+            default nothing is: a library that writes to stderr unasked disturbs tests and notebooks.
 
     Raises:
         GemmgenError: There is no such target; at the launch, what ``run`` raises, or an expectation that does
@@ -142,6 +154,8 @@ def simulate(
         early,
         restored,
         machine_code,
+        programs,
+        progress,
     )
 
 
@@ -188,9 +202,13 @@ class _Check:
         self._rtol = rtol
         self._atol = atol
 
-    def judge(self, findings: Findings) -> None:
-        """Report the elements that are wrong."""
-        wrong = self._wrong().nonzero()
+    def judge(self, findings: Findings, sample: GlobalMemory | None) -> None:
+        """Report the elements that are wrong; after a sample of programs, among those that it wrote."""
+        differs = self._wrong()
+        if sample is not None:
+            written = sample.written(Slice(self._tensor))
+            differs = torch.zeros_like(differs) if written is None else differs & written
+        wrong = differs.nonzero()
         if not len(wrong):
             return
         first = tuple(map(int, wrong[0]))

@@ -131,11 +131,32 @@ def policy_of(name: str, seed: int) -> Policy:
     return policies[name]()
 
 
+def sampled(count: int, programs: int | None, seed: int) -> Sequence[int]:
+    """Return the numbers of the programs that run, ascending: all of a grid, or a sample of it.
+
+    A sample has the first and the last program, and random ones in between; the first alone if it has one.
+
+    Args:
+        count: Programs of the grid.
+        programs: Programs of the sample; None for all.
+        seed: Seed of the random ones.
+
+    Raises:
+        GemmgenError: A sample has no programs.
+    """
+    if programs is not None and programs < 1:
+        raise refusal(f"programs is {programs}: a sample has at least one", code="bad-launch")
+    if programs is None or programs >= count:
+        return range(count)
+    between = random.Random(seed).sample(range(1, count - 1), max(programs - 2, 0))
+    return [0] if programs == 1 else [0, *sorted(between), count - 1]
+
+
 class Pending:
     """The programs of a launch that have not begun: each is launched, or cancelled by one that runs."""
 
-    def __init__(self, programs: int, policy: Policy) -> None:
-        self._programs = deque(range(programs))
+    def __init__(self, programs: Sequence[int], policy: Policy) -> None:
+        self._programs = deque(programs)
         self._policy = policy
         self.asked = False
         """True if a program has asked for another one, which the policy may refuse."""

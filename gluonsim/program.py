@@ -20,11 +20,11 @@ from gluonsim.clocks import Component, Knowledge, Tick, learn
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, placed, ring_of, unexpected
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.parse import Block, Operation
-from gluonsim.known import Known
 from gluonsim.memory import Memory, RelaxedMeetings
 from gluonsim.places import Layout, Place
 from gluonsim.policies import Grid
 from gluonsim.tensors.descriptors import Home
+from gluonsim.tensors.known import Known
 from gluonsim.timeline.trace import Trace
 from gluonsim.waits import BarrierWait, Rendezvous, Wait, Watch
 

@@ -68,7 +68,7 @@ class Simulating:
         from gemmgen.processes.forking import usable_cores
         from gluonsim import gpu_of_target
         from gluonsim.policies import policy_of
-        from gluonsim.pretended import pretended
+        from gluonsim.programs.pretended import pretended
 
         self._schedules = tuple(filter(None, str(config.getoption("--gluon-schedules")).split(",")))
         self._sarif: str | None = config.getoption("--gluon-sarif")

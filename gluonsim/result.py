@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, cast
 
 from gemmgen import errors
@@ -46,6 +47,8 @@ class Result:
     """Loops that lose time: lints that no check counts."""
     compiler: CompilerReport | None = None
     """Registers, spills and notes of ptxas; None if the kernel was not compiled to machine code."""
+    programs: int = 1
+    """Programs that ran under each schedule: all of the grid, or fewer if only a sample of them ran."""
 
     @property
     def uncovered(self) -> tuple[str, ...]:
@@ -56,6 +59,11 @@ class Result:
     def notes(self) -> tuple[str, ...]:
         """What is no fault, and may hide one or come of one."""
         return tuple(note for notes in notes_by_kernel([self.evidence]).values() for note in notes)
+
+    @property
+    def is_sample(self) -> bool:
+        """True if only some programs of the grid ran."""
+        return self.programs < prod(self.grid)
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -91,6 +99,8 @@ class Result:
         return {
             "kernel": self.kernel,
             "grid": list(self.grid),
+            "programs": self.programs,
+            "sample": self.is_sample,
             "schedules": list(self.schedules),
             "deterministic": self.deterministic,
             "findings": [finding.as_dict() for finding in self.findings],
@@ -117,7 +127,8 @@ class Result:
     def headline(self) -> str:
         """What was run, and the number of findings, in a line."""
         schedules, found = counted(len(self.schedules), "schedule"), counted(len(self.findings), "finding")
-        return f"{self.kernel}, grid {self._grid}: {schedules}, {found}"
+        ran = f"a sample of {self.programs:,} of its {prod(self.grid):,} programs, " if self.is_sample else ""
+        return f"{self.kernel}, grid {self._grid}: {ran}{schedules}, {found}"
 
     @property
     def _grid(self) -> str:

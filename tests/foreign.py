@@ -31,7 +31,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL, GPUS, HOPPER, Architecture
 from gluonsim import Finding, Kind, Result
 from gluonsim.policies import DEFAULT_SCHEDULES
-from gluonsim.pretended import pretended
+from gluonsim.programs.pretended import pretended
 
 VARIABLE = "GEMMGEN_FOREIGN_DIR"
 """Names the folder of the files; they are not part of this repository."""

@@ -232,17 +232,22 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
+def code_of(command: list[str], diagnosed: str) -> int:
+    """The exit code for bad input: a file that is missing is wrong usage of the simulator."""
+    return 2 if (command, diagnosed) == (["simulate"], "file-missing") else 1
+
+
 @pytest.mark.parametrize(
     "command", [["plan"], ["build", "--no-lower"], ["check"], ["lower"], ["simulate"]], ids=" ".join
 )
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_input_is_diagnosed_on_stderr_and_exits_with_1(
+def test_bad_input_is_diagnosed_on_stderr_and_fails(
     gemmgen_: Gemmgen, good: Path, command: list[str], bad: str
 ) -> None:
     name, write, code = BAD[bad]
     write(Path(name))
     ran = gemmgen_(*command, name)
-    assert ran.code == 1
+    assert ran.code == code_of(command, code)
     assert code in ran.codes
     assert all(line.startswith(name) for line in ran.diagnostics)
     assert ran.stdout.strip() == ""
@@ -266,7 +271,7 @@ def test_nothing_is_printed_where_nothing_is_accepted(gemmgen_: Gemmgen, good: P
 @pytest.mark.parametrize("command", ["plan", "lower", "simulate", "check"])
 def test_bad_input_leaves_valid_json(gemmgen_: Gemmgen, good: Path, command: str) -> None:
     ran = gemmgen_(command, "absent.yaml", "--json")
-    assert ran.code == 1
+    assert ran.code == code_of([command], "file-missing")
     assert ran.results == {}
     assert ran.codes == ["file-missing"]
 

@@ -378,6 +378,10 @@ def test_a_function_of_a_file_is_called_as_the_shell_says(gemmgen_: Gemmgen, pro
             ("copies.py::copy_kernel",),
             "error[no-grid]: copy_kernel is a kernel: name its --grid, and its --args",
         ),
+        (
+            ("copies.py::copy_kernel", "--grid", "-1", "--args", f"{DESCRIBED}, True, num_warps=4"),
+            "error[bad-launch]: the grid is -1: it must be one to three numbers of programs",
+        ),
         (("program.py::copy", "--grid", "1"), "error[no-kernel]: copy is no Gluon kernel, and has no --grid"),
         (
             ("copies.py::copy_kernel", "--grid", "1", "--args", "unknown"),
@@ -393,11 +397,11 @@ def test_a_function_of_a_file_is_called_as_the_shell_says(gemmgen_: Gemmgen, pro
         ),
     ],
 )
-def test_what_cannot_be_called_is_an_error_in_one_line(
+def test_what_cannot_be_called_is_wrong_usage_in_one_line(
     gemmgen_: Gemmgen, program: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     ran = gemmgen_("simulate", *arguments)
-    assert ran.code == 1
+    assert ran.code == 2
     (diagnostic,) = ran.diagnostics
     assert told in diagnostic
 
@@ -449,19 +453,19 @@ def test_notes_of_a_program_are_told(gemmgen_: Gemmgen, program: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("subject", "told"),
+    ("subject", "code", "told"),
     [
-        ("program.py::fails", "program.py:20: error[program-failed]: ValueError: its own reason"),
-        ("program.py::takes", "program.py: error[no-function]: takes takes arguments"),
-        ("program.py::none", "program.py: error[no-function]: has no function none"),
-        ("none.py", "none.py: error[no-file]: there is no such file"),
+        ("program.py::fails", 1, "program.py:20: error[program-failed]: ValueError: its own reason"),
+        ("program.py::takes", 2, "program.py: error[no-function]: takes takes arguments"),
+        ("program.py::none", 2, "program.py: error[no-function]: has no function none"),
+        ("none.py", 2, "none.py: error[no-file]: there is no such file"),
     ],
 )
 def test_a_program_that_does_not_run_is_an_error_in_one_line(
-    gemmgen_: Gemmgen, program: Path, subject: str, told: str
+    gemmgen_: Gemmgen, program: Path, subject: str, code: int, told: str
 ) -> None:
     ran = gemmgen_("simulate", subject)
-    assert ran.code == 1
+    assert ran.code == code
     (diagnostic,) = ran.diagnostics
     assert diagnostic.startswith(told)
 
@@ -474,6 +478,9 @@ def test_a_program_that_does_not_run_is_an_error_in_one_line(
         (SPEC, "--programs", "2"),
         (SPEC, "--grid", "1"),
         ("program.py", "--args", "1"),
+        ("program.py", "--target", "sm75"),
+        ("program.py", "--programs", "0"),
+        ("program.py", "--no-such-option"),
     ],
 )
 def test_options_that_do_not_go_together_are_wrong_usage(
@@ -489,6 +496,54 @@ def test_a_persistent_kernel_runs_with_the_programs_that_are_asked_for(gemmgen_:
     assert ran.code == 0
     (found,) = json.loads(ran.stdout)["results"].values()
     assert [launch["programs"] for launch in found["launches"]] == [3, 3]
+
+
+MANY = """
+import torch
+from copies import scaled_kernel
+
+
+def scale():
+    x = torch.ones(20 * 128, device="cuda")
+    scaled_kernel[(20,)](x, torch.empty_like(x), 20 * 128, 2.0, 128, num_warps=4)
+"""
+
+
+def test_a_sample_of_the_programs_can_run(gemmgen_: Gemmgen, program: Path) -> None:
+    Path("many.py").write_text(MANY)
+    ran = gemmgen_("simulate", "many.py::scale", "--programs", "3", "--schedules", "0")
+    ran_of = "a sample of 3 of its 20 programs"
+    assert ran.code == 0
+    assert (
+        ran.stdout == f"many.py::scale: scaled_kernel, grid 20 x 1 x 1: {ran_of}, 3 schedules, 0 findings\n"
+    )
+    (found,) = json.loads(gemmgen_("simulate", "many.py::scale", "--programs", "3", "--json").stdout)[
+        "results"
+    ]["many.py::scale"]
+    assert (found["programs"], found["sample"]) == (3, True)
+
+
+def test_a_sample_of_programs_that_wait_for_each_other_is_wrong_usage(gemmgen_: Gemmgen) -> None:
+    Path("atomics.py").write_text((ROOT / "tests" / "kernels" / "atomics.py").read_text(encoding="utf-8"))
+    arguments = "torch.zeros(512), torch.zeros(4, dtype=torch.int32), num_warps=4"
+    ran = gemmgen_(
+        "simulate", "atomics.py::announce_kernel", "--grid", "4", "--args", arguments, "--programs", "2"
+    )
+    assert ran.code == 2
+    assert "error[no-sample]: its programs may wait for each other" in ran.diagnostics[0]
+
+
+def test_a_long_run_says_how_far_it_is_but_not_beside_json(
+    gemmgen_: Gemmgen, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gluonsim.progress.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("gluonsim.progress.MOST_SECONDS", 0.0)
+    Path("many.py").write_text(MANY)
+    told = gemmgen_("simulate", "many.py::scale", "--schedules", "0").stderr.splitlines()
+    assert "simulating scaled_kernel: 19 of 20 programs, schedule 1 of 3 (lazy), 0 s" in told
+    assert gemmgen_("simulate", "many.py::scale", "--schedules", "0", "--json").stderr == ""
+    of_spec = gemmgen_("simulate", SPEC, "--schedules", "0", "--shape", "64x64x64").stderr
+    assert "simulating h100_bf16: matmul_kernel: 0 of 1 program, schedule 1 of 3 (lazy), 0 s\n" in of_spec
 
 
 def test_a_program_that_launches_nothing_is_no_success(gemmgen_: Gemmgen) -> None:

@@ -24,9 +24,9 @@ from gluonsim.execution import undisturbed
 from gluonsim.findings import UNKNOWN, Findings
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import MemDescType
-from gluonsim.known import Known
 from gluonsim.memory import Memory, View
 from gluonsim.places import Layout, shared_memory_index
+from gluonsim.tensors.known import Known
 
 RING, SLOT = MemDescType((2, 4), "f32", None), MemDescType((4,), "f32", None)
 HALF = MemDescType((2, 2), "f32", None)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,7 @@ from gemmgen.cli.options import (
     Specs,
     TraceFile,
 )
-from gemmgen.cli.reporting import choose, complain, end, print_json, say, write
+from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell, write
 from gemmgen.cli.running import prefixed, progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -36,8 +34,7 @@ from gemmgen.product import Product, load, make, staged
 
 if TYPE_CHECKING:
     from gemmgen.verify.simulation import Simulation
-    from gluonsim import Result
-    from gluonsim.pretended import Program
+    from gluonsim.programs.program import Program
 
 
 def lower_command(
@@ -103,7 +100,10 @@ def simulate_command(
     programs: Annotated[
         int | None,
         typer.Option(
-            metavar="P", min=1, help="With --shape: programs of a persistent kernel. Default: 1, then 2."
+            metavar="P",
+            min=1,
+            help="For .py files: run only P programs of each grid, by the seed. For specs, with --shape: "
+            "programs of a persistent kernel. Default: 1, then 2.",
         ),
     ] = None,
     target: Annotated[
@@ -140,9 +140,11 @@ def simulate_command(
         raise typer.BadParameter("name specs or programs, not both", param_hint="SPEC…|FILE.py…")
     timeline = Timeline(trace, svg)
     timeline.refuse(subjects)
-    options = SimulationOptions(schedules, seed, processes or usable_cores(), timeline, as_json)
+    options = SimulationOptions(
+        schedules, seed, processes or usable_cores(), timeline, as_json, programs if files else None
+    )
     if files:
-        if shape or programs:
+        if shape:
             raise typer.BadParameter("a program has its own shapes", param_hint="--shape")
         _simulate_programs([_program(subject, args, grid) for subject in files], target, sarif, options)
     elif args is not None or grid is not None:
@@ -161,11 +163,13 @@ class SimulationOptions:
     processes: int
     timeline: Timeline
     as_json: bool
+    sample: int | None = None
+    """Programs of each grid that run; None for all."""
 
 
 def _program(subject: str, args: str | None, grid: str | None) -> Program:
     """Return the program that a subject names, with its arguments and its grid."""
-    from gluonsim.pretended import Program
+    from gluonsim.programs.program import Program
 
     file, _, function = subject.partition("::")
     if not function and (args is not None or grid is not None):
@@ -177,42 +181,34 @@ def _simulate_programs(
     called: list[Program], target: str, sarif: Path | None, options: SimulationOptions
 ) -> None:
     """Run programs on the CPU, and the kernels that they launch in the simulator."""
-    from gluonsim import Severity, gpu_of_target, policies
-    from gluonsim.pretended import run_program
-    from gluonsim.result import notes_by_kernel, sarif_log
+    from gluonsim import gpu_of_target
+    from gluonsim.programs.report import simulate_programs
+    from gluonsim.result import sarif_log
 
-    gpu = gpu_of_target(target)
-    shown: dict[str, list[Result]] = {}
-    failures: list[GemmgenError] = []
-    for program in called:
-        results = shown.setdefault(str(program), [])
-        try:
-            with redirect_stdout(sys.stderr):  # the output of a program is no report
-                given = policies.schedules(options.schedules)
-                run_program(program, gpu, results.append, given, options.seed, options.processes)
-            if not results:
-                message = (
-                    "launches no Gluon kernel: name a function that does, or let the file do so as a script"
-                )
-                raise GemmgenError([Diagnostic(str(program.file), "no-launch", message)])
-        except GemmgenError as error:
-            failures.append(error)
-    found = list(
-        {str(f): f for results in shown.values() for result in results for f in result.findings}.values()
+    try:
+        gpu = gpu_of_target(target)
+    except GemmgenError as error:
+        raise typer.BadParameter(error.diagnostics[0].message, param_hint="--target") from error
+    report = simulate_programs(
+        called,
+        gpu,
+        options.schedules,
+        options.seed,
+        options.processes,
+        options.sample,
+        None if options.as_json else lambda progress: tell(f"simulating {progress}"),
     )
-    for error in (GemmgenError(finding.diagnostic for finding in found), *failures):
-        complain(error)  # findings first, for wrong numbers may come of them
-    for subject, results in shown.items():
-        if results and not options.as_json:
-            noted = notes_by_kernel(result.evidence for result in results)
-            notes = [f"note: {kernel}: {note}" for kernel, notes in noted.items() for note in notes]
-            say(f"{subject}:", "\n  ".join([*(result.headline for result in results), *notes]))
+    for error in report.errors:
+        complain(error)
     if options.as_json:
-        print_json({subject: [result.as_dict() for result in results] for subject, results in shown.items()})
+        print_json(report.as_dict())
+    else:
+        for text in report.texts:
+            say(text)
     if sarif:
-        write(sarif, json.dumps(sarif_log(found), indent=2) + "\n")
-    options.timeline.write(shown[str(called[0])])
-    end(bool(failures) or any(finding.severity is Severity.ERROR for finding in found))
+        write(sarif, json.dumps(sarif_log(report.findings), indent=2) + "\n")
+    options.timeline.write(report.results[str(called[0])])
+    end(report.exit_code)
 
 
 def _simulate_specs(specs: list[Path], shape: str, programs: int | None, options: SimulationOptions) -> None:
@@ -230,7 +226,13 @@ def _simulate_specs(specs: list[Path], shape: str, programs: int | None, options
     def simulate_one(path: Path) -> Simulation:
         product = make(path)
         launches = pinned or all_launches(product.plan, options.schedules)
-        return simulate_product(product, launches, seed=options.seed, processes=options.processes)
+        return simulate_product(
+            product,
+            launches,
+            seed=options.seed,
+            processes=options.processes,
+            progress=None if options.as_json else partial(prefixed, progress, product.source.stem),
+        )
 
     with progressing("simulating") as progress:
         simulations, failed = run_each(specs, simulate_one, progress)
@@ -241,7 +243,8 @@ def _simulate_specs(specs: list[Path], shape: str, programs: int | None, options
     if options.as_json:
         print_json({simulation.spec: simulation.as_dict() for simulation in simulations})
     options.timeline.write(simulations)
-    end(failed or any(simulation.problems for simulation in simulations))
+    is_missing = any(not spec.exists() for spec in specs if spec != Path("-"))
+    end(2 if is_missing else failed or any(simulation.problems for simulation in simulations))
 
 
 def verify_command(

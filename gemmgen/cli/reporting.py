@@ -173,10 +173,10 @@ def complain(error: GemmgenError) -> None:
                 tell(f"{path}: note: {rest}")
 
 
-def end(failed: bool) -> None:
-    """End a command: with 1 if it failed."""
+def end(failed: bool | int) -> None:
+    """End a command: with 1 if it failed, or with the exit code that is given."""
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(int(failed))
 
 
 def unwritable(path: Path, *, folder: bool = False) -> str | None:

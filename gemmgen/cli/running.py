@@ -113,7 +113,7 @@ def tuning_progress() -> Generator[Callable[[TuningProgress], None]]:
         yield show
 
 
-def prefixed(progress: Callable[[str], None], subject: str, step: str) -> None:
+def prefixed(progress: Callable[[str], None], subject: str, step: object) -> None:
     """Tell a step of one subject."""
     progress(f"{subject}: {step}")
 

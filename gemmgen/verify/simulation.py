@@ -32,6 +32,7 @@ from gemmgen.render.spelling import argument_name
 from gemmgen.verify.launches import Launch
 from gluonsim.execution import run, undisturbed
 from gluonsim.findings import Finding, Kind, Severity, brief, message
+from gluonsim.progress import Tell
 from gluonsim.result import PHASES_TO_COVER, Result, counted
 from gluonsim.timeline.picture import drawn
 from gluonsim.timeline.trace import Trace
@@ -150,11 +151,17 @@ class Simulation:
 
 
 def simulate_product(
-    product: Product, launches: Sequence[Launch], *, seed: int = 0, processes: int = 1
+    product: Product,
+    launches: Sequence[Launch],
+    *,
+    seed: int = 0,
+    processes: int = 1,
+    progress: Tell | None = None,
 ) -> Simulation:
     """Run a product's module on the CPU; the random schedule at position i of a launch has seed `seed` + i.
 
-    The schedules of a launch are divided among at most `processes` processes.
+    The schedules of a launch are divided among at most `processes` processes. `progress` is called now and
+    then during a long launch.
 
     Raises:
         GemmgenError: The compiler refuses the module, the simulator does not support something in it, or the
@@ -162,18 +169,23 @@ def simulate_product(
     """
     launches = tuple(launch.on(product.plan, f"{product.source.stem}.py") for launch in launches)
     with staged(product) as path, undisturbed(), _refusals_of(path):
-        return _simulated(product, launches, path, seed, processes)
+        return _simulated(product, launches, path, seed, processes, progress)
 
 
 def _simulated(
-    product: Product, launches: Sequence[Launch], path: Path, seed: int, processes: int
+    product: Product,
+    launches: Sequence[Launch],
+    path: Path,
+    seed: int,
+    processes: int,
+    progress: Tell | None,
 ) -> Simulation:
     problems: dict[tuple[object, ...], Problem] = {}
     notes: dict[str, None] = {}
     trace: Trace | None = None
     module = import_generated(path)
     for launch in launches:
-        simulated = _Simulated(module, product, launch, seed, processes)
+        simulated = _Simulated(module, product, launch, seed, processes, progress)
         for problem in simulated.problems():
             problems.setdefault((problem.kind, problem.name, problem.lines), problem)
         trace = trace or simulated.result.trace
@@ -194,7 +206,13 @@ class _Simulated:
     """A generated module's kernel under the schedules of one launch, called as its wrapper is."""
 
     def __init__(
-        self, module: ModuleType, product: Product, launch: Launch, seed: int, processes: int
+        self,
+        module: ModuleType,
+        product: Product,
+        launch: Launch,
+        seed: int,
+        processes: int,
+        progress: Tell | None,
     ) -> None:
         self._module = module
         self._problem = product.source.problem
@@ -211,6 +229,7 @@ class _Simulated:
         self._launch = launch
         self._seed = seed
         self._processes = processes
+        self._progress = progress
         self.result = Result((), Trace(), {}, deterministic=True)
 
     def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
@@ -245,6 +264,7 @@ class _Simulated:
             processes=self._processes,
             early=self._early,
             restored=self._restored,
+            progress=self._progress,
             **options,
         )
 

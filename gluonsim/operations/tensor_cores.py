@@ -17,7 +17,6 @@ from gluonsim.clocks import learn
 from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
-from gluonsim.known import Known
 from gluonsim.memory import View
 from gluonsim.operations import computation, operation
 from gluonsim.operations.arith import as_float16
@@ -26,6 +25,7 @@ from gluonsim.operations.loads_stores import TOKEN, loaded
 from gluonsim.operations.scaled import packed_outside, scaled_operands
 from gluonsim.places import Place
 from gluonsim.program import Accumulator, Agent, Event, Lane, Steps
+from gluonsim.tensors.known import Known
 from gluonsim.timeline.trace import Span
 
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
-import runpy
-import sys
-import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import prod
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -21,11 +15,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gemmgen import triton_api
-from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Gpu
 from gemmgen.triton_launches import launches_diverted, out_of_shared_memory
 from gluonsim.execution import is_dependent, programs_of, run_lowered
 from gluonsim.ir.ttgir import GenericTtgir, lower_kernel
+from gluonsim.progress import Tell
 from gluonsim.result import Result
 from gluonsim.tensors.addresses import tensor_of
 
@@ -46,11 +40,14 @@ def pretended(
     schedules: tuple[str, ...] = QUICK_SCHEDULES,
     seed: int = 0,
     processes: int = 1,
+    programs: int | None = None,
+    progress: Tell | None = None,
 ) -> Generator[None]:
     """Simulate every launch of a Gluon kernel as if there were such a GPU, and pass on what each one showed.
 
     Meanwhile ``device="cuda"`` is the CPU, and torch and Triton answer as on that GPU. What is timed runs
-    once. A kernel that the simulator does not know raises a `GemmgenError` where it is launched.
+    once. A kernel that the simulator does not know raises a `GemmgenError` where it is launched. `programs`
+    and `progress` are as for `gluonsim.run`, for each launch.
     """
     cuda_is_cpu = _CudaIsCpu()
 
@@ -63,16 +60,18 @@ def pretended(
             limit = gpu.architecture.smem_bytes_per_cta
             if lowered.smem_bytes > limit:  # the driver refuses it, and programs try smaller tiles
                 raise out_of_shared_memory(lowered.smem_bytes, limit)
-            programs = programs_of(grid, lowered.bound)
-            affordable = _affordable(schedules, programs)
+            extents = programs_of(grid, lowered.bound)
+            affordable = _affordable(schedules, min(prod(extents), programs or prod(extents)))
             result = run_lowered(
                 kernel,
                 lowered,
-                programs,
+                extents,
                 affordable,
                 seed,
                 processes=processes,
                 dependent=is_dependent(keywords),
+                sample=programs,
+                progress=progress,
             )
         tell(result)
         return Launched(result, lowered)
@@ -127,128 +126,9 @@ class _Warmed(_Code):
         return lambda *args: self.launch(grid, args)
 
 
-@dataclass(frozen=True)
-class Program:
-    """A file to be run as a script, or a function of it to be called."""
-
-    file: Path
-    function: str | None = None
-    """A function, or a Gluon kernel."""
-    args: str | None = None
-    """What it is called with, in Python, with the names of the file, ``torch`` and ``TensorDescriptor``."""
-    grid: str | None = None
-    """Of a kernel: what would stand between the brackets of a launch."""
-
-    def __str__(self) -> str:
-        """Return it as a shell names it."""
-        return f"{self.file}::{self.function}" if self.function else str(self.file)
-
-
-def run_program(
-    program: Program,
-    gpu: Gpu,
-    tell: Callable[[Result], None],
-    schedules: tuple[str, ...] = QUICK_SCHEDULES,
-    seed: int = 0,
-    processes: int = 1,
-) -> None:
-    """Run a program as if there were such a GPU.
-
-    Raises:
-        GemmgenError: The file cannot be read, it has no such function, the arguments cannot be evaluated, or
-            it raises an error itself (``program-failed``).
-    """
-    file, path = program.file, str(program.file)
-    if not file.is_file():
-        raise _failed(path, "no-file", "there is no such file")
-    folder = file.resolve().parent
-    known = set(sys.modules)
-    sys.path.insert(0, str(folder))  # as for a script
-    try:
-        with pretended(gpu, tell, schedules, seed, processes):
-            if program.function is None:
-                runpy.run_path(path, run_name="__main__")
-            else:
-                _call(program, program.function)()
-    except (GemmgenError, KeyboardInterrupt):
-        raise
-    except SystemExit as error:
-        if error.code:
-            raise _failed(path, "program-failed", f"exits with {error.code}") from error
-    except BaseException as error:  # whatever somebody else's program raises, pytest's outcomes too
-        frames = traceback.extract_tb(error.__traceback__)
-        at = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
-        message = " ".join(f"{type(error).__name__}: {error}".split())
-        raise _failed(path, "program-failed", message, at[-1] if at else None) from error
-    finally:
-        sys.path.pop(0)
-        _forget(sys.modules.keys() - known, folder)
-
-
-def _forget(modules: Iterable[str], folder: Path) -> None:
-    """Let modules of a folder be imported afresh by the next program: it may lie elsewhere, or be edited."""
-    for name in modules:
-        path = getattr(sys.modules[name], "__file__", None)
-        if path and folder in Path(path).resolve().parents:
-            del sys.modules[name]
-
-
-def _call(program: Program, name: str) -> Callable[[], object]:
-    """Import a file, and return the call of its function, or the launch of its kernel."""
-    path = str(program.file)
-    spec = importlib.util.spec_from_file_location(program.file.stem, program.file)
-    assert spec
-    assert spec.loader
-    module = sys.modules[program.file.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: Any = getattr(module, name, None)
-    is_kernel = triton_api.is_gluon(function)
-    if not callable(function) and not is_kernel:
-        raise _failed(path, "no-function", f"has no function {name}")
-    if is_kernel and program.grid is None:
-        raise _failed(path, "no-grid", f"{name} is a kernel: name its --grid, and its --args as at a launch")
-    if program.grid is not None and not is_kernel:
-        raise _failed(path, "no-kernel", f"{name} is no Gluon kernel, and has no --grid")
-    if program.args is None and not is_kernel and _needs_arguments(function):
-        raise _failed(path, "no-function", f"{name} takes arguments: give --args, or run tests with pytest")
-    called = cast(Any, function)
-    if program.grid is not None:
-        called = called[_evaluated(program, module, "grid", f"({program.grid})")]
-    args, keywords = _evaluated(program, module, "args", f"collected({program.args or ''})")
-    return partial(called, *args, **keywords)
-
-
-def _needs_arguments(function: Callable[..., object]) -> bool:
-    return any(
-        parameter.default is parameter.empty for parameter in inspect.signature(function).parameters.values()
-    )
-
-
-def _evaluated(program: Program, module: ModuleType, option: str, text: str) -> Any:
-    """Return what an option says, in the names of the file."""
-    from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
-        TensorDescriptor,  # pyright: ignore[reportUnknownVariableType]
-    )
-
-    known = {"torch": torch, "TensorDescriptor": TensorDescriptor, **vars(module), "collected": _collected}
-    try:
-        return eval(text, known)  # a shell's own user says what to call
-    except Exception as error:
-        message = f"--{option} {getattr(program, option)}: {type(error).__name__}: {error}"
-        raise _failed(str(program.file), "bad-arguments", message) from error
-
-
-def _collected(*args: object, **keywords: object) -> tuple[tuple[object, ...], dict[str, object]]:
-    return args, keywords
-
-
-def _failed(path: str, code: str, message: str, line: int | None = None) -> GemmgenError:
-    return GemmgenError([Diagnostic(path, code, message, line=line)])
-
-
-def _affordable(schedules: tuple[str, ...], programs: tuple[int, int, int]) -> tuple[str, ...]:
+def _affordable(schedules: tuple[str, ...], programs: int) -> tuple[str, ...]:
     """Return the schedules that a launch has time for: under a random one, each program goes its own way."""
-    return ("random",) if prod(programs) > MANY_PROGRAMS and "random" in schedules else schedules
+    return ("random",) if programs > MANY_PROGRAMS and "random" in schedules else schedules
 
 
 def _driver_properties(gpu: Gpu) -> dict[str, int]:

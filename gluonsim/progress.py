@@ -1,0 +1,67 @@
+"""How far a long launch is: one line after some seconds, and then ever more rarely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+FIRST_SECONDS = 5.0
+"""Seconds of a launch before its first line: most launches have ended by then."""
+MOST_SECONDS = 60.0
+"""Longest time between two lines; until then each wait is as long as all time before it."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a launch is."""
+
+    kernel: str
+    done: int
+    """Programs that have ended under the current schedule."""
+    programs: int
+    """Programs that run under each schedule."""
+    schedule: str
+    """Name of the current schedule."""
+    number: int
+    """Number of the current schedule, from 1."""
+    schedules: int
+    seconds: float
+    """Time since the launch began."""
+
+    def __str__(self) -> str:
+        done = f"{self.done:,} of {self.programs:,} program{'s' * (self.programs != 1)}"
+        schedule = f"schedule {self.number} of {self.schedules} ({self.schedule})"
+        return f"{self.kernel}: {done}, {schedule}, {self.seconds:.0f} s"
+
+
+Tell = Callable[[Progress], None]
+"""Shows how far a launch is; ``str`` of its argument is one line."""
+
+
+class Watch:
+    """Tells now and then how far a launch is."""
+
+    def __init__(self, tell: Tell, kernel: str, programs: int, schedules: Sequence[str]) -> None:
+        self._tell = tell
+        self._kernel = kernel
+        self._programs = programs
+        self._schedules = schedules
+        self._position = 0
+        self._begin = perf_counter()
+        self._due = self._begin + FIRST_SECONDS
+
+    def begin(self, position: int) -> None:
+        """Note that the schedule at a position begins."""
+        self._position = position
+
+    def look(self, done: int) -> None:
+        """Tell the number of programs that have ended, if it is time to."""
+        now = perf_counter()
+        if now < self._due:
+            return
+        seconds = now - self._begin
+        self._due = now + min(max(seconds, FIRST_SECONDS), MOST_SECONDS)
+        schedule, number = self._schedules[self._position], self._position + 1
+        count = len(self._schedules)
+        self._tell(Progress(self._kernel, done, self._programs, schedule, number, count, seconds))
