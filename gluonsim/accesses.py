@@ -52,6 +52,11 @@ class Access(NamedTuple):
         """When it was issued."""
         return Tick(self.agent, self.issued or self.number)
 
+    @property
+    def work(self) -> Tick:
+        """The event itself: for asynchronous work its number in its lane, by which a timeline finds it."""
+        return Tick(self.component, self.number)
+
     def covered(self, clock: Clock) -> bool:
         """Return whether the event happened before everything that is issued with this clock."""
         return reached(clock, self.component) >= self.number

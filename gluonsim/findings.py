@@ -215,6 +215,16 @@ class Finding:
         return tuple(place.line for place in self.places)
 
     @property
+    def key(self) -> tuple[Kind, str, tuple[str, ...], Severity]:
+        """The identity of the fault: partitions, schedules and programs repeat it."""
+        return self.kind, self.name, tuple(map(str, self.places)), self.severity
+
+    @property
+    def title(self) -> str:
+        """The finding in a line without its places."""
+        return f"{self.severity.value}[{self.kind.value}] {self.name}: {self.brief}"
+
+    @property
     def file(self) -> str | None:
         """The file of the line that shows the fault."""
         return self.places[0].file if self.places else None
@@ -336,6 +346,8 @@ class Findings:
         self._faults: dict[Moment, None] = {}
         self.faulty = False
         """True if this run has shown a fault."""
+        self.shown: list[tuple[Finding, tuple[Moment, ...]]] | None = None
+        """Each fault as it is added, with its accesses, for a timeline; None if nobody draws one."""
 
     def begin_run(self) -> None:
         """Forget the moments of the run before."""
@@ -358,8 +370,22 @@ class Findings:
         severity: Severity = Severity.ERROR,
         follows: bool = False,
         moment: Moment | None = None,
+        works: tuple[Moment, ...] = (),
     ) -> None:
-        """Add one fault: whether it follows another one of this run, and when it happens."""
+        """Add one fault.
+
+        Args:
+            kind: The kind of the fault.
+            name: The variable that it is about.
+            locations: Lines, the one that shows the fault first.
+            partition: The partition that shows it.
+            cta: The CTA of that partition.
+            text: An explanation for the author of the kernel.
+            severity: Error or lint.
+            follows: True if it comes after another fault of this run.
+            moment: When it happens.
+            works: The accesses that it is about, as `Access.work`.
+        """
         if kind is Kind.ACCUMULATOR_IN_FLIGHT:
             follows = False  # nobody else has a part in it
         elif kind in _ENDS:
@@ -367,6 +393,8 @@ class Findings:
         places = tuple(location.frames[0] for location in locations if location.frames)
         finding = Finding(kind, severity, name, places, partition, cta, text)
         self._keep(follows, finding)
+        if self.shown is not None:
+            self.shown.append((finding, works))
         if moment is not None and severity is Severity.ERROR:
             self._faults[moment] = None
             self.faulty = True
@@ -378,10 +406,9 @@ class Findings:
 
     def _keep(self, follows: bool, finding: Finding) -> None:
         """Add a finding that is new, or that was taken for a consequence and is none."""
-        key = (finding.kind, finding.name, tuple(map(str, finding.places)), finding.severity)
-        before = self._found.get(key)
+        before = self._found.get(finding.key)
         if before is None or (before[0] and not follows):
-            self._found[key] = (follows, finding)
+            self._found[finding.key] = (follows, finding)
 
     def has(self, kind: Kind) -> bool:
         """Return whether a fault of this kind was added."""

@@ -365,6 +365,7 @@ class GlobalMemory:
                 text,
                 follows=follows,
                 moment=access.moment,
+                works=(access.work, before.work),
             )
 
         def redundant() -> None:

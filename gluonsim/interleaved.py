@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluonsim.findings import Findings
+from gluonsim.clocks import Tick
+from gluonsim.findings import Findings, Kind
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.policies import Grid, Pending, Policy
 from gluonsim.program import Agent, Cluster, IdleError, Kernel
 from gluonsim.progress import Watch
 from gluonsim.tensors.known import Known
-from gluonsim.timeline.trace import Trace
+from gluonsim.timeline.trace import Span, Trace
 from gluonsim.verdicts import judge_end, judge_stop
-from gluonsim.waits import SpinWait
+from gluonsim.waits import BarrierWait, SpinWait
 
 PROGRAMS_AT_A_TIME = 16
 """Begun together: enough for any order of two or three, and few to choose from at every step."""
@@ -62,6 +63,7 @@ class Interleaved:
     def run(self, policy: Policy) -> None:
         """Run the programs of these numbers; stop where none can go on, or one has no end."""
         self._findings.begin_run()
+        self._findings.shown = None if self._trace is None else []
         pending = Pending(self._numbers, policy)
         try:
             while self._launch(pending):
@@ -71,6 +73,7 @@ class Interleaved:
                 idle = any(cluster.idle for cluster in self._running)
                 if idle or not pending.left or self._places == self._resident:
                     judge_stop(self._running, pending.left, self._resident)
+                    self._mark_stop()
                     return
                 self._places = min(self._places + PROGRAMS_AT_A_TIME, self._resident)
         finally:
@@ -94,7 +97,7 @@ class Interleaved:
 
     def _run_one_to_its_end(self, policy: Policy, done: int) -> bool:
         """Take steps until a program has ended, after `done` others; False if none will."""
-        running, choose, watch = self._running, policy.choose, self._watch
+        running, choose, watch, findings = self._running, policy.choose, self._watch, self._findings
         while True:
             if watch is not None:
                 watch.look(done)
@@ -117,12 +120,45 @@ class Interleaved:
                 cluster.take(chosen)
             except IdleError:
                 return False
+            if findings.shown:
+                self._mark(cluster)
             if not cluster.events and cluster.finished:
                 judge_end(cluster)
+                self._mark(cluster)
                 self._count_phases(cluster)
                 cluster.end()
                 running.remove(cluster)
                 return True
+
+    def _mark(self, cluster: Cluster) -> None:
+        """Mark the faults that a program has just shown in its timeline, if it has one."""
+        for finding, works in self._findings.shown or ():
+            if cluster.trace is not None:
+                cluster.trace.mark(finding, cluster.step, works)
+        if self._findings.shown:
+            self._findings.shown.clear()
+
+    def _mark_stop(self) -> None:
+        """Draw the waits that have no end, and mark them where programs cannot go on."""
+        for cluster in self._running:
+            if cluster.trace is None:
+                continue
+            waits: list[Span] = []
+            for agent in cluster.agents:
+                wait = agent.waiting
+                if isinstance(wait, BarrierWait) and not agent.done:
+                    line, end = wait.location.line, cluster.step + 1
+                    works = (Tick(agent.key, agent.knowledge.now),)
+                    waits.append(
+                        Span(wait.name, "wait", agent.label, agent.cta, wait.begin, end, line, works)
+                    )
+            cluster.trace.spans += waits
+            stuck = tuple(work for wait in waits for work in wait.works)
+            self._findings.shown = [
+                (finding, stuck if finding.kind is Kind.DEADLOCK else works)
+                for finding, works in self._findings.shown or ()
+            ]
+            self._mark(cluster)
 
     def _count_phases(self, cluster: Cluster) -> None:
         completed: dict[tuple[str, int], int] = {}

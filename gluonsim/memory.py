@@ -394,6 +394,7 @@ class Memory:
             severity=severity,
             follows=access.follows or (other is not None and other.follows),
             moment=access.moment,
+            works=(access.work,) if other is None else (access.work, other.work),
         )
 
     def written(self, place: Place) -> Written | None:

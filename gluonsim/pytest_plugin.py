@@ -221,6 +221,5 @@ def _text(finding: Finding) -> str:
     """Return a finding with the lines that it is about, each under its place."""
     lines = dict.fromkeys(finding.places)
     quoted = [f"    {place}: {place.snippet}" for place in lines]
-    head = f"{finding.severity.value}[{finding.kind.value}] {finding.name}: {finding.brief}"
     place = f"{finding.places[0]}: " if finding.places else ""
-    return "\n".join((f"{place}{head}", *quoted))
+    return "\n".join((f"{place}{finding.title}", *quoted))

@@ -121,7 +121,7 @@ class Result:
     def svg(self, cta: int = 0) -> str:
         """Return the pipeline of a CTA of the first program, under the first schedule, as an SVG."""
         launch = f"grid {self._grid}, schedule {', '.join(self.schedules[:1])}"
-        return picture.drawn(self.trace, self.kernel, launch, cta)
+        return picture.drawn(self.trace, self.kernel, launch, cta, self.findings)
 
     @property
     def headline(self) -> str:

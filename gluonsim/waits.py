@@ -52,6 +52,8 @@ class BarrierWait:
     location: Location
     allocation: Operation
     """What the barrier lies in."""
+    begin: int = 0
+    """The step at which the wait began."""
 
     def ready(self) -> bool:
         """See `Wait`."""

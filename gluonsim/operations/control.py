@@ -112,7 +112,7 @@ def wait_barrier(op: Operation) -> Handler:
                 f"{view.name}: a wait for parity {asked}; PTX has 0 and 1, and an H200 takes the lowest bit"
             )
             agent.report(Kind.WAIT_PARITY, name, (op.location,), text, Severity.LINT)
-        yield BarrierWait(barrier, asked, view.name, op.location, view.place.allocation)
+        yield BarrierWait(barrier, asked, view.name, op.location, view.place.allocation, begin)
         assert barrier is not None  # a wait for none has no end
         barrier.acquire(agent.knowledge)
         barrier.rounds.wait(party(agent, op))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gemmgen.numerics.encoding import as_float32
 from gluonsim.accesses import Access, Proxy
-from gluonsim.clocks import learn
+from gluonsim.clocks import Tick, learn
 from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
@@ -64,7 +64,7 @@ def warp_group_dot(agent: Agent, op: Operation) -> Steps:
         if cluster.trace:
             row = f"{agent.label} mma"
             cluster.trace.spans.append(
-                Span(name, "mma", row, agent.cta, begin, cluster.step, op.location.line)
+                Span(name, "mma", row, agent.cta, begin, cluster.step, op.location.line, (access.work,))
             )
 
     cluster.issue(Event(agent.mma.events, retire))
@@ -214,8 +214,9 @@ class _Issue:
             work()
             if cluster.trace:
                 row, line = f"{self.agent.label} tensor core", self.op.location.line
+                works = (Tick(self.lane.component, self.number),)
                 cluster.trace.spans.append(
-                    Span(self.name, "mma", row, self.agent.cta, self.begin, cluster.step, line)
+                    Span(self.name, "mma", row, self.agent.cta, self.begin, cluster.step, line, works)
                 )
 
         cluster.issue(Event(self.lane.events, complete))

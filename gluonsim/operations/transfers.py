@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gluonsim.accesses import Access, Proxy
 from gluonsim.barriers.mbarrier import Barrier
-from gluonsim.clocks import Component, Released, learn
+from gluonsim.clocks import Component, Released, Tick, learn
 from gluonsim.findings import Kind, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import DescriptorType, MemDescType, TensorType
@@ -216,7 +216,7 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
         if barrier:
             barrier.receive(size, identity, told)
             cluster.settle(barrier)
-        _trace(agent, op, view, "load", begin)
+        _trace(agent, op, view, "load", begin, (access.work,))
 
     cluster.issue(Event(deque(), complete))
 
@@ -253,7 +253,7 @@ def _store_into(agent: Agent, op: Operation, value: Tensor, view: View, barrier:
         if barrier:
             barrier.receive(size, identity, told)
             cluster.settle(barrier)
-        _trace(agent, op, view, "store", begin)
+        _trace(agent, op, view, "store", begin, (Tick(component, number),))
 
     cluster.issue(Event(deque(), complete))
 
@@ -330,7 +330,7 @@ def _store_from(
             cluster.globals.perform(touch, lambda: not part.holds(values))
             part.store(values, reduction)
 
-        _trace(agent, op, view, "store", begin)
+        _trace(agent, op, view, "store", begin, (read.work, write.work))
         cluster.issue(Event(writes.events, complete_write))
 
     cluster.issue(Event(reads.events, complete_read))
@@ -347,10 +347,10 @@ def store_wait(agent: Agent, op: Operation) -> Steps:
     yield
 
 
-def _trace(agent: Agent, op: Operation, view: View, kind: str, begin: int) -> None:
+def _trace(agent: Agent, op: Operation, view: View, kind: str, begin: int, works: tuple[Tick, ...]) -> None:
     cluster = agent.cluster
     if cluster.trace:
         row = f"{agent.label} {kind}s"
         cluster.trace.spans.append(
-            Span(view.name, kind, row, view.memory.cta, begin, cluster.step, op.location.line)
+            Span(view.name, kind, row, view.memory.cta, begin, cluster.step, op.location.line, works)
         )

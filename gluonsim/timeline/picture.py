@@ -24,6 +24,8 @@ from gemmgen.drawing import (
     text_at,
 )
 from gemmgen.literals import markup
+from gluonsim.findings import Finding
+from gluonsim.timeline.faults import STYLE, Fault, faults_of, listed, outlined, stepped
 from gluonsim.timeline.trace import Phase, Span, Trace
 
 LAPS = 2
@@ -113,41 +115,63 @@ class _Window:
     """The steps that are shown; each at which something begins or ends is a column."""
 
     steps: Sequence[int]
-    """Those of the whole timeline, ascending."""
+    """All steps of the timeline, ascending."""
     columns: int
-    """How many of them are shown."""
+    """Number of steps that are shown."""
+    first: int = 0
+    """Index of the first step that is shown."""
 
     def x(self, step: int) -> float:
-        """Return where a step lies; what comes after the window lies at its end."""
-        return COLUMNS_LEFT + COLUMNS_WIDTH * min(bisect(self.steps, step - 1), self.columns) / self.columns
+        """Return where a step lies; steps outside of the window lie at its ends."""
+        column = min(max(self.column(step), 0), self.columns)
+        return COLUMNS_LEFT + COLUMNS_WIDTH * column / self.columns
 
-    def shows(self, step: int) -> bool:
-        return bisect(self.steps, step - 1) < self.columns
+    def column(self, step: int) -> int:
+        return bisect(self.steps, step - 1) - self.first
+
+    def shows(self, begin: int, end: int | None = None) -> bool:
+        """Return whether something is shown that begins and ends at these steps, or happens at one."""
+        after = self.column(begin) >= 0 if end is None else self.column(end) > 0
+        return after and self.column(begin) < self.columns
 
     @property
     def elided(self) -> bool:
-        return self.columns < len(self.steps)
+        return self.first + self.columns < len(self.steps)
+
+    @property
+    def told(self) -> str:
+        """The part of the timeline that is shown; empty for all of it."""
+        count = len(self.steps)
+        if self.first:
+            last = self.first + self.columns
+            return f"Columns {self.first + 1} to {last} of {count} are shown, because a finding is there."
+        return f"The first {self.columns} of {count} columns are shown." if self.elided else ""
 
 
-def drawn(trace: Trace, kernel: str, launch: str, cta: int = 0) -> str:
-    """Return the timeline of a CTA as an SVG: its first laps, if it is long; same timeline, same bytes.
+def drawn(trace: Trace, kernel: str, launch: str, cta: int = 0, findings: Iterable[Finding] = ()) -> str:
+    """Return the timeline of a CTA as an SVG; same timeline, same bytes.
+
+    A long timeline is shown up to the end of its first laps, or around its first error. Bars of accesses that
+    a finding names are outlined, and a line stands at the step that shows it.
 
     Args:
         trace: The timeline.
         kernel: The name of what ran.
         launch: What it ran on, and under which schedule.
         cta: Number of the CTA in its cluster.
+        findings: All findings of the launch, so that the picture lists those of other schedules too.
     """
     title = f"{kernel}: {launch}, CTA {cta}"
     spans = [span for span in trace.spans if span.cta == cta]
     phases = [phase for phase in trace.phases if phase.cta == cta]
     roles = _roles(spans)
-    window = _window(roles, phases)
+    faults = faults_of(trace.marks, spans, cta)
+    window = _window(roles, phases, faults)
     lines: list[str] = []
     top = float(MARGIN + TITLE_HEIGHT)
     for role in roles:
-        lanes = _lanes(bar for bar in role.bars if window.shows(bar.begin))
-        lines += _drawn_role(role, lanes, window, top)
+        lanes = _lanes(bar for bar in role.bars if window.shows(bar.begin, bar.end))
+        lines += _drawn_role(role, lanes, window, top, faults)
         top += HEADER_HEIGHT + LANE_HEIGHT * len(lanes) + GAP
     rings = _rings(phase for phase in phases if window.shows(phase.step))
     if rings:
@@ -161,11 +185,15 @@ def drawn(trace: Trace, kernel: str, launch: str, cta: int = 0) -> str:
     if window.elided:
         x = COLUMNS_LEFT + COLUMNS_WIDTH
         lines.append(f'<path class="cut" d="M{x} {MARGIN + TITLE_HEIGHT}V{top - GAP:g}"/>')
+    if window.first:
+        lines.append(f'<path class="cut" d="M{COLUMNS_LEFT} {MARGIN + TITLE_HEIGHT}V{top - GAP:g}"/>')
     lines += _legend(window, top)
-    height = top + LEGEND_HEIGHT
+    texts, height_of_texts = listed(faults, findings, top + LEGEND_HEIGHT)
+    lines += texts
+    height = top + LEGEND_HEIGHT + height_of_texts
     roles_text = ", ".join(role.function or role.partition for role in roles) or "nothing"
     spoken = f"The pipeline of {title}. Roles: {roles_text}"
-    return svg(title, spoken, height, lines)
+    return svg(title, spoken, height, lines, STYLE if texts else "")
 
 
 # --- what is drawn
@@ -176,6 +204,12 @@ def _split(row: str) -> tuple[str, str]:
     match = _ROLE.match(row)
     role = match[0] if match else row
     return role, row[len(role) :].strip()
+
+
+def _partition(row: str) -> str:
+    """Return the partition of a row, without its function."""
+    match = _ROLE.match(row)
+    return f"partition {match[1]}" if match else row
 
 
 def _base(name: str) -> str:
@@ -192,7 +226,7 @@ def _roles(spans: Iterable[Span]) -> list[_Role]:
     functions: dict[str, str] = {}
     for span in sorted(spans, key=lambda span: (span.begin, span.end, span.name)):
         match = _ROLE.match(span.row)
-        partition = f"partition {match[1]}" if match else span.row
+        partition = _partition(span.row)
         by_partition.setdefault(partition, []).append(span)
         if match and match[2]:  # the first partition bears it only from its call on
             functions[partition] = match[2]
@@ -250,12 +284,25 @@ def _rings(phases: Iterable[Phase]) -> dict[str, list[Phase]]:
     return rings
 
 
-def _window(roles: Iterable[_Role], phases: Sequence[Phase]) -> _Window:
+def _window(roles: Iterable[_Role], phases: Sequence[Phase], faults: Iterable[Fault]) -> _Window:
     bars = [bar for role in roles for bar in role.bars]
     steps = sorted({bar.begin for bar in bars} | {bar.end for bar in bars} | {phase.step for phase in phases})
     last = _end_of_laps(phases)
     columns = len(steps) if last is None else bisect(steps, last) + 1  # with room for the last slot's name
-    return _Window(steps, max(1, min(columns, len(steps), MOST_COLUMNS)))
+    window = _Window(steps, max(1, min(columns, len(steps), MOST_COLUMNS)))
+    error = next((fault for fault in faults if fault.kind == "error"), None)
+    return window if error is None else _around(error, window)
+
+
+def _around(error: Fault, window: _Window) -> _Window:
+    """Return a window that shows an error: the first laps, or else columns before it and a few behind."""
+    shown = window.column(error.mark.step)
+    if shown < window.columns or not window.elided:
+        return window
+    margin = window.columns // 8 + 1
+    columns = min(max(window.columns, shown - window.column(error.begin) + 2 * margin), MOST_COLUMNS)
+    last = min(shown + margin, len(window.steps))
+    return _Window(window.steps, columns, max(last - columns, 0))
 
 
 def _end_of_laps(phases: Iterable[Phase]) -> int | None:
@@ -275,7 +322,9 @@ def _end_of_laps(phases: Iterable[Phase]) -> int | None:
 NOTE = "A column is a step at which something begins or ends: the order is real, the distances are not times."
 
 
-def _drawn_role(role: _Role, lanes: Sequence[Sequence[_Bar]], window: _Window, top: float) -> Iterator[str]:
+def _drawn_role(
+    role: _Role, lanes: Sequence[Sequence[_Bar]], window: _Window, top: float, faults: Sequence[Fault]
+) -> Iterator[str]:
     height = HEADER_HEIGHT + LANE_HEIGHT * len(lanes)
     remark = role.partition if role.function else ""
     if not lanes:
@@ -288,10 +337,18 @@ def _drawn_role(role: _Role, lanes: Sequence[Sequence[_Bar]], window: _Window, t
             named = bars[0].lane
             yield _lane_name(named, lane_top)
         for bar in bars:
-            yield from _drawn_bar(bar, window, lane_top)
+            yield from _drawn_bar(bar, window, lane_top, faults)
+    shown = [
+        fault
+        for fault in faults
+        if fault.is_here
+        and _partition(fault.mark.finding.partition) == role.partition
+        and window.shows(fault.mark.step)
+    ]
+    yield from stepped(shown, window.x, top + 4, top + height - 2)
 
 
-def _drawn_bar(bar: _Bar, window: _Window, top: float) -> Iterator[str]:
+def _drawn_bar(bar: _Bar, window: _Window, top: float, faults: Sequence[Fault]) -> Iterator[str]:
     left, right = window.x(bar.begin), window.x(bar.end)
     place = (
         f'x="{left + 0.5:.1f}" y="{top + 2:g}" width="{right - left - 1:.1f}" height="{BAR_HEIGHT}" rx="2"'
@@ -301,6 +358,7 @@ def _drawn_bar(bar: _Bar, window: _Window, top: float) -> Iterator[str]:
     text = next((text for text in bar.texts if len(text) <= room), "")
     if text:
         yield text_at("inside", left + 4, top + 13.5, text)
+    yield from outlined(faults, bar.spans, place, right, top + 4)
 
 
 def _drawn_barriers(rings: Mapping[str, Sequence[Phase]], window: _Window, top: float) -> Iterator[str]:
@@ -333,6 +391,5 @@ def _legend(window: _Window, top: float) -> Iterator[str]:
     yield f'<path class="phase" d="M{x + 4:g} {top + 2:g}v12"/>'
     yield text_at("note", x + 12, top + 12, "a phase of a barrier completes")
     yield text_at("note", MARGIN, top + 32, NOTE)
-    if window.elided:
-        told = f"The first {window.columns} of {len(window.steps)} columns are shown."
-        yield text_at("note", MARGIN, top + 48, told)
+    if window.told:
+        yield text_at("note", MARGIN, top + 48, window.told)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gluonsim.barriers.mbarrier import Barrier
+from gluonsim.findings import Finding, Moment
 
 Event = Mapping[str, object]
 
@@ -23,6 +24,8 @@ class Span:
     begin: int
     end: int
     line: int | None
+    works: tuple[Moment, ...] = ()
+    """The accesses to memory that it makes, as `Access.work`."""
 
     @property
     def shown_end(self) -> int:
@@ -43,6 +46,16 @@ class Phase:
     """The last arrival, which completed the phase unless bytes did so after it."""
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A fault, at the step of the schedule that showed it."""
+
+    finding: Finding
+    step: int
+    works: tuple[Moment, ...]
+    """The accesses that it is about, as `Access.work`; empty if it is about something else."""
+
+
 class Trace:
     """Spans of loads, MMAs, stores and waits, and the steps at which barriers completed phases.
 
@@ -52,6 +65,13 @@ class Trace:
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.phases: list[Phase] = []
+        self.marks: list[Mark] = []
+        """Each fault once, at its first time."""
+
+    def mark(self, finding: Finding, step: int, works: tuple[Moment, ...]) -> None:
+        """Note that the launch shows a fault."""
+        if all(mark.finding.key != finding.key for mark in self.marks):
+            self.marks.append(Mark(finding, step, works))
 
     def phase(self, step: int, barrier: Barrier) -> None:
         """Note that a barrier completes its current phase."""
