@@ -82,6 +82,10 @@ libraries: $(INSTALLED) ## render the committed libraries into build/libraries: 
 archives: $(INSTALLED) ## render the committed libraries, and pack each as build/archives/NAME.tar.gz
 	$(BIN)/python -m tools.rendered --pack build/archives
 
+wheels: $(INSTALLED) ## build the wheel of gemmgen, and that of gluonsim alone, into build/wheels
+	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheels \
+	  . wheels/gluonsim
+
 digests: $(INSTALLED) ## record the compiled code of every module, after a change that is meant to change it
 	$(BIN)/gemmgen lower specs/*.yaml --digests generated/ptx.json --record
 	$(BIN)/gemmgen lower tests/pairs/specs/*.yaml --digests tests/pairs/ptx.json --record
@@ -93,4 +97,4 @@ verdicts: $(INSTALLED) ## record what the compiler says of the registers of ever
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv build .pytest_cache .ruff_cache .hypothesis .coverage
 
-.PHONY: help setup demo lint quick fast test tests coverage gpu generated libraries archives digests verdicts docs site clean
+.PHONY: help setup demo lint quick fast test tests coverage gpu generated libraries archives wheels digests verdicts docs site clean

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gluonsim.execution import run
-    from gluonsim.findings import Finding, Kind, Severity
+    from gluonsim.findings import Finding, GemmgenError, Kind, Severity
     from gluonsim.launch import gpu_of_target, simulate
     from gluonsim.policies import POLICIES
     from gluonsim.progress import Progress
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "POLICIES",
     "Finding",
+    "GemmgenError",
     "Kind",
     "Progress",
     "Result",
@@ -37,6 +38,7 @@ __all__ = [
 _MODULES = {
     "POLICIES": "gluonsim.policies",
     "Finding": "gluonsim.findings",
+    "GemmgenError": "gluonsim.findings",
     "Kind": "gluonsim.findings",
     "Progress": "gluonsim.progress",
     "Result": "gluonsim.result",

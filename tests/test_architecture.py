@@ -66,6 +66,7 @@ LEAVES = frozenset(
         "cache",
         "drawing",
         "errors",
+        "gemmgen",  # its version
         "hardware",
         "literals",
         "module",
