@@ -115,7 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     ):
         parser.add_argument(option, metavar="N", type=_at_least(least), default=default, help=told)
     parser.add_argument("--trace", metavar="FILE", type=Path, help="Write the timeline for Perfetto.")
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="Draw the timeline of the first launch.")
+    parser.add_argument(
+        "--svg", metavar="FILE", type=Path, help="Draw the first launch that has an error, or else the first."
+    )
     parser.add_argument("--sarif", metavar="FILE", type=Path, help="Write findings as SARIF 2.1.0.")
     parser.add_argument("--json", action="store_true", help="Print results and diagnostics as JSON.")
     return parser
@@ -155,16 +157,15 @@ def _print(report: Report, *, as_json: bool) -> None:
 
 
 def _write(report: Report, trace: Path | None, svg: Path | None, sarif: Path | None) -> None:
-    """Write the files; the timeline is of the first launch."""
+    """Write the files; the timeline is of the first launch with an error, or else of the first."""
     from gluonsim.result import sarif_log
 
     if sarif:
         sarif.write_text(json.dumps(sarif_log(report.findings), indent=2) + "\n", encoding="utf-8")
-    for first in next(iter(report.results.values()))[:1]:
-        if trace:
-            first.trace.write(trace)
-        if svg:
-            svg.write_text(first.svg(), encoding="utf-8")
+    if trace and report.pictured:
+        report.pictured.trace.write(trace)
+    if svg and report.pictured:
+        svg.write_text(report.pictured.svg(), encoding="utf-8")
 
 
 def _tell(line: str) -> None:

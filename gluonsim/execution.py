@@ -266,6 +266,8 @@ class _Outcome:
     """True if it left the bits that the first one left."""
     chose: bool
     """True if there was ever more than one step to take: if not, every schedule takes the same."""
+    trace: Trace | None
+    """Its timeline, if it is the first schedule or shows errors."""
 
 
 class _Schedules:
@@ -305,13 +307,13 @@ class _Schedules:
         self._left: list[Tensor] | None = None
         """What the first run left."""
 
-    def run(self, position: int, trace: Trace | None = None) -> _Outcome:
+    def run(self, position: int) -> _Outcome:
         """Run the schedule at a position; the tensors are left as it made them."""
         if self._watch:
             self._watch.begin(position)
         for tensor, before in zip(self._tensors, self._initial, strict=True):
             tensor.copy_(before)
-        findings = Findings()
+        findings, trace = Findings(), Trace(position)
         memory = GlobalMemory(findings, self._dependence)
         arguments, limit = self._arguments, self._max_idle_operations
         launch = Interleaved(
@@ -338,7 +340,8 @@ class _Schedules:
         if self._left is None:
             self._left = [tensor.clone() for tensor in self._tensors]
         same = all(map(torch.equal, self._left, self._tensors))
-        return _Outcome(findings, launch.phases, same, launch.chose)
+        kept = trace if position == 0 or trace.shows_errors else None
+        return _Outcome(findings, launch.phases, same, launch.chose, kept)
 
     def run_all(self, positions: Sequence[int]) -> list[_Outcome]:
         """Run several, the last one last; after one that does not end, which takes longest, no other."""
@@ -391,9 +394,8 @@ def _run_schedules(schedules: _Schedules, count: int, findings: Findings, proces
 
     A kernel of one partition without asynchronous work leaves nothing to choose: the first run is every run.
     """
-    trace = Trace()
     begin = perf_counter()
-    first = schedules.run(0, trace)
+    first = schedules.run(0)
     rest = range(1, count)
     processes = min(processes, len(rest))
     if first.findings.has(Kind.LIVELOCK) or not first.chose:
@@ -407,6 +409,8 @@ def _run_schedules(schedules: _Schedules, count: int, findings: Findings, proces
         findings.merge(outcome.findings)
         for name, count in outcome.phases.items():
             phases[name] = max(count, phases.get(name, 0))
+    traces = [outcome.trace for outcome in outcomes if outcome.trace]
+    trace = next((trace for trace in traces if trace.shows_errors), traces[0])
     return Result(findings.all(), trace, phases, all(outcome.same for outcome in outcomes))
 
 

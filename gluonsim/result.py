@@ -31,7 +31,7 @@ class Result:
     findings: tuple[Finding, ...]
     """Every fault that a schedule showed, each once; empty when the kernel is clean."""
     trace: Trace
-    """Timeline of the first schedule."""
+    """Timeline of the first program, in the first schedule with an error there, or else the first."""
     phases: Mapping[str, int]
     """For each barrier, the phases that it completed in the busiest program of any schedule: the fewest of
     any CTA, and all of a barrier that is invalidated and initialised again."""
@@ -115,12 +115,12 @@ class Result:
         return json.dumps(sarif_log(self.findings), indent=2)
 
     def chrome_trace(self) -> str:
-        """Return the timeline of the first schedule as JSON that Perfetto opens."""
+        """Return the timeline of `trace` as JSON that Perfetto opens."""
         return self.trace.as_json()
 
     def svg(self, cta: int = 0) -> str:
-        """Return the pipeline of a CTA of the first program, under the first schedule, as an SVG."""
-        launch = f"grid {self._grid}, schedule {', '.join(self.schedules[:1])}"
+        """Return the pipeline of a CTA in the timeline of `trace`, with marks for findings, as an SVG."""
+        launch = f"grid {self._grid}, schedule {self.schedules[self.trace.position]}"
         return picture.drawn(self.trace, self.kernel, launch, cta, self.findings)
 
     @property

@@ -18,6 +18,7 @@ from test_picture import Picture, ring, span, trace_of
 
 from gemmgen.module import import_generated
 from gluonsim import Finding, Kind, Result, Severity, simulate
+from gluonsim.clocks import Component, Tick
 from gluonsim.findings import Frame
 from gluonsim.timeline.picture import MOST_COLUMNS, drawn
 from gluonsim.timeline.trace import Trace
@@ -162,7 +163,7 @@ def test_a_long_run_is_shown_around_its_first_error() -> None:
 
 def test_a_window_reaches_back_to_the_access_that_is_overwritten() -> None:
     spans = [span(f"s{i}", "load", 10 * i, 10 * i + 5) for i in range(400)]
-    early = replace(spans[250], works=((), 1))  # type: ignore[arg-type]
+    early = spans[250]._replace(works=(Tick(Component(0, 0), 1),))
     spans[250] = early
     trace = trace_of(spans)
     trace.mark(finding(Kind.WRITE_AFTER_READ, [7]), 2800, early.works)
@@ -171,6 +172,32 @@ def test_a_window_reaches_back_to_the_access_that_is_overwritten() -> None:
     assert float(marked.attrib["x"]) > 180
     assert "load s250, line 7" in picture.told("load")
     assert len(picture.told("load")) <= MOST_COLUMNS
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_schedule_that_shows_an_error_is_drawn(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = Trace.mark
+
+    def not_at_first(trace: Trace, *arguments: Any) -> None:
+        if trace.position:  # as if the first schedule showed nothing
+            mark(trace, *arguments)
+
+    monkeypatch.setattr(Trace, "mark", not_at_first)
+    monkeypatch.setattr("gluonsim.execution.SECONDS_WORTH_A_PROCESS", 0.0)
+    source = torch.zeros(64, 32)
+    launch = simulate(copy_kernel, schedules=("lazy", "eager", "lifo"), processes=processes)[1,]
+    result = launch(*descriptors(source, torch.empty_like(source)), 4, False, num_warps=4)
+    picture = Picture(result.svg())
+    assert picture.texts("title") == ["copy_kernel: grid 1 x 1 x 1, schedule eager, CTA 0"]
+    assert len(list(picture.of("rect", "error"))) == 2
+
+
+def test_a_clean_launch_is_drawn_under_its_first_schedule() -> None:
+    source = torch.zeros(64, 32)
+    launch = simulate(copy_kernel, schedules=("eager", "lazy"))[1,]
+    result = launch(*descriptors(source, torch.empty_like(source)), 4, True, num_warps=4)
+    assert result.trace.position == 0
+    assert Picture(result.svg()).texts("title") == ["copy_kernel: grid 1 x 1 x 1, schedule eager, CTA 0"]
 
 
 def test_findings_of_other_schedules_are_listed_without_a_number() -> None:

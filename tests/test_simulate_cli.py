@@ -418,6 +418,12 @@ def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: P
     assert json.loads(Path("found.sarif").read_text())["runs"][0]["results"]
 
 
+def test_the_launch_with_an_error_is_drawn(gemmgen_: Gemmgen, program: Path) -> None:
+    Path("both.py").write_text("from program import copy, race\ncopy()\nrace()\n")
+    gemmgen_("simulate", "both.py", "--schedules", "0", "--svg", "pipeline.svg")
+    assert 'class="error"' in Path("pipeline.svg").read_text()
+
+
 def test_a_wait_that_is_missing_at_the_end_is_named(gemmgen_: Gemmgen, program: Path) -> None:
     end = "    tma.store_wait(0)\n    mbarrier.invalidate"
     copies = Path("copies.py").read_text()

@@ -207,7 +207,7 @@ def _simulate_programs(
             say(text)
     if sarif:
         write(sarif, json.dumps(sarif_log(report.findings), indent=2) + "\n")
-    options.timeline.write(report.results[str(called[0])])
+    options.timeline.write([report.pictured] if report.pictured else [])
     end(report.exit_code)
 
 

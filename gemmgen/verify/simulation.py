@@ -100,7 +100,9 @@ class Simulation:
     notes: tuple[str, ...]
     """Limits of a requested launch: faults that it cannot show."""
     trace: Trace
-    """Timeline of the first launch under its first schedule."""
+    """Timeline of the first launch that shows an error, or else of the first one."""
+    traced: int = 0
+    """Index of that launch."""
 
     @property
     def schedules(self) -> int:
@@ -130,11 +132,10 @@ class Simulation:
         )
 
     def svg(self, cta: int = 0) -> str:
-        """Return the pipeline of a CTA of the first program of the first launch, as an SVG."""
-        first = self.launches[0]
-        return drawn(
-            self.trace, self.module, f"{shape_text(first.shape)}, schedule {first.schedules[0]}", cta
-        )
+        """Return the pipeline of a CTA in the timeline of `trace`, with marks for findings, as an SVG."""
+        launch = self.launches[self.traced]
+        schedule = launch.schedules[self.trace.position]
+        return drawn(self.trace, self.module, f"{shape_text(launch.shape)}, schedule {schedule}", cta)
 
     def __str__(self) -> str:
         found = counted(len(self.problems), "finding")
@@ -182,15 +183,16 @@ def _simulated(
 ) -> Simulation:
     problems: dict[tuple[object, ...], Problem] = {}
     notes: dict[str, None] = {}
-    trace: Trace | None = None
+    traces: list[Trace] = []
     module = import_generated(path)
     for launch in launches:
         simulated = _Simulated(module, product, launch, seed, processes, progress)
         for problem in simulated.problems():
             problems.setdefault((problem.kind, problem.name, problem.lines), problem)
-        trace = trace or simulated.result.trace
+        traces.append(simulated.result.trace)
         if simulated.uncovered and launch.inputs == "integers" and not launch.wraps:
             notes[f"{shape_text(launch.shape)}: {simulated.uncovered_text}"] = None
+    traced = next((i for i, trace in enumerate(traces) if trace.shows_errors), 0)
     return Simulation(
         product.source.path,
         path.name,
@@ -198,7 +200,8 @@ def _simulated(
         tuple(launches),
         tuple(sorted(problems.values(), key=lambda problem: problem.severity is Severity.LINT)),
         tuple(notes),
-        trace or Trace(),
+        traces[traced],
+        traced,
     )
 
 

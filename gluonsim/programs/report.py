@@ -44,6 +44,12 @@ class Report:
         return GemmgenError(finding.diagnostic for finding in self.findings), *self.failures
 
     @property
+    def pictured(self) -> Result | None:
+        """The launch whose timeline is worth a look: the first with an error, or else the first."""
+        launches = [result for results in self.results.values() for result in results]
+        return next((result for result in launches if result.errors), launches[0] if launches else None)
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """For each program with launches, a line for each launch and each note."""
         return tuple(_text(subject, results) for subject, results in self.results.items() if results)

@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gluonsim.barriers.mbarrier import Barrier
-from gluonsim.findings import Finding, Moment
+from gluonsim.findings import Finding, Moment, Severity
 
 Event = Mapping[str, object]
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):  # each schedule makes thousands, and a frozen dataclass takes longer
     """Something that began at one step of the schedule and ended at another."""
 
     name: str
@@ -33,8 +33,7 @@ class Span:
         return max(self.end, self.begin + 1)
 
 
-@dataclass(frozen=True)
-class Phase:
+class Phase(NamedTuple):
     """A barrier's phase, at the step that completed it."""
 
     step: int
@@ -59,14 +58,21 @@ class Mark:
 class Trace:
     """Spans of loads, MMAs, stores and waits, and the steps at which barriers completed phases.
 
-    A step is one choice of the scheduler: the order is real, the distances are not times.
+    A step is one choice of the scheduler: the order is real, the distances are not times. `position` is the
+    index of the schedule in the launch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
         self.spans: list[Span] = []
         self.phases: list[Phase] = []
         self.marks: list[Mark] = []
         """Each fault once, at its first time."""
+
+    @property
+    def shows_errors(self) -> bool:
+        """True if an error lies in the timeline."""
+        return any(mark.finding.severity is Severity.ERROR for mark in self.marks)
 
     def mark(self, finding: Finding, step: int, works: tuple[Moment, ...]) -> None:
         """Note that the launch shows a fault."""
