@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gluonsim.clocks import NUMBER_MASK, Clock, Component, Tick, reached
-from gluonsim.findings import Location
+from gluonsim.findings import Location, Work
 
 ATOMIC = "atomic on shared memory"
 """The name of an access to an element of shared memory that other partitions may make at the same time."""
@@ -53,9 +53,9 @@ class Access(NamedTuple):
         return Tick(self.agent, self.issued or self.number)
 
     @property
-    def work(self) -> Tick:
-        """The event itself: for asynchronous work its number in its lane, by which a timeline finds it."""
-        return Tick(self.component, self.number)
+    def work(self) -> Work:
+        """The event itself, by which a timeline finds it: for asynchronous work its number in its lane."""
+        return Tick(self.component, self.number).work
 
     def covered(self, clock: Clock) -> bool:
         """Return whether the event happened before everything that is issued with this clock."""

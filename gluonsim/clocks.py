@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gluonsim.findings import Work
+
 NUMBER_BITS = 32
 """Of a component's number in a clock; the highest is the guard bit of `maximum`, and always 0."""
 NUMBER_MASK = (1 << NUMBER_BITS - 1) - 1
@@ -42,6 +44,11 @@ class Tick(NamedTuple):
     def known(self, clock: Clock, /) -> bool:
         """Return whether a clock covers it."""
         return reached(clock, self.component) >= self.number
+
+    @property
+    def work(self) -> Work:
+        """The event as a value that other runs have too."""
+        return self.component.program, self.component.shift, self.number
 
 
 def learn(clock: Clock, component: Component, number: int) -> None:

@@ -127,6 +127,10 @@ class Moment(Protocol):
         ...
 
 
+Work = tuple[int, int, int]
+"""An access to memory, the same in each run: program, place of its component in clocks, number."""
+
+
 def refusal(message: str, location: Location = UNKNOWN, code: str = "simulator-unsupported") -> GemmgenError:
     """Return the error for something that the simulator would otherwise have to guess or to skip."""
     return GemmgenError([Diagnostic(location.file or "<kernel>", code, message, line=location.line)])
@@ -346,7 +350,7 @@ class Findings:
         self._faults: dict[Moment, None] = {}
         self.faulty = False
         """True if this run has shown a fault."""
-        self.shown: list[tuple[Finding, tuple[Moment, ...]]] | None = None
+        self.shown: list[tuple[Finding, tuple[Work, ...]]] | None = None
         """Each fault as it is added, with its accesses, for a timeline; None if nobody draws one."""
 
     def begin_run(self) -> None:
@@ -370,7 +374,7 @@ class Findings:
         severity: Severity = Severity.ERROR,
         follows: bool = False,
         moment: Moment | None = None,
-        works: tuple[Moment, ...] = (),
+        works: tuple[Work, ...] = (),
     ) -> None:
         """Add one fault.
 

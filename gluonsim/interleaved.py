@@ -148,7 +148,7 @@ class Interleaved:
                 wait = agent.waiting
                 if isinstance(wait, BarrierWait) and not agent.done:
                     line, end = wait.location.line, cluster.step + 1
-                    works = (Tick(agent.key, agent.knowledge.now),)
+                    works = (Tick(agent.key, agent.knowledge.now).work,)
                     waits.append(
                         Span(wait.name, "wait", agent.label, agent.cta, wait.begin, end, line, works)
                     )

@@ -18,7 +18,6 @@ from test_picture import Picture, ring, span, trace_of
 
 from gemmgen.module import import_generated
 from gluonsim import Finding, Kind, Result, Severity, simulate
-from gluonsim.clocks import Component, Tick
 from gluonsim.findings import Frame
 from gluonsim.timeline.picture import MOST_COLUMNS, drawn
 from gluonsim.timeline.trace import Trace
@@ -163,7 +162,7 @@ def test_a_long_run_is_shown_around_its_first_error() -> None:
 
 def test_a_window_reaches_back_to_the_access_that_is_overwritten() -> None:
     spans = [span(f"s{i}", "load", 10 * i, 10 * i + 5) for i in range(400)]
-    early = spans[250]._replace(works=(Tick(Component(0, 0), 1),))
+    early = spans[250]._replace(works=((0, 32, 1),))
     spans[250] = early
     trace = trace_of(spans)
     trace.mark(finding(Kind.WRITE_AFTER_READ, [7]), 2800, early.works)

@@ -214,7 +214,7 @@ class _Issue:
             work()
             if cluster.trace:
                 row, line = f"{self.agent.label} tensor core", self.op.location.line
-                works = (Tick(self.lane.component, self.number),)
+                works = (Tick(self.lane.component, self.number).work,)
                 cluster.trace.spans.append(
                     Span(self.name, "mma", row, self.agent.cta, self.begin, cluster.step, line, works)
                 )

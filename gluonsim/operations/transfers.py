@@ -14,7 +14,7 @@ from torch import Tensor
 from gluonsim.accesses import Access, Proxy
 from gluonsim.barriers.mbarrier import Barrier
 from gluonsim.clocks import Component, Released, Tick, learn
-from gluonsim.findings import Kind, refusal
+from gluonsim.findings import Kind, Work, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import DescriptorType, MemDescType, TensorType
 from gluonsim.memory import View
@@ -253,7 +253,7 @@ def _store_into(agent: Agent, op: Operation, value: Tensor, view: View, barrier:
         if barrier:
             barrier.receive(size, identity, told)
             cluster.settle(barrier)
-        _trace(agent, op, view, "store", begin, (Tick(component, number),))
+        _trace(agent, op, view, "store", begin, (Tick(component, number).work,))
 
     cluster.issue(Event(deque(), complete))
 
@@ -347,7 +347,7 @@ def store_wait(agent: Agent, op: Operation) -> Steps:
     yield
 
 
-def _trace(agent: Agent, op: Operation, view: View, kind: str, begin: int, works: tuple[Tick, ...]) -> None:
+def _trace(agent: Agent, op: Operation, view: View, kind: str, begin: int, works: tuple[Work, ...]) -> None:
     cluster = agent.cluster
     if cluster.trace:
         row = f"{agent.label} {kind}s"

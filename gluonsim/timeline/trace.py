@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gluonsim.barriers.mbarrier import Barrier
-from gluonsim.findings import Finding, Moment, Severity
+from gluonsim.findings import Finding, Severity, Work
 
 Event = Mapping[str, object]
 
@@ -24,7 +24,7 @@ class Span(NamedTuple):  # each schedule makes thousands, and a frozen dataclass
     begin: int
     end: int
     line: int | None
-    works: tuple[Moment, ...] = ()
+    works: tuple[Work, ...] = ()
     """The accesses to memory that it makes, as `Access.work`."""
 
     @property
@@ -51,7 +51,7 @@ class Mark:
 
     finding: Finding
     step: int
-    works: tuple[Moment, ...]
+    works: tuple[Work, ...]
     """The accesses that it is about, as `Access.work`; empty if it is about something else."""
 
 
@@ -74,7 +74,7 @@ class Trace:
         """True if an error lies in the timeline."""
         return any(mark.finding.severity is Severity.ERROR for mark in self.marks)
 
-    def mark(self, finding: Finding, step: int, works: tuple[Moment, ...]) -> None:
+    def mark(self, finding: Finding, step: int, works: tuple[Work, ...]) -> None:
         """Note that the launch shows a fault."""
         if all(mark.finding.key != finding.key for mark in self.marks):
             self.marks.append(Mark(finding, step, works))
