@@ -86,8 +86,6 @@ DOCSTRINGS = {
 
 PAGES = {
     "CONTRIBUTING.md": 3,
-    "docs/blackwell.md": 1,
-    "docs/spec.md": 1,
 }
 """The number of places in the prose of each page that `DECODED` catches."""
 
