@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gluonsim.findings import refusal
+from gluonsim.findings import carried_out, refusal
 from gluonsim.ir.calls import with_calls
 from gluonsim.ir.parse import Operation, parse, walk
 from gluonsim.ir.ttgir import GenericTtgir
@@ -81,11 +81,11 @@ def _kernel(module: Operation) -> Kernel:
     layout, tensor_layout = Layout(), Layout()
     for op in walk(function.regions[0]):
         if op.name == "ttg.local_alloc":
-            layout.add(op, shared_memory_index(op))
+            layout.add(op, carried_out(partial(shared_memory_index, op), op.name, op.location))
         elif has_scratch(op):
             layout.add_scratch(op, op.attributes[OFFSET], op.attributes[SIZE])
         elif op.name == "ttng.tmem_alloc":
-            tensor_layout.add(op, tensor_memory_index(op))
+            tensor_layout.add(op, carried_out(partial(tensor_memory_index, op), op.name, op.location))
     ctas = module.attributes["ttg.num-ctas"]
     pairs = bool(module.attributes.get("ttng.two-ctas"))
     used = frozenset(name for op in walk(function.regions[0]) for name in op.operands)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.python_source import parsed, statements
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,20 @@ def unexpected(error: Exception, operation: str, location: Location) -> GemmgenE
     """Return the refusal of an operation whose handler raised an error: a use that nobody has thought of."""
     told = " ".join(f"{type(error).__name__}: {error}".split())
     return refusal(f"this use of operation {operation} is not known to the simulator ({told})", location)
+
+
+def carried_out(work: Callable[[], T], operation: str, location: Location) -> T:
+    """Do the work of an operation; a refusal gets its place, and another error becomes a refusal.
+
+    Raises:
+        GemmgenError: The work raised an error.
+    """
+    try:
+        return work()
+    except GemmgenError as error:
+        raise placed(error, location) from error
+    except Exception as error:
+        raise unexpected(error, operation, location) from error
 
 
 class Kind(StrEnum):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
+from operator import attrgetter
 from typing import Any, cast
 
 from torch import Tensor
@@ -17,7 +18,17 @@ from gluonsim.accesses import Access, Proxy
 from gluonsim.barriers.mbarrier import Barrier
 from gluonsim.barriers.rounds import report_early
 from gluonsim.clocks import Component, Knowledge, Tick, learn
-from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, placed, ring_of, unexpected
+from gluonsim.findings import (
+    UNKNOWN,
+    Findings,
+    Kind,
+    Location,
+    Severity,
+    carried_out,
+    placed,
+    ring_of,
+    unexpected,
+)
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.parse import Block, Operation
 from gluonsim.memory import Memory, RelaxedMeetings
@@ -52,6 +63,8 @@ class Event:
 
     lane: deque[Event]
     complete: Callable[[], None]
+    op: Operation
+    """The operation that issued it."""
     cluster: Cluster | None = None
     """The program that issued it."""
     number: int = 0
@@ -312,10 +325,6 @@ def _successor(agent: Agent, terminator: Operation) -> tuple[str, tuple[str, ...
     return terminator.successors[1], otherwise
 
 
-def _number(event: Event) -> int:
-    return event.number
-
-
 class IdleError(Exception):
     """A program goes on and gets nowhere."""
 
@@ -463,8 +472,8 @@ class Cluster:
         lane = event.lane
         lane.popleft()
         if lane:
-            insort(self.events, lane[0], key=_number)
-        event.complete()
+            insort(self.events, lane[0], key=attrgetter("number"))
+        carried_out(event.complete, event.op.name, event.op.location)
 
     def issue(self, event: Event) -> None:
         """Let asynchronous work complete from now on."""

@@ -433,10 +433,10 @@ def test_schedules_in_processes_show_what_they_show_in_one(
 def test_what_another_process_refuses_is_refused(divided: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     run_one, here = execution._Schedules.run, os.getpid()  # pyright: ignore[reportPrivateUsage]
 
-    def refuses(schedules: Any, policy: Any, trace: Any = None) -> Any:
+    def refuses(schedules: Any, position: int) -> Any:
         if os.getpid() != here:
             raise GemmgenError([Diagnostic("kernel.py", "unknown-operation", "of a random schedule", line=3)])
-        return run_one(schedules, policy, trace)
+        return run_one(schedules, position)
 
     monkeypatch.setattr(execution._Schedules, "run", refuses)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(GemmgenError, match=r"kernel\.py:3: error\[unknown-operation\]: of a random"):
@@ -447,10 +447,10 @@ def test_what_another_process_refuses_is_refused(divided: list[int], monkeypatch
 def test_a_process_that_is_lost_is_told(divided: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     run_one, here = execution._Schedules.run, os.getpid()  # pyright: ignore[reportPrivateUsage]
 
-    def dies(schedules: Any, policy: Any, trace: Any = None) -> Any:
+    def dies(schedules: Any, position: int) -> Any:
         if os.getpid() != here:
             os.kill(os.getpid(), signal.SIGKILL)
-        return run_one(schedules, policy, trace)
+        return run_one(schedules, position)
 
     monkeypatch.setattr(execution._Schedules, "run", dies)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(GemmgenError, match=r"ended without a result \(signal 9\): processes=1 needs none"):

@@ -291,6 +291,9 @@ class _Parser:
             if diagnostic.line is not None:
                 raise
             raise refusal(diagnostic.message, self._place_near(), diagnostic.code) from error
+        except Exception as error:
+            text = f"cannot read the compiler's output ({type(error).__name__}: {error})"
+            raise refusal(text, self._place_near()) from error
 
     def _place_near(self) -> Location:
         """Return the next location in the text: an operation ends with its own."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import isgeneratorfunction
 from types import ModuleType
 from typing import Any, cast
 
-from gemmgen.errors import GemmgenError
 from gluonsim.accesses import Proxy
-from gluonsim.findings import placed, refusal
+from gluonsim.findings import carried_out, refusal
 from gluonsim.ir.parse import TERMINATORS, Block, Operation, blocks
 from gluonsim.program import Agent, Code, Entry, Handler, Step, Steps
 
@@ -99,10 +99,7 @@ def block_code(block: Block) -> Code:
 
 
 def _resolved(entry: Entry, op: Operation) -> Handler:
-    try:
-        run = entry.resolve(op)
-    except GemmgenError as error:
-        raise placed(error, op.location) from error
+    run = carried_out(partial(entry.resolve, op), op.name, op.location)
     return _with_scratch(run, op) if has_scratch(op) else run
 
 

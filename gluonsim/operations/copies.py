@@ -35,7 +35,7 @@ def async_copy(agent: Agent, op: Operation) -> Steps:
     def complete() -> None:
         view.fill(chosen.spread(chosen.elements.copied(), other))
 
-    agent.cluster.issue(Event(lane.events, complete))
+    agent.cluster.issue(Event(lane.events, complete, op))
     yield
     return TOKEN
 
@@ -88,5 +88,5 @@ def async_copy_arrive(agent: Agent, op: Operation) -> Steps:
             barrier.arrive_later(who, op.location, released, arrivals)
             cluster.settle(barrier)
 
-    cluster.issue(Event(lane.events, complete))
+    cluster.issue(Event(lane.events, complete, op))
     yield

@@ -77,7 +77,7 @@ def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) ->
             barrier.receive(RESULT_BYTES, identity, told)
             cluster.settle(barrier)
 
-    cluster.issue(Event(deque(), complete))
+    cluster.issue(Event(deque(), complete, op))
 
 
 def _check_refusals(agent: Agent, op: Operation) -> None:

@@ -67,7 +67,7 @@ def warp_group_dot(agent: Agent, op: Operation) -> Steps:
                 Span(name, "mma", row, agent.cta, begin, cluster.step, op.location.line, (access.work,))
             )
 
-    cluster.issue(Event(agent.mma.events, retire))
+    cluster.issue(Event(agent.mma.events, retire, op))
     if not op.attributes["isAsync"]:  # the compiler waits for all of them
         agent.mma.wait(0, agent.knowledge)
         agent.drain(agent.mma)
@@ -219,7 +219,7 @@ class _Issue:
                     Span(self.name, "mma", row, self.agent.cta, self.begin, cluster.step, line, works)
                 )
 
-        cluster.issue(Event(self.lane.events, complete))
+        cluster.issue(Event(self.lane.events, complete, self.op))
 
 
 @operation("ttng.tmem_copy")
@@ -413,4 +413,4 @@ def _commit(agent: Agent, op: Operation, name: str, operand: int, receivers: Seq
             barrier.arrive_later(who, op.location, released)
             cluster.settle(barrier)
 
-    cluster.issue(Event(lane.events, complete))
+    cluster.issue(Event(lane.events, complete, op))

@@ -218,7 +218,7 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
             cluster.settle(barrier)
         _trace(agent, op, view, "load", begin, (access.work,))
 
-    cluster.issue(Event(deque(), complete))
+    cluster.issue(Event(deque(), complete, op))
 
 
 @operation("ttng.async_shared_store")
@@ -255,7 +255,7 @@ def _store_into(agent: Agent, op: Operation, value: Tensor, view: View, barrier:
             cluster.settle(barrier)
         _trace(agent, op, view, "store", begin, (Tick(component, number).work,))
 
-    cluster.issue(Event(deque(), complete))
+    cluster.issue(Event(deque(), complete, op))
 
 
 def _use(descriptor: Descriptor, access: Access) -> None:
@@ -331,9 +331,9 @@ def _store_from(
             part.store(values, reduction)
 
         _trace(agent, op, view, "store", begin, (read.work, write.work))
-        cluster.issue(Event(writes.events, complete_write))
+        cluster.issue(Event(writes.events, complete_write, op))
 
-    cluster.issue(Event(reads.events, complete_read))
+    cluster.issue(Event(reads.events, complete_read, op))
 
 
 @operation("ttng.async_tma_store_wait", "pendings", "read_only")

@@ -115,3 +115,17 @@ def reducing_load_kernel(d_ptr):
     memory.store(gl.zeros([128, 64], gl.float32, registers))
     _, largest = memory.load_max(abs=True)
     gl.store(d_ptr + gl.arange(0, 128, largest.type.layout), largest)
+
+
+@gluon.jit
+def wgmma_kernel(d_ptr):
+    """D = 0 by one wgmma."""
+    shared: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    result: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    rows: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    a = gl.allocate_shared_memory(gl.float16, [64, 64], shared, gl.zeros([64, 64], gl.float16, rows))
+    fence_async_shared()
+    d = warpgroup_mma(a, a, gl.zeros([64, 64], gl.float32, result))
+    row = gl.arange(0, 64, gl.SliceLayout(1, result))
+    column = gl.arange(0, 64, gl.SliceLayout(0, result))
+    gl.store(d_ptr + row[:, None] * 64 + column[None, :], d)
