@@ -215,7 +215,7 @@ class _Simulated:
         launch: Launch,
         seed: int,
         processes: int,
-        progress: Tell | None,
+        progress: Tell | None = None,
     ) -> None:
         self._module = module
         self._problem = product.source.problem
