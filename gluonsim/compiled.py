@@ -13,7 +13,7 @@ from gluonsim.findings import carried_out, refusal
 from gluonsim.ir.calls import with_calls
 from gluonsim.ir.parse import Operation, parse, walk
 from gluonsim.ir.ttgir import GenericTtgir
-from gluonsim.ir.types import DescriptorType, pointee_of
+from gluonsim.ir.types import DescriptorType
 from gluonsim.operations import (
     OFFSET,
     SIZE,
@@ -101,10 +101,10 @@ def bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
         position = len(values)
         type_ = block.argument_types[position] if position < len(block.arguments) else None
         if isinstance(type_, DescriptorType):
-            values.append(_descriptor(name, value, type_.dtype))
+            values.append(_descriptor(name, value, type_))
             values += [*map(int, value.shape), *map(int, value.strides)]
         elif type_ is not None and hasattr(value, "data_ptr"):
-            address = address_of(name, value, pointee_of(type_))
+            address = address_of(name, value, type_)
             values.append(Pointer(name, address.flat, address.element))
         else:
             values.append(value)
@@ -122,9 +122,9 @@ MOST_STRIDE_BYTES = 1 << 40
 """Above the strides that the driver takes."""
 
 
-def _descriptor(name: str, value: Any, dtype: torch.dtype) -> Descriptor:
+def _descriptor(name: str, value: Any, type_: DescriptorType) -> Descriptor:
     """Return a host descriptor as the kernel sees it."""
-    base = address_of(name, value.base, dtype)
+    base = address_of(name, value.base, type_)
     padding = float("nan") if getattr(value, "padding", "zero") == "nan" else 0.0
     rounds = bool(getattr(value, "round_f32_to_tf32", False))
     shape, strides = tuple(map(int, value.shape)), tuple(map(int, value.strides))
@@ -133,7 +133,7 @@ def _descriptor(name: str, value: Any, dtype: torch.dtype) -> Descriptor:
     if lower is not None:
         steps: Sequence[int] = value.element_strides or [1] * len(shape)
         pixels = Pixels(tuple(lower), tuple(value.pixel_box_upper_corner), tuple(steps[1:-1]))
-    if any(not 0 <= stride * dtype.itemsize < MOST_STRIDE_BYTES for stride in strides):
+    if any(not 0 <= stride * base.flat.element_size() < MOST_STRIDE_BYTES for stride in strides):
         message = f"the strides of {name} are {list(strides)}: a descriptor has them from 0 to 2**40 bytes"
         raise refusal(message, code="bad-launch")
     return Descriptor(name, base.flat, base.element, shape, strides, padding, rounds, pixels)

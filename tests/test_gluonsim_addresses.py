@@ -136,6 +136,22 @@ def test_a_tensor_is_read_as_another_type() -> None:
     assert (code, message) == ("bad-launch", "the address of x_ptr is within an element of its tensor")
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int8])
+def test_descriptors_have_integers_of_any_sign(dtype: torch.dtype) -> None:
+    x, d = (torch.zeros(ROWS, COLUMNS, dtype=dtype) for _ in range(2))
+    x += torch.arange(ROWS, dtype=dtype)[:, None]
+    layout = gl.NVMMASharedLayout.get_default_for(
+        [32, COLUMNS], gl.int32 if dtype == torch.int32 else gl.int8
+    )
+    x_desc, d_desc = (
+        TensorDescriptor(Before(tensor, 10), [10 + ROWS, COLUMNS], [COLUMNS, 1], [32, COLUMNS], layout)
+        for tensor in (x, d)
+    )
+    assert not ran(kernels.host_kernel, x_desc, d_desc, 15).findings
+    assert d[5:37].equal(x[5:37])
+    assert not d[37:].any()
+
+
 def test_an_address_without_a_tensor_is_refused() -> None:
     class Nowhere(Before):
         def __init__(self, tensor: Tensor) -> None:

@@ -228,8 +228,9 @@ def dtype_of(element: str) -> torch.dtype:
 
 
 def pointee_of(type_: Type) -> torch.dtype:
-    """Return the torch type of the elements that a pointer, or each pointer of a tensor, points to."""
-    return dtype_of(type_.element.removeprefix("!tt.ptr<").partition(",")[0].removesuffix(">"))
+    """Return the torch type of the elements that a pointer points to, or a descriptor describes."""
+    element = type_.element.removeprefix("!tt.ptr<").partition(",")[0].removesuffix(">")
+    return dtype_of(element if element in DTYPES else element.removeprefix("s"))  # si32 of a descriptor
 
 
 def bits_to_float(bits: int, element: str) -> float:

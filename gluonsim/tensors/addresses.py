@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
+from gluonsim.ir.types import Type, pointee_of
 from gluonsim.tensors.regions import Storage
 
 
@@ -32,10 +32,10 @@ def tensor_of(value: Any) -> Tensor | None:
     return held[0] if len({each.untyped_storage().data_ptr() for each in held}) == 1 else None
 
 
-def address_of(name: str, value: Any, dtype: torch.dtype) -> Address:
+def address_of(name: str, value: Any, type_: Type) -> Address:
     """Return the address that an argument gives.
 
-    `dtype` is the kernel's: an argument that is no tensor may have another one than the tensor that it holds.
+    `type_` is the kernel's: an argument that is no tensor may have other elements than its tensor.
 
     Raises:
         GemmgenError: It is not on the CPU, no tensor is known for it, or it is within an element.
@@ -48,6 +48,7 @@ def address_of(name: str, value: Any, dtype: torch.dtype) -> Address:
     if tensor is value:
         return Address(elements_of(tensor), int(tensor.storage_offset()))
     first: int = value.data_ptr() - tensor.untyped_storage().data_ptr()
+    dtype = pointee_of(type_)
     size = dtype.itemsize
     if first % size or tensor.untyped_storage().nbytes() % size:
         raise refusal(f"the address of {name} is within an element of its tensor", code="bad-launch")

@@ -16,7 +16,7 @@ ROWS = gl.constexpr(0x40000000)
 
 @gluon.jit
 def _copy(x_desc, d_desc, place, shape: gl.constexpr):
-    buffer = gl.allocate_shared_memory(gl.float16, shape, x_desc.layout)
+    buffer = gl.allocate_shared_memory(x_desc.dtype, shape, x_desc.layout)
     ready = mbarrier.allocate_mbarrier()
     mbarrier.init(ready, count=1)
     mbarrier.expect(ready, x_desc.nbytes_per_cta)
