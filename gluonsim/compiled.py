@@ -39,7 +39,7 @@ from gluonsim.operations.loads_stores import Pointer
 from gluonsim.places import Layout, shared_memory_index
 from gluonsim.program import Kernel
 from gluonsim.tensor_memory import tensor_memory_index
-from gluonsim.tensors.addresses import address_of, elements_of, tensor_of
+from gluonsim.tensors.addresses import address_of, elements_of, tensor_of, without_sign
 from gluonsim.tensors.descriptors import Descriptor, Pixels
 from gluonsim.tensors.regions import Storage
 
@@ -105,7 +105,7 @@ def bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
             values += [*map(int, value.shape), *map(int, value.strides)]
         elif type_ is not None and hasattr(value, "data_ptr"):
             address = address_of(name, value, type_)
-            values.append(Pointer(name, address.flat, address.element))
+            values.append(Pointer(name, without_sign(address.flat), address.element))
         else:
             values.append(value)
     if len(values) != len(block.arguments):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -63,9 +63,9 @@ class Simulated:
 
         def launch(*args: Any, **kwargs: Any) -> Result:
             lowered = lower_kernel(self.kernel, args, self.target, kwargs)
-            expected = dict(self.expect or {})
+            expected = _tensors("expect", self.expect or {})
             if self.reference is not None:
-                expected |= _called(self.reference, lowered.bound)
+                expected |= _tensors("what reference returns", _called(self.reference, lowered.bound))
             checks = [
                 _Check(name, _tensor(name, lowered.arguments), wanted.detach(), self.rtol, self.atol)
                 for name, wanted in expected.items()
@@ -157,6 +157,20 @@ def simulate(
         programs,
         progress,
     )
+
+
+def _tensors(option: str, values: Any) -> dict[str, Tensor]:
+    """Return expectations as a dictionary of tensors.
+
+    Raises:
+        GemmgenError: They are none.
+    """
+    found = dict(cast("Mapping[str, Any]", values)) if isinstance(values, Mapping) else {"": values}
+    for name, value in found.items():
+        if not name or not isinstance(value, Tensor):
+            text = f"{option} must be a dictionary of tensors, and has {type(value).__name__}"
+            raise refusal(f"{text} for {name}" if name else text, code="bad-launch")
+    return found
 
 
 def _called(reference: Callable[..., Expected], bound: Mapping[str, Any]) -> Expected:

@@ -57,6 +57,45 @@ def rounded(value: int) -> float:
     return float(kept << shift)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "of_bits"),
+    [
+        (torch.uint8, torch.int8),
+        (torch.uint16, torch.int16),
+        (torch.uint32, torch.int32),
+        (torch.uint64, torch.int64),
+    ],
+)
+def test_tensors_may_be_of_unsigned_integers(dtype: torch.dtype, of_bits: torch.dtype) -> None:
+    width = 8 * dtype.itemsize
+    numbers = [(i * 0x9E3779B97F4A7C15 + 255 * i) % 2**width for i in range(128)]
+    x = torch.tensor([signed(number << (64 - width)) >> (64 - width) for number in numbers]).to(of_bits)
+    d, floats = torch.zeros(256, dtype=of_bits), torch.zeros(128)
+    assert not ran(kernels.integers_kernel, x.view(dtype), d.view(dtype), floats).findings
+    wanted = [(x if x > 127 else 5) * 3 + (x >> 2) for x in numbers] + [min(x // 7, x % 11) for x in numbers]
+    assert [int(value) % 2**width for value in d] == [value % 2**width for value in wanted]
+    assert floats.equal(torch.tensor([rounded(x) for x in numbers]))
+
+
+def _number(x_ptr: object) -> int:
+    del x_ptr
+    return 5
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"expect": [1]}, "expect must be a dictionary of tensors, and has list"),
+        ({"expect": {"d_ptr": 5}}, "expect must be a dictionary of tensors, and has int for d_ptr"),
+        ({"reference": _number}, "what reference returns must be a dictionary of tensors, and has int"),
+    ],
+)
+def test_expectations_are_tensors_by_name(option: dict[str, Any], message: str) -> None:
+    x, d = torch.zeros(128, dtype=torch.int32), torch.zeros(256, dtype=torch.int32)
+    with pytest.raises(GemmgenError, match=message):
+        simulate(kernels.integers_kernel, "h100", **option)[1](x, d, torch.zeros(128))
+
+
 def test_numbers_are_rounded_toward_zero() -> None:
     x = torch.randn(512) * 100
     special = torch.tensor([0.0, -0.0, 65519.0, -65520.0, 1e30, float("inf"), 1e-9, 2.0**-24, -57345.0])

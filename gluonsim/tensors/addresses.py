@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from gluonsim.findings import refusal
@@ -53,6 +54,19 @@ def address_of(name: str, value: Any, type_: Type) -> Address:
     if first % size or tensor.untyped_storage().nbytes() % size:
         raise refusal(f"the address of {name} is within an element of its tensor", code="bad-launch")
     return Address(elements_of(tensor).view(dtype), first // size)
+
+
+_SIGNED = {
+    torch.uint8: torch.int8,
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+
+
+def without_sign(flat: Tensor) -> Tensor:
+    """Return integers as registers have them: int8 to int64 stand for the bits of unsigned ones too."""
+    return flat.view(_SIGNED.get(flat.dtype, flat.dtype))
 
 
 def elements_of(tensor: Tensor) -> Tensor:

@@ -129,3 +129,14 @@ def wgmma_kernel(d_ptr):
     row = gl.arange(0, 64, gl.SliceLayout(1, result))
     column = gl.arange(0, 64, gl.SliceLayout(0, result))
     gl.store(d_ptr + row[:, None] * 64 + column[None, :], d)
+
+
+@gluon.jit
+def integers_kernel(x_ptr, d_ptr, float_ptr):
+    """Compare, multiply, shift, divide and convert 128 unsigned integers of any width."""
+    at = gl.arange(0, 128, LINE)
+    x = gl.load(x_ptr + at)
+    large = gl.where(x > 127, x, 5)
+    gl.store(d_ptr + at, large * 3 + (x >> 2))
+    gl.store(d_ptr + 128 + at, gl.minimum(x // 7, x % 11))
+    gl.store(float_ptr + at, x.to(gl.float32))
