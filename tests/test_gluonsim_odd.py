@@ -5,14 +5,24 @@ from __future__ import annotations
 import importlib
 import linecache
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
+import triton.experimental.gluon.language as gl_  # pyright: ignore[reportMissingTypeStubs]
+from torch import Tensor
+from triton.experimental.gluon.language.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+    tma as tma_,  # pyright: ignore[reportUnknownVariableType]
+)
+from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+    TensorDescriptor as Tiled,
+)
 
 from gemmgen.errors import GemmgenError
 from gluonsim import Result, simulate
 
+gl, tma, TensorDescriptor = cast(Any, gl_), cast(Any, tma_), cast(Any, Tiled)
 kernels: Any = importlib.import_module("kernels.odd")
 
 
@@ -75,6 +85,32 @@ def test_tensors_may_be_of_unsigned_integers(dtype: torch.dtype, of_bits: torch.
     wanted = [(x if x > 127 else 5) * 3 + (x >> 2) for x in numbers] + [min(x // 7, x % 11) for x in numbers]
     assert [int(value) % 2**width for value in d] == [value % 2**width for value in wanted]
     assert floats.equal(torch.tensor([rounded(x) for x in numbers]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint32])
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("add", torch.add),
+        ("min", torch.minimum),
+        ("max", torch.maximum),
+        ("and", torch.bitwise_and),
+        ("or", torch.bitwise_or),
+        ("xor", torch.bitwise_xor),
+    ],
+)
+def test_integers_are_reduced_by_tma(
+    name: str, wanted: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    low, high = (-(2**31), 2**31) if dtype == torch.int32 else (0, 2**32)
+    x, before = (torch.randint(low, high, (32, 32)) for _ in range(2))
+    d = before.to(torch.int32).view(dtype)
+    layout = gl.NVMMASharedLayout(128, 32, 2)
+    descriptor = TensorDescriptor.from_tensor(d, [32, 32], layout)
+    operation = getattr(tma, f"async_atomic_{name}")
+    result = ran(kernels.reductions_kernel, x.to(torch.int32).view(dtype), descriptor, operation)
+    assert not result.findings
+    assert d.view(torch.int32).equal(wanted(x, before).to(torch.int32))
 
 
 def _number(x_ptr: object) -> int:

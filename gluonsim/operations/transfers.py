@@ -276,7 +276,7 @@ def store(agent: Agent, op: Operation) -> Steps:
     yield
 
 
-_REDUCE_KINDS = {1: "add", 2: "min", 3: "max"}
+_REDUCE_KINDS = {1: "add", 2: "min", 3: "max", 6: "and", 7: "or", 8: "xor"}
 
 
 @operation("ttng.async_tma_reduce", "kind", ignored=_CACHING)

@@ -15,9 +15,27 @@ from gemmgen.numerics.encoding import rounded_to_tf32
 from gluonsim.accesses import Access
 from gluonsim.clocks import Component
 from gluonsim.findings import refusal
+from gluonsim.tensors.addresses import without_sign
 from gluonsim.tensors.regions import Region, Slice, same_bits
 
-REDUCTIONS: dict[str, Any] = {"add": torch.add, "min": torch.minimum, "max": torch.maximum}
+REDUCTIONS: dict[str, Any] = {
+    "add": torch.add,
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,
+}
+
+
+def _reduced(old: Tensor, new: Tensor, reduction: str) -> Tensor:
+    """Return elements after a reduction; integers without a sign are compared as such."""
+    compute, bits = REDUCTIONS[reduction], without_sign(old)
+    new = new.view(bits.dtype)
+    if bits.dtype == old.dtype or reduction not in ("min", "max"):
+        return compute(bits, new).view(old.dtype)
+    top = torch.iinfo(bits.dtype).min  # with this bit turned, signed numbers have the order of unsigned ones
+    return (compute(bits ^ top, new ^ top) ^ top).view(old.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +72,7 @@ class Box:
     def store(self, values: Tensor, reduction: str | None) -> None:
         """Write the box; a part outside of the tensor is dropped."""
         region, part = self.region.tensor, values.reshape(self.shape)[self.inside]
-        region.copy_(part if reduction is None else REDUCTIONS[reduction](region, part))
+        region.copy_(part if reduction is None else _reduced(region, part, reduction))
 
 
 @dataclass(eq=False)

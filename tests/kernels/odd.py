@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.blackwell import TensorMemoryLayout, allocate_tensor_memory
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma
 from triton.language.extra import libdevice
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -140,3 +140,16 @@ def integers_kernel(x_ptr, d_ptr, float_ptr):
     gl.store(d_ptr + at, large * 3 + (x >> 2))
     gl.store(d_ptr + 128 + at, gl.minimum(x // 7, x % 11))
     gl.store(float_ptr + at, x.to(gl.float32))
+
+
+@gluon.jit
+def reductions_kernel(x_ptr, d_desc, operation: gl.constexpr):
+    """Reduce 32 x 32 integers into D by TMA."""
+    rows: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    row = gl.arange(0, 32, gl.SliceLayout(1, rows))
+    column = gl.arange(0, 32, gl.SliceLayout(0, rows))
+    x = gl.load(x_ptr + row[:, None] * 32 + column[None, :])
+    buffer = gl.allocate_shared_memory(d_desc.dtype, [32, 32], d_desc.layout, x)
+    fence_async_shared()
+    operation(d_desc, [0, 0], buffer)
+    tma.store_wait(0)
