@@ -76,7 +76,7 @@ FAULTS = {
     "the other accumulator is released": Fault(
         "08-warp-specialization.py",
         "test_matmul_warp_specialized",
-        frozenset({("deadlock", "acc_empty_bars")}),
+        frozenset({("early-arrival", "acc_empty_bars"), ("deadlock", "acc_empty_bars")}),
         (
             (
                 "acc_state = acc_state.next()\n\n        accs =",
@@ -186,6 +186,14 @@ def test_a_fault_is_gone_when_it_is_repaired(name: str, tmp_path: Path) -> None:
         after = outcome(shown(module, target, fault), fault.schedules)
     assert (before.status, after.status) == ("findings", "clean"), (before.text, after)
     assert {(finding.kind.value, finding.name) for finding in before.findings} <= fault.findings
+
+
+def test_an_arrival_before_the_accumulator_was_read_is_told_before_the_deadlock() -> None:
+    fault = FAULTS["the other accumulator is released"]
+    with opened(fault.file, BLACKWELL) as module:
+        first = outcome(shown(module, BLACKWELL, fault), ("lazy", "eager")).findings[0]
+    assert (first.kind.value, first.name) == ("early-arrival", "acc_empty_bars")
+    assert "mbarrier.arrive(acc_empty_bars.index(acc_state.index)" in first.snippet
 
 
 def shown(module: ModuleType, target: Architecture, fault: Fault) -> Case:

@@ -306,7 +306,7 @@ SPECIALIZED = {
     ),
     "roles release without the predicate": roles(
         K.UNDEFINED_VALUE,
-        "c_empty_bar",
+        "c_empty_bars",
         "mbarrier.arrive(c_empty_bar",
         ("store_partition", ", pred=i >= outstanding_stores", ""),
     ),
