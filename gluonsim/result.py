@@ -73,7 +73,14 @@ class Result:
         """
         faulty = bool(self.errors)
         phases = {} if faulty else dict(self.phases)
-        return {"kernel": self.kernel, "phases": phases, "deterministic": faulty or self.deterministic}
+        return {
+            "kernel": self.kernel,
+            "phases": phases,
+            "deterministic": faulty or self.deterministic,
+            "performance": [
+                f"{each.file}:{each.line}: [{each.kind}] {each.text}" for each in self.performance
+            ],
+        }
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -137,7 +144,7 @@ class Result:
     def __str__(self) -> str:
         compiler = [str(self.compiler)] if self.compiler else []
         notes = [f"note: {note}" for note in self.notes]
-        return "\n".join([self.headline, *map(str, (*self.findings, *self.performance)), *notes, *compiler])
+        return "\n".join([self.headline, *map(str, self.findings), *notes, *compiler])
 
 
 def _uncovered(phases: Mapping[str, int]) -> list[str]:
@@ -159,14 +166,17 @@ def notes_by_kernel(launches: Iterable[Mapping[str, Any]]) -> dict[str, list[str
     """
     phases: dict[str, dict[str, int]] = {}
     deterministic: dict[str, bool] = {}
+    slow: dict[str, dict[str, None]] = {}
     for launch in launches:
         kernel: str = launch["kernel"]
         most = phases.setdefault(kernel, {})
         for name, completed in cast("Mapping[str, int]", launch["phases"]).items():
             most[name] = max(completed, most.get(name, 0))
         deterministic[kernel] = deterministic.get(kernel, True) and launch["deterministic"]
+        slow.setdefault(kernel, {}).update(dict.fromkeys(launch["performance"]))
     noted = {
-        kernel: list(_notes(most, deterministic=deterministic[kernel])) for kernel, most in phases.items()
+        kernel: [*_notes(most, deterministic=deterministic[kernel]), *slow[kernel]]
+        for kernel, most in phases.items()
     }
     return {kernel: notes for kernel, notes in noted.items() if notes}
 

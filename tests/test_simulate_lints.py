@@ -82,6 +82,14 @@ def test_loads_by_a_partition_of_one_warp_are_not_told() -> None:
     assert result.performance == ()
 
 
+def test_a_slow_loop_is_a_note_and_no_finding() -> None:
+    result = launched("one in flight")
+    assert result.findings == ()
+    (note,) = [note for note in result.notes if "[barrier-per-load]" in note]
+    assert note.startswith(f"{FILE}:{min(lines_of(FILE, 'tma.async_load('))}: ")
+    assert f"note: {note}" in str(result)
+
+
 def test_the_report_has_a_line_of_the_compiler() -> None:
     result = launched("one in flight", machine_code=True)
     assert result.compiler is not None
