@@ -121,6 +121,10 @@ class Stage:
         """Bytes that a CTA requests from L2: of a tile that several CTAs share, an equal part."""
         return sum(payload.loaded_bytes / payload.sharing for payload in self.payloads)
 
+    def requested_bytes_of(self, tensor: str) -> float:
+        """Return the part of `bytes_per_cta` that belongs to a tensor; 0 without any."""
+        return sum(payload.loaded_bytes / payload.sharing for payload in self._of(tensor))
+
     @cached_property
     def tensors(self) -> tuple[str, ...]:
         """The tensors of its payloads, in order, each once."""

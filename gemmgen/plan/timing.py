@@ -25,6 +25,7 @@ class Card(NamedTuple):
     stream_l2_bytes_per_ns: float  # the same three for kernels of `Stream`
     stream_dram_share: float
     stream_overlap: float
+    least_split_share: float  # of the time to load rows that begin inside sectors, where few SMs load
 
 
 class Traffic(NamedTuple):
@@ -36,13 +37,17 @@ class Traffic(NamedTuple):
     d: int
     row_vectors: int  # with one element for each row of D
     column_vectors: int
+    a_rows: str = "k"  # the dimension along which A is contiguous in memory: "k" or "m"
+    b_rows: str = "k"  # likewise for B: "k" or "n"
 
 
 class Moved(NamedTuple):
-    """Bytes from and to DRAM for a problem."""
+    """Bytes from and to DRAM for a problem, and whether rows of A and B begin inside sectors of L2."""
 
     every: int  # each matrix and vector once
     operands_and_d: int  # the same without C and vectors
+    splits_a: bool = False  # True if every second row of A begins in the middle of a sector
+    splits_b: bool = False
 
 
 class Tiles(NamedTuple):
@@ -68,6 +73,8 @@ class Tiles(NamedTuple):
     short_step: float  # added to a step of less than 128 bytes
     latency: float  # from asking for a stage to its first bytes
     loading: float  # from a stage's first bytes to its last
+    split_a: float  # time to load A for a CTA's K step, if its rows begin inside sectors and all SMs load
+    split_b: float
     stages: int
     outstanding: int  # MMAs in flight when the next one is issued
     stage_bytes: int
@@ -103,6 +110,8 @@ class Stream(NamedTuple):
     drain: float  # of a step's MMAs, and to ask for its stage again; 0 where others cover for that
     latency: float
     loading: float  # of a stage into one SM
+    split_a: float
+    split_b: float
     stages: int
     outstanding: int
     neighbours: float  # for two SMs side by side to load a K step each; 0 where CTAs share an SM
@@ -118,7 +127,7 @@ class Stream(NamedTuple):
     early_steps: float = 0.0  # K steps that are loaded ahead and cover for that loss
 
 
-STEP_CAUSES = ("tensor cores", "shared memory", "drained MMAs", "short ring")
+STEP_CAUSES = ("tensor cores", "shared memory", "drained MMAs", "split sectors", "short ring")
 """Causes of a K step's time: the longest of these times decides."""
 ROUND_CAUSES = ("turns", "epilogue", "cluster", "shared SM", "splits")
 """Causes of an SM's time beside its main loops."""
@@ -157,7 +166,18 @@ def moved_bytes(traffic: Traffic, m: int, n: int, k: int) -> Moved:
     """Return the bytes from and to DRAM: each matrix and vector once."""
     a, b, d = m * k * traffic.a // 8, n * k * traffic.b // 8, m * n * traffic.d // 8
     others = (m * n * traffic.c + m * traffic.row_vectors + n * traffic.column_vectors) // 8
-    return Moved(a + b + d + others, a + b + d)
+    splits_a = splits_sectors((k if traffic.a_rows == "k" else m) * traffic.a)
+    splits_b = splits_sectors((k if traffic.b_rows == "k" else n) * traffic.b)
+    return Moved(a + b + d + others, a + b + d, splits_a, splits_b)
+
+
+def splits_sectors(row_bits: int) -> bool:
+    """Return True if rows that follow one another begin inside sectors of L2, which have 32 bytes.
+
+    Rows for TMA are multiples of 16 bytes apart. If the multiple is odd, every second row begins in the
+    middle of a sector.
+    """
+    return -(-row_bits // (16 * 8)) % 2 == 1
 
 
 def predicted(kernel: Tiles | Stream, card: Card, moved: Moved, m: int, n: int, k: int) -> float:
@@ -184,12 +204,21 @@ def together(exponent: float, one: float, other: float, third: float = 0.0) -> f
 # --- tiles in rounds
 
 
-def step(kernel: Tiles, ctas: int, rate: float, share: float) -> tuple[float, ...]:
+def split_loading(kernel: Tiles | Stream, card: Card, moved: Moved, share: float) -> float:
+    """Return the time of TMA to load those rows of a CTA's K step that begin inside sectors.
+
+    `share` is the share of SMs that load. They share the rate of L2, and few SMs have a limit of their own.
+    """
+    loading = kernel.split_a * moved.splits_a + kernel.split_b * moved.splits_b
+    return loading * max(share, card.least_split_share)
+
+
+def step(kernel: Tiles, ctas: int, rate: float, share: float, split: float = 0.0) -> tuple[float, ...]:
     """Return the least time of a K step of `ctas` CTAs on an SM, for each of ``STEP_CAUSES``.
 
     CTAs share the cycles of an SM, `rate` of them in a nanosecond, and one CTA waits while another one
     multiplies. A stage is free again when its MMA has retired, or, with an MMA in flight, when the next one
-    is issued. `share` is the share of SMs that are at work.
+    is issued. `share` is the share of SMs that are at work, `split` the time of `split_loading`.
     """
     mma, smem = kernel.tensor_cycles / rate, kernel.smem_cycles / rate
     busy = mma if mma > smem else smem
@@ -200,8 +229,8 @@ def step(kernel: Tiles, ctas: int, rate: float, share: float) -> tuple[float, ..
     if kernel.held:
         busy = max(busy, mma / kernel.shares + kernel.held)
     busy += kernel.short_step
-    lap = kernel.latency + ctas * kernel.loading + (0.0 if kernel.outstanding else busy)
-    return ctas * mma, ctas * smem, busy, lap / max(1, kernel.stages - kernel.outstanding)
+    lap = kernel.latency + ctas * max(kernel.loading, split) + (0.0 if kernel.outstanding else busy)
+    return ctas * mma, ctas * smem, busy, ctas * split, lap / max(1, kernel.stages - kernel.outstanding)
 
 
 def chunks(tiles: int, k_steps: int, programs: int, least: int, least_saved: int) -> tuple[int, int]:
@@ -249,6 +278,7 @@ def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -
     tile_fma = kernel.rows * kernel.columns * kernel.depth // kernel.ctas
     ideal = m * n * k / tile_fma * kernel.tensor_cycles / card.sm_count
     fastest = ideal / card.tensor_cycles_per_ns
+    split = split_loading(kernel, card, moved, share)
 
     def busiest_sm(main_loop: float) -> tuple[tuple[float, ...], float, float]:
         """Return an SM's time beside its main loops, by cause, all its time, and that with L2 and DRAM."""
@@ -257,11 +287,11 @@ def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -
         return beside, alone, together(card.dram_overlap, together(card.l2_overlap, alone, l2), dram)
 
     # Power limits the clock by how busy the tensor cores are, however deep the ring is.
-    *unhindered, _ = step(kernel, ctas, card.tensor_cycles_per_ns, share)
+    *unhindered, _ = step(kernel, ctas, card.tensor_cycles_per_ns, share, split)
     used = min(1.0, fastest / busiest_sm(k_steps * max(unhindered))[-1])
     rate = min(card.tensor_cycles_per_ns, card.power_cycles_per_ns * used**-card.power_exponent)
 
-    steps = step(kernel, ctas, rate, share)
+    steps = step(kernel, ctas, rate, share, split)
     slowest = max(steps)
     beside, alone, total = busiest_sm(k_steps * slowest)
     found = {
@@ -291,13 +321,14 @@ def _beside_main_loops(kernel: Tiles, main_loop: float, rounds: int, ctas: int) 
 # --- streams
 
 
-def stream_step(kernel: Stream, ctas: int) -> float:
-    """Return the least time of a K step of `ctas` CTAs on an SM."""
+def stream_step(kernel: Stream, ctas: int, split: float = 0.0) -> float:
+    """Return the least time of a K step of `ctas` CTAs on an SM; `split` is the time of `split_loading`."""
     multiply = max(kernel.multiply, kernel.least_multiply)
     drained = multiply + kernel.drain
-    lap = kernel.latency + ctas * kernel.loading + (0.0 if kernel.outstanding else drained)
+    loading = max(kernel.loading, split)
+    lap = kernel.latency + ctas * loading + (0.0 if kernel.outstanding else drained)
     ring = lap / max(1, kernel.stages - kernel.outstanding)
-    return max(ctas * kernel.loading, ctas * multiply, drained + kernel.issue, ring)
+    return max(ctas * loading, ctas * multiply, drained + kernel.issue, ring)
 
 
 def _of_stream(kernel: Stream, card: Card, moved: Moved, m: int, n: int, k: int) -> dict[str, float]:
@@ -307,7 +338,8 @@ def _of_stream(kernel: Stream, card: Card, moved: Moved, m: int, n: int, k: int)
     ctas = min(kernel.occupancy, per_sm)
     rounds = -(-per_sm // ctas)
     k_steps = -(-k // (kernel.depth * kernel.splits))
-    busiest = rounds * stream_step(kernel, ctas)
+    share = min(1.0, programs * kernel.ctas / (rounds * ctas * card.sm_count))
+    busiest = rounds * stream_step(kernel, ctas, split_loading(kernel, card, moved, share))
     if kernel.neighbours:
         busiest = max(busiest, -(-2 * programs * kernel.ctas // card.sm_count) * kernel.neighbours)
     dram = moved.operands_and_d / (

@@ -76,7 +76,7 @@ def dram_bytes(problem: Matmul, shape: Shape) -> int:
 
 
 def traffic_of(problem: Matmul) -> Traffic:
-    """Return the bits of elements in DRAM, without block scales."""
+    """Return the bits of elements in DRAM, without block scales, and the order of A and of B in memory."""
     bits = {"m": 0, "n": 0}
     for name in problem.vectors:
         bits[OPERATIONS[name].along] += problem.vector_dtype(name).bits
@@ -87,6 +87,8 @@ def traffic_of(problem: Matmul) -> Traffic:
         d=problem.d.bits,
         row_vectors=bits["m"],
         column_vectors=bits["n"],
+        a_rows="k" if problem.a.major == "k" else "m",
+        b_rows="k" if problem.b.major == "k" else "n",
     )
 
 

@@ -7,6 +7,8 @@ order plans to within a few percent: a time that they give is no measurement.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gemmgen.hardware.gpus import GPUS, Gpu, Product
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.rule import once
@@ -101,6 +103,7 @@ def card_of(gpu: Gpu | Product) -> Card:
         stream_l2_bytes_per_ns=constants.ALL_SMS_BYTES_PER_NS * share,
         stream_dram_share=constants.DRAM_SHARE,
         stream_overlap=constants.OVERLAP,
+        least_split_share=constants.LEAST_SPLIT_SHARE,
     )
 
 
@@ -139,6 +142,8 @@ def _tiles_row(plan: WgmmaKernel) -> Tiles:
         short_step=constants.SHORT_STEP_NS if row_share(plan) < 1 else 0,
         latency=constants.LOAD_LATENCY_NS + (constants.CLUSTER_LATENCY_NS if clusters else 0),
         loading=loaded_bytes(plan) / _load_bytes_per_ns(plan),
+        split_a=_split_ns(plan, "a"),
+        split_b=_split_ns(plan, "b"),
         stages=plan.stages,
         outstanding=plan.outstanding_mmas,
         stage_bytes=plan.stage_bytes,
@@ -213,6 +218,20 @@ def _load_bytes_per_ns(plan: WgmmaKernel) -> float:
     return constants.LONE_LOAD_BYTES_PER_NS if together else constants.LOAD_BYTES_PER_NS
 
 
+def _split_ns(plan: WgmmaKernel, operand: Literal["a", "b"]) -> float:
+    """Return the time to load an operand for a CTA's K step, if its rows begin inside sectors.
+
+    Rows of TMA boxes are as wide as the widest swizzle, or as the tile. They then begin at every multiple of
+    16 bytes of a line equally often. CTAs that share a tile load a part each.
+    """
+    matrix = plan.problem.a if operand == "a" else plan.problem.b
+    across = plan.cta_tile_m if operand == "a" else plan.cta_tile_n
+    line_bytes, unit = plan.architecture.tma_swizzle_bytes[0], plan.architecture.tma_alignment_bytes
+    width = min((plan.cta_tile_k if matrix.major == "k" else across) * matrix.dtype.bytes, line_bytes)
+    lines = (width + line_bytes - unit) / line_bytes  # that a row touches, in the mean
+    return constants.SPLIT_LINE_NS * lines * plan.stage.requested_bytes_of(operand) / width
+
+
 def _start_ns(plan: WgmmaKernel) -> float:
     """Return the time from a kernel's launch to its first MMA, and from its last store to the next launch."""
     sooner = constants.TILED_START_NS if plan.schedule_kind == "tiled" and not plan.specialized else 0
@@ -269,6 +288,8 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
         drain=0 if plan.outstanding_mmas or plan.row_shares > 1 else constants.STREAM_DRAIN_NS,
         latency=constants.STREAM_LATENCY_NS,
         loading=plan.stage_bytes / constants.SM_BYTES_PER_NS,
+        split_a=_split_ns(plan, "a"),
+        split_b=_split_ns(plan, "b"),
         stages=plan.stages,
         outstanding=plan.outstanding_mmas,
         neighbours=_bytes_of_neighbours(plan) / 2 / constants.TPC_BYTES_PER_NS if alone else 0,
@@ -348,8 +369,29 @@ def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     """Return the cycles by cause; infinite for a cluster of more CTAs than the GPU has SMs."""
     moved = moved_bytes(traffic_of(plan.problem), *shape)
     nanoseconds = causes(row_of(plan), card_of(plan.gpu), moved, *shape)
+    nanoseconds["copies"] = copies_ns(plan, shape)
     hz = plan.gpu.sustained_hz
     return {cause: time * hz / 1e9 for cause, time in nanoseconds.items() if time}
+
+
+def copies_ns(plan: WgmmaKernel, shape: Shape) -> float:
+    """Return the time of the kernels that copy A, B and C into aligned rows, ahead of a plan's kernel.
+
+    The matrices of a problem [M, N, K] are taken to be contiguous. D is returned in aligned rows, so it is
+    not copied. One launch copies two matrices, at the rate at which DRAM is read and written.
+    """
+    problem, (m, n, k) = plan.problem, shape
+    if not problem.copies_misaligned:
+        return 0.0
+    matrices = [
+        (m * k, (k if problem.a.major == "k" else m) * problem.a.dtype.bits, problem.a.dtype.bytes),
+        (n * k, (k if problem.b.major == "k" else n) * problem.b.dtype.bits, problem.b.dtype.bytes),
+        *([(m * n, n * problem.c.bits, problem.c.bytes)] if problem.c else []),
+    ]
+    unit_bits = plan.architecture.tma_alignment_bytes * 8
+    copied = [elements * size for elements, row_bits, size in matrices if row_bits % unit_bits]
+    bytes_per_ns = constants.DRAM_BYTES_SHARE * plan.gpu.dram_bytes_per_second / 1e9
+    return -(-len(copied) // 2) * constants.COPY_START_NS + 2 * sum(copied) / bytes_per_ns
 
 
 def cycles(plan: WgmmaKernel, shape: Shape) -> float:

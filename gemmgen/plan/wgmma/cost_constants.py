@@ -31,6 +31,8 @@ Times are in nanoseconds of an H200. ``python -m benchmarks.fit`` fits the const
   first eight at five shapes: ``benchmarks/suites/h200_long_k.jsonl``;
 * [launch-order] some of these with programs in other orders at both shapes, by hand again, medians only
   (``benchmarks/fit/h200_launch_order.json``);
+* [misaligned] modules of ``misaligned: copy``, with A and B aligned before or not:
+  ``benchmarks/reading/misaligned.json``, ``benchmarks/h100_bf16_misaligned.json``;
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 
@@ -53,6 +55,20 @@ LOAD_LATENCY_NS = 690
 """[many-rows] From asking for a stage to its first bytes, where many SMs load."""
 LOAD_BYTES_PER_NS = 285
 """[many-rows] At which the other bytes follow, of all CTAs on an SM."""
+SPLIT_LINE_NS = 1.3
+"""[many-rows] [first-choices] For a CTA to load a line of 128 bytes that a row of its TMA boxes touches, if
+all SMs load and every second row begins inside a sector of 32 bytes: with K = 4104 and 1032, a row of 128
+bytes touches 1.875 lines in the mean. Kernels of these two shapes took 1.32 times as long as predicted
+without it (root mean square 35 %), and 1.00 times with it (8 %); rows that begin at sectors take no longer.
+"""
+LEAST_SPLIT_SHARE = 0.7
+"""[misaligned] Least share of ``SPLIT_LINE_NS`` if few SMs load: at 2000 x 1000 x 2002, 64 SMs take 0.9 ns a
+line.
+"""
+COPY_START_NS = 1_550
+"""[misaligned] To launch a copy of one or two misaligned matrices. With it and ``DRAM_BYTES_SHARE``,
+the model knows copies of 5 to 134 MB (read and written) to 8 %.
+"""
 DRAIN_NS = 155
 """[session] From the last instruction of an MMA to the first of the next where none is in flight, and no
 other consumer multiplies: ping-pong 0.78, a lone consumer of eight warps 0.91.
