@@ -15,6 +15,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gemmgen import triton_api
+from gemmgen.compiled_advice import with_compiled_advice
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.lower import Lowered, Resources, ShortageError, lower
 from gemmgen.plan.fix import clause, hint, leave_out, use
@@ -248,7 +249,10 @@ def settle(
     """
     refused: dict[str, tuple[PassedOver, ...]] = {}
     while True:
-        product, results = make_of(source, tick, refused), list[T]()
+        try:
+            product, results = make_of(source, tick, refused), list[T]()
+        except GemmgenError as error:
+            raise with_compiled_advice(source, refused, lowered_of) or error from None
         wanted = product.each if gradients else (product,)
         for each in wanted:
             try:

@@ -131,6 +131,25 @@ def test_a_fix_can_be_limited_to_some_changes_and_keeps_its_words() -> None:
     assert str(fix.limited_to([(("g", None),)], "f")) == "use another factor, or no g"
 
 
+@pytest.mark.quick
+def test_each_alternative_has_a_note_of_its_own() -> None:
+    fix = use(64, 128) | leave_out() | use(2, field="g") | hint("another tile")
+    notes: dict[Advice, str] = {
+        (("f", 64),): "predicted",
+        (("f", None),): "verified by Triton 3.9.0",
+        (("g", 2),): "predicted",
+    }
+    noted = fix.noted(notes, "f")
+    assert str(noted) == (
+        "use 64 (predicted), or 128, or leave it out (verified by Triton 3.9.0), "
+        "or use 2 for g (predicted), or another tile"
+    )
+    assert noted.changes("f") == fix.changes("f")
+    assert str(use("k", note="B stored as [N, K]").noted({(("f", "k"),): "predicted"}, "f")) == (
+        "use k (B stored as [N, K], predicted)"
+    )
+
+
 # --- what a machine is told
 
 

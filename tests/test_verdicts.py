@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from hopper import hopper
 from modules import ROOT
 
 from gemmgen import product
 from gemmgen.build import build, lowered_of, settle
+from gemmgen.compiled_advice import MOST_ADVICE, with_compiled_advice
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.lower import ShortageError
+from gemmgen.lower import Lowered, Resources, ShortageError
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import applied, plan_spec, rank
@@ -275,5 +277,117 @@ def test_a_build_refuses_what_is_pinned_and_spills_as_the_table_does(
     monkeypatch.chdir(ROOT)
     with pytest.raises(GemmgenError) as caught:
         build(SHORT.relative_to(ROOT), tmp_path, simulation=False)
-    assert f"{caught.value}\n" == SHORT.with_suffix(".txt").read_text()
+    refused = SHORT.with_suffix(".txt").read_text()
+    assert f"{caught.value}\n" == refused.replace("(predicted)", f"(verified by Triton {shipped().triton})")
     assert list(tmp_path.iterdir()) == []
+
+
+# --- advice to a refused spec is compiled before it is given
+
+STUCK = ROOT / "tests" / "invalid" / "rules" / "compiler_registers_consumer_sums.yaml"
+
+
+@dataclass
+class Compiler:
+    """A compiler that refuses some kernels, with the kernels that it was given."""
+
+    refuses: Callable[[Kernel], bool]
+    compiled: list[Kernel] = field(default_factory=list[Kernel])
+
+    def lowered_of(self, each: Product) -> Lowered:
+        self.compiled.append(each.plan)
+        if self.refuses(each.plan):
+            raise ShortageError([Diagnostic("open.yaml", "plan-differs", "registers spill")], SPILLS)
+        return FITTING
+
+    @property
+    def digests(self) -> set[str]:
+        return {kernel_digest(each) for each in self.compiled}
+
+
+FITTING = Lowered(
+    {},
+    Resources(
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        mmas=(),
+        operations={},
+        traps=False,
+        setmaxnreg=(),
+        multicast_loads=0,
+        ptxas_notes=(),
+    ),
+)
+
+
+def advised(compiler: Compiler) -> Diagnostic:
+    """Return the diagnostic of a spec that the shipped table refuses."""
+    error = with_compiled_advice(load_spec(STUCK), {}, compiler.lowered_of)
+    assert error is not None
+    (found,) = error.diagnostics
+    assert found.code == "compiler-registers"
+    return found
+
+
+def notes(found: Diagnostic) -> list[str]:
+    return [together[-1].note for together in found.fix]
+
+
+@pytest.mark.quick
+def test_a_plan_alone_says_that_its_advice_is_predicted() -> None:
+    with pytest.raises(GemmgenError) as caught:
+        plan_spec(load_spec(STUCK))
+    (found,) = caught.value.diagnostics
+    assert found.message.endswith("; use 168 (predicted)")
+    assert notes(found) == ["predicted"]
+    assert found.advice == (("warp_specialization.registers.consumer", 168),)
+
+
+@pytest.mark.quick
+def test_advice_that_compiles_is_given_as_verified() -> None:
+    compiler = Compiler(lambda _: False)
+    found = advised(compiler)
+    assert found.message.endswith(f"; use 168 (verified by Triton {shipped().triton})")
+    assert len(compiler.compiled) == 1
+
+
+@pytest.mark.quick
+def test_where_advice_spills_the_next_kernel_is_compiled() -> None:
+    compiler = Compiler(lambda _: len(compiler.compiled) == 1)
+    assert notes(advised(compiler)) == [f"verified by Triton {shipped().triton}"]
+    assert len(compiler.digests) == len(compiler.compiled) == 2
+
+
+@pytest.mark.quick
+def test_where_all_kernels_of_some_advice_spill_the_next_advice_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gemmgen.compiled_advice.MOST_ADVICE", 100)
+    compiler = Compiler(lambda plan: hopper(plan).consumer_registers == 168)
+    found = advised(compiler)
+    assert found.advice != (("warp_specialization.registers.consumer", 168),)
+    assert notes(found) == [f"verified by Triton {shipped().triton}"]
+    assert len(compiler.digests) == len(compiler.compiled) > 1
+    assert hopper(compiler.compiled[-1]).consumer_registers != 168
+
+
+@pytest.mark.quick
+def test_after_some_kernels_the_advice_is_predicted() -> None:
+    compiler = Compiler(lambda _: True)
+    found = advised(compiler)
+    assert len(compiler.digests) == len(compiler.compiled) == MOST_ADVICE
+    assert notes(found) == ["predicted"]
+
+
+@pytest.mark.quick
+def test_no_kernel_is_compiled_for_the_advice_of_a_rule() -> None:
+    compiler = Compiler(lambda _: False)
+    refused = load_spec(ROOT / "tests" / "invalid" / "rules" / "smem_capacity.yaml")
+    with pytest.raises(GemmgenError):
+        plan_spec(refused)
+    assert with_compiled_advice(refused, {}, compiler.lowered_of) is None
+    assert compiler.compiled == []

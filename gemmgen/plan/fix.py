@@ -6,7 +6,7 @@ words, and nothing reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -78,6 +78,20 @@ class Fix:
                 each for each in self.alternatives if isinstance(each, Hint) or _change(each, field) in kept
             )
         )
+
+    def noted(self, notes: Mapping[Advice, str], field: str) -> Fix:
+        """Return the fix of a field with a note behind each alternative that makes one of the changes."""
+        return Fix(
+            tuple(
+                each if isinstance(each, Hint) else _noted(each, notes.get(_change(each, field), ""))
+                for each in self.alternatives
+            )
+        )
+
+
+def _noted(together: tuple[Assignment, ...], note: str) -> tuple[Assignment, ...]:
+    *others, last = together
+    return (*others, replace(last, note=", ".join(filter(None, (last.note, note)))))
 
 
 def _of(assignment: Assignment, field: str) -> Assignment:
@@ -171,17 +185,22 @@ def _clause(group: Sequence[Alternative]) -> tuple[str, str]:
     values = [_value(each[-1]) for each in group if not isinstance(each, Hint)]
     objects = [*map(_object, first[:-1]), _object(first[-1], either(values))]
     if first[0].field == OWN and first[0].value is None:
-        return "leave", f"it out and use {_joined(objects[1:])}" if objects[1:] else "it out"
+        alone = _with_note("it out", first[0])
+        return "leave", f"it out and use {_joined(objects[1:])}" if objects[1:] else alone
     return "use", _joined(objects)
 
 
 def _object(assignment: Assignment, values: str = "") -> str:
     """Return an assignment as the object of *use*: ``no mma.n``, ``at most 4``, ``1 or 2 for cluster.m``."""
     if assignment.value is None:
-        return f"no {assignment.field}"
+        return _with_note(f"no {assignment.field}", assignment)
     words = values or _value(assignment)
     if assignment.field:
         words += f" for {assignment.field}"
+    return _with_note(words, assignment)
+
+
+def _with_note(words: str, assignment: Assignment) -> str:
     return f"{words} ({assignment.note})" if assignment.note else words
 
 

@@ -129,6 +129,11 @@ class Standing:
     def __str__(self) -> str:
         return self.state if self.triton is None else f"{self.state} (Triton {self.triton})"
 
+    @property
+    def note(self) -> str:
+        """The evidence in words without parentheses: ``verified by Triton 3.9.0``."""
+        return self.state if self.triton is None else f"{self.state} by Triton {self.triton}"
+
 
 def standing_of(kernel: Kernel) -> Standing:
     """Return whether the compiler is known to have said that a kernel's registers are enough."""

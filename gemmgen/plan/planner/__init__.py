@@ -1,6 +1,6 @@
 """From a spec to a plan: the best kernel, the ranking of all, warnings, and advice for an illegal spec."""
 
-from gemmgen.plan.planner.attempts import attempted, plan_spec
+from gemmgen.plan.planner.attempts import attempted, plan_spec, plans_to_verify
 from gemmgen.plan.planner.best import Tick
 from gemmgen.plan.planner.changes import applied
 from gemmgen.plan.planner.families import FAMILIES, family_for, family_of, field_values
@@ -19,6 +19,7 @@ __all__ = [
     "family_of",
     "field_values",
     "plan_spec",
+    "plans_to_verify",
     "rank",
     "warnings",
 ]

@@ -11,9 +11,11 @@ from gemmgen.plan.fix import leave_out, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner.best import Tick, cheapest_plan, ignore_progress
 from gemmgen.plan.planner.closest import closest
+from gemmgen.plan.planner.evidence import plans_advised, with_evidence
 from gemmgen.plan.planner.families import family_of
 from gemmgen.plan.planner.repair import advised
 from gemmgen.plan.rule import Violation
+from gemmgen.plan.verdicts import verdict_of
 from gemmgen.spec import Spec, SpecFile
 
 
@@ -26,7 +28,8 @@ def plan_spec(source: SpecFile, tick: Tick = ignore_progress) -> Kernel:
     found = attempted(source, tick)
     if isinstance(found, Kernel):
         return found
-    raise GemmgenError(violation.diagnosed(source) for violation in advised(found, source.spec))
+    violations = with_evidence(advised(found, source.spec), source.spec)
+    raise GemmgenError(violation.diagnosed(source) for violation in violations)
 
 
 def attempted(source: SpecFile, tick: Tick = ignore_progress) -> Kernel | Sequence[Violation]:
@@ -44,6 +47,18 @@ def attempted(source: SpecFile, tick: Tick = ignore_progress) -> Kernel | Sequen
     if not violations:  # where there was more to try than was tried, the closest one can be legal
         return plan
     return in_order((as_searched(found, source.spec) for found in violations), source)
+
+
+def plans_to_verify(source: SpecFile) -> tuple[Kernel, ...]:
+    """Return the plans without a known verdict that the advice to a refused spec gives.
+
+    Empty if the spec is legal, if a rule without a compiler refuses it, or if all verdicts are known.
+    """
+    found = attempted(source)
+    if isinstance(found, Kernel):
+        return ()
+    plans = plans_advised(advised(found, source.spec), source.spec).values()
+    return tuple(plan for plan in plans if verdict_of(plan) is None)
 
 
 def in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violation]:
