@@ -461,6 +461,8 @@ def test_search_knows_the_earlier_name_of_swap_ab_too(desk: Path) -> None:
             "7:9: error[wrong-type] search: found mma.swap_ab and mma.rows, which are two",
         ),
         ("mma: {rows: k}", '7:13: error[not-a-choice] mma.rows: expected m or n, found the text "k"'),
+        ("mma: {rows: {m: 1}}", '7:13: error[not-a-choice] mma.rows: expected m or n, found the key "m"'),
+        ("mma: {rows: [n]}", "7:13: error[not-a-choice] mma.rows: expected m or n, found a list of 1"),
         ("mma: {swap_ab: n}", "7:16: error[wrong-type] mma.swap_ab: expected true or false, found the text"),
         ("search: {tile.n: [1.5]}", "expected whole numbers, words, true or false for tile.n, found 1.5"),
     ],

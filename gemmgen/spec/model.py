@@ -160,7 +160,7 @@ class Mma(Model):
             return section
         members = dict(cast("dict[str, object]", section))
         key, rows = SWAP_AB.key, members.get(SWAP_AB.earlier_key)
-        if rows not in SWAP_AB.values:  # left out, or a word that the field itself refuses
+        if not isinstance(rows, str) or rows not in SWAP_AB.values:  # left out, or refused by the field
             return members
         check_one_name(members, SWAP_AB.earlier_key, key)
         del members[SWAP_AB.earlier_key]
