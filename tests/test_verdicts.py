@@ -391,3 +391,36 @@ def test_no_kernel_is_compiled_for_the_advice_of_a_rule() -> None:
         plan_spec(refused)
     assert with_compiled_advice(refused, {}, compiler.lowered_of) is None
     assert compiler.compiled == []
+
+
+SPILLS_AS_ADVISED = b"""title: consumers without registers for erf and SiLU, and 8 more are too few
+target: h100
+operands: {a: {dtype: bf16, major: mn, swizzle: 32}, b: {dtype: bf16, swizzle: 32}, d: {dtype: e4m3}}
+accumulator: fp32
+tile: {m: 128, n: 128, k: 128}
+mma: {n: 128}
+warps: {m: 4}
+buffering: {stages: 3, epilogue: 2, outstanding_mmas: 0}
+warp_specialization: {kind: cooperative, consumers: 2, registers: {producer: 96, consumer: 160}}
+schedule: {kind: persistent, order: row, minor: n}
+occupancy: 1
+cluster: {m: 1, n: 1}
+epilogue: {ops: [gelu_erf, column_bias, silu, tensor_scale], subtile_n: 64}
+"""
+"""A spec that spills, as it does with the 168 registers that the rules advise."""
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_registers_that_spill_as_well_are_not_advised_to_a_build(tmp_path: Path) -> None:
+    spec = tmp_path / "spills.yaml"
+    spec.write_bytes(SPILLS_AS_ADVISED)
+    with knowing({kernel_digest(plan_spec(load_spec(spec))): SPILLS}), pytest.raises(GemmgenError) as told:
+        plan_spec(load_spec(spec))
+    assert told.value.diagnostics[0].message.endswith("; use 168 (predicted)")
+    with pytest.raises(GemmgenError) as caught:
+        build(spec, tmp_path, simulation=False)
+    (found,) = caught.value.diagnostics
+    assert found.message.endswith(f"; use 176 (verified by Triton {shipped().triton})")
+    changed = json.dumps(applied(stated(load_spec(spec).spec), found.advice)).encode()
+    (lowered,) = settle(source_of(changed), lowered_of).results
+    assert lowered.resources.spilled_bytes == 0
