@@ -367,11 +367,11 @@ def test_any_even_k_is_taken_where_bytes_stay_packed(
     for k in (2, 34, 62, 130):
         wrapper.call(a=wrapper.a(k=k), b=wrapper.b(k=k), **wrapper.extras(k=k))
         made = launched.pop()
-        assert made["a_desc"].shape == [M, k // 2]
-        assert made["b_desc"].shape == [N, k // 2]
+        assert made["a_desc"].shape == (M, k // 2)
+        assert made["b_desc"].shape == (N, k // 2)
         columns = ceil(k / wrapper.vector("a_scale"))
-        assert made["a_scale_desc"].shape == [1, 2, ceil(columns / 4), 2, 256]
-        assert made["b_scale_desc"].shape == [1, 1, ceil(columns / 4), 2, 256]
+        assert made["a_scale_desc"].shape == (1, 2, ceil(columns / 4), 2, 256)
+        assert made["b_scale_desc"].shape == (1, 1, ceil(columns / 4), 2, 256)
 
 
 @of(SCALED)
@@ -462,4 +462,4 @@ def test_packing_and_plain_scales_tell_tma_the_same(
     wrapper.call(**{**extras, **packed})
     assert launched[0] == launched[1]
     blocks = columns_of(wrapper, "a_scale") // 4
-    assert launched[0][0] == ([1, 2, blocks, 2, 256], [2 * blocks * 512, blocks * 512, 512, 256, 1])
+    assert launched[0][0] == ((1, 2, blocks, 2, 256), (2 * blocks * 512, blocks * 512, 512, 256, 1))

@@ -343,7 +343,7 @@ def test_rows_of_more_dimensions_are_written_where_they_are(monkeypatch: pytest.
         assert module.matmul(x, w, out=out) is out
     assert (len(driver.jit), len(driver.direct)) == (1, 2)
     *_, d = driver.jit[0][-1]
-    assert (d.base.data_ptr(), d.shape) == (out.data_ptr(), [8, 24])
+    assert (d.base.data_ptr(), d.shape) == (out.data_ptr(), (8, 24))
     with pytest.raises(ValueError, match=r"out must have shape \[2, 4, 'N'\], found \[8, 24\]"):
         module.matmul(x, w, out=out.view(8, 24))
 

@@ -523,7 +523,7 @@ def test_another_layout_at_the_same_place_is_checked_and_kept_instead(
             matmul(a, b, out=out)
     assert (len(driver.jit), len(driver.direct)) == (3, 6)
     strides = [arguments[-1][0][-2] for arguments in driver.direct]
-    assert strides == [[16, 1]] * 2 + [[32, 1]] * 2 + [[16, 1]] * 2
+    assert strides == [(16, 1)] * 2 + [(32, 1)] * 2 + [(16, 1)] * 2
 
 
 @pytest.mark.parametrize("stem", [STEM, "h100_bf16_split8_bias"])

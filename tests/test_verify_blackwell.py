@@ -296,8 +296,8 @@ def test_the_kernel_gets_the_operands_as_they_lie_in_memory(
             k_bytes = k // 2 if operand.dtype == "e2m1" else k
             stored = tensor.T if operand.major == "mn" else tensor
             assert descriptor.base.data_ptr() == tensor.data_ptr()
-            assert descriptor.shape == ([k_bytes, extent] if operand.major == "mn" else [extent, k_bytes])
-            assert descriptor.strides == [stored.stride(0), 1]
+            assert descriptor.shape == ((k_bytes, extent) if operand.major == "mn" else (extent, k_bytes))
+            assert descriptor.strides == (stored.stride(0), 1)
             assert descriptor.base.dtype == tensor.dtype
             if operand.scale is not None:
                 scales = arguments[f"{name}_scale_desc"]
@@ -309,7 +309,7 @@ def test_the_kernel_gets_the_operands_as_they_lie_in_memory(
         for name in (*(["c"] if spec.spec.operands.c else []), *spec.problem.vectors):
             read, descriptor = inputs.extras[name], arguments[f"{name}_desc"]
             assert descriptor.base.data_ptr() == read.data_ptr()
-            assert (descriptor.shape, descriptor.base.dtype) == (list(read.shape), read.dtype)
-            assert descriptor.strides == list(read.stride())
+            assert (descriptor.shape, descriptor.base.dtype) == (read.shape, read.dtype)
+            assert descriptor.strides == read.stride()
         assert arguments["d_desc"].shape == [m, n]
         assert ("tensor_scale_ptr" in arguments) == ("tensor_scale" in spec.spec.epilogue.ops)

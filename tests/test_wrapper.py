@@ -485,7 +485,7 @@ def test_a_result_has_rows_that_tma_can_write(
     assert result.data_ptr() % ALIGNMENT_BYTES == 0
     # The padding is the result's own storage: a store may fill its last unit.
     assert result.untyped_storage().nbytes() >= 4 * result.stride(0) * operands.d.itemsize
-    assert launches[0].descriptors[-1].strides == list(result.stride())
+    assert launches[0].descriptors[-1].strides == result.stride()
 
 
 def test_a_given_output_is_returned_and_written(
@@ -494,7 +494,7 @@ def test_a_given_output_is_returned_and_written(
     out = operands.out(stride=40)
     assert matmul(operands.a(), operands.b(), out=out) is out
     d_desc = launches[0].descriptors[-1]
-    assert (d_desc.base.data_ptr(), d_desc.strides) == (out.data_ptr(), [40, 1])
+    assert (d_desc.base.data_ptr(), d_desc.strides) == (out.data_ptr(), (40, 1))
 
 
 def test_tma_is_told_the_logical_matrices_and_the_boxes_of_the_plan(
@@ -508,9 +508,9 @@ def test_tma_is_told_the_logical_matrices_and_the_boxes_of_the_plan(
     tensors = (a, *[b] * len(parts), out)
     assert [d.base.data_ptr() for d in launches[0].descriptors] == [t.data_ptr() for t in tensors]
     assert [d.base.dtype for d in launches[0].descriptors] == [t.dtype for t in tensors]
-    assert (a_desc.shape, a_desc.strides) == ([5, 40], [64, 1])
-    assert all((b.shape, b.strides) == ([24, 40], [48, 1]) for b in b_descs)  # as stored
-    assert (d_desc.shape, d_desc.strides) == ([5, 24], [32, 1])
+    assert (a_desc.shape, a_desc.strides) == ((5, 40), (64, 1))
+    assert all((b.shape, b.strides) == ((24, 40), (48, 1)) for b in b_descs)  # as stored
+    assert (d_desc.shape, d_desc.strides) == ((5, 24), (32, 1))
     assert a_desc.block_shape == [plan.consumer_tile_m, plan.cta_tile_k]
     boxes = [[columns * plan.cluster_n, plan.cta_tile_k] for columns in parts]
     assert [b_desc.block_shape for b_desc in b_descs] == boxes
@@ -550,7 +550,7 @@ def test_strides_that_no_element_needs_may_be_odd(
     matmul(operands.a(4, columns), strided().T)
     a_desc, b_desc = launches[0].descriptors[0], launches[1].descriptors[1]
     for descriptor in (a_desc, b_desc):
-        assert (descriptor.shape, descriptor.strides) == ([rows, columns], [row_stride, 1])
+        assert (descriptor.shape, descriptor.strides) == ((rows, columns), (row_stride, 1))
 
 
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (128, 256), (129, 257), (1000, 3000)])
@@ -610,7 +610,7 @@ def test_another_matrix_at_the_same_address_gets_a_descriptor_of_its_own(
     for view in (a, a[:4], a[:, :16], a.as_strided((8, 32), (32, 1))):
         matmul(view, operands.b(view.shape[1]))
     shapes = [launch.descriptors[0].shape for launch in launches]
-    assert shapes == [[8, 32], [4, 32], [8, 16], [8, 32]]
+    assert shapes == [(8, 32), (4, 32), (8, 16), (8, 32)]
 
 
 def test_a_and_out_may_have_been_described_as_another_operand_before(
@@ -792,8 +792,8 @@ def test_an_mn_major_operand_is_described_as_it_is_stored(monkeypatch: pytest.Mo
     a, b = cuda(16, 8).T, cuda(16, 24)  # stored [K, M] and [K, N]
     matmul_of(module)(a, b)
     (a_desc, b_desc, _), *_ = made
-    assert (a_desc.shape, a_desc.strides) == ([16, 8], [8, 1])
-    assert (b_desc.shape, b_desc.strides) == ([16, 24], [24, 1])
+    assert (a_desc.shape, a_desc.strides) == ((16, 8), (8, 1))
+    assert (b_desc.shape, b_desc.strides) == ((16, 24), (24, 1))
     with pytest.raises(
         ValueError, match=r"^a must lie in memory as K x M, found strides \(16, 1\): pass the transposed view"
     ):
@@ -854,7 +854,7 @@ def test_an_epilogue_of_no_k_is_computed_from_zeros(monkeypatch: pytest.MonkeyPa
     made = launched(module, monkeypatch)
     matmul_of(module)(cuda(4, 0), cuda(24, 0).T, c=cuda(4, 24), column_bias=cuda(24))
     a_desc, b_desc, *_ = made[0]
-    assert (a_desc.shape, b_desc.shape) == ([4, 16], [24, 16])
+    assert (a_desc.shape, b_desc.shape) == ((4, 16), (24, 16))
 
 
 def test_each_part_of_a_composed_tile_is_multiplied_with_zeros_where_there_is_no_k(
@@ -864,7 +864,7 @@ def test_each_part_of_a_composed_tile_is_multiplied_with_zeros_where_there_is_no
     made = launched(module, monkeypatch)
     matmul_of(module)(cuda(4, 0), cuda(0, 24), c=cuda(4, 24))
     a_desc, b_desc, b_1_desc, *_ = made[0]
-    assert [d.shape for d in (a_desc, b_desc, b_1_desc)] == [[4, 16], [16, 24], [16, 24]]
+    assert [d.shape for d in (a_desc, b_desc, b_1_desc)] == [(4, 16), (16, 24), (16, 24)]
     assert [d.block_shape[1] for d in (b_desc, b_1_desc)] == [64, 16]
 
 

@@ -126,7 +126,7 @@ class ArgumentTable:
         """The columns of ARGUMENTS, as the comment on its first line."""
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
         parts = "; B for each part of its tiles" if self.further_parts else ""
-        return f"dtype, axes as passed, TMA box of stored rows, shared layout{packed}{parts}"
+        return f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}"
 
     @property
     def transposed(self) -> tuple[str, ...]:

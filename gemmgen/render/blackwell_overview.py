@@ -36,7 +36,7 @@ class BlackwellOverview(KernelOverview):
     @property
     def more_inputs(self) -> tuple[str, ...]:
         """The further arguments with a descriptor, after B."""
-        return ("their scales as `pack_scales` lays them out",) if self.plan.block_scaled else ()
+        return ("scales from `pack_scales`",) if self.plan.block_scaled else ()
 
     @property
     def dtypes(self) -> str:

@@ -128,9 +128,12 @@ class LaunchView(ArgumentTable):
         return bool(self.plan.problem.a.dtype.in_memory)
 
     @property
-    def rounded(self) -> str:
-        """The names of the fp32 matrices, as a tuple."""
-        return str(("a", "b", *self.further_parts)).replace("'", '"')
+    def rounding_comment(self) -> str:
+        """The reason for descriptors that round, as a comment line; empty if none does."""
+        if not self.rounds:
+            return ""
+        reason = "The tensor cores would cut fp32 off after 10 bits of mantissa: TMA rounds A and B to tf32."
+        return f"    # {reason}\n"
 
     @property
     def workspace(self) -> bool:
@@ -154,10 +157,10 @@ class LaunchView(ArgumentTable):
 
     @property
     def counters(self) -> str:
-        """The extents of the counters."""
-        if self.plan.divides_last_wave:
-            return "tiles" if self._counters_of_tile == 1 else "(tiles, CONSUMERS.value)"
-        return "tiles" if self._counters_of_tile == 1 else "(*tiles, CONSUMERS.value)"
+        """The extents of the counters, as a tuple's text."""
+        tiles = ["divided_tiles"] if self.plan.divides_last_wave else ["tiles_m", "tiles_n"]
+        extents = tiles if self._counters_of_tile == 1 else [*tiles, "CONSUMERS.value"]
+        return f"({', '.join(extents)}{',' * (len(extents) == 1)})"
 
     @property
     def partials(self) -> str:
@@ -165,6 +168,11 @@ class LaunchView(ArgumentTable):
         if self.plan.divides_last_wave:
             return "" if self._counters_of_tile == 1 else "CONSUMERS.value * "
         return "SPLITS.value * " if self.plan.restored == ("counters",) else ""
+
+    @property
+    def left_zero(self) -> str:
+        """The memory that each call leaves zero: the counters, and also sums that programs add to."""
+        return "the counters" if self.plan.restored == ("counters",) else "both"
 
     @property
     def sums_are(self) -> str:
@@ -192,34 +200,35 @@ class LaunchView(ArgumentTable):
         return f"{tensor}.view(torch.uint8)" if viewed else tensor
 
     @property
-    def tensors(self) -> str:
-        """The tensors of the table, each as it lies in memory; memory for sums follows them."""
+    def kernel_arguments(self) -> str:
+        """The list of the arguments of `matmul_kernel`: descriptors, a scalar's tensor, memory for sums.
+
+        The kernel gets A and B alone if a second kernel reads the other tensors.
+        """
         names = [argument.name for argument in self.plan.arguments if argument.kind != "workspace"]
-        return ", ".join(map(self._lying, names))
+        passed = ["a", "b"] if self.plan.reduces_apart else names
+        return fit(
+            "[",
+            [*map(self._kernel_argument, passed), *self.memory],
+            "]",
+            indent=len("    arguments = "),
+            margin=4,
+        )
+
+    def _kernel_argument(self, name: str) -> str:
+        """Return the expression of one tensor: its descriptor by its box and layout in ARGUMENTS."""
+        stored = self._lying(name)
+        if self.plan.argument(name).kind == "scalar":
+            return stored
+        rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))
+        return f'TensorDescriptor.from_tensor({stored}, *ARGUMENTS["{passed_as(name)}"][2:]{rounding})'
 
     @property
-    def factors(self) -> str:
-        """A and B, each as it lies in memory."""
-        return f"{self._lying('a')}, {self._lying('b')}"
-
-    @property
-    def added(self) -> str:
-        """The arguments of the kernel that adds up the sums of parts of K."""
-        strides = [f"{name}.stride(0)" for name in ("c",) if self.plan.problem.c]
-        return ", ".join(("sums", *self.extras, "out", *strides, "out.stride(0)", "m", "n"))
-
-    @property
-    def describe(self) -> str:
-        """The part that describes tensors to TMA: all tensors, all but scalars, or fp32 matrices."""
-        some = self.plan.problem.scalar and not self.plan.reduces_apart
-        if self.rounds:
-            return f"describe_tf32{'_some' * some}.py.j2"
-        return f"describe_{'some' if some else 'maps'}.py.j2"
-
-    @property
-    def describes_all(self) -> bool:
-        """All tensors of the table are described; else A and B alone: a second kernel reads the others."""
-        return not self.plan.reduces_apart
+    def reduction_arguments(self) -> str:
+        """The list of the arguments of the kernel that adds up the partial sums."""
+        strides = ["c.stride(0)"] if self.plan.problem.c else []
+        arguments = ["sums", *self.extras, "out", *strides, "out.stride(0)", "m", "n"]
+        return fit("[", arguments, "]", indent=len("    reduction_arguments = "), margin=4)
 
     @property
     def find_extents(self) -> str:

@@ -56,8 +56,8 @@ class MatmulDocs(LaunchView):
         ]
         if self.scales:
             vector = self.vector("a_scale")
-            source = f"of {vector} of K; or packed by `pack_scales`"
-            docs.append(f"a_scale, b_scale: [M or N, ceil(K / {vector})], {self.scale_torch}, {source}.")
+            shape = f"[M or N, ceil(K / {vector})]"
+            docs.append(f"a_scale, b_scale: {shape}, {self.scale_torch}; or packed by `pack_scales`.")
         if problem.c:
             docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
         for name in self.vectors:

@@ -38,19 +38,21 @@ class Wrapper(MatmulDocs):
     @property
     def return_gradients(self) -> str:
         """The statement that returns the gradient of each input."""
-        gradients = [*self._multiplied_gradients(), *self._summed_gradients()]
+        gradients = ["grad_a", "grad_b", *self._summed_gradients()]
         line = f"return {', '.join(gradients)}"
         return line if 4 + len(line) <= LINE_LENGTH else f"return {fit('(', gradients, ')', indent=4)}"
 
-    def _multiplied_gradients(self) -> Iterator[str]:
-        """Yield the gradients of A and of B: each matrix is read as it is or as its transposed view."""
+    @property
+    def define_gradients(self) -> Iterator[str]:
+        """The statements that multiply the gradients of A and B from matrices or their transposed views."""
         names = {"a": "a", "b": "b", "d": "grad"}
         for gradient in self.gradients:
             left, right, made = (".T" * turned for turned in gradient.transposed)
             pairs = zip(gradient.factors, (left, right), strict=True)
             factors = [names[factor] + turned for factor, turned in pairs]
             (other,) = (factor for factor in gradient.factors if factor != "d")
-            yield f"None if {other} is None else of_{gradient.operand}({', '.join(factors)}){made}"
+            product = f"matmul_for_{gradient.operand}({', '.join(factors)}){made}"
+            yield f"grad_{gradient.operand} = None if {other} is None else {product}"
 
     def _summed_gradients(self) -> Iterator[str]:
         """Yield the gradients of the summands of A @ B."""
@@ -89,8 +91,8 @@ class Wrapper(MatmulDocs):
 
     @property
     def rows(self) -> str:
-        """The name, the rows in memory and the extents of each input that is no scale of blocks."""
-        loop = "    for name, rows, *shape in "
+        """The name, the matrix in memory and its extents of each input that is no scale of blocks."""
+        loop = "    for name, stored, shape in "
         rows = [self._row(name) for name in self.inputs if name not in self.scales]
         line = ", ".join(rows)
         return (
@@ -98,14 +100,14 @@ class Wrapper(MatmulDocs):
         )
 
     def _row(self, name: str) -> str:
-        """Return the name, the rows in memory and the extents of an argument, as a tuple's text."""
+        """Return the name of an argument, its matrix in memory and its extents, as a tuple's text."""
         argument = self.plan.argument(name)
         axes = self._axes(argument)
         half = "packed_k" if self.packs("a") and self.packs("b") else "k // 2"
         letters = reversed(axes) if name in self.transposed else axes
         extents = ", ".join({"P": half}.get(letter, letter.lower()) for letter in letters)
         rows = f"{name}.reshape(-1)" if argument.kind == "scalar" else self._lying(name)
-        return f'("{name}", {rows}, {extents})'
+        return f'("{name}", {rows}, [{extents}])'
 
     @property
     def checks_scales(self) -> tuple[str, ...]:
@@ -150,4 +152,4 @@ class Wrapper(MatmulDocs):
     @property
     def parts(self) -> tuple[str, ...]:
         """All parts that only some wrappers include."""
-        return (*self.functions, self.limits_of_tensors, self.describe)
+        return (*self.functions, self.limits_of_tensors)
