@@ -255,8 +255,8 @@ def test_only_what_is_misaligned_is_copied(plain: Made, name: str) -> None:
 def test_a_copy_has_the_fewest_columns_that_tma_takes(plain: Made) -> None:
     plain(numbers(4, 588), numbers(24, 588).T)
     a_desc, b_desc = (plain.launches[0][name] for name in ("a_desc", "b_desc"))
-    assert (a_desc.shape, a_desc.strides) == ([4, 588], [592, 1])
-    assert (b_desc.shape, b_desc.strides) == ([24, 588], [592, 1])
+    assert (a_desc.shape, a_desc.strides) == ((4, 588), (592, 1))
+    assert (b_desc.shape, b_desc.strides) == ((24, 588), (592, 1))
 
 
 def test_all_parts_of_a_tile_read_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,6 +403,22 @@ def test_an_empty_problem_copies_and_launches_nothing(plain: Made, shape: tuple[
     assert plain(numbers(m, k), numbers(n, k).T, out=out) is out
     assert not out.any()
     assert plain.launches == []
+
+
+def test_one_matrix_as_both_operands_is_copied_for_each(plain: Made) -> None:
+    square = numbers(9, 9)
+    expected = (square.float() @ square.float()).bfloat16()
+    assert torch.equal(plain(square, square), expected)
+
+
+def test_a_misaligned_c_that_d_is_written_over_is_read_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = built("c", tmp_path, monkeypatch)
+    a, b, c = numbers(4, 9), numbers(11, 9).T, numbers(4, 11, dtype=torch.float32)
+    expected = a.float() @ b.float() + 0.5 * c
+    assert found(a, b, c=c, out=c) is c
+    assert torch.equal(c, expected)
 
 
 # --- what is made once
