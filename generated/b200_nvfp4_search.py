@@ -146,8 +146,7 @@ def tile_origin(args, tile):
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins in the row, and a new group in the column, that the
-    tile before it was in.
+    every other group goes left: a column begins in the row, and a group in the column, of the last tile.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -248,7 +247,6 @@ def multiply(args, accumulator, ring):
         # these copies follow the MMA that read the scales before, and precede the one that reads these.
         tcgen05_copy(as_matrix(args.a_scale_smem.index(ring.slot)), args.a_scale_tmem)
         tcgen05_copy(as_matrix(args.b_scale_smem.index(ring.slot)), args.b_scale_tmem)
-        # The first step overwrites the accumulator, the others add to it.
         # When a step's MMAs retire, they free the stage for both CTAs' load warps.
         tcgen05_mma_scaled(
             args.a_smem.index(ring.slot),
@@ -258,7 +256,7 @@ def multiply(args, accumulator, ring):
             args.b_scale_tmem,
             "e2m1",
             "e2m1",
-            use_acc=k_step > 0,
+            use_acc=k_step > 0,  # the first step overwrites the accumulator
             multicast=True,
             mbarriers=[args.load_empty.index(ring.slot)],
         )
@@ -285,8 +283,7 @@ def mma_partition(args):
 @gluon.jit
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
-    # The store that last used this buffer, of this tile or of the previous one, must have read it.
-    # Only the thread that issued the store waits: Triton's barrier holds the others.
+    # The last store from this buffer must have read it: its thread waits, Triton's barrier holds others.
     tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -329,8 +326,7 @@ def epilogue_partition(args):
 def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     """D = (A * a_scale) @ (B * b_scale).
 
-    The descriptors are over A [M, K], B stored as [N, K], their scales as `pack_scales` lays them out,
-    and D [M, N].
+    The descriptors are over A [M, K], B stored as [N, K], scales from `pack_scales`, and D [M, N].
     """
     accumulator = allocate_tensor_memory(gl.float32, [PROGRAM_TILE_M, PROGRAM_TILE_N], ACCUMULATOR_LAYOUT)
     a_scale_tmem = allocate_tensor_memory(
@@ -401,7 +397,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
 
 
 E4M3 = torch.float8_e4m3fn
-ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout; P bytes hold K elements
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; P bytes hold K elements
     "a": (torch.uint8, "MP", [PROGRAM_TILE_M.value, PACKED_TILE_K.value], A_LAYOUT.value),
     "b": (torch.uint8, "PN", [PROGRAM_TILE_N.value, PACKED_TILE_K.value], B_LAYOUT.value),
     "a_scale": (E4M3, "M", [1, A_SCALE_BLOCKS.value, SCALE_BLOCKS_K.value, 2, 256], A_SCALE_LAYOUT.value),
@@ -424,7 +420,7 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
     On one GPU of compute capability 10.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K / 2], torch.uint8, K contiguous, two elements a byte, the one of even k in its lower half.
         b: [K / 2, N], torch.uint8, K contiguous, as ``weight.T`` of an N x K weight is; packed as a is.
-        a_scale, b_scale: [M or N, ceil(K / 16)], torch.float8_e4m3fn, of 16 of K; or packed by `pack_scales`.
+        a_scale, b_scale: [M or N, ceil(K / 16)], torch.float8_e4m3fn; or packed by `pack_scales`.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, a_scale, b_scale, out=out)
@@ -432,41 +428,44 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
 
 def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
-    tensors = a, b.T, a_scale, b_scale, out
     arguments = [
-        TensorDescriptor(tensor, [*tensor.shape], [*tensor.stride()], box, layout)
-        for tensor, (_, _, box, layout) in zip(tensors, ARGUMENTS.values(), strict=True)
+        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
+        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a_scale, *ARGUMENTS["a_scale"][2:]),
+        TensorDescriptor.from_tensor(b_scale, *ARGUMENTS["b_scale"][2:]),
+        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
     ]
     m, n = a.shape[0], b.shape[1]
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
     sm_count = torch.cuda.get_device_properties(a.device).multi_processor_count
-    grid = min(tiles, sm_count // 2), 1, 1
-    return [(matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS), grid, arguments)]
+    grid = (min(tiles, sm_count // 2), 1, 1)
+    kernel = matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS)
+    return [(kernel, grid, arguments)]
 
 
 def plain_matmul(
     a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
+    """Compute `matmul` without gemmgen_launch.py: check tensors, launch into a new D, copy it to `out`."""
     if a.dim() != 2 or b.dim() != 2:
         raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
-    (m, packed_k), (_, n) = a.shape, b.shape
+    (m, packed_k), (_, n) = a.shape, b.shape  # two elements a byte
     k = 2 * packed_k
-    if not 0 < min(m, n, k) <= max(m, n, k) <= COMPUTES["max_extent"]:
+    if min(m, n, k) < 1 or max(m, n, k) > COMPUTES["max_extent"]:
         raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
-    for name, rows, *shape in ("a", a, m, packed_k), ("b", b.T, n, packed_k):
-        dtype, *_ = ARGUMENTS[name]
-        found = rows.dtype, [*rows.shape], rows.device, rows.requires_grad and torch.is_grad_enabled()
-        places = rows.data_ptr(), *[stride * rows.itemsize for stride in rows.stride()[:-1]]
-        is_aligned = rows.is_cuda and rows.stride(-1) == 1 and not any(place % 16 for place in places)
-        if found != (dtype, shape, a.device, False) or not is_aligned:
+    for name, stored, shape in ("a", a, [m, packed_k]), ("b", b.T, [n, packed_k]):
+        dtype = ARGUMENTS[name][0]
+        found = stored.dtype, [*stored.shape], stored.device, stored.requires_grad and torch.is_grad_enabled()
+        offsets = stored.data_ptr(), *[stride * stored.itemsize for stride in stored.stride()[:-1]]
+        is_aligned = all(offset % 16 == 0 for offset in offsets) and stored.stride(-1) == 1
+        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
-    for name, scales, *shape in ("a_scale", a_scale, m, -(-k // 16)), ("b_scale", b_scale, n, -(-k // 16)):
+    for name, scales, shape in ("a_scale", a_scale, [m, -(-k // 16)]), ("b_scale", b_scale, [n, -(-k // 16)]):
         if (found := (scales.dtype, [*scales.shape], scales.device)) != (E4M3, shape, a.device):
             raise ValueError(f"{name} must be {E4M3} {shape} on {a.device}, found {found}")
-    d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]
+    d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
     with torch.cuda.device(a.device):
@@ -490,7 +489,7 @@ try:
         from gemmgen_launch import Host
 except ModuleNotFoundError as error:
     if not str(error.name).endswith("gemmgen_launch"):
-        raise
+        raise  # the launcher is there, and one of its own imports is missing
     warnings.warn(f"{__name__} without gemmgen_launch.py: slower, and torch traces no call", stacklevel=2)
     call = torch.compiler.disable(plain_matmul)
 else:

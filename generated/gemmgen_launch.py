@@ -7,8 +7,8 @@ module makes one `Host` from its tables and its `launch` function, and its `matm
    `Operator` ``torch.ops.gemmgen.<module>``, which torch compiles, exports and counts.
 2. For a call like an earlier one, `Host.run` passes to the driver the launch that `Replay` has kept, past
    Triton's Python.
-3. Any other call is checked (`Contract`), gets memory for D and for sums (`Workspaces`), and is launched by
-   the module itself. `Replay` keeps the launch for step 2.
+3. `Host.run_checked` takes any other call: it checks the tensors (`Contract`), gets memory for D and for
+   partial sums (`Workspaces`), and lets the module launch its kernels. `Replay` keeps the launch for step 2.
 
 Step 2 alone needs private names of torch and Triton, which `PRIVATE` lists. If a release lacks one of them,
 or takes other arguments, step 3 launches every call, and a warning says so once.
@@ -16,8 +16,10 @@ or takes other arguments, step 3 launches every call, and a warning says so once
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
+import math
 import sys
 import threading
 import types
@@ -73,515 +75,6 @@ def is_seen_by_torch(*tensors: Tensor | None) -> bool:
     return bool(is_compiling() or count_modes() or have_dispatch(*map(type, tensors)))
 
 
-# --- the tensors of a call, and the checks of them
-
-
-class Argument(NamedTuple):
-    """One tensor that a kernel reads or writes."""
-
-    dtype: torch.dtype
-    axes: str
-    """The letters of its extents: M, N, K, P for bytes of two elements of K each, 1 for a single element."""
-    box: Sequence[int] | None
-    """The elements that TMA moves at a time; None if the kernel reads the tensor by its address."""
-    is_transposed: bool
-    """The caller passes the transposed view of the matrix that lies in memory."""
-    alignment: int
-    """The bytes that its address and its row stride are multiples of."""
-
-    @property
-    def row_multiple(self) -> int:
-        """The elements that its row stride is a multiple of."""
-        return self.alignment // self.dtype.itemsize
-
-    @property
-    def has_blocks(self) -> bool:
-        """It holds scales of blocks of K, which are packed for the tensor cores in five dimensions."""
-        return self.box is not None and len(self.box) > 2
-
-    def stored(self, tensor: Tensor) -> Tensor:
-        """Return the tensor as it lies in memory, by rows."""
-        return tensor.T if self.is_transposed else tensor
-
-    def padded(self, columns: Any) -> Any:
-        """Return a number of columns, rounded up to rows of whole `alignment` bytes."""
-        return -(-columns // self.row_multiple) * self.row_multiple
-
-    def new_matrix(self, like: Tensor, rows: Any, columns: Any) -> Tensor:
-        """Return uninitialized memory for a matrix by rows, on the device of another tensor."""
-        return like.new_empty((rows, self.padded(columns)), dtype=self.dtype)[:, :columns]
-
-
-class Place(NamedTuple):
-    """The memory of a tensor."""
-
-    address: int
-    rows: int
-    pitch: int
-    """Bytes from one row to the next."""
-    width: int
-    """Bytes of a row."""
-
-
-class Checked(NamedTuple):
-    """The facts that the checks of a call collect about its tensors."""
-
-    extents: dict[str, Any]
-    """By the letters of axes; under "device", the device of the first tensor."""
-    places: dict[str, Place]
-    copies: dict[int, tuple[Tensor, Tensor]]
-    """By the id of a misaligned tensor: the matrix in memory, and the aligned one that it is copied to."""
-
-
-class Contract:
-    """The conditions that a kernel's tensors meet, and the messages for tensors that violate one."""
-
-    def __init__(
-        self,
-        arguments: Mapping[str, tuple[Any, ...]],
-        computes: Mapping[str, Any],
-        transposed: Sequence[str],
-        pack_scales: Callable[[Tensor], Tensor] | None,
-        *,
-        copies: bool,
-        has_backward: bool,
-    ) -> None:
-        """Make the contract of a module by its tables, which `Host` takes too."""
-        alignments = computes.get("alignment", {})
-        self.computes, self.inputs = computes, computes["inputs"]
-        self.pack_scales, self.copies, self.has_backward = pack_scales, copies, has_backward
-        self.arguments = {
-            name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
-            for name in (*self.inputs, "out")
-        }
-
-    def check_inputs(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, int, int], Checked]:
-        """Return the inputs as the kernel takes them, M, N and K, and all facts; raise as `check` does."""
-        checked = Checked({}, {}, {})
-        passed = [self.check(name, tensor, checked) for name, tensor in zip(self.inputs, inputs, strict=True)]
-        return passed, self.check_extents(checked.extents), checked
-
-    def check(self, name: str, tensor: Tensor, checked: Checked) -> Tensor:
-        """Return a tensor as the kernel takes it: itself, packed, copied, or one row with a padded stride.
-
-        Raises TypeError for another type, and ValueError for any other violation, with the value found.
-        """
-        argument = self.arguments[name]
-        found = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
-        if found != f"{torch.strided} {argument.dtype}":
-            raise TypeError(
-                f"{name} must be strided {argument.dtype}, found {found or type(tensor).__name__}"
-            )
-        if argument.axes == "1":
-            tensor = tensor if tensor.dim() == 1 else tensor.reshape(-1)
-        elif len(argument.axes) == 1 and not argument.has_blocks and tensor.dim() == 2 and 1 in tensor.shape:
-            tensor = tensor.squeeze(0 if argument.axes == "N" else 1)  # [1, N] or [M, 1]
-        for violation in self.violations(name, tensor, checked):
-            raise ValueError(f"{name} must {violation}")
-        if argument.has_blocks and tensor.dim() == 2 and is_readable(tensor):
-            return self.check(name, self.pack_scales(tensor), checked)
-        stored = argument.stored(tensor)
-        rows, columns = (1, 1, *stored.shape)[-2:]
-        pitch, stride = (0, 0, *stored.stride())[-2:]
-        if rows <= 1 or not columns:
-            pitch = argument.padded(columns)  # no second row: any pitch will do
-        address = tensor.data_ptr() if is_readable(tensor) else 0
-        size = tensor.dtype.itemsize
-        checked.places[name] = Place(address, tensor.numel() // (columns or 1), pitch * size, columns * size)
-        is_aligned = address % argument.alignment == 0 and pitch % argument.row_multiple == 0
-        is_aligned = is_aligned and pitch >= columns and (columns <= 1 or stride == 1)
-        if self.copies and argument.box and not is_aligned:
-            matrix = stored if stored.dim() > 1 else stored[None]
-            aligned = argument.new_matrix(tensor, matrix.shape[0], columns)
-            _, copy = checked.copies.setdefault(id(tensor), (matrix, aligned))
-            if name == "out":  # the aligned D is copied to it after the launch
-                return tensor
-            return self.check(name, argument.stored(copy).view_as(tensor), checked)
-        strides = (*stored.stride()[:-2], pitch, 1)[-stored.dim() :]
-        if not address or argument.has_blocks or strides == stored.stride():
-            return tensor
-        return argument.stored(stored.as_strided(stored.shape, strides))
-
-    def violations(self, name: str, tensor: Tensor, checked: Checked) -> Iterator[str]:
-        """Yield each condition that a tensor violates, the most important one first."""
-        argument, extents = self.arguments[name], checked.extents
-        yield from self.violations_of_kind(tensor, extents)
-        address = tensor.data_ptr() if is_readable(tensor) else None
-        if address == 0:
-            yield f"have memory, found a {type(tensor).__name__} at 0"
-        yield from self.violations_of_shape(name, tensor, extents)
-        stored = argument.stored(tensor)
-        if stored.dim() > 2:  # scales that are packed
-            if not tensor.is_contiguous():
-                yield f"be contiguous, found {tensor.stride()}"
-            rows, columns, pitch, stride = 1, 256, 256, 1
-        else:
-            rows, columns = (1, 1, *stored.shape)[-2:]
-            pitch, stride = (0, 0, *stored.stride())[-2:]
-        if not rows <= (limit := self.computes["max_extent"]) >= columns:
-            yield f"have extents up to {limit}, found {max(stored.shape)}"
-        is_copied = self.copies and argument.box
-        if rows and columns > 1 and stride != 1 and not is_copied:  # torch 2.11 has strides of 0 without rows
-            yield self.describe_strides(name, tensor)
-        is_written_by_rows = name == "out" and stride == 1
-        if rows > 1 and columns and pitch < columns and (is_written_by_rows or not is_copied):
-            yield f"not overlap itself, found rows of {columns}, {pitch} apart"
-        if is_copied:
-            return
-        if argument.has_blocks and stored.dim() == 2:
-            return  # packing copies them
-        if rows > 1 and columns and pitch % argument.row_multiple:
-            yield f"have rows a multiple of {argument.alignment} bytes apart, found {pitch} elements"
-        if address and argument.axes != "1" and (past := address % argument.alignment):
-            yield f"start at a multiple of {argument.alignment} bytes, found {past} bytes past one"
-
-    def violations_of_kind(self, tensor: Tensor, extents: dict[str, Any]) -> Iterator[str]:
-        """Yield violations of the device, of autograd and of transforms."""
-        device = tensor.device
-        if device != extents.setdefault("device", device):
-            yield f"be on a's device {extents['device']}, found {device}"
-        if device.type not in ("cuda", "meta"):
-            yield f"be on a CUDA device, found {device}"
-        requires_grad = tensor.requires_grad and torch.is_grad_enabled()
-        if requires_grad and not self.has_backward:
-            yield "not require grad (no backward): detach it"
-        if forward_ad.unpack_dual(tensor).tangent is not None:
-            yield "be no forward-AD dual: there is no derivative"
-        if is_transformed(tensor):
-            yield "be outside of vmap, grad and jvp: there is no rule for them"
-        if requires_grad and self.has_backward:  # an `out`: autograd follows inputs above this check
-            yield "not require grad: out has no backward"
-        if tensor.is_neg():
-            yield "hold its own values, found a negated view: call resolve_neg()"
-
-    def violations_of_shape(self, name: str, tensor: Tensor, extents: dict[str, Any]) -> Iterator[str]:
-        """Yield violations of dimensions and extents; an axis that `extents` lacks is added to it."""
-        argument, shape = self.arguments[name], tuple(tensor.shape)
-        if argument.has_blocks:
-            rows, columns = extents.get(argument.axes, 0), self.count_scales(extents)
-            legal = [(rows, columns), (1, -(-rows // 128), -(-columns // 4), 2, 256)]
-            if shape not in legal:
-                yield f"have shape {' or '.join(map(str, legal))}, found {shape}"
-            return
-        if len(shape) != len(argument.axes):
-            yield f"have {len(argument.axes)} dimensions, found shape {list(shape)}"
-            return
-        wanted = [
-            1 if axis == "1" else extents.setdefault(axis, extent)
-            for axis, extent in zip(argument.axes, shape, strict=True)
-        ]
-        if list(shape) != wanted:
-            yield f"have shape {wanted}, found {list(shape)}"
-
-    def count_scales(self, extents: dict[str, Any]) -> int:
-        """Return the blocks of K, by the K of A."""
-        k = 2 * extents.get("P", 0) if "P" in self.arguments["a"].axes else extents.get("K", 0)
-        return -(-k // self.computes["scale_vector"])
-
-    def describe_strides(self, name: str, tensor: Tensor) -> str:
-        """Return the violation of a matrix whose rows are not contiguous in memory."""
-        argument = self.arguments[name]
-        axes = argument.axes[::-1] if argument.is_transposed else argument.axes
-        found = f"lie in memory as {' x '.join(axes)}, found strides {tuple(tensor.stride())}"
-        if tensor.dim() != 2 or tensor.stride(1 if argument.is_transposed else 0) != 1:
-            return found
-        # The matrix lies in memory the other way round.
-        if axes == "NK":
-            return f"{found}: pass weight.T of an N x K weight"
-        contiguous = f"a contiguous {' x '.join(axes)} matrix"
-        return f"{found}: pass {'the transposed view of ' if argument.is_transposed else ''}{contiguous}"
-
-    def check_extents(self, extents: dict[str, Any]) -> tuple[int, int, int]:
-        """Return M, N and K; raise ValueError if the kernel does not take them."""
-        m, n, packed = extents["M"], extents["N"], 2 * extents.get("P", 0)
-        k = extents.get("K", packed)
-        axes = self.arguments["a"].axes + self.arguments["b"].axes
-        if "P" in axes and "K" in axes and (packed != k or k % self.computes["k_multiple"]):
-            found = f"{packed} and {k}" if "P" in self.arguments["a"].axes else f"{k} and {packed}"
-            multiple = self.computes["k_multiple"]
-            raise ValueError(f"a and b must have the same K, a multiple of {multiple}, found {found}")
-        largest = self.computes.get("single_tile", (m, n, k))
-        if any(extent > most for extent, most in zip((m, n, k), largest, strict=True)):
-            limits = "M, N and K up to {}, {} and {}".format(*largest)
-            raise ValueError(f"this kernel takes {limits}, found {m}, {n} and {k}")
-        return m, n, k
-
-    def find_output(self, a: Tensor, out: Tensor | None, m: int, n: int, checked: Checked) -> Tensor:
-        """Return memory that the kernel can write D to: `out`, or new rows of whole 16-byte units."""
-        argument = self.arguments["out"]
-        if out is not None:
-            aligned = self.check("out", out, checked)
-            is_whole = n == argument.padded(n) or not m
-            if is_whole and id(out) not in checked.copies:
-                return aligned
-            checked.copies.pop(id(out), None)  # D is copied to it afterwards, not from it before
-            if not self.copies:
-                raise ValueError(
-                    f"out must have rows of whole 16-byte units, found {n} columns: call without out"
-                )
-        return argument.new_matrix(a, m, n)
-
-    def check_gpu(self, device: torch.device) -> None:
-        """Raise ValueError unless the kernel was compiled for this GPU's instructions."""
-        gpu = torch.cuda.get_device_properties(device)
-        wanted = self.computes["capability"]
-        if (found := (gpu.major, gpu.minor)) != wanted:
-            raise ValueError(f"this kernel needs capability {wanted}, found {gpu.name}: {found}")
-
-    def check_without_launch(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor:
-        """Check all tensors of a call, and return a D without memory; raise as a call would."""
-        if isinstance(inputs[0], Tensor) and inputs[0].dim() > 2:
-            return self.flattened(self.check_without_launch, inputs, out)
-        _, (m, n, k), checked = self.check_inputs(inputs)
-        if out is not None:
-            self.find_output(inputs[0].new_empty(0, device="meta"), out, m, n, checked)
-            if not out.is_meta and 0 not in (m, n, k):
-                check_output(out, checked.places)
-        if inputs[0].is_cuda and 0 not in (m, n, k):
-            self.check_gpu(inputs[0].device)
-        return torch.empty((m, n), device="meta")
-
-    def first_violation(self, given: Mapping[str, Tensor]) -> str:
-        """Return the error of a call with these tensors, by name; an empty string if there is none.
-
-        Nothing is launched, and no memory is written.
-        """
-        # Autograd follows the operator of a module with a backward: the kernel sees no gradients.
-        is_below_autograd = self.has_backward and "out" not in given
-        try:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not is_below_autograd):
-                self.check_without_launch(*(given[name] for name in self.inputs), out=given.get("out"))
-        except (TypeError, ValueError) as error:
-            return str(error)
-        return ""
-
-    def flattened(
-        self, call: Callable[..., Tensor], inputs: tuple[Tensor, ...], out: Tensor | None
-    ) -> Tensor:
-        """Call with all rows of A [..., M, K] in one matrix; D [..., M, N] has the dimensions of A."""
-        rows = inputs[0].shape[:-1]
-        flat: list[Tensor] = []
-        for name, tensor in zip(self.inputs, inputs, strict=True):
-            argument = self.arguments[name]
-            if argument.axes[0] == "M" and 2 < tensor.dim() == inputs[0].dim():
-                tensor = tensor.flatten(0, -2)
-            elif argument.axes == "M" and not argument.has_blocks:
-                tensor = tensor.flatten()
-            flat.append(tensor)
-        if out is None:
-            return call(*flat).unflatten(0, rows)
-        if out.shape[:-1] != rows:
-            raise ValueError(f"out must have shape {[*rows, 'N']}, found {[*out.shape]}")
-        call(*flat, out=out.view(-1, out.shape[-1]))
-        return out
-
-
-def is_readable(tensor: Tensor) -> bool:
-    """Return True if a tensor has memory to look at."""
-    return not (is_transformed(tensor) or tensor.is_meta or 0 in tensor.shape)
-
-
-def check_output(out: Tensor, places: Mapping[str, Place]) -> None:
-    """Refuse an inference tensor outside of inference mode, and memory that the kernel also reads."""
-    if out.is_inference() and not torch.is_inference_mode_enabled():
-        raise ValueError("out must not be an inference tensor outside of inference mode")
-    written = places["out"]
-    for name, read in places.items():
-        # C may be D: each element of C is read before D has the same one.
-        if name == "out" or (name == "c" and read == written) or not overlap(read, written):
-            continue
-        raise ValueError(f"out must share no memory with {name}, which is read while out is written")
-
-
-def overlap(x: Place, y: Place) -> bool:
-    """Return True if a row of one place may have a byte in common with a row of the other one."""
-    is_after = x.address + (x.rows - 1) * x.pitch + x.width <= y.address
-    is_before = y.address + (y.rows - 1) * y.pitch + y.width <= x.address
-    # Some columns of a matrix and others of the same one have rows that lie side by side.
-    pitch = x.pitch if x.rows > 1 else y.pitch
-    is_beside = (pitch == y.pitch or y.rows == 1) and x.width <= (
-        y.address - x.address
-    ) % pitch <= pitch - y.width
-    return not (is_after or is_before or is_beside)
-
-
-# --- memory and launches that are kept
-
-Memory = tuple[tuple[Tensor, ...], list[int]]
-"""Tensors and their addresses."""
-Launch = tuple[Callable[..., None], tuple[Any, ...]]
-"""A function of the driver with the grid, and its arguments after the stream."""
-
-
-class Workspaces:
-    """Memory for the sums and counters that the programs of a kernel leave each other."""
-
-    def __init__(
-        self,
-        make_workspace: Callable[..., tuple[Tensor, ...]] | None,
-        make_sums: Callable[..., tuple[Tensor, ...]] | None,
-        count_sums: Callable[[int, int], int] | None,
-    ) -> None:
-        """Make no memory yet; `Host` has the same arguments."""
-        self.count_sums, self.make_tensors = count_sums, make_workspace or make_sums
-
-        # A stream and a thread are keys of the cache alone.
-        def make(_stream: int, _thread: int, extents: tuple[int, ...], device: int) -> Memory:
-            made = self.make_tensors(*extents, torch.device("cuda", device))
-            return made, [tensor.data_ptr() for tensor in made]
-
-        self.make, self.of_stream = make, functools.lru_cache(MAX_STREAMS)(make)
-
-    def extents(self, m: int, n: int) -> tuple[int, ...]:
-        """Return the extents of the memory for an M x N D; none if the kernel needs no memory."""
-        if self.count_sums:
-            return (self.count_sums(m, n),)
-        return (m, n) if self.make_tensors else ()
-
-    def find(self, extents: tuple[int, ...], device: torch.device, *, is_private: bool) -> tuple[Tensor, ...]:
-        """Return memory of these extents: that of the current stream, or memory of this call alone."""
-        thread = threading.get_ident() if self.count_sums else 0
-        make = self.make if is_private else self.of_stream
-        return make(torch.cuda.current_stream(device).cuda_stream, thread, extents, device.index)[0]
-
-    def check(self, workspace: tuple[Tensor, ...], m: int, n: int, device: torch.device) -> None:
-        """Raise ValueError unless a caller's workspace is for an M x N D or a larger one, on this GPU."""
-        wanted = self.make_tensors(*self.extents(m, n), torch.device("meta"))
-        if workspace[-1].numel() < wanted[-1].numel():
-            raise ValueError(f"workspace must be for {m} x {n}, found {workspace[-1].numel()} counters")
-        for found, like in zip(workspace, wanted, strict=True):
-            if (found.dtype, found.device) != (like.dtype, device) or found.numel() < like.numel():
-                raise ValueError(
-                    f"workspace must be from make_workspace({m}, {n}, {str(device)!r}), "
-                    f"found {found.numel()} {found.dtype} on {found.device}"
-                )
-
-
-class Known(NamedTuple):
-    """The facts that calls with the same inputs share, wherever D lies."""
-
-    is_alike: Callable[..., bool]
-    """Torch's comparison of tensors with the first call's: types, dtypes, sizes, strides, dispatch keys."""
-    m: int
-    n: int
-    columns: int
-    """N, padded to rows of whole 16-byte units."""
-    memory: tuple[int, ...]
-    """The extents of memory for sums of parts of K; empty if the kernel needs none."""
-
-
-class Replay:
-    """The launches of earlier calls, which the driver can launch again without Triton's Python."""
-
-    is_on = True
-    """False for all modules of the process once a release of torch or Triton has turned out as unknown."""
-
-    def __init__(self, *, is_deterministic: bool) -> None:
-        """Keep nothing yet."""
-        import triton  # not needed to choose a kernel
-
-        self.hooks, self.is_deterministic = triton.knobs.runtime, is_deterministic
-        # By the key of `Host.run`: the mode, two shapes, and the addresses of a call's tensors.
-        self.known: dict[Any, Known] = {}
-        # By `Known.is_alike`, the address of D, and the addresses of memory for sums.
-        self.launches: dict[Any, list[Launch]] = {}
-
-    def must_look(self) -> bool:
-        """Return True if Triton or torch wants to see each launch: a hook, or deterministic algorithms."""
-        if self.hooks.launch_enter_hook.calls or self.hooks.launch_exit_hook.calls:
-            return True
-        return not self.is_deterministic and torch.are_deterministic_algorithms_enabled()
-
-    def clear(self) -> None:
-        """Forget all launches."""
-        self.known.clear()
-        self.launches.clear()
-
-    def keep(
-        self,
-        key: Any,
-        tensors: tuple[Tensor, ...],
-        known: Known,
-        d: Tensor,
-        memory: tuple[Tensor, ...],
-        launched: list[tuple[Any, tuple[int, ...], list[Any]]],
-    ) -> None:
-        """Keep a launch under a key, if the driver can launch it again without Triton's Python."""
-        if not Replay.is_on or self.must_look():
-            return
-        if missing := [path for path in PRIVATE if find_private(path) is None]:
-            if torch.version.cuda:  # else there is no GPU either
-                stop_replaying(f"there is no {', '.join(missing)}")
-            return
-        if not key or key[:3] != (d.device.index, False, -1):  # another device, a graph's memory, forward AD
-            return
-        try:
-            launches = [prepare_launch(*each) for each in launched]
-            guards = _C._dynamo.guards.TensorGuards(
-                *tensors,
-                dynamic_dims_sizes=[[*tensor.shape] for tensor in tensors],
-                dynamic_dims_strides=[[*tensor.stride()] for tensor in tensors],
-            )
-        except (AttributeError, LookupError, TypeError) as error:
-            stop_replaying(f"preparing a launch raised {error!r}")
-            return
-        if len(self.launches) > MAX_KEPT:
-            self.clear()
-        earlier = self.known.get(key, known).is_alike
-        # TensorGuards refuses a call that passes one tensor twice: such a call is not kept.
-        is_alike = next((each for each in (earlier, guards.check) if each(*tensors)), None)
-        if is_alike and None not in launches:
-            self.known[key] = known._replace(is_alike=is_alike)
-            self.launches[is_alike, d.data_ptr(), *[tensor.data_ptr() for tensor in memory]] = launches
-
-
-def no_tensor(*_: Tensor) -> bool:
-    """Return False: no tensors are like the tensors of a call that is not kept yet."""
-    return False
-
-
-def stop_replaying(reason: str) -> None:
-    """Let Triton launch every call from now on, and say so, once."""
-    if Replay.is_on:
-        Replay.is_on = False
-        versions = f"torch {torch.__version__} with Triton {find_private('triton.__version__')}"
-        message = f"gemmgen_launch does not know {versions}: {reason}"
-        warnings.warn(
-            f"{message}. Each call is launched by Triton's Python, which takes longer.", stacklevel=4
-        )
-
-
-def prepare_launch(kernel: Any, grid: tuple[int, ...], arguments: list[Any]) -> Launch | None:
-    """Return the launch of a compiled kernel on any stream; None if Triton has to launch it.
-
-    Triton launches kernels that take memory of its own, or are instrumented. No tensor is kept alive.
-    """
-    nvidia = find_private("triton.backends.nvidia.driver")
-    run = getattr(kernel, "run", None)
-    if type(run) is not nvidia.CudaLauncher:
-        return None
-    if run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size:
-        return None
-    maps = getattr(kernel.metadata, "tensordesc_meta", None)
-    # Triton's wrapper encodes descriptors as tensor maps, then calls `list` in place of a launch.
-    encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, maps)
-    encoded = encode([each.data_ptr() if isinstance(each, Tensor) else each for each in arguments])
-    options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
-    metadata_of_launch = enter_hook = exit_hook = global_scratch = profile_scratch = None
-    unused = metadata_of_launch, enter_hook, exit_hook, global_scratch, profile_scratch
-    passed = *options, *unused, run.arg_annotations, run.kernel_signature, encoded
-    return functools.partial(find_private("triton.runtime.driver.active.utils.launch"), *grid), passed
-
-
-def make_context(device: torch.device) -> None:
-    """Give this thread a CUDA context, without which no tensor map can be made."""
-    driver = find_private("triton.runtime.driver.active.utils")
-    if hasattr(driver, "set_current_device"):
-        driver.set_current_device(device.index)
-    else:
-        torch.cuda.synchronize(device)
-
-
 # --- a module
 
 
@@ -630,7 +123,7 @@ class Host:
         self.known, self.launches = self.replay.known, self.replay.launches
         self.must_look = self.replay.must_look
         self.memory, self.keeps_memory = self.workspaces.of_stream, bool(self.workspaces.make_tensors)
-        self.has_sums, self.d_dtype = count_sums is not None, contract.arguments["out"].dtype
+        self.is_per_thread, self.d_dtype = self.workspaces.is_per_thread, contract.arguments["out"].dtype
         run, count_flops = self.run_as_operator, traced.count_flops
         define_operator(traced.name, contract.inputs, run, traced.shape, backward, count_flops=count_flops)
 
@@ -645,6 +138,11 @@ class Host:
             return self.traced(*inputs, out=out)
         return self.run(*inputs, out=out, workspace=workspace or ())
 
+    def run_as_operator(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
+        """Run a call of the operator, which returns nothing if it writes into `out`."""
+        d = self.run(*inputs, out=out, is_private=self.keeps_memory)
+        return d if out is None else None
+
     def run(
         self,
         *inputs: Tensor,
@@ -658,7 +156,8 @@ class Host:
         not the default one, no other call uses the memory for its sums.
         """
         tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-        key, d, _held = None, out, workspace
+        key, d = None, out
+        _held = workspace  # memory stays alive until its launch is queued: other threads may evict it
         try:
             device = _C._cuda_getDevice()
             stream = _C._cuda_getCurrentRawStream(device)
@@ -666,16 +165,16 @@ class Host:
                 is_private = bool(stream) and (is_private or _C._cuda_isCurrentStreamCapturing())
             mode = device, is_private, forward_ad._current_level, torch.is_grad_enabled()
             key = *mode, inputs[0].shape, inputs[1].shape, *[tensor.data_ptr() for tensor in tensors]
-            is_alike, m, n, columns, memory = self.known[key]
+            is_alike, m, n, columns, extents = self.known[key]
             if out is None:
                 d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), self.d_dtype)
                 d = d if n == columns else d[:, :n]
             places = ()
-            if memory and not workspace:
-                thread = threading.get_ident() if self.has_sums else 0
-                _held, places = self.memory(stream, thread, memory, device)
+            if extents and not workspace:
+                thread = threading.get_ident() if self.is_per_thread else 0
+                _held, places = self.memory(stream, thread, extents, device)
             if not is_alike(*tensors) or self.must_look():
-                raise LookupError  # to the checks below, as for a key that is not known
+                raise LookupError  # to `run_checked`, as for a key that is not known
             launches = self.launches[is_alike, d.data_ptr(), *places]
         except (AttributeError, LookupError, RuntimeError, TypeError):
             d = _held = None  # memory that was not used is free again
@@ -692,11 +191,6 @@ class Host:
                 return d
         return self.run_checked(inputs, out, workspace, is_private, key)
 
-    def run_as_operator(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
-        """Run a call of the operator, which returns nothing if it writes into `out`."""
-        d = self.run(*inputs, out=out, is_private=self.keeps_memory)
-        return d if out is None else None
-
     def run_checked(
         self,
         inputs: tuple[Tensor, ...],
@@ -706,16 +200,16 @@ class Host:
         key: Any,
     ) -> Tensor:
         """Check a call, launch its kernels, and keep the launch under `key`."""
-        contract = self.contract
-        if isinstance(inputs[0], Tensor) and inputs[0].dim() > 2:
+        contract, a = self.contract, inputs[0]
+        if isinstance(a, Tensor) and a.dim() > 2:
             run = functools.partial(self.run, workspace=workspace, is_private=is_private)
             return contract.flattened(run, inputs, out)
         passed, (m, n, k), checked = contract.check_inputs(inputs)
-        a = inputs[0]
         if k == 0 and not contract.computes.get("vanishes", True) and not a.is_meta:
             if contract.pack_scales:
                 raise ValueError("a must have a K of 1 or more: without scales there is no product")
-            return self.run(*self.zeros(m, n, a), *inputs[2:], out=out, is_private=is_private)  # D is not 0
+            # The epilogue makes another D than 0 of a product of zeros.
+            return self.run(*self.zeros(m, n, a), *inputs[2:], out=out, is_private=is_private)
         if not self.replay.is_deterministic and not a.is_meta:
             refuse_in_deterministic_mode(self.traced.name)
         d = contract.find_output(a, out, m, n, checked)
@@ -729,20 +223,20 @@ class Host:
         if workspace:
             self.workspaces.check(workspace, m, n, a.device)
         elif extents := self.workspaces.extents(m, n):
-            # Without the driver's names nobody knows whether a graph is captured.
+            # Without a key nobody knows whether a graph is captured: the driver's names are missing.
             memory = self.workspaces.find(extents, a.device, is_private=is_private or key is None)
         with torch.cuda.device(a.device.index):
             make_context(a.device)
-            copy_all([*checked.copies.values()], self.copy)
+            self.copy_all([*checked.copies.values()])
             launched = self.launch(*passed, d, *workspace, *memory)
             if d.data_ptr() != result.data_ptr():
-                copy_all([(d, result)], self.copy)
+                self.copy_all([(d, result)])
         # A launch that read a copy is not kept: the copy's memory is free after it.
         places = [tensor.data_ptr() for tensor in (*inputs, result)]
         if places == [tensor.data_ptr() for tensor in (*passed, d)]:
-            known = Known(no_tensor, m, n, contract.arguments["out"].padded(n), extents)
             tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-            self.replay.keep(key, tensors, known, d, memory, launched)
+            sizes = m, n, contract.arguments["out"].padded(n), extents
+            self.replay.keep(key, tensors, sizes, d, memory, launched)
         if out is not None:
             increment_version(out)  # autograd learns of the write
         return result
@@ -755,20 +249,34 @@ class Host:
             padded = a.new_zeros((rows, argument.padded(columns)), dtype=argument.dtype)
             yield argument.stored(padded[:, :columns])
 
+    def copy_all(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+        """Copy each source matrix to its target: by the module's kernel, or by torch if a row has gaps."""
+        by_kernel: list[tuple[Tensor, Tensor]] = []
+        for source, target in pairs:
+            if source.shape[-1] == 1 or source.stride(-1) == 1:
+                by_kernel.append((source, target))
+            else:
+                target.copy_(source)
+        if by_kernel:
+            self.copy(by_kernel)
+
     def align(self, name: str, tensor: Tensor) -> Tensor:
         """Return a tensor as TMA takes it: itself, or an aligned copy."""
         if name not in self.contract.arguments:
             raise ValueError(f"name must be one of {', '.join(self.contract.arguments)}, found {name}")
-        checked = Checked({}, {}, {})
+        checked = Checked()
         aligned = self.contract.check(name, tensor, checked)
         if not checked.copies:
             return tensor
         with torch.cuda.device(tensor.device.index):
-            copy_all([*checked.copies.values()], self.copy)
+            self.copy_all([*checked.copies.values()])
         return aligned
 
     def lay_out(self, name: str, tensor: Tensor | None) -> Tensor | None:
-        """Return a matrix that lies in memory as the argument of this name has to: itself, or a copy."""
+        """Return a matrix that lies in memory as the argument of this name has to: itself, or a copy.
+
+        A backward calls it, because torch may hand it a matrix with other strides than the checked one.
+        """
         if tensor is None:
             return None
         argument = self.contract.arguments[name]
@@ -799,14 +307,589 @@ def refuse_in_deterministic_mode(name: str) -> None:
     warnings.warn(message, stacklevel=6)  # the caller of matmul
 
 
-def copy_all(pairs: list[tuple[Tensor, Tensor]], copy: Callable[..., None] | None) -> None:
-    """Copy each first matrix to the second one, by the module's kernel if its rows are contiguous."""
-    by_rows = [pair for pair in pairs if pair[0].shape[-1] == 1 or pair[0].stride(-1) == 1]
-    if by_rows and copy:
-        copy(by_rows)
-    for source, target in pairs:
-        if not any(source is each for each, _ in by_rows):
-            target.copy_(source)
+# --- launches that are kept
+
+Launch = tuple[Callable[..., None], tuple[Any, ...]]
+"""A function of the driver with the grid, and its arguments after the stream."""
+
+
+class Known(NamedTuple):
+    """The facts that calls with the same inputs share, wherever D lies."""
+
+    is_alike: Callable[..., bool]
+    """Torch's comparison of tensors with the first call's: types, dtypes, sizes, strides, dispatch keys."""
+    m: int
+    n: int
+    columns: int
+    """N, padded to rows of whole 16-byte units."""
+    extents: tuple[int, ...]
+    """The extents of memory for partial sums; empty if the kernel needs none."""
+
+
+class Replay:
+    """The launches of earlier calls, which the driver can launch again without Triton's Python."""
+
+    is_on = True
+    """False for all modules of the process once a release of torch or Triton has turned out as unknown."""
+
+    def __init__(self, *, is_deterministic: bool) -> None:
+        """Keep nothing yet."""
+        import triton  # not needed to choose a kernel
+
+        self.hooks, self.is_deterministic = triton.knobs.runtime, is_deterministic
+        # By the key of `Host.run`: the mode, two shapes, and the addresses of a call's tensors.
+        self.known: dict[Any, Known] = {}
+        # By `Known.is_alike`, the address of D, and the addresses of memory for partial sums.
+        self.launches: dict[Any, list[Launch]] = {}
+
+    def must_look(self) -> bool:
+        """Return True if Triton or torch wants to see each launch: a hook, or deterministic algorithms."""
+        if self.hooks.launch_enter_hook.calls or self.hooks.launch_exit_hook.calls:
+            return True
+        return not self.is_deterministic and torch.are_deterministic_algorithms_enabled()
+
+    def clear(self) -> None:
+        """Forget all launches."""
+        self.known.clear()
+        self.launches.clear()
+
+    def keep(
+        self,
+        key: Any,
+        tensors: tuple[Tensor, ...],
+        sizes: tuple[int, int, int, tuple[int, ...]],
+        d: Tensor,
+        memory: tuple[Tensor, ...],
+        launched: list[tuple[Any, tuple[int, ...], list[Any]]],
+    ) -> None:
+        """Keep a launch under a key, if the driver can launch it again without Triton's Python.
+
+        Args:
+            key: The key of `Host.run`; None if the driver's names are missing.
+            tensors: The tensors of the call.
+            sizes: The further members of `Known`: M, N, the columns of D in memory, extents of memory.
+            d: The D that was written.
+            memory: Memory for partial sums.
+            launched: Each compiled kernel with its grid and its arguments, as a module's `launch` returns it.
+        """
+        if not Replay.is_on or self.must_look():
+            return
+        if missing := [path for path in PRIVATE if find_private(path) is None]:
+            if torch.version.cuda:  # else there is no GPU either
+                stop_replaying(f"there is no {', '.join(missing)}")
+            return
+        if not key or key[:3] != (d.device.index, False, -1):  # another device, a graph's memory, forward AD
+            return
+        try:
+            launches = [prepare_launch(*each) for each in launched]
+            is_alike = self.find_comparison(key, tensors)
+        except (AttributeError, LookupError, TypeError) as error:
+            stop_replaying(f"preparing a launch raised {error!r}")
+            return
+        if len(self.launches) > MAX_KEPT:
+            self.clear()
+        if is_alike and None not in launches:
+            self.known[key] = Known(is_alike, *sizes)
+            self.launches[is_alike, d.data_ptr(), *[tensor.data_ptr() for tensor in memory]] = launches
+
+    def find_comparison(self, key: Any, tensors: tuple[Tensor, ...]) -> Callable[..., bool] | None:
+        """Return the comparison of later calls with this one: that of an earlier like call, or a new one.
+
+        It is None for a call that passes one tensor twice, which TensorGuards refuses.
+        """
+        earlier = self.known.get(key)
+        if earlier and earlier.is_alike(*tensors):
+            return earlier.is_alike
+        guards = _C._dynamo.guards.TensorGuards(
+            *tensors,
+            dynamic_dims_sizes=[[*tensor.shape] for tensor in tensors],
+            dynamic_dims_strides=[[*tensor.stride()] for tensor in tensors],
+        )
+        return guards.check if guards.check(*tensors) else None
+
+
+def stop_replaying(reason: str) -> None:
+    """Let Triton launch every call from now on, and say so, once."""
+    if Replay.is_on:
+        Replay.is_on = False
+        versions = f"torch {torch.__version__} with Triton {find_private('triton.__version__')}"
+        message = f"gemmgen_launch does not know {versions}: {reason}"
+        warnings.warn(
+            f"{message}. Each call is launched by Triton's Python, which takes longer.", stacklevel=4
+        )
+
+
+def prepare_launch(kernel: Any, grid: tuple[int, ...], arguments: list[Any]) -> Launch | None:
+    """Return the launch of a compiled kernel on any stream; None if Triton has to launch it.
+
+    Triton launches kernels that take memory of its own, or are instrumented. No tensor is kept alive.
+    """
+    nvidia = find_private("triton.backends.nvidia.driver")
+    run = getattr(kernel, "run", None)
+    if type(run) is not nvidia.CudaLauncher:
+        return None
+    if run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size:
+        return None
+    maps = getattr(kernel.metadata, "tensordesc_meta", None)
+    # Triton's wrapper encodes descriptors as tensor maps, then calls `list` in place of a launch.
+    encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, maps)
+    encoded = encode([each.data_ptr() if isinstance(each, Tensor) else each for each in arguments])
+    options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
+    metadata_of_launch = enter_hook = exit_hook = global_scratch = profile_scratch = None
+    unused = metadata_of_launch, enter_hook, exit_hook, global_scratch, profile_scratch
+    passed = *options, *unused, run.arg_annotations, run.kernel_signature, encoded
+    return functools.partial(find_private("triton.runtime.driver.active.utils.launch"), *grid), passed
+
+
+def make_context(device: torch.device) -> None:
+    """Give this thread a CUDA context, without which no tensor map can be made."""
+    driver = find_private("triton.runtime.driver.active.utils")
+    if hasattr(driver, "set_current_device"):
+        driver.set_current_device(device.index)
+    else:
+        torch.cuda.synchronize(device)
+
+
+# --- memory that is kept
+
+Memory = tuple[tuple[Tensor, ...], list[int]]
+"""Tensors and their addresses."""
+
+
+class Workspaces:
+    """Memory for the partial sums and counters that the programs of a kernel leave each other."""
+
+    def __init__(
+        self,
+        make_workspace: Callable[..., tuple[Tensor, ...]] | None,
+        make_sums: Callable[..., tuple[Tensor, ...]] | None,
+        count_sums: Callable[[int, int], int] | None,
+    ) -> None:
+        """Make no memory yet; `Host` has the same arguments."""
+        self.count_sums, self.make_tensors = count_sums, make_workspace or make_sums
+        # Sums that one kernel leaves for a second one: a thread that calls between them must not write there.
+        self.is_per_thread = count_sums is not None
+        self.of_stream = functools.lru_cache(MAX_STREAMS)(self.make)
+
+    def make(self, _stream: int, _thread: int, extents: tuple[int, ...], device: int) -> Memory:
+        """Return new memory of these extents; the stream and the thread are keys of `of_stream` alone."""
+        made = self.make_tensors(*extents, torch.device("cuda", device))
+        return made, [tensor.data_ptr() for tensor in made]
+
+    def extents(self, m: int, n: int) -> tuple[int, ...]:
+        """Return the extents of the memory for an M x N D; none if the kernel needs no memory."""
+        if self.count_sums:
+            return (self.count_sums(m, n),)
+        return (m, n) if self.make_tensors else ()
+
+    def find(self, extents: tuple[int, ...], device: torch.device, *, is_private: bool) -> tuple[Tensor, ...]:
+        """Return memory of these extents: that of the current stream, or memory of this call alone."""
+        thread = threading.get_ident() if self.is_per_thread else 0
+        make = self.make if is_private else self.of_stream
+        return make(torch.cuda.current_stream(device).cuda_stream, thread, extents, device.index)[0]
+
+    def check(self, workspace: tuple[Tensor, ...], m: int, n: int, device: torch.device) -> None:
+        """Raise ValueError unless a caller's workspace is for an M x N D or a larger one, on this GPU."""
+        wanted = self.make_tensors(*self.extents(m, n), torch.device("meta"))
+        if workspace[-1].numel() < wanted[-1].numel():
+            raise ValueError(f"workspace must be for {m} x {n}, found {workspace[-1].numel()} counters")
+        for found, like in zip(workspace, wanted, strict=True):
+            if (found.dtype, found.device) != (like.dtype, device) or found.numel() < like.numel():
+                raise ValueError(
+                    f"workspace must be from make_workspace({m}, {n}, {str(device)!r}), "
+                    f"found {found.numel()} {found.dtype} on {found.device}"
+                )
+
+
+# --- the tensors of a call, and the checks of them
+
+
+class Rows(NamedTuple):
+    """The rows of a tensor as they lie in memory, in elements; a vector is one row."""
+
+    count: int
+    columns: int
+    pitch: int
+    """From one row to the next."""
+    stride: int
+    """From one element of a row to the next."""
+
+
+class Place(NamedTuple):
+    """The memory of a tensor."""
+
+    address: int
+    rows: int
+    pitch: int
+    """Bytes from one row to the next."""
+    width: int
+    """Bytes of a row."""
+
+
+class Argument(NamedTuple):
+    """One tensor that a kernel reads or writes."""
+
+    dtype: torch.dtype
+    axes: str
+    """The letters of its extents: M, N, K, P for bytes of two elements of K each, 1 for a single element."""
+    box: Sequence[int] | None
+    """The elements that TMA moves at a time; None if the kernel reads the tensor by its address."""
+    is_transposed: bool
+    """The caller passes the transposed view of the matrix that lies in memory."""
+    alignment: int
+    """The bytes that its address and its row stride are multiples of."""
+
+    @property
+    def row_multiple(self) -> int:
+        """The elements that its row stride is a multiple of."""
+        return self.alignment // self.dtype.itemsize
+
+    @property
+    def has_blocks(self) -> bool:
+        """It holds scales of blocks of K, which are packed for the tensor cores in five dimensions."""
+        return self.box is not None and len(self.box) > 2
+
+    def stored(self, tensor: Tensor) -> Tensor:
+        """Return the tensor as it lies in memory, by rows."""
+        return tensor.T if self.is_transposed else tensor
+
+    def padded(self, columns: Any) -> Any:
+        """Return a number of columns, rounded up to rows of whole `alignment` bytes."""
+        return -(-columns // self.row_multiple) * self.row_multiple
+
+    def new_matrix(self, like: Tensor, rows: Any, columns: Any) -> Tensor:
+        """Return uninitialized memory for a matrix by rows, on the device of another tensor."""
+        return like.new_empty((rows, self.padded(columns)), dtype=self.dtype)[:, :columns]
+
+    def as_vector(self, tensor: Tensor) -> Tensor:
+        """Return a single element, or a vector passed as [1, N] or [M, 1], in one dimension."""
+        if self.axes == "1":
+            return tensor if tensor.dim() == 1 else tensor.reshape(-1)
+        if len(self.axes) == 1 and not self.has_blocks and tensor.dim() == 2 and 1 in tensor.shape:
+            return tensor.squeeze(0 if self.axes == "N" else 1)
+        return tensor
+
+    def rows(self, tensor: Tensor) -> Rows:
+        """Return the rows of a tensor; a single row, which has no pitch, gets one that TMA takes."""
+        stored = self.stored(tensor)
+        count, columns = (1, 1, *stored.shape)[-2:]
+        pitch, stride = (0, 0, *stored.stride())[-2:]
+        return Rows(count, columns, pitch if count > 1 and columns else self.padded(columns), stride)
+
+    def is_aligned(self, tensor: Tensor) -> bool:
+        """Return True if TMA can move a tensor as it lies in memory."""
+        rows = self.rows(tensor)
+        is_contiguous = rows.columns <= 1 or rows.stride == 1
+        is_at_multiples = not (address_of(tensor) % self.alignment or rows.pitch % self.row_multiple)
+        return is_contiguous and is_at_multiples and rows.pitch >= rows.columns
+
+    def with_pitch(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with the strides of its `rows`: one row may have any in torch, but not for TMA."""
+        stored = self.stored(tensor)
+        strides = (*stored.stride()[:-2], self.rows(tensor).pitch, 1)[-stored.dim() :]
+        if not is_readable(tensor) or self.has_blocks or strides == stored.stride():
+            return tensor
+        return self.stored(stored.as_strided(stored.shape, strides))
+
+    def place(self, tensor: Tensor) -> Place:
+        """Return the memory of a tensor, all of whose dimensions but the last one count as rows."""
+        rows, size = self.rows(tensor), tensor.dtype.itemsize
+        count = tensor.numel() // (rows.columns or 1)
+        return Place(address_of(tensor), count, rows.pitch * size, rows.columns * size)
+
+
+@dataclasses.dataclass
+class Checked:
+    """The facts that the checks of a call collect about its tensors."""
+
+    device: torch.device | None = None
+    """The device of the first tensor."""
+    extents: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """By the letters of axes."""
+    places: dict[str, Place] = dataclasses.field(default_factory=dict)
+    """By the names of arguments."""
+    copies: dict[str, tuple[Tensor, Tensor]] = dataclasses.field(default_factory=dict)
+    """By the name of a misaligned input: the matrix in memory, and the aligned one that it is copied to."""
+
+
+class Contract:
+    """The conditions that a kernel's tensors meet, and the messages for tensors that violate one."""
+
+    def __init__(
+        self,
+        arguments: Mapping[str, tuple[Any, ...]],
+        computes: Mapping[str, Any],
+        transposed: Sequence[str],
+        pack_scales: Callable[[Tensor], Tensor] | None,
+        *,
+        copies: bool,
+        has_backward: bool,
+    ) -> None:
+        """Make the contract of a module by its tables, which `Host` takes too."""
+        alignments = computes.get("alignment", {})
+        self.computes, self.inputs = computes, computes["inputs"]
+        self.pack_scales, self.copies, self.has_backward = pack_scales, copies, has_backward
+        self.arguments = {
+            name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
+            for name in (*self.inputs, "out")
+        }
+
+    def first_violation(self, given: Mapping[str, Tensor]) -> str:
+        """Return the error of a call with these tensors, by name; an empty string if there is none.
+
+        Nothing is launched, and no memory is written.
+        """
+        # Autograd follows the operator of a module with a backward: the kernel sees no gradients.
+        is_below_autograd = self.has_backward and "out" not in given
+        try:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not is_below_autograd):
+                self.check_without_launch(*(given[name] for name in self.inputs), out=given.get("out"))
+        except (TypeError, ValueError) as error:
+            return str(error)
+        return ""
+
+    def check_without_launch(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor:
+        """Check all tensors of a call, and return a D without memory; raise as a call would."""
+        if isinstance(inputs[0], Tensor) and inputs[0].dim() > 2:
+            return self.flattened(self.check_without_launch, inputs, out)
+        _, (m, n, k), checked = self.check_inputs(inputs)
+        if out is not None:
+            self.find_output(inputs[0].new_empty(0, device="meta"), out, m, n, checked)
+            if not out.is_meta and 0 not in (m, n, k):
+                check_output(out, checked.places)
+        if inputs[0].is_cuda and 0 not in (m, n, k):
+            self.check_gpu(inputs[0].device)
+        return torch.empty((m, n), device="meta")
+
+    def flattened(
+        self, call: Callable[..., Tensor], inputs: tuple[Tensor, ...], out: Tensor | None
+    ) -> Tensor:
+        """Call with all rows of A [..., M, K] in one matrix; D [..., M, N] has the dimensions of A."""
+        rows = inputs[0].shape[:-1]
+        flat: list[Tensor] = []
+        for name, tensor in zip(self.inputs, inputs, strict=True):
+            argument = self.arguments[name]
+            if argument.axes[0] == "M" and 2 < tensor.dim() == inputs[0].dim():
+                tensor = tensor.flatten(0, -2)
+            elif argument.axes == "M" and not argument.has_blocks:
+                tensor = tensor.flatten()
+            flat.append(tensor)
+        if out is None:
+            return call(*flat).unflatten(0, rows)
+        if out.shape[:-1] != rows:
+            raise ValueError(f"out must have shape {[*rows, 'N']}, found {[*out.shape]}")
+        call(*flat, out=out.view(-1, out.shape[-1]))
+        return out
+
+    def check_inputs(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, int, int], Checked]:
+        """Return the inputs as the kernel takes them, M, N and K, and all facts; raise as `check` does."""
+        checked = Checked()
+        passed = [self.check(name, tensor, checked) for name, tensor in zip(self.inputs, inputs, strict=True)]
+        return passed, self.check_extents(checked.extents), checked
+
+    def check(self, name: str, tensor: Tensor, checked: Checked) -> Tensor:
+        """Return an input as the kernel takes it: itself, packed, copied, or one row with a padded stride.
+
+        Raises TypeError for another type, and ValueError for any other violation, with the value found.
+        """
+        argument, tensor = self.arguments[name], self.check_alone(name, tensor, checked)
+        if argument.has_blocks and tensor.dim() == 2 and is_readable(tensor):
+            return self.check(name, self.pack_scales(tensor), checked)
+        if self.is_copied(argument) and not argument.is_aligned(tensor):
+            stored = argument.stored(tensor)
+            matrix = stored if stored.dim() > 1 else stored[None]
+            checked.copies[name] = matrix, argument.new_matrix(tensor, *matrix.shape)
+            return self.check(name, argument.stored(checked.copies[name][1]).view_as(tensor), checked)
+        checked.places[name] = argument.place(tensor)
+        return argument.with_pitch(tensor)
+
+    def check_alone(self, name: str, tensor: Tensor, checked: Checked) -> Tensor:
+        """Return a tensor that violates nothing, a vector in one dimension; raise as `check` does."""
+        self.check_type(name, tensor)
+        tensor = self.arguments[name].as_vector(tensor)
+        refuse_first(name, self.violations(name, tensor, checked))
+        return tensor
+
+    def check_type(self, name: str, tensor: Tensor) -> None:
+        """Raise TypeError unless this is a dense tensor of the argument's dtype."""
+        is_tensor = isinstance(tensor, Tensor)
+        found = f"{tensor.layout} {tensor.dtype}" if is_tensor else type(tensor).__name__
+        dtype = self.arguments[name].dtype
+        if not is_tensor or (tensor.layout, tensor.dtype) != (torch.strided, dtype):
+            raise TypeError(f"{name} must be strided {dtype}, found {found}")
+
+    def is_copied(self, argument: Argument) -> bool:
+        """Return True if the module copies tensors of an argument that TMA cannot move."""
+        return self.copies and argument.box is not None
+
+    def violations(self, name: str, tensor: Tensor, checked: Checked) -> Iterator[str]:
+        """Yield each condition that a tensor violates, the most important one first."""
+        yield from self.violations_of_kind(tensor, checked)
+        if is_readable(tensor) and tensor.data_ptr() == 0:
+            yield f"have memory, found a {type(tensor).__name__} at 0"
+        yield from self.violations_of_shape(name, tensor, checked.extents)
+        yield from self.violations_of_memory(name, tensor)
+
+    def violations_of_kind(self, tensor: Tensor, checked: Checked) -> Iterator[str]:
+        """Yield violations of the device, of autograd and of transforms."""
+        device = tensor.device
+        checked.device = checked.device or device
+        if device != checked.device:
+            yield f"be on a's device {checked.device}, found {device}"
+        if device.type not in ("cuda", "meta"):
+            yield f"be on a CUDA device, found {device}"
+        requires_grad = tensor.requires_grad and torch.is_grad_enabled()
+        if requires_grad and not self.has_backward:
+            yield "not require grad (no backward): detach it"
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            yield "be no forward-AD dual: there is no derivative"
+        if is_transformed(tensor):
+            yield "be outside of vmap, grad and jvp: there is no rule for them"
+        if requires_grad and self.has_backward:  # an `out`: autograd follows inputs above this check
+            yield "not require grad: out has no backward"
+        if tensor.is_neg():
+            yield "hold its own values, found a negated view: call resolve_neg()"
+
+    def violations_of_shape(self, name: str, tensor: Tensor, extents: dict[str, Any]) -> Iterator[str]:
+        """Yield violations of dimensions and extents; an axis that `extents` lacks is added to it."""
+        argument, shape = self.arguments[name], tuple(tensor.shape)
+        if argument.has_blocks:
+            rows, columns = extents.get(argument.axes, 0), self.count_scales(extents)
+            legal = [(rows, columns), (1, -(-rows // 128), -(-columns // 4), 2, 256)]
+            if shape not in legal:
+                yield f"have shape {' or '.join(map(str, legal))}, found {shape}"
+            return
+        if len(shape) != len(argument.axes):
+            yield f"have {len(argument.axes)} dimensions, found shape {list(shape)}"
+            return
+        wanted = [
+            1 if axis == "1" else extents.setdefault(axis, extent)
+            for axis, extent in zip(argument.axes, shape, strict=True)
+        ]
+        if list(shape) != wanted:
+            yield f"have shape {wanted}, found {list(shape)}"
+
+    def violations_of_memory(self, name: str, tensor: Tensor) -> Iterator[str]:
+        """Yield violations of extents, strides and the address, except those that a copy mends."""
+        argument = self.arguments[name]
+        stored, rows = argument.stored(tensor), argument.rows(tensor)
+        is_packed = stored.dim() > 2
+        if is_packed and not tensor.is_contiguous():
+            yield f"be contiguous, found {tensor.stride()}"
+        if max(rows.count, rows.columns) > (limit := self.computes["max_extent"]):
+            yield f"have extents up to {limit}, found {max(stored.shape)}"
+        is_copied = self.is_copied(argument)
+        # A matrix without rows may have any strides: torch 2.11 gives it 0.
+        if rows.count and rows.columns > 1 and rows.stride != 1 and not is_copied:
+            yield self.describe_strides(name, tensor)
+        is_written_by_rows = name == "out" and rows.stride == 1
+        if rows.pitch < rows.columns and (is_written_by_rows or not is_copied):
+            yield f"not overlap itself, found rows of {rows.columns}, {rows.pitch} apart"
+        if is_copied or (argument.has_blocks and not is_packed):
+            return  # the kernel reads a copy
+        if rows.pitch % argument.row_multiple:
+            yield f"have rows a multiple of {argument.alignment} bytes apart, found {rows.pitch} elements"
+        if argument.axes != "1" and (past := address_of(tensor) % argument.alignment):
+            yield f"start at a multiple of {argument.alignment} bytes, found {past} bytes past one"
+
+    def describe_strides(self, name: str, tensor: Tensor) -> str:
+        """Return the violation of a matrix whose rows are not contiguous in memory."""
+        argument = self.arguments[name]
+        axes = argument.axes[::-1] if argument.is_transposed else argument.axes
+        found = f"lie in memory as {' x '.join(axes)}, found strides {tuple(tensor.stride())}"
+        if tensor.dim() != 2 or tensor.stride(1 if argument.is_transposed else 0) != 1:
+            return found
+        # The matrix lies in memory the other way round.
+        if axes == "NK":
+            return f"{found}: pass weight.T of an N x K weight"
+        contiguous = f"a contiguous {' x '.join(axes)} matrix"
+        return f"{found}: pass {'the transposed view of ' if argument.is_transposed else ''}{contiguous}"
+
+    def count_scales(self, extents: dict[str, Any]) -> int:
+        """Return the blocks of K, by the K of A."""
+        k = 2 * extents.get("P", 0) if "P" in self.arguments["a"].axes else extents.get("K", 0)
+        return -(-k // self.computes["scale_vector"])
+
+    def check_extents(self, extents: dict[str, Any]) -> tuple[int, int, int]:
+        """Return M, N and K; raise ValueError if the kernel does not take them."""
+        m, n = extents["M"], extents["N"]
+        k, k_of_b = (
+            2 * extents["P"] if "P" in self.arguments[name].axes else extents["K"] for name in ("a", "b")
+        )
+        multiple = self.computes.get("k_multiple", 1)
+        if k != k_of_b or k % multiple:
+            found = f"{k} and {k_of_b}"
+            raise ValueError(f"a and b must have the same K, a multiple of {multiple}, found {found}")
+        largest = self.computes.get("single_tile", (m, n, k))
+        if any(extent > most for extent, most in zip((m, n, k), largest, strict=True)):
+            limits = "M, N and K up to {}, {} and {}".format(*largest)
+            raise ValueError(f"this kernel takes {limits}, found {m}, {n} and {k}")
+        return m, n, k
+
+    def find_output(self, a: Tensor, out: Tensor | None, m: int, n: int, checked: Checked) -> Tensor:
+        """Return memory that the kernel can write D to: `out`, or new rows of whole 16-byte units.
+
+        New rows are copied to `out` after the launch; raises ValueError if the module copies nothing.
+        """
+        argument = self.arguments["out"]
+        if out is None:
+            return argument.new_matrix(a, m, n)
+        out = self.check_alone("out", out, checked)
+        checked.places["out"] = argument.place(out)
+        is_whole = n == argument.padded(n) or not m
+        if is_whole and (not self.is_copied(argument) or argument.is_aligned(out)):
+            return argument.with_pitch(out)
+        if not self.copies:
+            raise ValueError(
+                f"out must have rows of whole 16-byte units, found {n} columns: call without out"
+            )
+        return argument.new_matrix(a, m, n)
+
+    def check_gpu(self, device: torch.device) -> None:
+        """Raise ValueError unless the kernel was compiled for this GPU's instructions."""
+        gpu = torch.cuda.get_device_properties(device)
+        wanted = self.computes["capability"]
+        if (found := (gpu.major, gpu.minor)) != wanted:
+            raise ValueError(f"this kernel needs capability {wanted}, found {gpu.name}: {found}")
+
+
+def refuse_first(name: str, violations: Iterator[str]) -> None:
+    """Raise ValueError with the first violation of a tensor; later ones may rely on its absence."""
+    if violation := next(violations, ""):
+        raise ValueError(f"{name} must {violation}")
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Return True if a tensor has memory to look at."""
+    return not (is_transformed(tensor) or tensor.is_meta or 0 in tensor.shape)
+
+
+def address_of(tensor: Tensor) -> int:
+    """Return the address of a tensor; 0 if it has no memory to look at."""
+    return tensor.data_ptr() if is_readable(tensor) else 0
+
+
+def check_output(out: Tensor, places: Mapping[str, Place]) -> None:
+    """Refuse an inference tensor outside of inference mode, and memory that the kernel also reads."""
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError("out must not be an inference tensor outside of inference mode")
+    written = places["out"]
+    for name, read in places.items():
+        # C may be D: each element of C is read before D has the same one.
+        if name == "out" or (name == "c" and read == written) or not overlap(read, written):
+            continue
+        raise ValueError(f"out must share no memory with {name}, which is read while out is written")
+
+
+def overlap(x: Place, y: Place) -> bool:
+    """Return True if a row of one place may have a byte in common with a row of the other one."""
+    is_after = x.address + (x.rows - 1) * x.pitch + x.width <= y.address
+    is_before = y.address + (y.rows - 1) * y.pitch + y.width <= x.address
+    # Two slices of the columns of one matrix: in each of its rows, y begins after x and ends before it.
+    pitch = x.pitch if x.rows > 1 else y.pitch
+    offset = (y.address - x.address) % pitch
+    is_beside = (pitch == y.pitch or y.rows == 1) and x.width <= offset and offset + y.width <= pitch
+    return not (is_after or is_before or is_beside)
 
 
 # --- the operators of this process
@@ -835,19 +918,17 @@ class Operator:
         if all(isinstance(extent, int) for each in inputs for extent in each.shape):
             _, (m, n, _), _ = contract.check_inputs(inputs)
         else:
-            extents: dict[str, Any] = {}
+            checked = Checked()
             for name, tensor in zip(contract.inputs, inputs, strict=True):
-                self.check_symbolic(name, tensor, extents)
-            m, n = extents["M"], extents["N"]
+                self.check_symbolic(name, tensor, checked)
+            m, n = checked.extents["M"], checked.extents["N"]
         return contract.arguments["out"].new_matrix(inputs[0], m, n) if out is None else None
 
-    def check_symbolic(self, name: str, tensor: Tensor, extents: dict[str, Any]) -> None:
+    def check_symbolic(self, name: str, tensor: Tensor, checked: Checked) -> None:
         """Check a tensor whose extents torch may not know yet: it asserts when it runs that they agree."""
         argument = self.contract.arguments[name]
-        if tensor.dtype != argument.dtype:
-            raise TypeError(f"{name} must be strided {argument.dtype}, found {tensor.layout} {tensor.dtype}")
-        for violation in self.contract.violations_of_kind(tensor, extents):
-            raise ValueError(f"{name} must {violation}")
+        self.contract.check_type(name, tensor)
+        refuse_first(name, self.contract.violations_of_kind(tensor, checked))
         if argument.has_blocks or argument.axes == "1":
             return
         if tensor.dim() == 2 and len(argument.axes) == 1:
@@ -857,17 +938,14 @@ class Operator:
                 f"{name} must have {len(argument.axes)} dimensions, found shape {[*tensor.shape]}"
             )
         for axis, extent in zip(argument.axes, tensor.shape, strict=True):
-            wanted = extents.setdefault(axis, extent)
+            wanted = checked.extents.setdefault(axis, extent)
             message = f"{name} must have the {axis} of the other tensors"
             torch._check(extent == wanted, functools.partial(str, message))
 
     def count_flops(self, a_shape: Sequence[int], b_shape: Sequence[int], *_: object, **__: object) -> int:
         """Return 2 M N K, which torch's FlopCounterMode adds up."""
-        k = a_shape[-1] * (2 if "P" in self.contract.arguments["a"].axes else 1)
-        rows = 1
-        for extent in a_shape[:-1]:
-            rows *= extent
-        return 2 * rows * b_shape[-1] * k
+        elements_of_a = math.prod(a_shape) * (2 if "P" in self.contract.arguments["a"].axes else 1)
+        return 2 * elements_of_a * b_shape[-1]
 
 
 def operator_name(module: str) -> str:
@@ -905,6 +983,7 @@ def define_operator(
         library = torch.library.Library("gemmgen", "FRAGMENT")
         reads = ", ".join(f"Tensor {each}" for each in inputs)
         tags = Tag.pt2_compliant_tag, Tag.needs_exact_strides
+        # Each function looks up the module executed last, because torch keeps the functions it is given.
         for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
             library.define(f"{name}{overload}({reads}{end}", tags=tags)
             library.impl(
@@ -914,19 +993,22 @@ def define_operator(
         if backward:
             torch.library.register_autograd(
                 f"gemmgen::{name}",
-                lambda *a: operators[name].backward[1](*a),
-                setup_context=lambda **k: operators[name].backward[0](**k),
+                lambda *a: operators[name].differentiate(*a),
+                setup_context=lambda **k: operators[name].keep(**k),
                 lib=library,
             )
         operators[name] = types.SimpleNamespace(kind=kind, library=library)
         UNCOUNTED.append(name)
-    vars(operators[name]).update(run=run, shape=shape, backward=backward, count_flops=count_flops)
-
+    keep, differentiate = backward or (None, None)
+    vars(operators[name]).update(
+        run=run, shape=shape, keep=keep, differentiate=differentiate, count_flops=count_flops
+    )
     if "triton" in sys.modules:
         register_flop_formulas()
 
 
 UNCOUNTED: list[str] = []
+"""Operators that FlopCounterMode does not count yet: a library's, until its first kernel imports Triton."""
 
 
 def register_flop_formulas() -> None:
@@ -942,6 +1024,9 @@ def register_flop_formulas() -> None:
 
 
 def operators_of_process() -> dict[str, Any]:
-    """Return the functions of each operator, by name: one dict for all copies of this file."""
+    """Return the functions of each operator, by name.
+
+    It is one dict for all copies of this file in the process, which have one namespace of torch's.
+    """
     shared = sys.modules.setdefault("gemmgen_operators", types.ModuleType("gemmgen_operators"))
     return vars(shared).setdefault("operators", {})
