@@ -143,6 +143,15 @@ def test_memory_is_refused_with_its_line() -> None:
     x = torch.zeros(128)
     assert "instruction ld.shared.b32 " in refused(kernels.address_kernel, x, "ld.shared.b32 $0, [$1];")
     assert "an address in inline assembly" in refused(kernels.address_kernel, x, "add.u32 $0, $1, 16;")
+    text = "ld.global.cg.f32 $0, [$1];"
+    assert "instruction ld.global.cg.f32 " in refused(kernels.pointers_kernel, x, text)
+    assert "an address in inline assembly" in refused(kernels.pointers_kernel, x, "cvt.rn.f32.s32 $0, 1;")
+
+
+def test_each_partition_has_threads_of_its_own() -> None:
+    x, d = torch.randn(256), torch.zeros(256)
+    assert not ran(kernels.partitions_kernel, x, d).findings
+    assert d.equal(2 * x)
 
 
 def test_what_a_text_uses_must_be_there() -> None:

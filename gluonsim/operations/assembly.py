@@ -32,6 +32,7 @@ REGISTER_BITS = 32
 )
 def elementwise_inline_asm(op: Operation) -> Handler:
     """Execute a text for each group of `packed_element` elements; narrow ones share registers."""
+    _refuse_unknown(op)
     pack: int = op.attributes["packed_element"]
     tensors = [type_ for type_ in (*op.operand_types, *op.result_types) if isinstance(type_, TensorType)]
     if any(type_.local_shape != tensors[0].local_shape for type_ in tensors):
@@ -56,6 +57,7 @@ def elementwise_inline_asm(op: Operation) -> Handler:
 @resolved("ttg.inline_asm", "asm_string", "constraints", ignored=("pure",), computes=True)
 def inline_asm(op: Operation) -> Handler:
     """Execute a text once in each thread: a tensor has a register for each element that the thread holds."""
+    _refuse_unknown(op)
     types = (*op.result_types, *op.operand_types)
     held = {type_: held_elements(type_) for type_ in types if isinstance(type_, TensorType)}
     threads = max((index.shape[1] for index in held.values()), default=1)
@@ -69,14 +71,19 @@ def inline_asm(op: Operation) -> Handler:
     return _handler(op, list(map(value, op.result_types)), list(map(value, op.operand_types)))
 
 
+def _refuse_unknown(op: Operation) -> None:
+    """Refuse an instruction by its name, and else an address: no instruction of the table goes to memory."""
+    Machine(str(op.attributes["asm_string"]))
+    for type_ in op.operand_types:
+        if isinstance(type_, MemDescType) or "!tt.ptr" in type_.element:
+            raise refusal("an address in inline assembly is not known to the simulator", op.location)
+
+
 def _handler(op: Operation, results: Sequence[_Value], operands: Sequence[_Value]) -> Handler:
     """Return what executes a text; its registers are numbered through the results, then the operands."""
     outputs, inputs = (sum(value.registers for value in values) for values in (results, operands))
     same = _tied(op, outputs, inputs)
     machine = Machine(str(op.attributes["asm_string"]), same)
-    for type_ in op.operand_types:
-        if isinstance(type_, MemDescType) or "!tt.ptr" in type_.element:
-            raise refusal("an address in inline assembly is not known to the simulator", op.location)
     lanes = next((value.lanes for value in (*results, *operands)), 1)
 
     def run(agent: Agent, op: Operation) -> Any:

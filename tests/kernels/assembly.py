@@ -123,3 +123,41 @@ def packed_kernel(x_ptr, d_ptr, layout: gl.constexpr):
         "add.u32 $0, $0, 0x00010001;", "=r,0", [x], dtype=gl.int16, is_pure=True, pack=2
     )
     gl.store(d_ptr + at, d)
+
+
+@gluon.jit
+def pointers_kernel(x_ptr, text: gl.constexpr):
+    """Execute a text on the addresses of 128 numbers."""
+    at = gl.arange(0, 128, LINE)
+    x = gl.inline_asm_elementwise(text, "=f,l", [x_ptr + at], dtype=gl.float32, is_pure=False, pack=1)
+    gl.store(x_ptr + at, x)
+
+
+@gluon.constexpr_function
+def _doubled(outputs, inputs):
+    return "\n".join(f"add.f32 {to}, {x}, {x};" for to, x in zip(outputs[0], inputs[0], strict=True))
+
+
+@gluon.jit
+def _double(x_ptr, d_ptr, layout: gl.constexpr):
+    at = gl.arange(0, 128, layout)
+    x = gl.load(x_ptr + at)
+    gl.store(d_ptr + at, gl.inline_asm(_doubled, ("=&f", "f"), [x], x.type, is_pure=True))
+
+
+@gluon.jit
+def _double_by_two_warps(x_ptr, d_ptr):
+    _double(x_ptr, d_ptr, gl.BlockedLayout([1], [32], [2], [0]))
+
+
+@gluon.jit
+def _double_by_four_warps(x_ptr, d_ptr):
+    _double(x_ptr + 128, d_ptr + 128, LINE)
+
+
+@gluon.jit
+def partitions_kernel(x_ptr, d_ptr):
+    """D = 2 * X, by partitions of two and of four warps."""
+    gl.warp_specialize(
+        [(_double_by_four_warps, (x_ptr, d_ptr)), (_double_by_two_warps, (x_ptr, d_ptr))], [2], [24]
+    )
