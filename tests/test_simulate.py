@@ -266,8 +266,8 @@ def test_an_unknown_operation_is_an_error_with_its_line() -> None:
         run(kernels.unknown_operation_kernel, (1,), (torch.zeros(1, dtype=torch.int32),))
     (diagnostic,) = error.value.diagnostics
     assert diagnostic.code == "unknown-operation"
-    assert "ttg.inline_asm" in diagnostic.message
-    assert diagnostic.line in lines_of(KERNELS, "gl.inline_asm(")
+    assert "tt.int_to_ptr" in diagnostic.message
+    assert diagnostic.line in lines_of(KERNELS, "gl.pointer_type(gl.int32)")
 
 
 def test_an_unknown_attribute_is_an_error_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
