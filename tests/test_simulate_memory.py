@@ -24,7 +24,7 @@ from gluonsim.execution import undisturbed
 from gluonsim.findings import UNKNOWN, Findings
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import MemDescType
-from gluonsim.memory import Memory, View
+from gluonsim.memory import Memory, RelaxedMeetings, View
 from gluonsim.places import Layout, shared_memory_index
 from gluonsim.tensors.known import Known
 
@@ -169,8 +169,14 @@ def test_no_memory_is_left_when_its_program_has_ended(
     memories: WeakSet[Memory] = WeakSet()
     begin = Memory.__init__
 
-    def noted(self: Memory, cta: int, layout: Layout, findings: Findings) -> None:
-        begin(self, cta, layout, findings)
+    def noted(
+        self: Memory,
+        cta: int,
+        layout: Layout,
+        findings: Findings,
+        relaxed: RelaxedMeetings | None = None,
+    ) -> None:
+        begin(self, cta, layout, findings, relaxed)
         memories.add(self)
         most.append(len(memories))
 
