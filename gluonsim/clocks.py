@@ -25,6 +25,19 @@ class Component:
         self.shift = position * NUMBER_BITS
 
 
+class Components:
+    """The components of one program's clocks: each gets the next place when it is first needed."""
+
+    def __init__(self, program: int) -> None:
+        self._program = program
+        self._count = 0
+
+    def add(self) -> Component:
+        """Return a new one."""
+        self._count += 1
+        return Component(self._program, self._count - 1)
+
+
 Clock = dict[int, int]
 """For each program that is known of, the numbers of its components side by side in one integer: clocks are
 joined at every barrier, and one operation on a long integer is as fast as one on a short one."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from operator import index, mul
+from operator import index
 from time import perf_counter
 from typing import Any, cast
 
@@ -31,9 +31,8 @@ from gluonsim.policies import DEFAULT_SCHEDULES, POLICIES, Policy, policy_of, sa
 from gluonsim.program import Kernel
 from gluonsim.progress import Tell, Watch
 from gluonsim.result import Result
-from gluonsim.tensors.addresses import elements_of
 from gluonsim.tensors.known import Known
-from gluonsim.tensors.regions import Elements, differing
+from gluonsim.tensors.restored import Restored
 from gluonsim.timeline.trace import Trace
 from gluonsim.verdicts import check_budget, resident_programs_of
 
@@ -295,7 +294,7 @@ class _Schedules:
         self._resident = resident
         self._checks = checks
         self._dependence = dependence
-        self._restored = [_Restored(name, lowered.arguments[name]) for name in restored]
+        self._restored = [Restored(name, lowered.arguments[name]) for name in restored]
         self._arguments = bind(kernel, lowered)
         self._tensors = changed_tensors(lowered.arguments.values())
         self._initial = [tensor.clone() for tensor in self._tensors]
@@ -359,34 +358,6 @@ class _Schedules:
             return self.run_all(positions)
         except GemmgenError as error:
             return error
-
-
-class _Restored:
-    """A tensor that a launch must leave as it finds it."""
-
-    def __init__(self, name: str, argument: Any) -> None:
-        tensor = described(argument)
-        assert tensor is not None
-        self._name = name
-        self._tensor = tensor
-        self._found = tensor.clone()
-
-    def judge(self, findings: Findings, memory: GlobalMemory) -> None:
-        """Report the elements that are not as they were, and who wrote the first of them."""
-        changed = differing(self._tensor, self._found).nonzero()
-        if not len(changed):
-            return
-        first = tuple(map(int, changed[0]))
-        left, found = (tensor[first].double().item() for tensor in (self._tensor, self._found))
-        count = f"{len(changed):,} of {self._tensor.numel():,} elements are not left as they were found"
-        text = f"{count}, the first at {list(first)}: {left:g}, not {found:g}"
-        element = self._tensor.storage_offset() + sum(map(mul, first, self._tensor.stride()))
-        last = memory.last_write(Elements(elements_of(self._tensor), torch.tensor([element])))
-        kind, name = Kind.WORKSPACE_NOT_RESTORED, self._name
-        if last is None:
-            findings.add(kind, name, (), "", 0, text)
-        else:
-            findings.add(kind, name, (last.location,), last.partition, last.cta, text)
 
 
 def _run_schedules(schedules: _Schedules, count: int, findings: Findings, processes: int) -> Result:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gemmgen.hardware import Architecture, Gpu
 from gemmgen.hardware.gpus import gpu_named
-from gluonsim.execution import described, is_dependent, run_lowered
+from gluonsim.compiled import described
+from gluonsim.execution import is_dependent, run_lowered
 from gluonsim.findings import Findings, Kind, refusal
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.ir.ttgir import lower_kernel

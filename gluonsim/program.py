@@ -17,7 +17,7 @@ from gemmgen.errors import GemmgenError
 from gluonsim.accesses import Access, Proxy
 from gluonsim.barriers.mbarrier import Barrier
 from gluonsim.barriers.rounds import report_early
-from gluonsim.clocks import Component, Knowledge, Tick, learn
+from gluonsim.clocks import Component, Components, Knowledge, Tick, learn
 from gluonsim.findings import (
     UNKNOWN,
     Findings,
@@ -34,24 +34,11 @@ from gluonsim.ir.parse import Block, Operation
 from gluonsim.memory import Memory, RelaxedMeetings
 from gluonsim.places import Layout, Place
 from gluonsim.policies import Grid
+from gluonsim.tensors.deferred import Accumulator, Deferred, Undefined
 from gluonsim.tensors.descriptors import Home
 from gluonsim.tensors.known import Known
 from gluonsim.timeline.trace import Trace
 from gluonsim.waits import BarrierWait, Rendezvous, Wait, Watch
-
-
-class Components:
-    """The components of one program's clocks: each gets the next place when it is first needed."""
-
-    def __init__(self, program: int) -> None:
-        self._program = program
-        self._count = 0
-
-    def add(self) -> Component:
-        """Return a new one."""
-        self._count += 1
-        return Component(self._program, self._count - 1)
-
 
 Steps = Generator[Wait | None, None, Any]
 """A partition's execution: it yields where another may go on, with what it must wait for if anything."""
@@ -69,32 +56,6 @@ class Event:
     """The program that issued it."""
     number: int = 0
     """In the order of issue by that program."""
-
-
-class Deferred:
-    """A value that is judged when an instruction uses it."""
-
-
-@dataclass(eq=False)
-class Accumulator(Deferred):
-    """The result of an asynchronous MMA: no instruction may use it before the MMA has retired."""
-
-    number: int
-    """The MMA's number in its lane."""
-    location: Location
-    value: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Undefined(Deferred):
-    """What the device computes and does not define: a fault only if something depends on it."""
-
-    value: Any
-    """Stands for it, so that the run goes on."""
-    why: str
-    location: Location
-    name: str | None = None
-    """The variable that it is about, if that is another one than the location's."""
 
 
 @dataclass

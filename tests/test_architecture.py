@@ -17,7 +17,7 @@ MOST_FILES_OF_A_NAME = 2
 MOST_LINES = 450
 """Above which a file may have more than one idea."""
 LONG_FILES = {
-    "gluonsim/program.py": 580,
+    "gluonsim/program.py": 550,
 }
 """Files above it and their lines in tens, a ratchet: these numbers go down, and no file joins them."""
 SLACK_LINES = 20

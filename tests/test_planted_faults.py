@@ -26,6 +26,8 @@ POLICIES = ("lazy", "eager", "lifo", *["random"] * 8)
 CONSEQUENCE_FIRST = {
     # The load into the wrong slot ends before the slot is read: the reader seems to be too early.
     "multicast_to_a_slot_of_the_barrier_before",
+    # The second CTA's load does not wait for the group: its reader releases before the first CTA has waited.
+    "multicast_that_each_cta_issues",
 }
 """Faults of which a consequence is told before the cause: a mend of the simulator takes them from here."""
 MOST_CONSEQUENCES = 0.05

@@ -16,9 +16,10 @@ from gluonsim.findings import Kind, Severity, refusal
 from gluonsim.ir.parse import Dense, Operation
 from gluonsim.ir.types import Distributed, TensorType, Type, dtype_of
 from gluonsim.operations import computation, resolved
-from gluonsim.program import Agent, Handler, Undefined
+from gluonsim.program import Agent, Handler
 from gluonsim.ptx.rounding import fused, nearest
 from gluonsim.ptx.unsigned import OPERATIONS, ordered, upper_half
+from gluonsim.tensors.deferred import Undefined
 
 Number = Any
 """A Python number for a scalar, or a torch tensor."""

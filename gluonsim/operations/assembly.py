@@ -15,9 +15,10 @@ from gluonsim.ir.threads import held_elements
 from gluonsim.ir.types import Distributed, MemDescType, TensorType, Type, dtype_of
 from gluonsim.operations import resolved
 from gluonsim.operations.arith import as_tensor
-from gluonsim.program import Agent, Handler, Undefined
+from gluonsim.program import Agent, Handler
 from gluonsim.ptx.instructions import INTEGERS, masked, signed
 from gluonsim.ptx.text import Machine
+from gluonsim.tensors.deferred import Undefined
 
 REGISTER_BITS = 32
 

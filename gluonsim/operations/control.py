@@ -20,7 +20,8 @@ from gluonsim.ir.parse import Block, Operation, walk
 from gluonsim.ir.types import MemDescType
 from gluonsim.memory import View
 from gluonsim.operations import operation, resolved
-from gluonsim.program import Agent, Handler, Steps, Undefined
+from gluonsim.program import Agent, Handler, Steps
+from gluonsim.tensors.deferred import Undefined
 from gluonsim.timeline.trace import Span
 from gluonsim.waits import BarrierWait, JoinWait, Rendezvous, SpinWait
 

@@ -18,9 +18,10 @@ from gluonsim.ir.types import PADDED, TENSOR_MEMORY, Distributed, MemDescType, T
 from gluonsim.memory import View
 from gluonsim.operations import computation, operation, resolved
 from gluonsim.places import REINTERPRET, SUBSLICE
-from gluonsim.program import Agent, Handler, Undefined
+from gluonsim.program import Agent, Handler
 from gluonsim.tensor_memory import is_plain
 from gluonsim.tensors.accesses import PLAIN, VOLATILE
+from gluonsim.tensors.deferred import Undefined
 from gluonsim.tensors.regions import Elements, Region, same_bits
 from gluonsim.waits import Watch
 

@@ -24,7 +24,8 @@ from gluonsim.operations.control import find, owner, party, report_overflow
 from gluonsim.operations.loads_stores import TOKEN, loaded
 from gluonsim.operations.scaled import packed_outside, scaled_operands
 from gluonsim.places import Place
-from gluonsim.program import Accumulator, Agent, Event, Lane, Steps
+from gluonsim.program import Agent, Event, Lane, Steps
+from gluonsim.tensors.deferred import Accumulator
 from gluonsim.tensors.known import Known
 from gluonsim.timeline.trace import Span
 

@@ -144,7 +144,7 @@ ROLES = {
         K.WRITE_AFTER_READ, "sums", MMA, (RELEASE, ""), (READY_WAIT, READY_WAIT + RELEASE)
     ),
     "slot_released_after_each_half": stores(
-        K.DEADLOCK, "empty", "mbarrier.wait(empty", (RELEASE, ""), (STORE, STORE + f"    {RELEASE}")
+        K.EARLY_ARRIVAL, "empty", "mbarrier.arrive(empty", (RELEASE, ""), (STORE, STORE + f"    {RELEASE}")
     ),
     "slot_read_before_it_is_ready": stores(K.UNINITIALISED_READ, "sums", READ, (READY_WAIT, "")),
     "slot_committed_in_the_lap_before": stores(

@@ -87,7 +87,10 @@ WRONG = {
         NUMBERS, "y_ptr", "", edited(X_DESC, "first * stride,", "first * columns,")
     ),
     "descriptor_over_rows_behind_the_tensor": own(
-        OUT_OF_BOUNDS, "", "x_desc = tma", edited(X_DESC, "[rows - first,", "[rows + 256,")
+        OUT_OF_BOUNDS,
+        "",
+        "tma.async_load(x_desc",
+        edited(X_DESC, "first * stride, [rows - first,", "(first + 128) * stride, [rows,"),
     ),
     "descriptor_with_rows_for_columns": own(
         NUMBERS, "y_ptr", "", edited(X_DESC, "[rows - first, columns]", "[columns, rows - first]")

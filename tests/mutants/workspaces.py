@@ -201,6 +201,12 @@ CLUSTERS = {
     "multicast_released_twice": reads(
         K.WRITE_AFTER_READ, "page", "tma.async_load(", (GROUP_RELEASE, GROUP_RELEASE * 2)
     ),
+    "multicast_other_slot_released": reads(
+        K.EARLY_ARRIVAL,
+        "group_empty",
+        "mbarrier.arrive(group_empty",
+        edited(GROUP_RELEASE, "slot", "1 - slot"),
+    ),
     "multicast_group_released_alone": reads(K.DEADLOCK, "empty", "mbarrier.wait(empty", (OWN_RELEASE, "")),
     "multicast_read_without_a_fence": reads(
         K.MISSING_FENCE, "page", "tma.async_load(", ("        fence_async_shared()\n", "")
@@ -227,8 +233,6 @@ DEPENDENT = {
 }
 FAULTS = TURNS | CLUSTERS | DEPENDENT
 HARMLESS = {
-    # The wait of the step before has seen the reads of the slot, since there are two slots.
-    "multicast_other_slot_released": reads("", "", "", edited(GROUP_RELEASE, "slot", "1 - slot")),
     # The next kernel waits for the end of this one, and not for the permission to begin.
     "dependent_permission_before_the_wait": early(
         "",
