@@ -369,6 +369,14 @@ def _refusals(product: Product) -> Iterator[Violation]:
             "the launcher in C launches one kernel",
             use("ordered") | module,
         )
+    if problem.gated:
+        yield Violation(
+            "export-accumulators",
+            "epilogue.accumulators",
+            " and ".join(problem.epilogue.accumulators),
+            "the launcher in C passes a B of N columns",
+            module,
+        )
     if stem.endswith("_test"):
         limit = "in C that is the name of a test program"
         renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")

@@ -168,6 +168,7 @@ from 2**-2 to 2**2, equally likely, and 1.32 for uniform numbers from 0.5 to 2.
 class Inputs:
     """A [M, K], B [K, N], and what else the spec takes: C [M, N], vectors [M] or [N], a scale [1].
 
+    B of a matmul with several accumulators has a block of N columns for each.
     e2m1 is uint8 with two elements of K in a byte: A [M, K/2], B [K/2, N]. Scales of blocks are
     [M, ceil(K / vector)] and [N, ceil(K / vector)].
     """
@@ -176,12 +177,14 @@ class Inputs:
     b: Tensor
     extras: Mapping[str, Tensor] = field(default_factory=lambda: MappingProxyType[str, Tensor]({}))
     """Other inputs by their keywords."""
+    b_blocks: int = 1
+    """Blocks of N columns that B has."""
 
     @property
     def shape(self) -> Shape:
         """M, N and K, all in elements."""
         k = self.a.shape[1] * elements_per_byte(self.a.dtype)
-        return self.a.shape[0], self.b.shape[1], k
+        return self.a.shape[0], self.b.shape[1] // self.b_blocks, k
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -320,9 +323,11 @@ def _inputs(
 
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
     a = matrix("a", problem.a.dtype.name, *((k, m) if a_transposed else (m, k)))
-    b = matrix("b", problem.b.dtype.name, *((n, k) if b_transposed else (k, n)))
+    columns = problem.b_blocks * n
+    b = matrix("b", problem.b.dtype.name, *((columns, k) if b_transposed else (k, columns)))
     extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
-    return Inputs(a.T if a_transposed else a, b.T if b_transposed else b, MappingProxyType(extras))
+    a, b = a.T if a_transposed else a, b.T if b_transposed else b
+    return Inputs(a, b, MappingProxyType(extras), problem.b_blocks)
 
 
 def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, float]:

@@ -16,7 +16,6 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounde
 from gemmgen.numerics.evaluation import evaluated
 from gemmgen.numerics.inputs import Inputs, dtype_of
 from gemmgen.problem import Matmul, Shape, shape_text
-from gemmgen.problem.epilogue import ACCUMULATOR
 
 HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
 """The most that rounding to an element type costs a number, relative to it. Below the least normal number
@@ -48,7 +47,8 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
     count = max(1, CHUNK_BYTES // (8 * inputs.b.shape[1]))
     for first in range(0, inputs.a.shape[0], count):
         rows = slice(first, first + count)
-        sums = {ACCUMULATOR: _exact(inputs, problem, "a", rows) @ b_exact}
+        products = (_exact(inputs, problem, "a", rows) @ b_exact).chunk(problem.b_blocks, 1)
+        sums = dict(zip(problem.epilogue.accumulators, products, strict=True))
         d = evaluated(problem.epilogue, sums, inputs.extras, rows)["d"]
         yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
 
@@ -201,7 +201,9 @@ def tolerance(problem: Matmul, shape: Shape, promote_k: int | None) -> Tolerance
         return Tolerance(0.0, 0.0)
     rounding = TOLERANCES[d.name]
     m, n, k = shape
-    accumulation = _accumulation(problem, k, promote_k) * (1 + FEW_ELEMENTS / math.sqrt(m * n))
+    # A product of several sums is as far off as all of them together, relative to its size.
+    of_sums = problem.b_blocks * _accumulation(problem, k, promote_k)
+    accumulation = of_sums * (1 + FEW_ELEMENTS / math.sqrt(m * n))
     activations = sum(op.error for op in problem.operations)
     factor = ACCUMULATION_FACTOR if d.bits == 32 else ROUNDING_FACTOR
     return Tolerance(

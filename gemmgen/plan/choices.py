@@ -9,7 +9,7 @@ from typing import get_args
 
 from gemmgen.hardware import DTYPES, FP8, GPUS
 from gemmgen.plan.decisions import FIELDS, pinned
-from gemmgen.plan.fix import at_least, clause, either, leave_out, use
+from gemmgen.plan.fix import at_least, clause, either, hint, leave_out, use
 from gemmgen.plan.fix import written as written_value
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Finding, Rule, Violation, counted, judge, rule
@@ -225,9 +225,13 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
 
 @rule("epilogue-form")
 def epilogue_form(statement: Statement) -> Iterator[Finding]:
-    """D is an expression, or alpha, beta and a list of operations, not both."""
+    """D is an expression, or alpha, beta and a list of operations, not both; accumulators are in one."""
     epilogue = statement.spec.epilogue
     if epilogue.d is None:
+        if epilogue.accumulators is not None:
+            found = f"{' and '.join(epilogue.accumulators)} without an expression of D"
+            fix = leave_out() | hint("them with an epilogue.d")
+            yield Finding("epilogue.accumulators", found, "the expression says how they become D", fix)
         return
     for name, said in (("alpha", epilogue.alpha), ("beta", epilogue.beta), ("ops", epilogue.ops or None)):
         if said is not None:
@@ -267,8 +271,11 @@ def backward(statement: Statement) -> Iterator[Finding]:
     epilogue = statement.epilogue
     if spec.epilogue.d is not None and not all(map(_adds, epilogue.steps)):
         limit = "the derivative of anything but sums of A @ B, C and biases reads values that no kernel keeps"
-        fix = leave_out() | leave_out("backward")
-        yield Finding("epilogue.d", f"{written(epilogue.value)} with a backward", limit, fix)
+        fix = leave_out()
+        if spec.epilogue.accumulators:
+            fix &= leave_out("epilogue.accumulators")
+        found = f"{written(epilogue.value)} with a backward"
+        yield Finding("epilogue.d", found, limit, fix | leave_out("backward"))
 
 
 def _adds(step: Step) -> bool:

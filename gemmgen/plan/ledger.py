@@ -232,7 +232,8 @@ def _problem(kernel: Kernel, shape: Shape, found: Estimate) -> Section:
 def _bound(kernel: Kernel, shape: Shape, found: Estimate) -> Entry:
     """Return the operations per byte of DRAM, through which all matrices and vectors go once."""
     gpu, bits = kernel.gpu, kernel.problem.a.dtype.bits
-    intensity, ridge = 2 * math.prod(shape) / found.dram_bytes, gpu.ridge_flops_per_byte(bits)
+    flops = 2 * kernel.problem.b_blocks * math.prod(shape)
+    intensity, ridge = flops / found.dram_bytes, gpu.ridge_flops_per_byte(bits)
     bound = "tensor cores" if intensity > ridge else "DRAM"
     meaning = f"towards DRAM: bound by {bound}, with the ridge at {ridge:.1f}"
     return Entry("intensity", round(intensity, 1), "FLOP/B", meaning)

@@ -145,7 +145,7 @@ class Argument:
 class Count:
     """A number that the kernel computes from the extents of its arguments."""
 
-    name: Literal["tiles_m", "tiles_n", "k_steps"]
+    name: Literal["n", "tiles_m", "tiles_n", "k_steps"]
 
     @property
     def capture_bytes(self) -> int:
@@ -153,7 +153,7 @@ class Count:
         return SCALAR_BYTES
 
 
-TILES_M, TILES_N, K_STEPS = Count("tiles_m"), Count("tiles_n"), Count("k_steps")
+N, TILES_M, TILES_N, K_STEPS = Count("n"), Count("tiles_m"), Count("tiles_n"), Count("k_steps")
 Passed = Argument | SharedBuffer | Barrier | TensorBuffer | Count
 """A value that the kernel passes to a partition."""
 

@@ -14,7 +14,7 @@ from gemmgen.plan.fix import Fix, at_most, hint, leave_out, nearest, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, rule
 from gemmgen.problem import OPERATIONS, Matmul, Request
-from gemmgen.problem.epilogue import MATRIX, Epilogue, written
+from gemmgen.problem.epilogue import MATRIX, Epilogue, Value, written
 from gemmgen.spec.values import SIZE_LIMIT
 
 # --- the problem
@@ -80,8 +80,12 @@ def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
     """Operations occur once, except a ReLU after a factor or a sum; adding C requires a C."""
     problem, listed = plan.problem, plan.request.listed
     if listed is None:
-        for op, limit in _repeated(tuple(step.name for step in problem.epilogue.steps)).values():
-            yield Finding("epilogue.d", f"{op} a second time", limit, leave_out() | hint("it once"))
+        names = (step.name for step in problem.epilogue.steps)
+        if problem.gated:  # the same tensor may be used once for each accumulator
+            names = (name for name in names if OPERATIONS.get(name) is None or OPERATIONS[name].function)
+        for op, limit in _repeated(tuple(names)).values():
+            fix = _without_expression(problem.epilogue) | hint("it once")
+            yield Finding("epilogue.d", f"{op} a second time", limit, fix)
         return
     for i, (op, limit) in _repeated(listed.ops).items():
         yield Finding(f"epilogue.ops.{i}", f"{op} a second time", limit, leave_out())
@@ -150,36 +154,57 @@ def _unusable_numbers(epilogue: Epilogue) -> Iterator[Finding]:
     for number in epilogue.numbers:
         if number == 0:
             limit = "D would not depend on what it multiplies"
-            yield Finding("epilogue.d", "a factor of 0", limit, leave_out() | hint("another factor"))
+            fix = _without_expression(epilogue) | hint("another factor")
+            yield Finding("epilogue.d", "a factor of 0", limit, fix)
         elif not FP32_MIN <= abs(number) <= FP32_MAX:
-            fix = leave_out() | hint("one of those")
+            fix = _without_expression(epilogue) | hint("one of those")
             yield Finding("epilogue.d", f"the number {number:g}", FP32_NUMBERS, fix)
+
+
+def _without_expression(epilogue: Epilogue) -> Fix:
+    """Return the fix that leaves out an expression of D, and the names of accumulators that it is of."""
+    several = len(epilogue.accumulators) > 1
+    return leave_out() & leave_out("epilogue.accumulators") if several else leave_out()
 
 
 @rule("epilogue-expression", subject="problem")
 def epilogue_expression(plan: Kernel) -> Iterator[Finding]:
-    """An expression is a chain of steps on one value, each with a number or a tensor; it reads any C."""
+    """An expression keeps one value for each accumulator; a step has a number or a tensor; it reads any C."""
     if plan.request.listed is not None:
         return
     epilogue, c = plan.problem.epilogue, plan.problem.c
     if MATRIX in epilogue.loads and c is None:
-        fix = leave_out() | hint("an expression without it, or an operands.c")
+        fix = _without_expression(epilogue) | hint("an expression without it, or an operands.c")
         yield Finding("epilogue.d", "c without a C", "it is the matrix operands.c", fix)
     if MATRIX not in epilogue.loads and c is not None:
-        fix = leave_out() | leave_out("operands.c") | hint("it as c in the expression")
+        fix = _without_expression(epilogue) | leave_out("operands.c") | hint("it as c in the expression")
         yield Finding("epilogue.d", "an expression without c", "nothing reads the matrix operands.c", fix)
     if (other := epilogue.beside_the_chain) is not None:
-        yield Finding(
-            "epilogue.d",
-            f"{written(other)} beside another value",
-            "kernels keep one value at a time, to which each step applies an operation, a number, or a tensor"
-            " with or without a factor: no others are generated yet",
-            leave_out() | hint("a chain of steps, as silu(acc * row_scale) + c"),
-        )
+        yield _beside(epilogue, other)
     for name, count in epilogue.uses.items():
-        if count > 1:
+        if count > len(epilogue.accumulators):
             limit = "kernels read a loaded tensor once, and keep it for no other step"
-            yield Finding("epilogue.d", f"{name} {count} times", limit, leave_out() | hint("it once"))
+            often = hint("it once")
+            if plan.problem.gated:
+                limit, often = "kernels use a loaded tensor once for each accumulator", hint("it twice")
+            fix = _without_expression(epilogue) | often
+            yield Finding("epilogue.d", f"{name} {count} times", limit, fix)
+
+
+def _beside(epilogue: Epilogue, other: Value) -> Finding:
+    """Return the finding for a value that would have to be kept beside one for each accumulator."""
+    found = f"{written(other)} beside another value"
+    limit = (
+        "kernels keep one value at a time, to which each step applies an operation, a number, or a tensor"
+        " with or without a factor: no others are generated yet"
+    )
+    form = "a chain of steps, as silu(acc * row_scale) + c"
+    if len(epilogue.accumulators) > 1:
+        limit = (
+            "kernels keep one value for each accumulator, until a step joins both: no others are generated"
+        )
+        form = "a step that joins two chains, as silu(gate) * up"
+    return Finding("epilogue.d", found, limit, _without_expression(epilogue) | hint(form))
 
 
 def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:

@@ -76,14 +76,19 @@ class Geometry(Decisions, ABC):
         return self.cta_tile_m * self.cluster_m
 
     @property
+    def cta_columns(self) -> int:
+        """Columns of D that one CTA computes at a time: its columns of B, over the sums of an element."""
+        return self.cta_tile_n // self.problem.b_blocks
+
+    @property
     def program_tile_n(self) -> int:
         """Columns of D that one program computes at a time."""
-        return self.cta_tile_n * self.cluster_n
+        return self.cta_columns * self.cluster_n
 
     @property
     def loaded_n(self) -> int:
         """Columns of B that one program loads for a tile."""
-        return self.program_tile_n
+        return self.cta_tile_n * self.cluster_n
 
     @property
     def placing_dimensions(self) -> tuple[str, ...]:
@@ -103,7 +108,7 @@ class Geometry(Decisions, ABC):
     @property
     def subtiles(self) -> int:
         """Parts into which the epilogue splits a tile's columns."""
-        return max(1, self.cta_tile_n // self.subtile_n)
+        return max(1, self.cta_columns // self.subtile_n)
 
     @property
     def even_buffers(self) -> bool:
@@ -163,7 +168,7 @@ class Geometry(Decisions, ABC):
 
     def subtile_bytes(self, dtype: DType) -> int:
         """Return the bytes of one buffer of one epilogue in one CTA."""
-        return self.epilogue_rows * min(self.subtile_n, self.cta_tile_n) * dtype.bytes
+        return self.epilogue_rows * min(self.subtile_n, self.cta_columns) * dtype.bytes
 
     @property
     def stage_bytes(self) -> int:
@@ -241,7 +246,7 @@ class Geometry(Decisions, ABC):
     @property
     def l2_flops_per_byte(self) -> float:
         """Operations per byte that a program loads: its tile's arithmetic intensity towards L2."""
-        flops = 2 * self.program_tile_m * self.program_tile_n
+        flops = 2 * self.program_tile_m * self.program_tile_n * self.problem.b_blocks
         a, b = self.problem.a.dtype.bits, self.problem.b.dtype.bits
         return flops * 8 / (self.program_tile_m * a + self.loaded_n * b)
 

@@ -38,6 +38,8 @@ class Payload:
     """TMA operations that bring one tile of one CTA."""
     words: str
     """The extents and the type of one tile, as a ledger says them."""
+    loaded_box: tuple[Extent, ...] | None = None
+    """The extents of a block of the tile that is loaded by itself; None if the tile is loaded whole."""
     swizzle_bytes: int = 0
     """0 where the rows lie in shared memory as they are."""
     sharing: int = 1
@@ -92,6 +94,7 @@ class Payload:
                 ring,
                 self.swizzle_bytes,
                 part=self.part or None,
+                loaded_shape=self.loaded_box,
             )
             for number in numbers(self.count)
         )

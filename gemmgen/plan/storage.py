@@ -36,6 +36,7 @@ Measure = Literal[
     "clc_responses",
     "tile_m",
     "tile_n",
+    "product_n",
     "tile_k",
     "packed_tile_k",
     "consumer_tile_m",
@@ -106,6 +107,8 @@ class SharedBuffer:
     """Alignment of its address in bytes, without a swizzle."""
     part: int | None = None
     """Which further part of the tensor's tiles it holds; None for the first one, or all."""
+    loaded_shape: tuple[Extent, ...] | None = None
+    """The extents of a block of a tile that TMA moves by itself; None if it moves a whole tile."""
 
     @property
     def operand(self) -> str:

@@ -75,6 +75,19 @@ class Matmul:
         """
         return digest(self)
 
+    @cached_property
+    def b_blocks(self) -> int:
+        """The number of blocks of N columns that B has: one for each accumulator of the epilogue.
+
+        B is [K, b_blocks * N]: the columns of the first accumulator, then those of the second one.
+        """
+        return len(self.epilogue.accumulators)
+
+    @property
+    def gated(self) -> bool:
+        """True if an element of D is computed from several sums, as ``silu(gate) * up`` is."""
+        return self.b_blocks > 1
+
     def operand(self, name: str) -> Operand:
         """Return the operand ``a`` or ``b``."""
         return self.a if name == "a" else self.b

@@ -10,7 +10,7 @@ from gemmgen.literals import python_literal
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument
 from gemmgen.problem import Operand
-from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps
+from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps, written
 from gemmgen.render.spelling import extent_name, fit, layout_name
 
 TMA_UNIT_BYTES = 16
@@ -105,7 +105,8 @@ class ArgumentTable:
         buffer = next((buffer for buffer in self.plan.shared_buffers if buffer.operand == name), None)
         if buffer is None:
             return "None", "None"
-        extents = (f"{extent_name(e)}.value" if e.measure else str(e.size) for e in buffer.shape)
+        moved = buffer.loaded_shape or buffer.shape
+        extents = (f"{extent_name(e)}.value" if e.measure else str(e.size) for e in moved)
         return f"[{', '.join(extents)}]", f"{layout_name(buffer, self.plan.shared_buffers)}.value"
 
     def _axes(self, argument: Argument) -> str:
@@ -114,7 +115,8 @@ class ArgumentTable:
             return "1"
         if argument.along:
             return argument.along.upper()
-        operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}N"}
+        columns = "G" if self.plan.problem.gated else "N"
+        operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         return operands.get(argument.tensor, "MN")
 
     def _k_axis(self, name: str) -> str:
@@ -126,7 +128,8 @@ class ArgumentTable:
         """The columns of ARGUMENTS, as the comment on its first line."""
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
         parts = "; B for each part of its tiles" if self.further_parts else ""
-        return f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}"
+        blocks = "; G is 2 N" if self.plan.problem.gated else ""
+        return f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}{blocks}"
 
     @property
     def transposed(self) -> tuple[str, ...]:
@@ -154,6 +157,8 @@ class ArgumentTable:
     def epilogue(self) -> str:
         """The steps between A @ B and D, as a tuple."""
         request, epilogue = self.plan.request, self.plan.problem.epilogue
+        if self.plan.problem.gated:
+            return _literal([written(epilogue.value)])
         scaled = ["alpha"] * (epilogue.alpha != 1) + ["c"] * (bool(epilogue.beta) and not request.lists_c)
         found = listed_steps(epilogue, lists_c=request.lists_c)
         steps = [*scaled, *(step.name if step.operation else described(step) for step in found)]
@@ -173,8 +178,11 @@ class ArgumentTable:
         overhang = f"2**31 - {self.max_overhang}"
         yield f'"max_extent": {overhang},  # TMA coordinates are 32-bit, and a tile may overhang the matrix'
         if plan.schedule_kind == "single_tile":
-            sizes = plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k
+            sizes = plan.cta_tile_m, plan.cta_columns, plan.cta_tile_k
             yield f'"single_tile": {sizes},'
+        if plan.problem.gated:
+            blocks = " and ".join(plan.problem.epilogue.accumulators)
+            yield f'"b_blocks": {plan.problem.b_blocks},  # of N columns: {blocks}'
         if not plan.deterministic:
             yield '"deterministic": False,  # programs add up sums in any order'
         if not self.vanishes:

@@ -63,7 +63,8 @@ class EpilogueView(StepsView):
     @property
     def counts_of_parts(self) -> tuple[int, ...]:
         """The sub-tiles of each part of a tile."""
-        return tuple(columns // self.plan.subtile_n for columns in self.plan.column_parts)
+        blocks = self.plan.problem.b_blocks
+        return tuple(columns // blocks // self.plan.subtile_n for columns in self.plan.column_parts)
 
     @property
     def split_summary(self) -> str:
@@ -102,12 +103,12 @@ class EpilogueView(StepsView):
         """The function that converts and stores, which for a plain tile is the whole of a store."""
         if self.plan.subtiles > 1:
             return "store_subtile"
-        return "store_tile" if self.loads or self.unrolled else "store"
+        return "store_tile" if self.loads or self.unrolled or self.plan.problem.gated else "store"
 
     @property
     def computes(self) -> bool:
         """True if that function also does the epilogue's operations, which then need nothing but the tile."""
-        return self.plan.problem.transforms and not self.loads
+        return self.plan.problem.transforms and not (self.loads or self.plan.problem.gated)
 
     @property
     def scalar(self) -> str:
@@ -160,7 +161,7 @@ class EpilogueView(StepsView):
     @property
     def store_summary(self) -> str:
         """The docstring of that function."""
-        sums = "an accumulator"
+        sums = "D's tile of the halves of an accumulator" if self.plan.problem.gated else "an accumulator"
         if self.plan.composed:
             sums = "the sums of a consumer's parts" if self.staggered else "the sums of all parts"
         by = " by sub-tiles" if self.plan.subtiles > 1 else ""
@@ -168,6 +169,11 @@ class EpilogueView(StepsView):
         run = "last stores still run" if self.plan.epilogue_buffers > 1 else "last store still runs"
         run = run if by else "store still runs"
         return f"Store {sums}{by}; the {run} on return."
+
+    @property
+    def converted(self) -> str:
+        """The variable of the tile that is stored: the sums, or a tile that is computed from all of them."""
+        return "tile" if self.plan.problem.gated else self.sums
 
     @property
     def _halved(self) -> bool:
@@ -180,15 +186,19 @@ class EpilogueView(StepsView):
         return (
             "accumulators"
             if self.plan.composed and max(self.counts_of_parts) == 1
-            else f"split_columns({self.sums})"
+            else f"split_columns({self.converted})"
         )
 
     @property
     def before_runs(self) -> Iterator[str]:
         """The templates that come before the store of the first sub-tile."""
+        if self.plan.problem.gated:
+            yield "wgmma/store/sums.py.j2"
+            yield from ("shared/store/await_vectors.py.j2",) * bool(self.plan.problem.vectors)
+            yield "wgmma/store/join.py.j2"
         if self.plan.subtiles > 1 and not self.unrolled:
             yield f"wgmma/store/{'halves' if self._halved else 'subtiles'}.py.j2"
-        if self.plan.problem.vectors:
+        if self.plan.problem.vectors and not self.plan.problem.gated:
             yield "shared/store/await_vectors.py.j2"
         if self.plan.subtiles > 1 and self.rings_anew:
             yield "shared/store/ring_anew.py.j2"
@@ -196,7 +206,7 @@ class EpilogueView(StepsView):
     @property
     def runs(self) -> Runs:
         """The sub-tiles of a tile from left to right, in runs that are stored alike."""
-        return Runs(self.plan, self.loads, self.refills)
+        return Runs(self.plan, self.loads and not self.plan.problem.gated, self.refills, self.converted)
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,8 @@ class KernelView(ABC):
         if self.plan.schedule_kind == "single_tile":
             return ()
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
-        return (*(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
+        n = ("n",) * self.plan.problem.gated
+        return (*n, *(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
 
     def _descriptors(self, *names: str) -> Iterator[Field]:
         for argument in self.plan.kernel_arguments:
@@ -259,6 +260,7 @@ class KernelView(ABC):
     def _counts(self) -> Iterator[Field]:
         m, n = self._extents_of_d
         extents = {
+            "n": n,
             "tiles_m": f"gl.cdiv({m}, PROGRAM_TILE_M)",
             "tiles_n": f"gl.cdiv({n}, PROGRAM_TILE_N)",
             "k_steps": f"gl.cdiv({self._k_extent}, {self._k_span})",

@@ -235,6 +235,8 @@ class LaunchView(ArgumentTable):
         """The statements that find the number of tiles."""
         if self.plan.schedule_kind == "single_tile":
             return "tiles = 1"
+        if self.plan.problem.gated:
+            return f"m, n = out.shape\n    tiles = {self.tiles}"
         k = ", k" * self.plan.divides_last_wave
         extents = f"(m{k}), n = a.shape, b.shape[1]" if k else "m, n = a.shape[0], b.shape[1]"
         return f"{extents}\n    tiles = {self.tiles}"

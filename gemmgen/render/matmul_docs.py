@@ -40,9 +40,15 @@ class MatmulDocs(LaunchView):
         b = "K contiguous: the transposed view of an N x K tensor (``weight.T``)"
         if problem.b.major == "mn":
             b = "N contiguous"
+        if problem.gated:
+            names = problem.epilogue.accumulators
+            b = "K contiguous: the transposed view of a 2N x K tensor (``weight.T``), whose first N rows are "
+            b += f"of {names[0]} and whose last N rows are of {names[1]}"
         packed = ", two elements a byte, the one of even k in its lower half"
         a_shape, a = ("[M, K / 2]", a + packed) if self.packs("a") else ("[M, K]", a)
         b_shape, b = ("[K / 2, N]", b + packed) if self.packs("b") else ("[K, N]", b)
+        if problem.gated:
+            b_shape = "[K, 2N]"
         if self.packs("a") and self.packs("b"):
             b = "K contiguous, as ``weight.T`` of an N x K weight is; packed as a is"
         step = self.plan.architecture.tma_padded_alignment_bytes
@@ -93,7 +99,7 @@ class MatmulDocs(LaunchView):
     def limits(self) -> str:
         """The extents that a kernel for a single tile takes."""
         plan = self.plan
-        return f"M, N and K up to {plan.cta_tile_m}, {plan.cta_tile_n} and {plan.cta_tile_k}"
+        return f"M, N and K up to {plan.cta_tile_m}, {plan.cta_columns} and {plan.cta_tile_k}"
 
     @property
     def limits_of_tensors(self) -> str:

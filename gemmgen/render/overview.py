@@ -37,7 +37,11 @@ def epilogue_sentence(request: Request) -> str:
     """Return the steps that the formula calls the epilogue, as a sentence after a space; may be empty."""
     epilogue = request.matmul.epilogue
     if not epilogue.is_chain:
-        return f" The epilogue, of the sums acc: {written(epilogue.value)}."
+        sums = "acc"
+        if request.matmul.gated:
+            first, second = epilogue.accumulators
+            sums = f"{first}, of the first N columns of B, and {second}, of the other N"
+        return f" The epilogue, of the sums {sums}: {written(epilogue.value)}."
     steps = listed_steps(epilogue, lists_c=request.lists_c)
     order = ", in order" if len(steps) > 1 else ""
     return f" The epilogue{order}: {', '.join(map(described, steps))}." if steps else ""
@@ -77,7 +81,12 @@ class KernelOverview(ABC):
     @property
     def factors(self) -> tuple[str, str]:
         """The factors of the product with their shapes."""
-        return "A[M, K]", "B[K, N]"
+        return "A[M, K]", f"B[K, {self._b_columns}]"
+
+    @property
+    def _b_columns(self) -> str:
+        """The columns of B, as text."""
+        return "2N" if self.plan.problem.gated else "N"
 
     @property
     def short_factors(self) -> tuple[str, str]:
@@ -130,7 +139,8 @@ class KernelOverview(ABC):
         problem = self.plan.problem
         stored = [
             "A [M, K]" if problem.a.major == "k" else "A stored as [K, M]",
-            ("B stored as [N, K]" if problem.b.major == "k" else "B [K, N]") + self.each_part,
+            ("B stored as [N, K]" if problem.b.major == "k" else "B [K, N]").replace("N", self._b_columns)
+            + self.each_part,
             *self.more_inputs,
             *(["C [M, N]"] if problem.c else []),
             *(f"{name} [{OPERATIONS[name].along.upper()}]" for name in problem.vectors),

@@ -62,6 +62,8 @@ class Runs:
     """True if the epilogue reads more than the sums: it is then computed here, not where a tile is stored."""
     refills: bool
     """True if a buffer of C takes several sub-tiles of a tile."""
+    whole: str
+    """The variable that holds the sums of a tile which is stored whole."""
 
     @cached_property
     def from_tensor_memory(self) -> bool:
@@ -120,7 +122,7 @@ class Runs:
     def _in_registers(self, number: str) -> str:
         """Return what holds the sums of a sub-tile that are in registers."""
         if not number:
-            return "accumulator"
+            return self.whole
         return {"0": "left", "1": "right"}.get(number, f"subtiles[{number}]")
 
     def _steps(self, number: str, refilled: str, *, is_last: bool) -> Iterator[str]:

@@ -16,6 +16,7 @@ MEASURES: dict[Measure, str] = {
     "clc_responses": "CLC_RESPONSES",
     "tile_m": "PROGRAM_TILE_M",
     "tile_n": "PROGRAM_TILE_N",
+    "product_n": "PRODUCT_TILE_N",
     "tile_k": "PROGRAM_TILE_K",
     "packed_tile_k": "PACKED_TILE_K",
     "consumer_tile_m": "CONSUMER_TILE_M",

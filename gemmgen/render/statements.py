@@ -42,10 +42,10 @@ class Statement:
 
 
 def statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> tuple[Statement, ...]:
-    """Return the statements of an epilogue of one accumulator, whose sums are in a variable.
+    """Return the statements of an epilogue: one accumulator's sums are in a variable, several in their own.
 
     A value is in the variable of an argument that is not needed any more, or in a new one; the last value
-    is in the variable of the sums. A loaded operand, and a multiple of it, stands at its use.
+    is in the variable that is given. A loaded operand, and a multiple of it, stands at its use.
     """
     return tuple(_statements(epilogue, spelling, variable))
 
@@ -53,7 +53,10 @@ def statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> tuple[S
 def _statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> Iterator[Statement]:
     calls = [node for node in epilogue.nodes if isinstance(node, Call) and not is_term(node)]
     last_uses = {argument: call for call in calls for argument in call.args}
-    spelled: dict[Value, Spelled] = {Acc(epilogue.accumulators[0]): (variable, ATOM_RANK)}
+    several = len(epilogue.accumulators) > 1
+    spelled: dict[Value, Spelled] = {
+        Acc(name): (name if several else variable, ATOM_RANK) for name in epilogue.accumulators
+    }
     names, read = [variable], set[Load]()
     for call in calls:
         held = [each for each in call.args if each in spelled]

@@ -141,9 +141,8 @@ class StepsView:
     @property
     def parts(self) -> Iterator[Part]:
         """The parts between accumulator and conversion, in order; the last part returns the tile."""
-        problem = self.plan.problem
-        if problem.accumulator.name != "fp32":
-            yield Part("statement", "tile = tile.to(gl.float32)")
+        if self.plan.problem.accumulator.name != "fp32":
+            yield from (Part("statement", f"{name} = {name}.to(gl.float32)") for name in self.tiles)
         *others, last = self._statements
         for statement in others:
             yield from self._loads_of(statement)
@@ -154,6 +153,21 @@ class StepsView:
         else:
             yield Part("statement", str(last))
             yield Part("statement", "return tile")
+
+    @property
+    def tiles(self) -> tuple[str, ...]:
+        """The variables of the sums in the function that does the steps."""
+        accumulators = self.plan.problem.epilogue.accumulators
+        return accumulators if len(accumulators) > 1 else ("tile",)
+
+    @property
+    def summary(self) -> str:
+        """The docstring of that function."""
+        if self.plan.problem.gated:
+            sums = " and ".join(self.tiles)
+            return f"The tile of D that the epilogue computes from the sums {sums}, before it is converted."
+        piece = "a sub-tile" if self.plan.subtiles > 1 else "a tile"
+        return f"The epilogue's operations on {piece} of A @ B, before it is converted and stored."
 
     def _loads_of(self, statement: Statement) -> Iterator[Part]:
         return (self._load(load) for load in statement.loads if load.operand != "scalar")
@@ -208,7 +222,7 @@ class StepsView:
         """The parameters of the function that does the steps."""
         return ", ".join(
             (
-                "tile",
+                *self.tiles,
                 *(("subtile: gl.constexpr",) if self._numbered else ()),
                 *(("buffers",) if self.loads else ()),
                 *self._scalar,

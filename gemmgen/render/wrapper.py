@@ -85,6 +85,8 @@ class Wrapper(MatmulDocs):
         """The part that finds M, N and K by the shapes of A and B, and checks them."""
         if self.plan.schedule_kind == "single_tile":
             return "extents_single_tile.py.j2"
+        if self.plan.problem.gated:
+            return "extents_blocks.py.j2"
         packed = [name for name in ("a", "b") if self.packs(name)]
         kinds = {0: "whole", 1: f"packed_{''.join(packed)}", 2: "packed"}
         return f"extents_{kinds[len(packed)]}.py.j2"
@@ -105,7 +107,7 @@ class Wrapper(MatmulDocs):
         axes = self._axes(argument)
         half = "packed_k" if self.packs("a") and self.packs("b") else "k // 2"
         letters = reversed(axes) if name in self.transposed else axes
-        extents = ", ".join({"P": half}.get(letter, letter.lower()) for letter in letters)
+        extents = ", ".join({"P": half, "G": "2 * n"}.get(letter, letter.lower()) for letter in letters)
         rows = f"{name}.reshape(-1)" if argument.kind == "scalar" else self._lying(name)
         return f'("{name}", {rows}, [{extents}])'
 

@@ -16,9 +16,11 @@ from gemmgen.problem.epilogue import (
     MATRIX,
     Acc,
     Call,
+    Computed,
     Load,
     Number,
     Value,
+    fold,
     is_computed,
     minus,
     plus,
@@ -49,11 +51,14 @@ class ExpressionError(Exception):
         """Characters of the text before the one that is wrong."""
 
 
-def parsed(text: str) -> Value:
+def parsed(text: str, accumulators: tuple[str, ...] = (ACCUMULATOR,)) -> Value:
     """Return the value that a text says: ``silu(acc * row_scale) + column_bias``.
 
+    `accumulators` are the names of the sums.
+
     Raises:
-        ExpressionError: The text is none, has something that does not belong there, or does not use the sums.
+        ExpressionError: The text is none, has something that does not belong there, or does not use the sums
+            of each accumulator.
     """
     if len(text) > MAX_CHARACTERS:
         raise ExpressionError(f"more than {MAX_CHARACTERS} characters, the limit", MAX_CHARACTERS)
@@ -71,9 +76,15 @@ def parsed(text: str) -> Value:
         found = getattr(error, "offset", None) or len(line) + 1  # Python has 0 for the end
         message = f"the expression breaks off or goes wrong here, expected {MAY_STAND}"
         raise ExpressionError(message, indent + min(found - 1, len(line))) from None
-    value = _Reader(indent).value(body, 0)
-    if not is_computed(value):
-        raise ExpressionError("D does not depend on the sums; use acc", indent)
+    value = _Reader(indent, accumulators).value(body, 0)
+    if accumulators == (ACCUMULATOR,):
+        if not is_computed(value):
+            raise ExpressionError("D does not depend on the sums; use acc", indent)
+        return value
+    known: dict[Value, bool] = {}
+    fold(value, Computed(), known)
+    if unused := next((name for name in accumulators if Acc(name) not in known), None):
+        raise ExpressionError(f"D does not depend on the sums {unused}; use {unused}", indent)
     return value
 
 
@@ -86,8 +97,9 @@ def _of_foreign(character: str) -> str:
 class _Reader:
     """Makes values of Python's nodes; ``indent`` is where those begin in the text."""
 
-    def __init__(self, indent: int) -> None:
+    def __init__(self, indent: int, accumulators: tuple[str, ...]) -> None:
         self._indent = indent
+        self._accumulators = accumulators
 
     def value(self, node: ast.expr, depth: int) -> Value:
         """Return the value of a node at a depth.
@@ -121,15 +133,15 @@ class _Reader:
         return ExpressionError(message, self._indent + node.col_offset)
 
     def _named(self, node: ast.Name, name: str) -> Value:
-        if name == ACCUMULATOR:
-            return Acc()
+        if name in self._accumulators:
+            return Acc(name)
         others = (row.name for row in OPERATIONS.values() if row.operand not in ("none", "matrix"))
         tensors = (MATRIX, *others)
         if name in tensors:
             return Load(name)
         if name in ACTIVATIONS:
-            raise self._error(node, f"{name} is an operation; write {name}(acc)")
-        known = (ACCUMULATOR, *tensors)
+            raise self._error(node, f"{name} is an operation; write {name}({self._accumulators[0]})")
+        known = (*self._accumulators, *tensors)
         hint = "; did you mean c?" if name == "residual" else meant(name, known)
         raise self._error(node, f"unknown name {quoted(name)}, the names are {listing(known, 'and')}{hint}")
 
@@ -146,7 +158,7 @@ class _Reader:
         name = node.id
         if name in ACTIVATIONS:
             return OPERATIONS[name]
-        if name in (ACCUMULATOR, MATRIX, *OPERATIONS):
+        if name in (*self._accumulators, MATRIX, *OPERATIONS):
             raise self._error(node, f"{name} is no operation; multiply by it with *, or add it with +")
         known, hint = listing(tuple(ACTIVATIONS), "and"), meant(name, tuple(ACTIVATIONS))
         raise self._error(node, f"unknown operation {quoted(name)}, the operations are {known}{hint}")

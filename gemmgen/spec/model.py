@@ -23,6 +23,7 @@ from gemmgen.spec.table_names import (
     Target,
 )
 from gemmgen.spec.values import (
+    AccumulatorNames,
     Expression,
     Factor,
     NonNegative,
@@ -275,10 +276,15 @@ class DependentLaunch(Model):
 class Epilogue(Model):
     """How an accumulator becomes D."""
 
+    accumulators: AccumulatorNames | None = Field(
+        default=None,
+        description="names of the two sums of each element of D, as [gate, up]: B is [K, 2N], the columns of "
+        "the first one and then those of the second one; one sum, acc, if left out",
+    )
     d: Expression | None = Field(
         default=None,
         description="D as an expression of the sums, acc, in place of alpha, beta and ops: "
-        "silu(acc * row_scale) + c",
+        "silu(acc * row_scale) + c; with accumulators of their names: silu(gate) * up",
     )
 
     alpha: Factor | None = Field(default=None, description="factor of A @ B, 1 if left out")

@@ -6,7 +6,7 @@ from gemmgen.hardware import GPUS, SCALE_FORMATS
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.problem import BlockScale, Matmul, Operand, Ranges, Request
 from gemmgen.problem import epilogue as problem
-from gemmgen.problem.epilogue import Listed, d_is
+from gemmgen.problem.epilogue import ACCUMULATOR, Listed, d_is
 from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec.expression import parsed
 from gemmgen.spec.model import Epilogue, InputB, Spec
@@ -46,7 +46,8 @@ def _matmul(spec: Spec) -> Matmul:
 def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:
     """Return the epilogue of a spec from either form; ``c`` is true if the spec has a C."""
     if stated.d is not None:
-        return d_is(parsed(stated.d))
+        accumulators = stated.accumulators or (ACCUMULATOR,)
+        return d_is(parsed(stated.d, accumulators), accumulators)
     listed = _listed(stated)
     assert listed is not None
     return listed.lowered(c=c)

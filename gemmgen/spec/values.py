@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeGuard, cast
+from typing import Annotated, Any, Final, Literal, TypeGuard, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from gemmgen.problem.epilogue import ACCUMULATOR
+from gemmgen.problem.operations import OPERATIONS
+from gemmgen.spec.diagnostics import quoted
 from gemmgen.spec.expression import ExpressionError, parsed
 from gemmgen.spec.spelling import RENAMED
 from gemmgen.spec.words import Searched
@@ -188,10 +193,86 @@ Search = Annotated[dict[str, SearchValues], BeforeValidator(_check_search)]
 Shapes = Annotated[tuple[Extents, ...], Field(strict=False), BeforeValidator(_check_shapes)]
 
 
-def _check_expression(text: str) -> str:
-    """Refuse text that is no expression of D; the error says where in the text."""
+RESERVED: Final = frozenset(
+    {
+        *(
+            "acc",
+            "accumulator",
+            "args",
+            "a",
+            "b",
+            "buffers",
+            "c",
+            "column",
+            "d",
+            "gl",
+            "left",
+            "phase",
+            "right",
+        ),
+        *("row", "subtile", "subtiles", "tile", "epilogue", "halves", "store"),
+        *OPERATIONS,
+        *keyword.kwlist,
+    }
+)
+"""Words that name something else in an expression of D, or in the functions of a module that compute it."""
+
+
+NAME_PATTERN: Final = r"^[a-z][a-z0-9_]{0,19}$"
+
+
+def _check_accumulator(name: str) -> str:
+    """Refuse a name that an expression or a module has for something else, and one that is no short word."""
+    if name in RESERVED or not re.fullmatch(NAME_PATTERN, name):
+        raise PydanticCustomError(
+            "wrong-type",
+            "expected a name for sums, in lower case and with no other meaning, as gate or up, found {name}",
+            {"name": quoted(name)},
+        )
+    return name
+
+
+def _check_pair(names: object) -> object:
+    """Refuse anything but a list of two."""
+    if not _is_list(names):
+        raise PydanticCustomError("wrong-type", "expected a list of the names of two sums, as [gate, up]")
+    if len(names) != 2:
+        raise PydanticCustomError(
+            "wrong-length", "expected the names of two sums, found {count}", {"count": len(names)}
+        )
+    return names
+
+
+def _check_distinct(names: tuple[str, str]) -> tuple[str, str]:
+    """Refuse one name for both sums."""
+    if names[0] == names[1]:
+        raise PydanticCustomError(
+            "wrong-type", "expected two different names, found {name} twice", {"name": names[0]}
+        )
+    return names
+
+
+AccumulatorName = Annotated[
+    str, AfterValidator(_check_accumulator), WithJsonSchema({"pattern": NAME_PATTERN, "type": "string"})
+]
+AccumulatorNames = Annotated[
+    tuple[AccumulatorName, AccumulatorName],
+    Field(strict=False),
+    BeforeValidator(_check_pair),
+    AfterValidator(_check_distinct),
+]
+"""Names of the two sums of each element of D."""
+
+
+def _check_expression(text: str, info: ValidationInfo) -> str:
+    """Refuse text that is no expression of D; the error says where in the text.
+
+    If the names of the accumulators are wrong, the text is not read.
+    """
+    if "accumulators" not in info.data:
+        return text
     try:
-        parsed(text)
+        parsed(text, info.data["accumulators"] or (ACCUMULATOR,))
     except ExpressionError as error:
         context = {"said": error.message, "offset": error.offset}
         raise PydanticCustomError("expression", "{said}", context) from None

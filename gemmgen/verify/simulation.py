@@ -237,7 +237,7 @@ class _Simulated:
 
     def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         """Run the kernel as ``matmul`` does, and return d [M, N] after the last schedule."""
-        inputs = Inputs(a, b, extras)
+        inputs = Inputs(a, b, extras, self._problem.b_blocks)
         m, n, _ = inputs.shape
         d = Matrix.poisoned(m, n, self._problem.d.name, a.device).view if out is None else out
         module, options = self._module, self._module.LAUNCH_OPTIONS

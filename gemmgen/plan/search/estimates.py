@@ -51,7 +51,7 @@ def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes:
         dram_bytes=dram,
         dram_seconds=dram / gpu.dram_bytes_per_second,
         hz=gpu.sustained_hz,
-        peak_seconds=2 * math.prod(shape) / gpu.dense_flops_per_second(bits),
+        peak_seconds=2 * kernel.problem.b_blocks * math.prod(shape) / gpu.dense_flops_per_second(bits),
     )
 
 
@@ -76,13 +76,16 @@ def dram_bytes(problem: Matmul, shape: Shape) -> int:
 
 
 def traffic_of(problem: Matmul) -> Traffic:
-    """Return the bits of elements in DRAM, without block scales, and the order of A and of B in memory."""
+    """Return the bits of elements in DRAM, without block scales, and the order of A and of B in memory.
+
+    For B it is all blocks for each column of D.
+    """
     bits = {"m": 0, "n": 0}
     for name in problem.vectors:
         bits[OPERATIONS[name].along] += problem.vector_dtype(name).bits
     return Traffic(
         a=problem.a.dtype.bits,
-        b=problem.b.dtype.bits,
+        b=problem.b_blocks * problem.b.dtype.bits,
         c=problem.c.bits if problem.c else 0,
         d=problem.d.bits,
         row_vectors=bits["m"],

@@ -49,6 +49,18 @@ def operand_dtypes(plan: Tcgen05Kernel) -> Iterator[Finding]:
         yield from unequal_types(plan.problem, "tcgen05")
 
 
+@rule("gated", subject="problem")
+def gated(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """An element of D is computed from one sum: no kernel of this version reads two from tensor memory."""
+    if plan.problem.gated:
+        yield Finding(
+            "epilogue.d",
+            f"{' and '.join(plan.problem.epilogue.accumulators)} as accumulators for {plan.gpu.name}",
+            "this version computes D from two sums on Hopper alone",
+            leave_out() & leave_out("epilogue.accumulators") | hint("a Hopper GPU as target"),
+        )
+
+
 @rule("scale-format", subject="problem")
 def scale_format(plan: Tcgen05Kernel) -> Iterator[Finding]:
     """Both operands have scales, of their own formats, which one MMA multiplies: Triton accepts others."""
@@ -244,6 +256,7 @@ TYPES = (operand_dtypes, scale_format, operand_packing)
 
 PROBLEM_RULES: tuple[Rule[Tcgen05Kernel], ...] = (
     operand_dtypes,
+    gated,
     scale_format,
     operand_packing,
     accumulator_dtype,

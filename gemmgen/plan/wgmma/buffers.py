@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gemmgen.plan.epilogue_storage import EpilogueStorage, epilogue_storage
-from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition
+from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, N, Partition
 from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 
@@ -129,6 +129,7 @@ def partitions_of(
             *resources.tiles,
             resources.load_ready,
             *resources.load_empty,
+            *((N,) * kernel.problem.gated),
             *COUNTS,
         ),
     )

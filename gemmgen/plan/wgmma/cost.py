@@ -244,7 +244,7 @@ def _epilogue_ns(plan: WgmmaKernel) -> float:
     element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
     warps = plan.consumer_warps * plan.row_shares
     bytes_per_ns = constants.EPILOGUE_BYTES_PER_NS_AND_WARP * warps
-    passed = plan.cta_tile_m * plan.cta_tile_n * element_bytes / bytes_per_ns
+    passed = plan.cta_tile_m * plan.cta_columns * element_bytes / bytes_per_ns
     passed += constants.STORE_WAIT_NS * _waits_for_stores(plan)
     if plan.ping_pong:
         return passed
@@ -423,6 +423,6 @@ def excess(plan: WgmmaKernel) -> float:
     return excess_of(
         (plan.smem_bytes, plan.smem_limit_bytes),
         (least_registers(plan), plan.consumer_registers),
-        (plan.subtile_n, plan.column_parts[-1]),
+        (plan.subtile_n, plan.widest_subtile_n),
         (plan.epilogue_buffers, plan.subtiles),
     )

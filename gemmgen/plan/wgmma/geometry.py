@@ -274,8 +274,13 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def subtiles(self) -> int:
-        """Parts into which the epilogue splits the columns of the widest consumer."""
-        return max(1, self.cta_widest_n // self.subtile_n)
+        """Parts into which the epilogue splits D's columns of the widest consumer."""
+        return max(1, self.cta_widest_n // self.problem.b_blocks // self.subtile_n)
+
+    @property
+    def widest_subtile_n(self) -> int:
+        """Columns of the widest sub-tile that a tile can have: D's columns of its narrowest part."""
+        return self.column_parts[-1] // self.problem.b_blocks
 
     @property
     def tiles_together(self) -> int:
@@ -371,6 +376,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
             (self.a_swizzle_bytes, of_b),
             (self.cta_tile_m, parts, self.cta_tile_k),
             self.row_shares,
+            self.problem.b_blocks,
             (self.cluster_m, self.cluster_n),
             self.architecture.tma_rows,
         )

@@ -25,6 +25,7 @@ def stage_of(
     swizzles: tuple[int, tuple[int, ...]],
     tile: tuple[int, tuple[int, ...], int],
     row_shares: int,
+    b_blocks: int,
     cluster: tuple[int, int],
     box_rows: int,
 ) -> Stage:
@@ -32,7 +33,8 @@ def stage_of(
 
     Types, majors and swizzles in bytes are of A and of B, whose parts have one each; `tile` has the rows of a
     CTA, the columns of each part, and the elements of K; `cluster` has the CTAs along M and N; `box_rows` are
-    the most rows that one TMA operation moves. Plans that differ elsewhere share a stage, so the arguments
+    the most rows that one TMA operation moves. A tile of B has columns of each of B's `b_blocks` blocks,
+    side by side; each block is loaded by itself. Plans that differ elsewhere share a stage, so the arguments
     are numbers and names, which are hashed fast.
     """
     (m, parts, k), (cluster_m, cluster_n) = tile, cluster
@@ -47,9 +49,10 @@ def stage_of(
                 "b",
                 dtypes[1],
                 majors[1],
-                (Extent(columns * cluster_n, _columns_measure(part)), columns, k),
+                (Extent(columns * cluster_n, _columns_measure(part, b_blocks)), columns, k),
                 swizzle_bytes,
                 box_rows,
+                b_blocks,
             ),
             sharing=cluster_m,
             part=part,
@@ -59,9 +62,9 @@ def stage_of(
     return Stage((replace(of_a, sharing=cluster_n, count=row_shares), *of_b))
 
 
-def _columns_measure(part: int | None) -> Measure:
+def _columns_measure(part: int | None, b_blocks: int) -> Measure:
     if part is None:
-        return "tile_n"
+        return "product_n" if b_blocks > 1 else "tile_n"
     # A tile that no rule has judged yet may have more parts than any kernel.
     return PART_MEASURES[min(part, len(PART_MEASURES) - 1)]
 
@@ -73,20 +76,27 @@ def _tile(
     extents: tuple[Extent, int, int],
     swizzle_bytes: int,
     box_rows: int,
+    blocks: int = 1,
 ) -> Payload:
-    """Return one tile; `extents` has its rows of A or columns of B, over all CTAs and in one, and its K."""
+    """Return one tile; `extents` has its rows of A or columns of B, over all CTAs and in one, and its K.
+
+    Its rows or columns are of a number of `blocks`, each loaded by itself.
+    """
     (outer, rows, k), dtype = extents, DTYPES[dtype_name]
-    row_bytes, box = (k if major == "k" else rows) * dtype.bytes, (outer, Extent(k, "tile_k"))
-    stored_rows = rows * k * dtype.bytes // max(1, row_bytes)
+    row_bytes, depth = (k if major == "k" else rows // blocks) * dtype.bytes, Extent(k, "tile_k")
+    box = (outer, depth)
+    stored_rows = rows // blocks * k * dtype.bytes // max(1, row_bytes)
+    block = (Extent(outer.size // blocks, "tile_n"), depth) if blocks > 1 else None
     return Payload(
         tensor=tensor,
         kind="matrix",
         dtype=dtype,
         axis="m" if tensor == "a" else "n",
         box=box if major == "k" else box[::-1],
+        loaded_box=block if block is None or major == "k" else block[::-1],
         elements=rows * k,
         bits=dtype.bits,
-        loads_per_tile=boxes(stored_rows, row_bytes, swizzle_bytes, box_rows),
+        loads_per_tile=blocks * boxes(stored_rows, row_bytes, swizzle_bytes, box_rows),
         words=f"{rows} x {k} {dtype.name}",
         swizzle_bytes=swizzle_bytes,
     )

@@ -293,7 +293,7 @@ def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
     """A sub-tile is a part of a tile's columns that TMA can move and whose threads exchange no columns."""
     field = "epilogue.subtile_n"
     narrowest = narrowest_subtile(plan)
-    part = plan.column_parts[-1]
+    part = plan.widest_subtile_n
     if plan.subtile_n > part:
         yield Finding(
             field,
@@ -301,22 +301,22 @@ def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
             f"the {'narrowest part of the tile' if plan.composed else 'tile'} has {part}",
             at_most(part),
         )
-    elif plan.subtile_n < plan.cta_tile_n and (plan.cluster_n > 1 or plan.warps_n > 1):
+    elif plan.subtile_n < plan.cta_columns and (plan.cluster_n > 1 or plan.warps_n > 1):
         owner = "CTA of the cluster" if plan.cluster_n > 1 else "warp along N"
         yield Finding(
             field,
             f"sub-tiles of {plan.subtile_n} columns",
             f"halving the tile would part the columns of one {owner} from another's, so it is stored whole",
-            use(plan.cta_tile_n),
+            use(plan.cta_columns),
         )
-    elif plan.subtile_n < WGMMA.n_min <= plan.cta_tile_n:
+    elif plan.subtile_n < WGMMA.n_min <= plan.cta_columns:
         yield Finding(
             field,
             f"sub-tiles of {plan.subtile_n} columns",
             f"four threads hold {WGMMA.n_min} columns of an accumulator's row, and no split may part them",
             at_least(max(narrowest, WGMMA.n_min)),
         )
-    elif plan.subtile_n < narrowest and plan.cta_tile_n >= WGMMA.n_min:
+    elif plan.subtile_n < narrowest and plan.cta_columns >= WGMMA.n_min:
         alignment = plan.architecture.tma_alignment_bytes
         found, fix = (
             f"rows of {plan.subtile_n} elements of {plan.problem.d.name}",

@@ -18,6 +18,7 @@ from gemmgen.plan.wgmma.extent_rules import (
     tile_power_of_two,
     tile_rows,
 )
+from gemmgen.plan.wgmma.gate_rules import gated
 from gemmgen.plan.wgmma.part_rules import composed_tile, staggered_tile
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.warp_rules import (
@@ -154,6 +155,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     tile_power_of_two,
     composed_tile,
     staggered_tile,
+    gated,
     consumer_rows,
     tile_rows,
     mma_n,

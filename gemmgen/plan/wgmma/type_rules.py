@@ -107,7 +107,7 @@ def single_tile_shapes(plan: WgmmaKernel) -> Iterator[Finding]:
     """A problem that is listed for a kernel of a single tile is no larger than the tile."""
     if plan.schedule_kind != "single_tile":
         return
-    tile = (plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k)
+    tile = (plan.cta_tile_m, plan.cta_columns, plan.cta_tile_k)
     for field, axis, extent in plan.request.stated_extents():
         if extent > tile[axis]:
             yield Finding(

@@ -182,12 +182,12 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
             "this version copies for kernels that store D themselves",
             use("ordered") | use("refuse", field="operands.misaligned"),
         )
-    if plan.subtile_n != plan.cta_tile_n:
+    if plan.subtile_n != plan.cta_columns:
         yield Finding(
             "epilogue.subtile_n",
             f"sub-tiles of {plan.subtile_n} columns and a parallel reduction",
             "the kernel that adds up the sums stores D, and has no sub-tiles",
-            use(plan.cta_tile_n) | use("ordered", field="schedule.reduction"),
+            use(plan.cta_columns) | use("ordered", field="schedule.reduction"),
         )
 
 

@@ -66,12 +66,12 @@ class Epilogue:
 
     @property
     def value(self) -> Value:
-        """The value of D, where it is all that is computed, of one accumulator.
+        """The value of D, if it is the only output.
 
-        Raises ValueError for an epilogue of several accumulators or outputs.
+        Raises ValueError for an epilogue of several outputs.
         """
-        if len(self.accumulators) != 1 or len(self.outputs) != 1:
-            raise ValueError("no kernel has several accumulators, or several outputs")
+        if len(self.outputs) != 1:
+            raise ValueError("no kernel has several outputs")
         return self.outputs[0].value
 
     @cached_property
@@ -130,29 +130,33 @@ class Epilogue:
     @property
     def is_chain(self) -> bool:
         """True if one value is kept at a time, to which each step applies a term or an activation."""
-        return self.beside_the_chain is None
+        return len(self.accumulators) == 1 and self.beside_the_chain is None
 
     @cached_property
     def beside_the_chain(self) -> Value | None:
-        """The first value that has to be kept beside the one that steps change; None if there is none."""
-        if len(self.accumulators) != 1 or len(self.outputs) != 1:
+        """The first value that has to be kept beside one for each accumulator; None if there is none.
+
+        A step changes one of these values, or joins two of them to one.
+        """
+        if len(self.outputs) != 1:
             return Acc(self.accumulators[-1])
-        kept: Value = Acc(self.accumulators[0])
+        kept: list[Value] = [Acc(name) for name in self.accumulators]
         for node in self.nodes:
             match node:
                 case Cast():
                     return node
                 case Call() if not is_term(node):
                     others = [each for each in node.args if not is_term(each)]
-                    if kept not in others:
+                    if not any(each in kept for each in others):
                         return node
-                    others.remove(kept)
-                    if others:
-                        return others[0]
-                    kept = node
+                    for each in others:
+                        if each not in kept:
+                            return each
+                        kept.remove(each)
+                    kept.append(node)
                 case _:
                     pass
-        return None
+        return next((each for each in kept if each != self.value), None)
 
     @cached_property
     def uses(self) -> Mapping[str, int]:
@@ -210,9 +214,9 @@ PLAIN = Epilogue()
 """D is the sums themselves."""
 
 
-def d_is(value: Value) -> Epilogue:
-    """Return the epilogue whose only result is D."""
-    return replace(PLAIN, outputs=(Output("d", value),))
+def d_is(value: Value, accumulators: tuple[str, ...] = (ACCUMULATOR,)) -> Epilogue:
+    """Return the epilogue of these accumulators whose only result is D."""
+    return replace(PLAIN, accumulators=accumulators, outputs=(Output("d", value),))
 
 
 EACH = {"scalar": "all of D", "row": "each row", "column": "each column", "matrix": "each element"}

@@ -111,7 +111,7 @@ class DeviceParts:
         plan = self.plan
         yield from self.epilogue.functions
         splits = max(self.epilogue.counts_of_parts) > 1
-        if splits:
+        if splits or plan.problem.gated:
             yield "wgmma/halves"
         if plan.composed and splits:
             yield "wgmma/split_parts"

@@ -144,7 +144,7 @@ class KLoop:
     @property
     def extents(self) -> tuple[str, str]:
         """The constants that hold the extents of an accumulator."""
-        rows, columns = self._rows, "PROGRAM_TILE_N"
+        rows, columns = self._rows, "PRODUCT_TILE_N" if self.plan.problem.gated else "PROGRAM_TILE_N"
         return (columns, rows) if self.plan.swap_ab else (rows, columns)
 
     @property

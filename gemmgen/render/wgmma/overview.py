@@ -37,7 +37,9 @@ class HopperOverview(KernelOverview):
         ring = "" if plan.synchronous else f", in {plan.stages} stages"
         together = plan.occupancy > 1 and plan.schedule_kind != "single_tile"  # which runs one CTA in all
         shared = f", {plan.occupancy} CTAs per SM" if together else ""
-        columns = f"({' + '.join(map(str, plan.column_parts))})" if plan.composed else plan.cta_tile_n
+        columns = f"({' + '.join(map(str, plan.column_parts))})" if plan.composed else f"{plan.cta_tile_n}"
+        if plan.problem.gated:
+            columns = f"({' + '.join([str(plan.cta_columns)] * plan.problem.b_blocks)})"
         if plan.staggered:
             widest = plan.cta_widest_n
             columns = (
@@ -66,7 +68,18 @@ class HopperOverview(KernelOverview):
     def describe(self) -> str:
         """Say how the kernel goes about it."""
         text = self._specialized() if self.plan.specialized else self._unspecialized()
-        return text + self._last_wave + self._parts + self._exchange + self._early
+        return text + self._last_wave + self._parts + self._blocks + self._exchange + self._early
+
+    @property
+    def _blocks(self) -> str:
+        """The words about the columns of B that a tile of D takes."""
+        if not self.plan.problem.gated:
+            return ""
+        first, second = self.plan.problem.epilogue.accumulators
+        return (
+            f" A tile of B has the columns of {first} and then those of {second} that a tile of D comes "
+            "from, so that a thread has both sums of an element in one accumulator."
+        )
 
     @property
     def _last_wave(self) -> str:

@@ -30,7 +30,8 @@ class Stage:
     def bytes_expected(self) -> tuple[str, ...]:
         """The terms of the bytes of a stage."""
         a = "args.a_desc.nbytes_per_cta"
-        b = (f"{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan))
+        blocks = f"{self.plan.problem.b_blocks} * " * self.plan.problem.gated
+        b = (f"{blocks}{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan))
         return (f"CONSUMERS * {a}" if self.plan.row_shares > 1 else a, *b)
 
     @property
@@ -68,6 +69,15 @@ class Stage:
             coordinates = self._coordinates("b", part.column) if of_b else load.coordinates
             tile = f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
             yield (part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options)
+
+    @property
+    def loads_of_blocks(self) -> Iterator[tuple[str, ...]]:
+        """The arguments of each load of a block of B into its columns of `b_tile`."""
+        load = self.operands[1]
+        for first, block in (("", "0"), ("args.n + ", "PROGRAM_TILE_N")):
+            coordinates = self._coordinates("b", f"{first}tile.column")
+            tile = f"b_tile.slice({block}, PROGRAM_TILE_N)"
+            yield ("args.b_desc", coordinates, "ready", tile, *load.options)
 
     @property
     def load_of_consumer(self) -> tuple[str, ...]:

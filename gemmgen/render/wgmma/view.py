@@ -97,6 +97,10 @@ class HopperView(KernelView):
         plan = self.plan
         yield "PROGRAM_TILE_M", plan.program_tile_m, ""
         yield "PROGRAM_TILE_N", plan.program_tile_n, ""
+        if plan.problem.gated:
+            first, second = plan.problem.epilogue.accumulators
+            meaning = f"columns of B and of sums: PROGRAM_TILE_N of {first}, then as many of {second}"
+            yield "PRODUCT_TILE_N", plan.loaded_n, meaning
         if plan.composed:
             meanings = ("columns of a tile's parts: each has tiles of B, MMAs and sums of its own", "", "")
             for part, columns, meaning in zip(self.k_loop.columns, plan.column_parts, meanings, strict=False):

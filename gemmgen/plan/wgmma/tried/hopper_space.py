@@ -95,7 +95,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
             "stages": deepest_ring(bool(decisions["swap_ab"])),
             "producer_registers": PRODUCER_REGISTERS,
             "consumer_registers": 1,
-            "subtile_n": decisions["cta_tile_n"],
+            "subtile_n": whole_number(decisions["cta_tile_n"]) // request.matmul.b_blocks,
             "epilogue_buffers": 1,
             along: 1,
             down: 1 if down in decisions else _warps_down(decisions),
@@ -147,14 +147,16 @@ def _with_subtiles(plan: WgmmaKernel, store: Values) -> Values:
     """Return a way to store D with sub-tiles that the kernel can have, and a number of buffers for them."""
     # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
     if plan.reduces_apart:
-        whole_tile = {"subtile_n": plan.cta_tile_n, "epilogue_buffers": 1}
+        whole_tile = {"subtile_n": plan.cta_columns, "epilogue_buffers": 1}
         return {name: whole_tile[name] for name in store}
     whole = plan.cluster_n > 1 or plan.warps_n > 1
-    subtile_n = plan.cta_tile_n if whole else min(whole_number(store["subtile_n"]), plan.column_parts[-1])
+    subtile_n = plan.cta_columns if whole else min(whole_number(store["subtile_n"]), plan.widest_subtile_n)
     store = {**store, "subtile_n": subtile_n}
     if not (plan.composed and plan.even_buffers) or store.get("epilogue_buffers", 1) == 1:
         return store
-    subtiles = plan.cta_tile_n // subtile_n  # no power of two: the fewest buffers beyond one that divide them
+    subtiles = (
+        plan.cta_columns // subtile_n
+    )  # no power of two: the fewest buffers beyond one that divide them
     several = (count for count in range(2, min(subtiles, MOST_SUBTILES) + 1) if subtiles % count == 0)
     return {**store, "epilogue_buffers": next(several, 1)}  # a tile stored whole has one
 
