@@ -249,7 +249,8 @@ def random_inputs(
 def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) -> Inputs:
     """Return small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
 
-    Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1. C and biases go from
+    Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1, as are sums that are
+    multiplied by others for a D that ends below 2**17. C and biases go from
     -8 to 8; all scales are 0.5, 1 or 2. e2m1 is any of its numbers, which are halves of integers. If
     ``is_exact``, every step to the result is exact.
     """
@@ -267,7 +268,8 @@ def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) ->
         return torch.randint(low, high, extents, generator=generator, device=device).float()
 
     long = problem.accumulator.name == "fp16" and shape[2] > LONGEST_FP16_SUM
-    small = 1 if long else SMALL
+    multiplied = problem.gated and problem.d.largest < NARROW
+    small = 1 if long or multiplied else SMALL
     return _inputs(shape, problem, generator.device, fill)
 
 

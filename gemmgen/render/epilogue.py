@@ -161,14 +161,15 @@ class EpilogueView(StepsView):
     @property
     def store_summary(self) -> str:
         """The docstring of that function."""
-        sums = "D's tile of the halves of an accumulator" if self.plan.problem.gated else "an accumulator"
+        sums = "an accumulator"
         if self.plan.composed:
             sums = "the sums of a consumer's parts" if self.staggered else "the sums of all parts"
         by = " by sub-tiles" if self.plan.subtiles > 1 else ""
         by = " by halves of its columns" if self._halved else by
         run = "last stores still run" if self.plan.epilogue_buffers > 1 else "last store still runs"
         run = run if by else "store still runs"
-        return f"Store {sums}{by}; the {run} on return."
+        stored = "Compute and store a tile of D" if self.plan.problem.gated else f"Store {sums}"
+        return f"{stored}{by}; the {run} on return."
 
     @property
     def converted(self) -> str:

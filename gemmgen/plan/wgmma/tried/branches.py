@@ -118,7 +118,7 @@ def fitted_tiles(
     """
     open_to = {"cta_tile_n", "cta_tile_m", "consumers"} - {*stated, *wanted}
     plain = {"cluster_n": 1, "warps_n": 1}
-    if "cta_tile_n" not in open_to or {"cta_tile_m", "consumers"} & wanted.keys():
+    if "cta_tile_n" not in open_to or request.matmul.gated or {"cta_tile_m", "consumers"} & wanted.keys():
         return
     if any(stated.get(name, value) != value for name, value in plain.items()):
         return
@@ -137,10 +137,11 @@ def fitted_tiles(
 
 
 def may_stagger(request: Request, decided: Collection[str]) -> bool:
-    """Return True if staggered tiles are tried too: A is in shared memory, and the epilogue loads nothing."""
-    loads = request.matmul.c is not None or request.matmul.vectors
+    """Return True if staggered tiles are tried too: A in shared memory, no gate, and nothing else loaded."""
+    matmul = request.matmul
+    loads = matmul.c is not None or matmul.vectors
     others = {"staggered", "a_source", "promote_k", "splits", "last_wave", "reduction"}
-    return not (loads or a_source_of(request.matmul) == "registers" or others & {*decided})
+    return not (loads or matmul.gated or a_source_of(matmul) == "registers" or others & {*decided})
 
 
 def staggered_branches(plain: Branch, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
@@ -215,12 +216,14 @@ def is_of_a_wave(request: Request, decided: Collection[str]) -> bool:
 
 def _is_of_long_k(request: Request) -> bool:
     """Return True if any of the problems that a kernel is chosen for is of a long K and few tiles."""
-    return any(has_few_tiles(*shape) for shape in request.planned_shapes)
+    few = any(has_few_tiles(*shape) for shape in request.planned_shapes)
+    return few and not request.matmul.gated  # whose kernels do not divide K
 
 
 def may_reduce_apart(request: Request, decided: Collection[str], tried: Collection[str]) -> bool:
     """Return True if a second kernel that adds up sums is tried: for a D of few tiles and the longest K."""
-    if {"reduction", "splits", "subtile_n", "epilogue_buffers", "early_operand"} & {*decided}:
+    others = {"reduction", "splits", "subtile_n", "epilogue_buffers", "early_operand"}
+    if request.matmul.gated or others & {*decided}:
         return False
     few = (
         -(-rows // FEW_ROWS) * -(-columns // FEW_ROWS) <= FEW_TILES and depth >= LONGEST_K
@@ -232,12 +235,14 @@ def may_reduce_apart(request: Request, decided: Collection[str], tried: Collecti
 def swaps_of(request: Request, stated: Values, wanted: Choices) -> tuple[object, ...]:
     """Return with which values of swap-AB kernels are tried if the spec does not want some tried.
 
-    Swap-AB is tried for few rows of A; both are for a long K and few tiles. Decisions that are made for
-    tiles of many rows, or for roles, exclude it. A kernel for several problems is tried with the values of
-    each of them.
+    Swap-AB is tried for few rows of A; both are for a long K and few tiles. A gate excludes it, and so do
+    decisions that are made for tiles of many rows, or for roles. A kernel for several problems is tried with
+    the values of each of them.
     """
     if "swap_ab" in stated:
         return (stated["swap_ab"],)
+    if request.matmul.gated:
+        return (False,)
     others: Values = {
         "schedule_kind": "tiled",
         "specialization": "none",
