@@ -835,7 +835,7 @@ class Contract:
         return m, n, k
 
     def count_columns(self, extents: dict[str, Any]) -> Any:
-        """Return N, the columns of D: those of B, or of one of its blocks. `extents` has them afterwards."""
+        """Return N, the columns of D: all columns of B, or the columns of one block; `extents` has N then."""
         if "G" in extents:
             extents["N"] = extents["G"] // self.b_blocks
         return extents["N"]

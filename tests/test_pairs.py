@@ -157,6 +157,11 @@ ROWS: dict[str, tuple[str, Callable[[WgmmaKernel], bool]]] = {
         lambda plan: plan.problem.ops == ("row_bias", "relu"),
     ),
     "H13 residual": ("h100_bf16_residual", lambda plan: plan.request.lists_c),
+    "H13 a gate": ("h100_bf16_gated", lambda plan: plan.problem.gated),
+    "H13 a gate of scaled sums": (
+        "h100_e4m3_gated_scaled",
+        lambda plan: plan.problem.gated and plan.problem.epilogue.uses["row_scale"] == 2,
+    ),
     "H13 scales": ("h100_e4m3_scaled", lambda plan: plan.problem.scalar or bool(plan.problem.vectors)),
     "H14 fast": ("h100_e4m3", lambda plan: plan.fp8 and not plan.promote_k),
     "H14 promoted": ("h100_e4m3_promoted128", lambda plan: plan.promote_k == 128),

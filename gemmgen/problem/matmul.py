@@ -79,7 +79,7 @@ class Matmul:
     def b_blocks(self) -> int:
         """The number of blocks of N columns that B has: one for each accumulator of the epilogue.
 
-        B is [K, b_blocks * N]: the columns of the first accumulator, then those of the second one.
+        B is [K, b_blocks * N]: the columns of the first accumulator, then the columns of the second one.
         """
         return len(self.epilogue.accumulators)
 

@@ -57,8 +57,8 @@ def parsed(text: str, accumulators: tuple[str, ...] = (ACCUMULATOR,)) -> Value:
     `accumulators` are the names of the sums.
 
     Raises:
-        ExpressionError: The text is none, has something that does not belong there, or does not use the sums
-            of each accumulator.
+        ExpressionError: The text is none, has something that does not belong there, or does not use each of
+            the sums.
     """
     if len(text) > MAX_CHARACTERS:
         raise ExpressionError(f"more than {MAX_CHARACTERS} characters, the limit", MAX_CHARACTERS)

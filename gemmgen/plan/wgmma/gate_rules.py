@@ -25,7 +25,7 @@ def gated(plan: WgmmaKernel) -> Iterator[Finding]:
 
 
 def _with(plan: WgmmaKernel) -> str:
-    """Return the accumulators, as the end of what was found."""
+    """Return the accumulators as words that follow a fault."""
     return f"with {' and '.join(plan.problem.epilogue.accumulators)} as accumulators"
 
 
