@@ -1,0 +1,90 @@
+"""Faults in kernels with two sums for each element of D: loads of B, halves of sums, columns of D."""
+
+from __future__ import annotations
+
+from gluonsim import Kind, Severity
+from mutants.committed import EXPECT, STORE_FENCE, WRONG_NUMBERS, changed_within
+from mutants.mutant import NOTHING, of
+
+K = Kind
+
+program, roles, scaled = (
+    of("h100_bf16_gated_tiled"),
+    of("h100_bf16_gated_pingpong"),
+    of("h100_e4m3_gated_scaled"),
+)
+FIRST_LOAD = "    tma.async_load(args.b_desc, [tile.column, k], ready, b_tile.slice(0, PROGRAM_TILE_N))\n"
+SECOND_LOAD = """\
+    tma.async_load(
+        args.b_desc, [args.n + tile.column, k], ready, b_tile.slice(PROGRAM_TILE_N, PROGRAM_TILE_N)
+    )
+"""
+SUMS = "    gate, up = halves(accumulator)\n"
+PARTED = "tile.reshape((tile.shape[0], 2, tile.shape[1] // 2)).permute((0, 2, 1)).split()"
+MUTANTS = {
+    "gate_swapped_names": program(WRONG_NUMBERS, "d_desc", "", (SUMS, SUMS.replace("gate, up", "up, gate"))),
+    "gate_swapped_loads": program(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (FIRST_LOAD, FIRST_LOAD.replace("slice(0, ", "slice(PROGRAM_TILE_N, ")),
+        changed_within(SECOND_LOAD, "slice(PROGRAM_TILE_N, ", "slice(0, "),
+    ),
+    "gate_up_beside_the_gate": program(
+        WRONG_NUMBERS, "d_desc", "", changed_within(SECOND_LOAD, "args.n", "PROGRAM_TILE_N")
+    ),
+    "gate_roles_up_after_whole_tiles": roles(
+        WRONG_NUMBERS, "d_desc", "", changed_within(SECOND_LOAD, "args.n", "args.tiles_n * PROGRAM_TILE_N")
+    ),
+    "gate_loaded_twice": program(
+        WRONG_NUMBERS, "d_desc", "", changed_within(SECOND_LOAD, "args.n + tile.column", "tile.column")
+    ),
+    "gate_both_loads_into_one_half": program(
+        K.WRITE_AFTER_WRITE,
+        "b_smem",
+        "    tma.async_load(",
+        changed_within(SECOND_LOAD, "slice(PROGRAM_TILE_N, ", "slice(0, "),
+    ),
+    "gate_second_load_missing": program(
+        K.BYTE_COUNT, "load_ready", EXPECT, (SECOND_LOAD, f"    {NOTHING}\n")
+    ),
+    "gate_bytes_of_one_block": program(
+        K.BYTE_COUNT, "load_ready", EXPECT, ("2 * args.b_desc.nbytes_per_cta", "args.b_desc.nbytes_per_cta")
+    ),
+    "gate_neighbours_in_place_of_halves": program(
+        WRONG_NUMBERS, "d_desc", "", (PARTED, "tile.reshape((tile.shape[0], tile.shape[1] // 2, 2)).split()")
+    ),
+    "gate_roles_columns_of_the_product": roles(
+        WRONG_NUMBERS, "d_desc", "", ("tile_column * PROGRAM_TILE_N", "tile_column * PRODUCT_TILE_N")
+    ),
+    "gate_store_without_a_fence": program(
+        K.MISSING_FENCE,
+        "d_smem",
+        "tma.async_store(",
+        (STORE_FENCE, "    tma.async_store("),
+        severity=Severity.LINT,
+    ),
+    "gate_roles_swapped_names": roles(
+        WRONG_NUMBERS, "d_desc", "", (SUMS, SUMS.replace("gate, up", "up, gate"))
+    ),
+    "gate_roles_up_beside_the_gate": roles(
+        WRONG_NUMBERS, "d_desc", "", changed_within(SECOND_LOAD, "args.n", "PROGRAM_TILE_N")
+    ),
+    "gate_scaled_wait_for_the_scales_removed": scaled(
+        K.READ_AFTER_WRITE,
+        "row_scale_smem_0|row_scale_smem_1",
+        "buffers.row_scale_smem.load(",
+        ("    mbarrier.wait(buffers.vectors_ready, phase)\n", f"    {NOTHING}\n"),
+    ),
+    "gate_scaled_up_in_the_stage_before": scaled(
+        K.READ_AFTER_WRITE,
+        "b_smem",
+        "return warpgroup_mma(",
+        changed_within(
+            SECOND_LOAD,
+            "b_tile.slice(PROGRAM_TILE_N,",
+            "args.b_smem.index((ring.stage + STAGES - 1) % STAGES).slice(PROGRAM_TILE_N,",
+        ),
+    ),
+}
+"""Faults by name."""
