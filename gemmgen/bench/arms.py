@@ -46,6 +46,7 @@ def dtypes_of(problem: Matmul) -> Dtypes:
         c=problem.c.name if problem.c else None,
         a_scale=a.scale.format.name if a.scale else None,
         b_scale=b.scale.format.name if b.scale else None,
+        b_blocks=problem.b_blocks if problem.gated else None,
     )
 
 

@@ -135,12 +135,21 @@ def steps(problem: Matmul, taken: int, product: DType) -> Iterator[TorchStep]:
 
 
 def _expression(epilogue: Epilogue) -> TorchStep:
-    """Return a whole epilogue as one step; each of its operations is a kernel of torch."""
+    """Return a whole epilogue as one step; each of its operations is a kernel of torch.
+
+    The sums of several accumulators are side by side in the product.
+    """
+    names = epilogue.accumulators
 
     def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
-        return lambda d: evaluated(epilogue, {ACCUMULATOR: d}, inputs.extras)["d"]
+        def compute(d: Tensor) -> Tensor:
+            sums = dict(zip(names, d.chunk(len(names), 1), strict=True))
+            return evaluated(epilogue, sums, inputs.extras)["d"]
 
-    return TorchStep(f"d = {_torch_text(epilogue.value)}", bind)
+        return compute
+
+    parted = f"unfused: {', '.join(names)} = d.chunk({len(names)}, 1); " if len(names) > 1 else ""
+    return TorchStep(f"{parted}d = {_torch_text(epilogue.value)}", bind)
 
 
 def _step(step: EpilogueStep) -> TorchStep:
@@ -165,10 +174,10 @@ def _step(step: EpilogueStep) -> TorchStep:
 
 
 class _TorchSpelling(Spelling):
-    """Spells an epilogue in torch; d is the intermediate result."""
+    """Spells an epilogue in torch; d is the intermediate result of one accumulator."""
 
-    def accumulator(self, name: str) -> Spelled:  # noqa: ARG002
-        return "d", ATOM_RANK
+    def accumulator(self, name: str) -> Spelled:
+        return "d" if name == ACCUMULATOR else name, ATOM_RANK
 
     def load(self, load: Load) -> Spelled:
         return f"{load.tensor}{'[:, None]' * (load.operand == 'row')}", ATOM_RANK

@@ -230,12 +230,15 @@ class Measurement:
         if min(*self.shape, self.input_sets) <= 0:
             raise ValueError("extents and the number of input sets must be positive")
 
-    def observed(self, kernel: str = "") -> Observation[str]:
-        """Return the observation of a kernel of this name: medians of all samples, and the ratio's spread."""
+    def observed(self, kernel: str = "", b_blocks: int = 1) -> Observation[str]:
+        """Return the observation of a kernel of this name: medians of all samples, and the ratio's spread.
+
+        B has `b_blocks` blocks of N columns.
+        """
         ours, baseline = self.timing.ours_seconds, self.timing.baseline_seconds
         seconds, baseline_seconds = (Spread.of(samples).median for samples in (ours, baseline))
         spread = ratios_of_repetitions(baseline, ours)
-        return Observation(self.shape, kernel, seconds, baseline_seconds, spread)
+        return Observation(self.shape, kernel, seconds, baseline_seconds, spread, b_blocks)
 
 
 @dataclass(frozen=True)
@@ -283,7 +286,8 @@ class Record:
     def _least_seconds(self, measurement: Measurement) -> float | None:
         if self.ceilings is None:
             return None
-        return self.ceilings.seconds(measurement.shape, self.dtypes.moved_bytes(measurement.shape))
+        shape, dtypes = measurement.shape, self.dtypes
+        return self.ceilings.seconds(dtypes.product(shape), dtypes.moved_bytes(shape))
 
 
 def utc_now() -> str:

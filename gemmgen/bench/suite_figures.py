@@ -88,11 +88,11 @@ def points_of(log: ResultLog) -> list[SuiteObservation]:
         if not isinstance(line, Result):
             continue
         for arm in line.kernels:
-            own[line.contest, line.shape, arm.kernel] = _point(line, line.observed(arm))
+            own[line.contest, line.shape, arm.kernel] = _point(log, line, line.observed(arm))
         if line.playoff:
             pairs = line.playoff
             found = observed(line.shape, BEST, pairs.seconds, pairs.baseline_seconds)
-            point = _point(line, found)
+            point = _point(log, line, found)
             before = best.get(place := (line.contest, line.shape))
             if before is None or before[0].ratio < point.ratio:
                 best[place] = point, pairs.kernel
@@ -104,9 +104,10 @@ def points_of(log: ResultLog) -> list[SuiteObservation]:
     return [*(point for point, _ in best.values()), *first, *own.values()]
 
 
-def _point(line: Result, found: Observation[str]) -> SuiteObservation:
+def _point(log: ResultLog, line: Result, found: Observation[str]) -> SuiteObservation:
+    blocks = log.contests[line.contest].dtypes.b_blocks or 1
     return SuiteObservation(
-        **vars(found),
+        **vars(replace(found, b_blocks=blocks)),
         contest=line.contest,
         splits_k=line.splits_k,
         baseline_kernels=line.baseline_kernels,
@@ -132,7 +133,9 @@ def errors_of(log: ResultLog) -> list[str]:
         contest = contests[point.contest]
         if contest.peak is None:
             continue
-        least = contest.peak.seconds(point.shape, contest.dtypes.moved_bytes(point.shape))
+        least = contest.peak.seconds(
+            contest.dtypes.product(point.shape), contest.dtypes.moved_bytes(point.shape)
+        )
         for arm, seconds in ((point.kernel, point.seconds), ("the baseline", point.baseline_seconds)):
             if seconds < least:
                 place = f"{contest.description} {shape_text(point.shape)}"

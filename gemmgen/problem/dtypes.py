@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gemmgen.documents.kinds import Count
 from gemmgen.hardware import DTYPES, SCALE_FORMATS
 from gemmgen.hardware.elements import DTypeName, ScaleFormatName
 from gemmgen.problem import Shape
@@ -22,13 +23,21 @@ class Dtypes:
     a_scale: ScaleFormatName | None = None
     """How A is scaled block by block; None if it is not, and likewise of B."""
     b_scale: ScaleFormatName | None = None
+    b_blocks: Count | None = None
+    """Blocks of N columns that B has for an element of D with several sums; None if B is [K, N]."""
+
+    def product(self, shape: Shape) -> Shape:
+        """Return the extents of A @ B of a problem [M, N, K]: all blocks of B have N columns."""
+        m, n, k = shape
+        return m, n * (self.b_blocks or 1), k
 
     def moved_bytes(self, shape: Shape) -> int:
         """Return the fewest bytes through device memory of a problem [M, N, K]."""
         m, n, k = shape
         c_bytes = _bytes(self.c) if self.c else 0
         a_row, b_row = _row_bytes(self.a, self.a_scale, k), _row_bytes(self.b, self.b_scale, k)
-        return moved_bytes(m, n, a_row, b_row, _bytes(self.d) + c_bytes)
+        b_rows = b_row * (self.b_blocks or 1)
+        return moved_bytes(m, n, a_row, b_rows, _bytes(self.d) + c_bytes)
 
 
 def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:

@@ -60,6 +60,13 @@ class Observation(Generic[Name]):
     baseline_seconds: float
     spread: Spread | None = None
     """Spread of the ratio, pair by pair; None if only medians are known."""
+    b_blocks: int = 1
+    """Blocks of N columns that B has, each with as many operations as a matmul [M, N, K]."""
+
+    @property
+    def flops(self) -> int:
+        """The operations of the product."""
+        return self.b_blocks * flops(self.shape)
 
     @property
     def ratio(self) -> float:
@@ -79,12 +86,12 @@ class Observation(Generic[Name]):
     @property
     def tflops(self) -> float:
         """The kernel's rate at its median time, TFLOP/s."""
-        return flops(self.shape) / self.seconds / 1e12
+        return self.flops / self.seconds / 1e12
 
     @property
     def baseline_tflops(self) -> float:
         """The baseline's rate at its median time, TFLOP/s."""
-        return flops(self.shape) / self.baseline_seconds / 1e12
+        return self.flops / self.baseline_seconds / 1e12
 
 
 def flops(shape: Shape) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from gemmgen.bench.record import (
     Ceilings,
-    flops,
 )
 from gemmgen.problem import Shape
 from gemmgen.report.ranked import RankedObservation
@@ -127,7 +126,7 @@ def roofline_chart(
     measured: Ceilings | None,
 ) -> Chart:
     """Return the rates of the fastest kernels and of the baseline over FLOPs per byte, below the ceilings."""
-    intensity = {shape: flops(shape) / moved for shape, moved in moved_bytes.items()}
+    intensity = {each.shape: each.flops / moved_bytes[each.shape] for each in best}
     rates = [t.tflops for t in best] + [t.baseline_tflops for t in best]
     ceilings = [(c, kind) for c, kind in ((peak, "peak"), (measured, "measured")) if c]
     x = Scale(min(intensity.values()) / 1.3, max(intensity.values()) * 1.3, LEFT, WIDTH - RIGHT)

@@ -33,7 +33,13 @@ class RankedObservation(Observation[str]):
 def ranked_observation(found: Observation[str], kernel: str, rank: int = 0) -> RankedObservation:
     """Return an observation under a kernel's name, with its rank if that is known."""
     return RankedObservation(
-        found.shape, kernel, found.seconds, found.baseline_seconds, found.spread, rank=rank
+        found.shape,
+        kernel,
+        found.seconds,
+        found.baseline_seconds,
+        found.spread,
+        found.b_blocks,
+        rank=rank,
     )
 
 

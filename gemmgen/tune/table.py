@@ -62,7 +62,8 @@ class TunedRow:
     @property
     def observed(self) -> Observation[str]:
         """Observation of the kernel and its baseline, named by the path of its spec."""
-        return Observation(self.shape, self.spec, self.seconds, self.baseline_seconds)
+        blocks = self.dtypes.b_blocks or 1
+        return Observation(self.shape, self.spec, self.seconds, self.baseline_seconds, b_blocks=blocks)
 
     def as_line(self) -> str:
         """Return the row as a line of a table."""

@@ -191,7 +191,8 @@ def _least_seconds(tuned: TuningTarget, gpu: str) -> float:
     """Return the time that the datasheet allows, 0 for a GPU that no spec can name."""
     problem = tuned.source.problem
     peaks = peaks_of(gpu, max(problem.a.smem_bits, problem.b.smem_bits))
-    return peaks.seconds(tuned.shape, dtypes_of(problem).moved_bytes(tuned.shape)) if peaks else 0.0
+    dtypes, shape = dtypes_of(problem), tuned.shape
+    return peaks.seconds(dtypes.product(shape), dtypes.moved_bytes(shape)) if peaks else 0.0
 
 
 def _refuse_stale(store: Store, study: Study, tuned: TuningTarget, facts: StudyFacts) -> None:

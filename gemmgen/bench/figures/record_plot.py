@@ -50,9 +50,9 @@ def label_of(record: Record, measurement: Measurement) -> str:
     return f"{record.subject.name}{GAP}{shape_text(measurement.shape)}"
 
 
-def figures_text(measurement: Measurement) -> str:
-    """Return a row's figures: the median ratio, and both rates."""
-    found = measurement.observed()
+def figures_text(measurement: Measurement, b_blocks: int = 1) -> str:
+    """Return a row's figures: the median ratio, and both rates, for a B of `b_blocks` blocks of N columns."""
+    found = measurement.observed(b_blocks=b_blocks)
     rates = f"{rate_text(found.tflops)} vs {rate_text(found.baseline_tflops)} TFLOP/s"
     return f"{found.ratio:.3f}{GAP}{rates}"
 
@@ -73,7 +73,7 @@ def _figure(rows: Sequence[tuple[Record, Measurement]]) -> Any:
     limits = axis_limits(measurement.observed().ratio for _, measurement in rows)
     labels: list[str] = []
     for row, (record, measurement) in enumerate(rows):
-        _draw_row(axes, row, measurement, limits)
+        _draw_row(axes, row, record, measurement, limits)
         labels.append(shape_text(measurement.shape) if len(specs) == 1 else label_of(record, measurement))
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -93,7 +93,9 @@ def _figure(rows: Sequence[tuple[Record, Measurement]]) -> Any:
     return figure
 
 
-def _draw_row(axes: Any, row: int, measurement: Measurement, limits: tuple[float, float]) -> None:
+def _draw_row(
+    axes: Any, row: int, record: Record, measurement: Measurement, limits: tuple[float, float]
+) -> None:
     ratio = measurement.observed().measured_spread
     color = FASTER if ratio.median >= 1 else SLOWER
     if limits[0] <= ratio.median <= limits[1]:
@@ -104,5 +106,5 @@ def _draw_row(axes: Any, row: int, measurement: Measurement, limits: tuple[float
         axes.hlines(row, 1.0, end, color=color, linewidth=0.8, linestyle=(0, (2, 3)))
         axes.plot(end, row, arrow, color=color, markersize=7, clip_on=False)
     place: dict[str, Any] = {"xy": (1.04, row), "xycoords": ("axes fraction", "data")}
-    text = figures_text(measurement)
+    text = figures_text(measurement, record.dtypes.b_blocks or 1)
     axes.annotate(text, va="center_baseline", color=INK, annotation_clip=False, **place)

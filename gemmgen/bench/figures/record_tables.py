@@ -39,8 +39,13 @@ def plain_table(records: Sequence[Record]) -> str:
 
 
 def baseline_name(records: Sequence[Record]) -> str:
-    """Return the short name of the baseline: cuBLAS, or `baseline` if one is a kernel of gemmgen's."""
-    return "baseline" if any(record.baseline.startswith("gemmgen") for record in records) else "cuBLAS"
+    """Return the short name of the baseline: cuBLAS, or `baseline` if one is a kernel of gemmgen's.
+
+    With a gate it says that torch computes the gate by kernels of its own.
+    """
+    if any(record.baseline.startswith("gemmgen") for record in records):
+        return "baseline"
+    return "cuBLAS and unfused gate" if any(record.dtypes.b_blocks for record in records) else "cuBLAS"
 
 
 def _header(records: Sequence[Record]) -> tuple[str, ...]:
@@ -51,11 +56,12 @@ def _header(records: Sequence[Record]) -> tuple[str, ...]:
 def _rows(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
     for record in records:
         for measurement in record.measurements:
+            found = measurement.observed(b_blocks=record.dtypes.b_blocks or 1)
             yield (
                 record.subject.name,
                 shape_text(measurement.shape),
-                rate_text(measurement.observed().tflops),
-                rate_text(measurement.observed().baseline_tflops),
+                rate_text(found.tflops),
+                rate_text(found.baseline_tflops),
                 _ratio_text(measurement),
             )
 

@@ -21,7 +21,7 @@ from gemmgen.bench.figures.style import (
     refuse_suffix,
     save,
 )
-from gemmgen.bench.record import Ceilings, Spread, flops
+from gemmgen.bench.record import Ceilings, Spread
 from gemmgen.bench.result_log import Peer, ResultLog, ratios
 from gemmgen.bench.suite_figures import (
     BEST,
@@ -202,7 +202,7 @@ def _roofline_figure(log: ResultLog, panels: Mapping[Contest, list[SuiteObservat
     sources: list[str] = []
     for axes, (contest, points) in zip(drawn, panels.items(), strict=True):
         facts = log.contests[contest]
-        intensities = [flops(p.shape) / facts.dtypes.moved_bytes(p.shape) for p in points]
+        intensities = [p.flops / facts.dtypes.moved_bytes(p.shape) for p in points]
         ends = min(intensities) / 1.5, max(intensities) * 1.5
         for ceilings, line, label in (
             (facts.peak, "--", "ceilings of the datasheet"),
