@@ -61,6 +61,7 @@ KINDS = (
     "h100_bf16_misaligned",
     "h100_bf16_single_tile",
     "h100_bf16_backward",
+    "h100_e4m3_gated_scaled",
 )
 """A module of each kind that takes more than A, B and D, divides K, copies, takes one tile, or learns."""
 

@@ -1,0 +1,217 @@
+"""Gated matmuls: two sums for each element of D, from a B of two blocks of columns."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import Cuda, on_a_fake_gpu
+from fake_triton import FakeDriver, on_a_fake_driver
+from hopper import hopper
+from modules import made, module_file, spec_file
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from gemmgen.bench.arms import dtypes_of
+from gemmgen.bench.baseline import cublas
+from gemmgen.build import export
+from gemmgen.errors import GemmgenError
+from gemmgen.library.source_files import refuse_kernel
+from gemmgen.module import import_generated
+from gemmgen.numerics.inputs import random_inputs
+from gemmgen.numerics.reference import deviation, reference, tolerance
+from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.problem.observation import Observation
+
+STEM = "h100_bf16_gated"
+STEMS = sorted(path.stem for path in spec_file(STEM).parent.glob("*gated*.yaml"))
+BF16 = torch.bfloat16
+
+
+def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
+    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
+
+
+# --- the plan
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_tile_of_d_is_half_as_wide_as_its_tile_of_b(stem: str) -> None:
+    plan = hopper(made(spec_file(stem)).plan)
+    assert plan.loaded_n == 2 * plan.program_tile_n == plan.cta_tile_n
+    assert plan.accumulator_elements * plan.consumer_warps * 32 == plan.cta_consumer_tile_m * plan.cta_tile_n
+    assert plan.subtiles * plan.subtile_n == plan.program_tile_n
+    m, n, _ = 1000, 1000, 64
+    assert plan.tiles((m, n, 64)) == (-(-m // plan.program_tile_m), -(-n // (plan.cta_tile_n // 2)))
+
+
+def test_a_stage_has_the_bytes_of_the_plain_kernel_and_loads_b_twice() -> None:
+    gated, plain = (hopper(made(spec_file(stem)).plan) for stem in (STEM, "h100_bf16"))
+    assert gated.stage_bytes == plain.stage_bytes
+    assert gated.stage.awaited_bytes == plain.stage.awaited_bytes
+    assert (gated.loads("b"), plain.loads("b")) == (2, 1)
+    # One number more reaches the producer, N; the tile of D is as wide as a sub-tile of the plain kernel's.
+    assert 0 < gated.smem_bytes - plain.smem_bytes <= 16
+
+
+def test_bytes_and_operations_are_of_both_blocks() -> None:
+    problem, shape = made(spec_file(STEM)).source.problem, (128, 64, 32)
+    least = 2 * (128 * 32 + 2 * 64 * 32 + 128 * 64)
+    assert dram_bytes(problem, shape) == dtypes_of(problem).moved_bytes(shape) == least
+    assert dtypes_of(problem).product(shape) == (128, 128, 32)
+    assert Observation(shape, STEM, 1.0, 2.0, b_blocks=problem.b_blocks).flops == 2 * 128 * 128 * 32
+
+
+# --- numbers
+
+
+def test_the_reference_splits_the_columns_of_b() -> None:
+    problem = made(spec_file(STEM)).source.problem
+    inputs = random_inputs((24, 40, 64), problem, torch.Generator().manual_seed(3))
+    assert inputs.shape == (24, 40, 64)
+    assert inputs.b.shape == (64, 80)
+    gate, up = (inputs.a.double() @ inputs.b.double()).chunk(2, 1)
+    assert torch.equal(reference(inputs, problem), torch.nn.functional.silu(gate) * up)
+
+
+def test_swapped_blocks_are_found() -> None:
+    problem = made(spec_file(STEM)).source.problem
+    inputs = random_inputs((64, 64, 64), problem, torch.Generator().manual_seed(3))
+    gate, up = (inputs.a.double() @ inputs.b.double()).chunk(2, 1)
+    limit = tolerance(problem, inputs.shape, None).relative
+    for first, second, is_right in ((gate, up, True), (up, gate, False)):
+        d = (torch.nn.functional.silu(first) * second).bfloat16()
+        assert (deviation(d, inputs, problem).relative <= limit) == is_right
+
+
+def test_the_baseline_computes_the_gate_by_kernels_of_its_own() -> None:
+    source = made(spec_file(STEM)).source
+    inputs = random_inputs((24, 40, 64), source.problem, torch.Generator().manual_seed(3))
+    baseline = cublas(source)
+    assert baseline.text.endswith(
+        "then unfused: gate, up = d.chunk(2, 1); d = torch.nn.functional.silu(gate) * up"
+    )
+    found = baseline.bind(inputs, torch.empty(24, 40, dtype=BF16))()
+    gate, up = (inputs.a @ inputs.b).chunk(2, 1)
+    assert torch.equal(found, torch.nn.functional.silu(gate) * up)
+
+
+# --- the function
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    found = import_generated(module_file(STEM))
+    monkeypatch.setitem(sys.modules, STEM, found)
+    return found
+
+
+@pytest.fixture
+def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    on_a_fake_gpu(monkeypatch)
+    found = on_a_fake_driver(module, monkeypatch)
+    found.set_current_device(0)
+    return found
+
+
+def test_b_is_described_by_rows_of_both_blocks_in_boxes_of_one(
+    module: ModuleType, driver: FakeDriver
+) -> None:
+    a, weight = cuda(256, 64), cuda(600, 64)
+    d = module.matmul(a, weight.T)
+    assert d.shape == (256, 300)
+    ((programs, _, arguments),) = driver.jit
+    assert programs == (2 * 3, 1, 1)
+    assert [(each.shape, each.block_shape) for each in arguments] == [
+        ([256, 64], [64, 64]),
+        ([600, 64], [128, 64]),
+        ([256, 300], [64, 128]),
+    ]
+
+
+WRONG: dict[str, tuple[tuple[int, int], tuple[int, int] | None, str, str]] = {
+    "odd columns": (
+        (65, 64),
+        None,
+        "b must have 2 N columns, N for each sum of an element of D, found 65",
+        "M, N and K must be from 1 on, and b has 2 N columns",
+    ),
+    "out as wide as b": (
+        (64, 64),
+        (16, 64),
+        "out must have shape [16, 32], found [16, 64]",
+        "out must be torch.bfloat16 [16, 32]",
+    ),
+    "another k": ((64, 72), None, "b must have shape [64, 64], found [72, 64]", "b must be torch.bfloat16"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_b_or_out_is_named_before_anything_is_launched(
+    case: str, module: ModuleType, driver: FakeDriver
+) -> None:
+    weight, out, text, plain = WRONG[case]
+    a, b, d = cuda(16, 64), cuda(*weight).T, cuda(*out) if out else None
+    for call, said in ((module.matmul, text), (module.plain_matmul, plain)):
+        with pytest.raises(ValueError, match="must") as refused:
+            call(a, b, out=d)
+        assert str(refused.value).startswith(said)
+    assert driver.jit == []
+
+
+def test_a_b_by_columns_is_named(module: ModuleType, driver: FakeDriver) -> None:
+    with pytest.raises(ValueError, match=r"pass weight\.T of a 2N x K weight"):
+        module.matmul(cuda(16, 64), cuda(64, 128))
+    assert driver.jit == []
+
+
+def test_both_paths_take_a_merged_weight(module: ModuleType, driver: FakeDriver) -> None:
+    a, weight, out = cuda(16, 64), cuda(64, 64), cuda(16, 32)
+    assert module.matmul(a, weight.T, out=out) is out
+    assert module.plain_matmul(a, weight.T, out=out) is out
+    assert len(driver.jit) == 2
+
+
+def test_operations_are_counted_for_both_blocks(module: ModuleType) -> None:
+    a = torch.empty(4, 64, dtype=BF16, device="meta")
+    b = torch.empty(64, 64, dtype=BF16, device="meta").T
+    with FlopCounterMode(display=False) as counter:
+        assert module.matmul(a, b).shape == (4, 32)
+    assert counter.get_total_flops() == 2 * 4 * 64 * 64
+
+
+def test_a_model_is_compiled_for_any_rows(module: ModuleType) -> None:
+    class Gated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(128, 64, dtype=BF16), requires_grad=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return module.matmul(x, self.weight.T)
+
+    with torch.device("meta"):
+        model, x = Gated(), torch.empty(100, 64, dtype=BF16)
+    dynamo: Any = torch._dynamo
+    dynamo.reset()
+    dynamo.mark_dynamic(x, 0)
+    compiled: Any = torch.compile(model, fullgraph=True, backend="eager")
+    for rows in (100, 3):
+        assert compiled(x[:rows]).shape == (rows, 64)
+
+
+# --- refusals
+
+
+def test_a_library_is_refused() -> None:
+    with pytest.raises(GemmgenError, match="cannot be in a library: it computes D from several accumulators"):
+        refuse_kernel(Path(f"{STEM}.yaml"), made(spec_file(STEM)).plan)
+
+
+def test_an_export_to_c_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GemmgenError) as refused:
+        export(spec_file(STEM), tmp_path)
+    assert {found.code for found in refused.value.diagnostics} == {"export-accumulators"}
