@@ -14,9 +14,13 @@ Plan = TypeVar("Plan", bound=Kernel)
 
 
 def computing(plan: Plan, **changes: Any) -> Plan:
-    """Return a plan of the same decisions for another matmul; its epilogue is what a spec would list."""
+    """Return a plan of the same decisions for another matmul; its epilogue is what a spec would list.
+
+    An epilogue that is an expression stays as it is.
+    """
     listed = plan.request.listed
-    assert listed is not None
+    if listed is None:
+        return replace(plan, request=replace(plan.request, matmul=replace(plan.problem, **changes)))
     for name in ("alpha", "beta", "ops"):
         if name in changes:
             listed = replace(listed, **{name: changes.pop(name)})

@@ -28,7 +28,9 @@ from gemmgen.render.launcher import Launcher
 ROOT = Path(__file__).parent.parent
 K_AND_N_MAJOR = [spec for spec in HOPPER_SPECS if hopper(made(spec).plan).problem.a.dtype.bits == 16]
 """The specs of 16-bit operands: the tensor cores take other types K-major only."""
-OF_ONE_KERNEL = [spec for spec in HOPPER_SPECS if not made(spec).plan.reduces_apart]
+OF_ONE_KERNEL = [
+    spec for spec in HOPPER_SPECS if not (made(spec).plan.reduces_apart or made(spec).plan.problem.gated)
+]
 """Those that a launcher in C launches; of the others tests/test_export.py has the refusal."""
 DIRECTIVES = Path(__file__).parent / "lowered"
 PTX_TYPES = {
@@ -170,7 +172,7 @@ def test_an_mn_major_operand_is_transposed_by_the_instruction(product: Product, 
 def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product, lowered: Lowered) -> None:
     plan = hopper(product.plan)
     # An x4 stores four 8 x 8 matrices of 16 bits, 512 bytes of a warp; all warps run the same code.
-    bytes_per_warp = plan.cta_consumer_tile_m * plan.cta_tile_n * 2 // plan.consumer_warps
+    bytes_per_warp = plan.cta_consumer_tile_m * plan.cta_columns * 2 // plan.consumer_warps
     expected = plan.consumers * bytes_per_warp // stmatrix_bytes(plan) if staged(plan, 16) else 0
     assert ptx(lowered).count(stmatrix(plan)) == expected
 
@@ -302,7 +304,8 @@ def store_parts(plan: WgmmaKernel, number: int) -> Iterator[str]:
     """The epilogue of a consumer, by sub-tiles."""
     if plan.problem.vectors:
         yield "await_vectors"
-    for subtile in range(max(1, sum(plan.column_parts[: parts_of(plan, number)]) // plan.subtile_n)):
+    columns = sum(plan.column_parts[: parts_of(plan, number)]) // plan.problem.b_blocks
+    for subtile in range(max(1, columns // plan.subtile_n)):
         if plan.problem.c:
             yield "read_c"
             yield from ["load_c"] * (subtile + plan.epilogue_buffers < plan.subtiles)
@@ -314,7 +317,7 @@ def store_parts(plan: WgmmaKernel, number: int) -> Iterator[str]:
 
 def load_parts(plan: WgmmaKernel, operand: str, stage: str) -> list[str]:
     """The loads of an operand for a K step: A has one for each share of the rows, in PTX for each span."""
-    tiles = plan.row_shares if operand == "a" else len(plan.column_parts)
+    tiles = plan.row_shares if operand == "a" else len(plan.column_parts) * plan.problem.b_blocks
     boxes = plan.loads(operand) if stage == "ptx" else tiles
     return ["load_multicast" if operand in plan.multicast else "load"] * boxes
 
@@ -460,7 +463,8 @@ def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered
     # Each operand, and each part of B, has a descriptor of its own: loads cannot be taken for each other's.
     found = re.findall(r"async_tma_copy_global_to_local (%\w+)\[(.*)", region)
     loads = [(descriptor, re.search(r"\bmulticast\}", rest)) for descriptor, rest in found]
-    of_operand = {"a": ["a"] * plan.row_shares, "b": [f"b{part}" for part in range(len(plan.column_parts))]}
+    parts = [f"b{part}" for part in range(len(plan.column_parts))]
+    of_operand = {"a": ["a"] * plan.row_shares, "b": parts * plan.problem.b_blocks}
     order = sorted("ab", key=lambda operand: operand in plan.multicast)
     if plan.read_early:  # ahead of the loop, and in it
         early, late = "ab" if plan.read_early == "a" else "ba"
