@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -195,10 +195,10 @@ def test_a_model_is_compiled_for_any_rows(module: ModuleType) -> None:
 
     with torch.device("meta"):
         model, x = Gated(), torch.empty(100, 64, dtype=BF16)
-    dynamo: Any = torch._dynamo
+    dynamo: Any = cast(Any, torch)._dynamo
     dynamo.reset()
     dynamo.mark_dynamic(x, 0)
-    compiled: Any = torch.compile(model, fullgraph=True, backend="eager")
+    compiled = cast(Any, torch).compile(model, fullgraph=True, backend="eager")
     for rows in (100, 3):
         assert compiled(x[:rows]).shape == (rows, 64)
 

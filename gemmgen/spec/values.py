@@ -260,6 +260,15 @@ AccumulatorNames = Annotated[
     Field(strict=False),
     BeforeValidator(_check_pair),
     AfterValidator(_check_distinct),
+    WithJsonSchema(
+        {
+            "items": {"pattern": NAME_PATTERN, "type": "string"},
+            "maxItems": 2,
+            "minItems": 2,
+            "type": "array",
+            "uniqueItems": True,
+        }
+    ),
 ]
 """Names of the two sums of each element of D."""
 
