@@ -78,7 +78,7 @@ class Geometry(Decisions, ABC):
     @property
     def cta_columns(self) -> int:
         """Columns of D that one CTA computes at a time: its columns of B, over the sums of an element."""
-        return self.cta_tile_n // self.problem.b_blocks
+        return max(1, self.cta_tile_n // self.problem.b_blocks)
 
     @property
     def program_tile_n(self) -> int:

@@ -280,7 +280,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def widest_subtile_n(self) -> int:
         """Columns of the widest sub-tile that a tile can have: D's columns of its narrowest part."""
-        return self.column_parts[-1] // self.problem.b_blocks
+        return max(1, self.column_parts[-1] // self.problem.b_blocks)
 
     @property
     def tiles_together(self) -> int:

@@ -95,7 +95,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
             "stages": deepest_ring(bool(decisions["swap_ab"])),
             "producer_registers": PRODUCER_REGISTERS,
             "consumer_registers": 1,
-            "subtile_n": whole_number(decisions["cta_tile_n"]) // request.matmul.b_blocks,
+            "subtile_n": max(1, whole_number(decisions["cta_tile_n"]) // request.matmul.b_blocks),
             "epilogue_buffers": 1,
             along: 1,
             down: 1 if down in decisions else _warps_down(decisions),
