@@ -243,7 +243,7 @@ class Host:
 
     def zeros(self, m: int, n: int, a: Tensor) -> Iterator[Tensor]:
         """Yield an A and a B of zeros for a K of 0: TMA has no map of matrices without columns."""
-        for name, rows, columns in (("a", m, TMA_BYTES), ("b", TMA_BYTES, n)):
+        for name, rows, columns in (("a", m, TMA_BYTES), ("b", TMA_BYTES, self.contract.b_blocks * n)):
             argument = self.contract.arguments[name]
             rows, columns = (columns, rows) if argument.is_transposed else (rows, columns)
             padded = a.new_zeros((rows, argument.padded(columns)), dtype=argument.dtype)
@@ -531,7 +531,10 @@ class Argument(NamedTuple):
 
     dtype: torch.dtype
     axes: str
-    """The letters of its extents: M, N, K, P for bytes of two elements of K each, 1 for a single element."""
+    """The letters of its extents: M, N, K, P for bytes of two elements of K each, 1 for a single element.
+
+    G is for the columns of a B that has a block of N columns for each sum of an element of D.
+    """
     box: Sequence[int] | None
     """The elements that TMA moves at a time; None if the kernel reads the tensor by its address."""
     is_transposed: bool
@@ -629,6 +632,7 @@ class Contract:
         alignments = computes.get("alignment", {})
         self.computes, self.inputs = computes, computes["inputs"]
         self.pack_scales, self.copies, self.has_backward = pack_scales, copies, has_backward
+        self.b_blocks = computes.get("b_blocks", 1)
         self.arguments = {
             name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
             for name in (*self.inputs, "out")
@@ -800,8 +804,9 @@ class Contract:
         if tensor.dim() != 2 or tensor.stride(1 if argument.is_transposed else 0) != 1:
             return found
         # The matrix lies in memory the other way round.
-        if axes == "NK":
-            return f"{found}: pass weight.T of an N x K weight"
+        if axes in ("NK", "GK"):
+            rows = "an N" if axes == "NK" else f"a {self.b_blocks}N"
+            return f"{found}: pass weight.T of {rows} x K weight"
         contiguous = f"a contiguous {' x '.join(axes)} matrix"
         return f"{found}: pass {'the transposed view of ' if argument.is_transposed else ''}{contiguous}"
 
@@ -812,7 +817,10 @@ class Contract:
 
     def check_extents(self, extents: dict[str, Any]) -> tuple[int, int, int]:
         """Return M, N and K; raise ValueError if the kernel does not take them."""
-        m, n = extents["M"], extents["N"]
+        if "G" in extents and extents["G"] % self.b_blocks:
+            wanted = f"{self.b_blocks} N columns, N for each sum of an element of D"
+            raise ValueError(f"b must have {wanted}, found {extents['G']}")
+        m, n = extents["M"], self.count_columns(extents)
         k, k_of_b = (
             2 * extents["P"] if "P" in self.arguments[name].axes else extents["K"] for name in ("a", "b")
         )
@@ -825,6 +833,12 @@ class Contract:
             limits = "M, N and K up to {}, {} and {}".format(*largest)
             raise ValueError(f"this kernel takes {limits}, found {m}, {n} and {k}")
         return m, n, k
+
+    def count_columns(self, extents: dict[str, Any]) -> Any:
+        """Return N, the columns of D: all columns of B, or the columns of one block; `extents` has N then."""
+        if "G" in extents:
+            extents["N"] = extents["G"] // self.b_blocks
+        return extents["N"]
 
     def find_output(self, a: Tensor, out: Tensor | None, m: int, n: int, checked: Checked) -> Tensor:
         """Return memory that the kernel can write D to: `out`, or new rows of whole 16-byte units.
@@ -921,7 +935,10 @@ class Operator:
             checked = Checked()
             for name, tensor in zip(contract.inputs, inputs, strict=True):
                 self.check_symbolic(name, tensor, checked)
-            m, n = checked.extents["M"], checked.extents["N"]
+            if "G" in checked.extents:
+                message = f"b must have {contract.b_blocks} N columns"
+                torch._check(checked.extents["G"] % contract.b_blocks == 0, functools.partial(str, message))
+            m, n = checked.extents["M"], contract.count_columns(checked.extents)
         return contract.arguments["out"].new_matrix(inputs[0], m, n) if out is None else None
 
     def check_symbolic(self, name: str, tensor: Tensor, checked: Checked) -> None:
@@ -943,7 +960,7 @@ class Operator:
             torch._check(extent == wanted, functools.partial(str, message))
 
     def count_flops(self, a_shape: Sequence[int], b_shape: Sequence[int], *_: object, **__: object) -> int:
-        """Return 2 M N K, which torch's FlopCounterMode adds up."""
+        """Return 2 M N K, N the columns of B, which torch's FlopCounterMode adds up."""
         elements_of_a = math.prod(a_shape) * (2 if "P" in self.contract.arguments["a"].axes else 1)
         return 2 * elements_of_a * b_shape[-1]
 

@@ -113,8 +113,7 @@ def tile_origin(args, tile):
 
     Tiles go down GROUP_TILES_M rows of tiles, then one column to the right, so that programs that run at
     the same time share the few rows of A and columns of B that L2 holds. Every other column goes up and
-    every other group goes left: a new column begins in the row, and a new group in the column, that the
-    tile before it was in.
+    every other group goes left: a column begins in the row, and a group in the column, of the last tile.
     """
     group = tile // (GROUP_TILES_M * args.tiles_n)
     first_row = group * GROUP_TILES_M
@@ -176,8 +175,7 @@ class Tiles:
 def load_stage(args, tile, k, ring):
     """Start loading the tiles of A and B of a K step into an empty stage."""
     ready = args.load_ready.index(ring.stage)
-    # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
-    # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
+    # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(ready, args.a_desc.nbytes_per_cta + 2 * args.b_desc.nbytes_per_cta)
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
     b_tile = args.b_smem.index(ring.stage)
@@ -260,8 +258,7 @@ def halves(tile):
 @gluon.jit
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
-    # The store that last used this buffer, of this tile or of the previous one, must have read it.
-    # Only the thread that issued the store waits: Triton's barrier holds the others.
+    # The last store from this buffer must have read it: its thread waits, Triton's barrier holds others.
     tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -346,7 +343,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed, TMA box of stored rows, shared layout; G is 2 N
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G is 2 N
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KG", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
@@ -375,20 +372,21 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
-    tensors = a, b.T, out
     arguments = [
-        TensorDescriptor(tensor, [*tensor.shape], [*tensor.stride()], box, layout)
-        for tensor, (_, _, box, layout) in zip(tensors, ARGUMENTS.values(), strict=True)
+        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
+        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
     ]
     m, n = out.shape
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
     sm_count = torch.cuda.get_device_properties(a.device).multi_processor_count
-    grid = min(tiles, sm_count), 1, 1
-    return [(matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS), grid, arguments)]
+    grid = (min(tiles, sm_count), 1, 1)
+    kernel = matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS)
+    return [(kernel, grid, arguments)]
 
 
 def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Check, describe and launch: `matmul` without gemmgen_launch.py; D is copied to an `out`."""
+    """Compute `matmul` without gemmgen_launch.py: check tensors, launch into a new D, copy it to `out`."""
     if a.dim() != 2 or b.dim() != 2:
         raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
     (m, k), (_, columns) = a.shape, b.shape
@@ -398,14 +396,14 @@ def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         raise ValueError(f"M, N and K must be {limits}, found {m}, {columns} columns and {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
-    for name, rows, *shape in ("a", a, m, k), ("b", b.T, 2 * n, k):
-        dtype, *_ = ARGUMENTS[name]
-        found = rows.dtype, [*rows.shape], rows.device, rows.requires_grad and torch.is_grad_enabled()
-        places = rows.data_ptr(), *[stride * rows.itemsize for stride in rows.stride()[:-1]]
-        is_aligned = rows.is_cuda and rows.stride(-1) == 1 and not any(place % 16 for place in places)
-        if found != (dtype, shape, a.device, False) or not is_aligned:
+    for name, stored, shape in ("a", a, [m, k]), ("b", b.T, [2 * n, k]):
+        dtype = ARGUMENTS[name][0]
+        found = stored.dtype, [*stored.shape], stored.device, stored.requires_grad and torch.is_grad_enabled()
+        offsets = stored.data_ptr(), *[stride * stored.itemsize for stride in stored.stride()[:-1]]
+        is_aligned = all(offset % 16 == 0 for offset in offsets) and stored.stride(-1) == 1
+        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
-    d = a.new_empty((m, -(-n // 8) * 8))[:, :n]
+    d = a.new_empty((m, -(-n // 8) * 8))[:, :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
     with torch.cuda.device(a.device):
@@ -420,7 +418,7 @@ try:
         from gemmgen_launch import Host
 except ModuleNotFoundError as error:
     if not str(error.name).endswith("gemmgen_launch"):
-        raise
+        raise  # the launcher is there, and one of its own imports is missing
     warnings.warn(f"{__name__} without gemmgen_launch.py: slower, and torch traces no call", stacklevel=2)
     call = torch.compiler.disable(plain_matmul)
 else:

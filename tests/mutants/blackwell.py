@@ -171,13 +171,13 @@ STAGES = {
     ),
     "stage_not_released": pair(K.DEADLOCK, "load_empty", LOAD_EMPTY_WAIT, within(TO_BARRIER, RELEASED)),
     "stage_before_released": scaled_pair(
-        K.DEADLOCK,
+        K.EARLY_ARRIVAL,
         "load_empty",
-        LOAD_EMPTY_WAIT,
+        SCALED_MMA,
         within(TO_BARRIER, "ring.slot", "(ring.slot + STAGES - 1) % STAGES"),
     ),
     "stage_released_twice": pair(
-        K.WRITE_AFTER_WRITE, "a_smem", LOAD_A, within(TO_BARRIER, RELEASED, f"{RELEASED}, {RELEASED}")
+        K.EARLY_ARRIVAL, "load_empty", MMA, within(TO_BARRIER, RELEASED, f"{RELEASED}, {RELEASED}")
     ),
     "one_pair_of_two_that_share_a_awaited": share_a(
         K.WRITE_AFTER_READ, "a_smem", LOAD_A, within(EMPTY_OF_TWO_PAIRS, "=2", "=1")

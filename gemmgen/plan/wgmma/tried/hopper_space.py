@@ -154,9 +154,8 @@ def _with_subtiles(plan: WgmmaKernel, store: Values) -> Values:
     store = {**store, "subtile_n": subtile_n}
     if not (plan.composed and plan.even_buffers) or store.get("epilogue_buffers", 1) == 1:
         return store
-    subtiles = (
-        plan.cta_columns // subtile_n
-    )  # no power of two: the fewest buffers beyond one that divide them
+    # No power of two: the fewest buffers beyond one that divide them.
+    subtiles = plan.cta_columns // subtile_n
     several = (count for count in range(2, min(subtiles, MOST_SUBTILES) + 1) if subtiles % count == 0)
     return {**store, "epilogue_buffers": next(several, 1)}  # a tile stored whole has one
 
