@@ -32,6 +32,7 @@ READS = {
     "gemmgen/spec/mistakes.py": "a user's YAML",
     "gemmgen/spec/module_names.py": "names of a user's files",
     "gemmgen/spec/reading.py": "a user's YAML and names of files",
+    "gemmgen/spec/values.py": "names of accumulators in a user's spec",
     "gemmgen/triton_errors.py": "errors as MLIR prints them",
     "gemmgen/tune/candidates.py": "texts of a user's spec that go into YAML",
     "gemmgen/verify/shapes.py": "a user's option",
