@@ -304,12 +304,12 @@ def test_the_kernel_gets_the_operands_as_they_lie_in_memory(
                 vector = 16 if operand.scale.format == "nvfp4" else 32
                 # 1152 / 32 = 36 scales in 9 blocks of 4, 1152 / 16 = 72 in 18.
                 # 300 rows in 3 blocks of 128, 784 in 7.
-                assert scales.shape == [1, 3 if name == "a" else 7, k // vector // 4, 2, 256]
+                assert scales.shape == (1, 3 if name == "a" else 7, k // vector // 4, 2, 256)
                 assert scales.base.dtype == (torch.float8_e4m3fn if vector == 16 else torch.uint8)
         for name in (*(["c"] if spec.spec.operands.c else []), *spec.problem.vectors):
             read, descriptor = inputs.extras[name], arguments[f"{name}_desc"]
             assert descriptor.base.data_ptr() == read.data_ptr()
             assert (descriptor.shape, descriptor.base.dtype) == (read.shape, read.dtype)
             assert descriptor.strides == read.stride()
-        assert arguments["d_desc"].shape == [m, n]
+        assert arguments["d_desc"].shape == (m, n)
         assert ("tensor_scale_ptr" in arguments) == ("tensor_scale" in spec.spec.epilogue.ops)

@@ -136,10 +136,10 @@ class KernelOverview(ABC):
     @property
     def kernel(self) -> str:
         """The kernel's docstring, with the quotes that end it."""
-        problem = self.plan.problem
+        problem, columns = self.plan.problem, self._b_columns
         stored = [
             "A [M, K]" if problem.a.major == "k" else "A stored as [K, M]",
-            ("B stored as [N, K]" if problem.b.major == "k" else "B [K, N]").replace("N", self._b_columns)
+            (f"B stored as [{columns}, K]" if problem.b.major == "k" else f"B [K, {columns}]")
             + self.each_part,
             *self.more_inputs,
             *(["C [M, N]"] if problem.c else []),
