@@ -50,7 +50,7 @@ def test_the_page_explains_the_figures_of_the_plan() -> None:
     assert f"The kernel starts with {pool.launch_registers} registers per thread" in page
     assert f"**`setmaxnreg` {', '.join(map(str, pool.requests))}.**" in page
     default, waiting = pool.setup_registers
-    assert f"with all the registers that a thread can use, {default}," in page
+    assert f"with the largest request, {default} (" in page
     assert f"wait with the most that this leaves them, {waiting}." in page
 
 
