@@ -288,7 +288,10 @@ class Chosen:
             return []
         lowest, highest = region.bounds
         if lowest < 0 or highest >= len(pointer.flat):
-            raise refusal(f"{pointer.name} is accessed outside of its storage", op.location, "out-of-bounds")
+            element, count = lowest if lowest < 0 else highest, len(pointer.flat)
+            place = f"at element {element:,} of {count:,}"
+            message = f"{pointer.name} is accessed outside of its storage, {place}"
+            raise refusal(message, op.location, "out-of-bounds")
         return [region]
 
 
