@@ -716,11 +716,12 @@ class Contract:
 
     def check_type(self, name: str, tensor: Tensor) -> None:
         """Raise TypeError unless this is a dense tensor of the argument's dtype."""
-        is_tensor = isinstance(tensor, Tensor)
-        found = f"{tensor.layout} {tensor.dtype}" if is_tensor else type(tensor).__name__
-        dtype = self.arguments[name].dtype
-        if not is_tensor or (tensor.layout, tensor.dtype) != (torch.strided, dtype):
-            raise TypeError(f"{name} must be strided {dtype}, found {found}")
+        found, dtype = type(tensor).__name__, self.arguments[name].dtype
+        if isinstance(tensor, Tensor):
+            if (tensor.layout, tensor.dtype) == (torch.strided, dtype):
+                return
+            found = f"{str(tensor.layout).removeprefix('torch.')} {tensor.dtype}"
+        raise TypeError(f"{name} must be strided {dtype}, found {found}")
 
     def is_copied(self, argument: Argument) -> bool:
         """Return True if the module copies tensors of an argument that TMA cannot move."""

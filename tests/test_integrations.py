@@ -73,7 +73,7 @@ def imported(stem: str, launched: list[str] | None = None) -> ModuleType:
 def product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a @ b."""
     if a.dtype != torch.float32:
-        raise TypeError(f"a must be strided torch.float32, found torch.strided {a.dtype}")
+        raise TypeError(f"a must be strided torch.float32, found strided {a.dtype}")
     return torch.mm(a, b, out=out)
 
 
