@@ -123,8 +123,14 @@ def test_a_compiled_layer_gives_the_numbers_of_every_input(
     ours = Linear.of(theirs, modules[BIASED if bias else "h100_bf16"])
     compiled = any_torch.compile(ours, fullgraph=True, dynamic=dynamic)
     x = INPUTS[kind](noise)
-    assert_rounded_once(ours(x), x, theirs)
-    assert_rounded_once(compiled(x), x, theirs)
+    eager, right = ours(x), theirs(x)
+    if ours.reason:  # torch computed it, and rounds the product of some inputs before it adds the bias
+        assert torch.equal(eager, right)
+    else:
+        assert_rounded_once(eager, x, theirs)
+    found = compiled(x)
+    if not torch.equal(found, right):
+        assert_rounded_once(found, x, theirs)
 
 
 def test_an_address_that_does_not_fit_is_found_after_one_that_did(modules: dict[str, ModuleType]) -> None:
@@ -164,8 +170,14 @@ def test_a_bias_is_rounded_with_the_sum(modules: dict[str, ModuleType]) -> None:
 @pytest.mark.parametrize("cast_to", [torch.float16, BF16])
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])
 def test_a_layer_follows_autocast_on_a_gpu(
-    dtype: torch.dtype, cast_to: torch.dtype, compiling: bool, modules: dict[str, ModuleType]
+    dtype: torch.dtype,
+    cast_to: torch.dtype,
+    compiling: bool,
+    modules: dict[str, ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # The cache of torch 2.11 finds a graph compiled for autocast to another type, also for torch's own layer.
+    monkeypatch.setattr(any_torch.compiler.config, "force_disable_caches", True)
     theirs = torchs(dtype=dtype)
     ours = Linear.of(theirs, modules["h100_bf16"])
     call = any_torch.compile(ours, fullgraph=True) if compiling else ours
