@@ -1,8 +1,9 @@
-"""Gated matmuls: two sums for each element of D, from a B of two blocks of columns."""
+"""Gated matmuls: two sums for each element of D, from a B of two blocks of columns, or of columns in turn."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -18,16 +19,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gemmgen.bench.arms import dtypes_of
 from gemmgen.bench.baseline import cublas
-from gemmgen.build import export
+from gemmgen.build import export, lowered_of
 from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
 from gemmgen.module import import_generated
 from gemmgen.numerics.inputs import random_inputs
-from gemmgen.numerics.reference import deviation, reference, tolerance
+from gemmgen.numerics.reference import deviation, reference, sums_of, tolerance
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.problem.observation import Observation
 
 STEM = "h100_bf16_gated"
+INTERLEAVED = "h100_bf16_gated_interleaved"
 STEMS = sorted(path.stem for path in spec_file(STEM).parent.glob("*gated*.yaml"))
 BF16 = torch.bfloat16
 
@@ -66,6 +68,22 @@ def test_bytes_and_operations_are_of_both_blocks() -> None:
     assert Observation(shape, STEM, 1.0, 2.0, b_blocks=problem.b_blocks).flops == 2 * 128 * 128 * 32
 
 
+def test_interleaved_columns_are_loaded_by_one_box() -> None:
+    in_turn, blocks = (hopper(made(spec_file(stem)).plan) for stem in (INTERLEAVED, STEM))
+    assert in_turn.stage_bytes == blocks.stage_bytes
+    assert (in_turn.loads("b"), blocks.loads("b")) == (1, 2)
+    # The producer needs no N, which is where the second block begins: one captured value less.
+    assert 0 < blocks.smem_bytes - in_turn.smem_bytes <= 16
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_no_sum_leaves_its_thread(stem: str) -> None:
+    """A conversion of layouts goes through shared memory or through other threads of the warp."""
+    lowered = lowered_of(made(spec_file(stem)))
+    assert b"convert_layout" not in lowered.artifacts["ttgir"]
+    assert b"shfl.sync.bfly" not in lowered.artifacts["ptx"]
+
+
 # --- numbers
 
 
@@ -78,10 +96,25 @@ def test_the_reference_splits_the_columns_of_b() -> None:
     assert torch.equal(reference(inputs, problem), torch.nn.functional.silu(gate) * up)
 
 
-def test_swapped_blocks_are_found() -> None:
-    problem = made(spec_file(STEM)).source.problem
+def test_the_reference_takes_interleaved_columns_in_turn() -> None:
+    problem = made(spec_file(INTERLEAVED)).source.problem
+    inputs = random_inputs((24, 40, 64), problem, torch.Generator().manual_seed(3))
+    product = inputs.a.double() @ inputs.b.double()
+    expected = torch.nn.functional.silu(product[:, ::2]) * product[:, 1::2]
+    assert torch.equal(reference(inputs, problem), expected)
+
+
+def test_blocks_and_interleaved_columns_are_two_problems() -> None:
+    first, second = (made(spec_file(stem)).source.problem for stem in (STEM, INTERLEAVED))
+    assert first.key != second.key
+    assert replace(second, interleaved=False) == first
+
+
+@pytest.mark.parametrize("stem", [STEM, INTERLEAVED])
+def test_swapped_accumulators_are_found(stem: str) -> None:
+    problem = made(spec_file(stem)).source.problem
     inputs = random_inputs((64, 64, 64), problem, torch.Generator().manual_seed(3))
-    gate, up = (inputs.a.double() @ inputs.b.double()).chunk(2, 1)
+    gate, up = sums_of(inputs.a.double() @ inputs.b.double(), problem).values()
     limit = tolerance(problem, inputs.shape, None).relative
     for first, second, is_right in ((gate, up, True), (up, gate, False)):
         d = (torch.nn.functional.silu(first) * second).bfloat16()
@@ -98,6 +131,16 @@ def test_the_baseline_computes_the_gate_by_kernels_of_its_own() -> None:
     found = baseline.bind(inputs, torch.empty(24, 40, dtype=BF16))()
     gate, up = (inputs.a @ inputs.b).chunk(2, 1)
     assert torch.equal(found, torch.nn.functional.silu(gate) * up)
+
+
+def test_the_baseline_takes_interleaved_columns_in_turn() -> None:
+    source = made(spec_file(INTERLEAVED)).source
+    inputs = random_inputs((24, 40, 64), source.problem, torch.Generator().manual_seed(3))
+    baseline = cublas(source)
+    assert "unfused: gate, up = d[:, 0::2], d[:, 1::2]; d = torch" in baseline.text
+    found = baseline.bind(inputs, torch.empty(24, 40, dtype=BF16))()
+    product = inputs.a @ inputs.b
+    assert torch.equal(found, torch.nn.functional.silu(product[:, ::2]) * product[:, 1::2])
 
 
 # --- the function

@@ -174,6 +174,9 @@ def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product
     # An x4 stores four 8 x 8 matrices of 16 bits, 512 bytes of a warp; all warps run the same code.
     bytes_per_warp = plan.cta_consumer_tile_m * plan.cta_columns * 2 // plan.consumer_warps
     expected = plan.consumers * bytes_per_warp // stmatrix_bytes(plan) if staged(plan, 16) else 0
+    if plan.problem.interleaved:  # a thread has every fourth column of D: it stores element by element
+        assert "stmatrix" not in ptx(lowered)
+        expected = plan.consumers * bytes_per_warp // (2 * 32)
     assert ptx(lowered).count(stmatrix(plan)) == expected
 
 
@@ -200,7 +203,12 @@ def stmatrix_bytes(plan: WgmmaKernel) -> int:
 
 
 def stmatrix(plan: WgmmaKernel) -> str:
-    """It, by its number of matrices; sums of D's tile transposed are turned on the way."""
+    """It, by its number of matrices; sums of D's tile transposed are turned on the way.
+
+    Sums of interleaved columns of B are stored without it.
+    """
+    if plan.problem.interleaved:
+        return "st.shared.b16"
     turned = ".trans" if plan.swap_ab else ""
     return f"stmatrix.sync.aligned.m8n8.x{stmatrix_bytes(plan) // 128}{turned}.shared.b16"
 
@@ -315,9 +323,14 @@ def store_parts(plan: WgmmaKernel, number: int) -> Iterator[str]:
     yield "store_end"
 
 
+def blocks(plan: WgmmaKernel) -> int:
+    """The blocks of columns of B that are loaded one by one."""
+    return plan.problem.b_blocks if plan.problem.in_blocks else 1
+
+
 def load_parts(plan: WgmmaKernel, operand: str, stage: str) -> list[str]:
     """The loads of an operand for a K step: A has one for each share of the rows, in PTX for each span."""
-    tiles = plan.row_shares if operand == "a" else len(plan.column_parts) * plan.problem.b_blocks
+    tiles = plan.row_shares if operand == "a" else len(plan.column_parts) * blocks(plan)
     boxes = plan.loads(operand) if stage == "ptx" else tiles
     return ["load_multicast" if operand in plan.multicast else "load"] * boxes
 
@@ -464,7 +477,7 @@ def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered
     found = re.findall(r"async_tma_copy_global_to_local (%\w+)\[(.*)", region)
     loads = [(descriptor, re.search(r"\bmulticast\}", rest)) for descriptor, rest in found]
     parts = [f"b{part}" for part in range(len(plan.column_parts))]
-    of_operand = {"a": ["a"] * plan.row_shares, "b": parts * plan.problem.b_blocks}
+    of_operand = {"a": ["a"] * plan.row_shares, "b": parts * blocks(plan)}
     order = sorted("ab", key=lambda operand: operand in plan.multicast)
     if plan.read_early:  # ahead of the loop, and in it
         early, late = "ab" if plan.read_early == "a" else "ba"

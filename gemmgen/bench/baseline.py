@@ -17,13 +17,13 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
 from gemmgen.numerics.evaluation import activated, evaluated, evaluated_operand
 from gemmgen.numerics.evaluation import operand as loaded
 from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.reference import sums_of
 from gemmgen.problem import Matmul
 from gemmgen.problem.contest import formats_text
 from gemmgen.problem.epilogue import (
     ACCUMULATOR,
     ATOM_RANK,
     TIMES,
-    Epilogue,
     Load,
     Number,
     Spelled,
@@ -126,7 +126,7 @@ def steps(problem: Matmul, taken: int, product: DType) -> Iterator[TorchStep]:
         held = d if d in ("bf16", "fp32") else "fp32"  # fp16 ends at 65,504
         yield _conversion(held)
     if left and not epilogue.is_chain:
-        yield _expression(epilogue)
+        yield _expression(problem)
     else:
         for step in left:
             yield _step(step)
@@ -134,22 +134,28 @@ def steps(problem: Matmul, taken: int, product: DType) -> Iterator[TorchStep]:
         yield _conversion(d)
 
 
-def _expression(epilogue: Epilogue) -> TorchStep:
+def _expression(problem: Matmul) -> TorchStep:
     """Return a whole epilogue as one step; each of its operations is a kernel of torch.
 
-    The sums of several accumulators are side by side in the product.
+    The product has the sums of several accumulators, as B has their columns.
     """
-    names = epilogue.accumulators
+    epilogue = problem.epilogue
 
     def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
-        def compute(d: Tensor) -> Tensor:
-            sums = dict(zip(names, d.chunk(len(names), 1), strict=True))
-            return evaluated(epilogue, sums, inputs.extras)["d"]
+        return lambda d: evaluated(epilogue, sums_of(d, problem), inputs.extras)["d"]
 
-        return compute
+    return TorchStep(f"{_parted(problem)}d = {_torch_text(epilogue.value)}", bind)
 
-    parted = f"unfused: {', '.join(names)} = d.chunk({len(names)}, 1); " if len(names) > 1 else ""
-    return TorchStep(f"{parted}d = {_torch_text(epilogue.value)}", bind)
+
+def _parted(problem: Matmul) -> str:
+    """Return the text that takes the sums of several accumulators from the product d; empty for one."""
+    if not problem.gated:
+        return ""
+    names = problem.epilogue.accumulators
+    parts = f"d.chunk({len(names)}, 1)"
+    if problem.interleaved:
+        parts = ", ".join(f"d[:, {first}::{len(names)}]" for first in range(len(names)))
+    return f"unfused: {', '.join(names)} = {parts}; "
 
 
 def _step(step: EpilogueStep) -> TorchStep:

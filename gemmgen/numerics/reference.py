@@ -47,10 +47,17 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
     count = max(1, CHUNK_BYTES // (8 * inputs.b.shape[1]))
     for first in range(0, inputs.a.shape[0], count):
         rows = slice(first, first + count)
-        products = (_exact(inputs, problem, "a", rows) @ b_exact).chunk(problem.b_blocks, 1)
-        sums = dict(zip(problem.epilogue.accumulators, products, strict=True))
+        sums = sums_of(_exact(inputs, problem, "a", rows) @ b_exact, problem)
         d = evaluated(problem.epilogue, sums, inputs.extras, rows)["d"]
         yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
+
+
+def sums_of(product: Tensor, problem: Matmul) -> dict[str, Tensor]:
+    """Return the sums of each accumulator, by name, as views [rows, N] of A @ B [rows, b_blocks * N]."""
+    names = problem.epilogue.accumulators
+    if problem.interleaved:
+        return {name: product[:, first :: len(names)] for first, name in enumerate(names)}
+    return dict(zip(names, product.chunk(len(names), 1), strict=True))
 
 
 def reference(inputs: Inputs, problem: Matmul) -> Tensor:

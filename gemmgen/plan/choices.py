@@ -227,6 +227,10 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
 def epilogue_form(statement: Statement) -> Iterator[Finding]:
     """D is an expression, or alpha, beta and a list of operations, not both; accumulators are in one."""
     epilogue = statement.spec.epilogue
+    if epilogue.columns is not None and epilogue.accumulators is None:
+        limit = "it is the order of the columns of B that belong to two accumulators"
+        fix = leave_out() | hint("it with epilogue.accumulators")
+        yield Finding("epilogue.columns", f"{epilogue.columns} with one accumulator", limit, fix)
     if epilogue.d is None:
         if epilogue.accumulators is not None:
             found = f"{' and '.join(epilogue.accumulators)} without an expression of D"
@@ -274,6 +278,8 @@ def backward(statement: Statement) -> Iterator[Finding]:
         fix = leave_out()
         if spec.epilogue.accumulators:
             fix &= leave_out("epilogue.accumulators")
+        if spec.epilogue.columns:
+            fix &= leave_out("epilogue.columns")
         found = f"{written(epilogue.value)} with a backward"
         yield Finding("epilogue.d", found, limit, fix | leave_out("backward"))
 

@@ -14,7 +14,7 @@ from gemmgen.plan.fix import Fix, at_most, hint, leave_out, nearest, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, rule
 from gemmgen.problem import OPERATIONS, Matmul, Request
-from gemmgen.problem.epilogue import MATRIX, Epilogue, Value, written
+from gemmgen.problem.epilogue import MATRIX, Value, written
 from gemmgen.spec.values import SIZE_LIMIT
 
 # --- the problem
@@ -84,7 +84,7 @@ def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
         if problem.gated:  # the same tensor may be used once for each accumulator
             names = (name for name in names if OPERATIONS.get(name) is None or OPERATIONS[name].function)
         for op, limit in _repeated(tuple(names)).values():
-            fix = _without_expression(problem.epilogue) | hint("it once")
+            fix = without_expression(problem) | hint("it once")
             yield Finding("epilogue.d", f"{op} a second time", limit, fix)
         return
     for i, (op, limit) in _repeated(listed.ops).items():
@@ -133,7 +133,7 @@ def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
     """A factor belongs to a matrix and is a number that fp32 computes with: Gluon takes others as fp64."""
     problem, listed = plan.problem, plan.request.listed
     if listed is None:
-        yield from _unusable_numbers(problem.epilogue)
+        yield from _unusable_numbers(problem)
         return
     if listed.beta != 1 and (problem.c is None or listed.lists_c):
         why = "without a C" if problem.c is None else "for a C that residual adds"
@@ -149,22 +149,26 @@ def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
         yield from _unusable_factor("beta", listed.beta, "C")
 
 
-def _unusable_numbers(epilogue: Epilogue) -> Iterator[Finding]:
+def _unusable_numbers(problem: Matmul) -> Iterator[Finding]:
     """Yield findings for numbers of an expression that an epilogue in fp32 cannot use."""
-    for number in epilogue.numbers:
+    for number in problem.epilogue.numbers:
         if number == 0:
             limit = "D would not depend on what it multiplies"
-            fix = _without_expression(epilogue) | hint("another factor")
+            fix = without_expression(problem) | hint("another factor")
             yield Finding("epilogue.d", "a factor of 0", limit, fix)
         elif not FP32_MIN <= abs(number) <= FP32_MAX:
-            fix = _without_expression(epilogue) | hint("one of those")
+            fix = without_expression(problem) | hint("one of those")
             yield Finding("epilogue.d", f"the number {number:g}", FP32_NUMBERS, fix)
 
 
-def _without_expression(epilogue: Epilogue) -> Fix:
-    """Return the fix that leaves out an expression of D, and the names of accumulators that it is of."""
-    several = len(epilogue.accumulators) > 1
-    return leave_out() & leave_out("epilogue.accumulators") if several else leave_out()
+def without_expression(problem: Matmul) -> Fix:
+    """Return the fix that leaves out an expression of D, and the accumulators that it is of."""
+    fix = leave_out()
+    if problem.gated:
+        fix &= leave_out("epilogue.accumulators")
+    if problem.interleaved:
+        fix &= leave_out("epilogue.columns")
+    return fix
 
 
 @rule("epilogue-expression", subject="problem")
@@ -172,26 +176,26 @@ def epilogue_expression(plan: Kernel) -> Iterator[Finding]:
     """An expression keeps one value for each accumulator; a step has a number or a tensor; it reads any C."""
     if plan.request.listed is not None:
         return
-    epilogue, c = plan.problem.epilogue, plan.problem.c
+    problem, epilogue, c = plan.problem, plan.problem.epilogue, plan.problem.c
     if MATRIX in epilogue.loads and c is None:
-        fix = _without_expression(epilogue) | hint("an expression without it, or an operands.c")
+        fix = without_expression(problem) | hint("an expression without it, or an operands.c")
         yield Finding("epilogue.d", "c without a C", "it is the matrix operands.c", fix)
     if MATRIX not in epilogue.loads and c is not None:
-        fix = _without_expression(epilogue) | leave_out("operands.c") | hint("it as c in the expression")
+        fix = without_expression(problem) | leave_out("operands.c") | hint("it as c in the expression")
         yield Finding("epilogue.d", "an expression without c", "nothing reads the matrix operands.c", fix)
     if (other := epilogue.beside_the_chain) is not None:
-        yield _beside(epilogue, other)
+        yield _beside(problem, other)
     for name, count in epilogue.uses.items():
         if count > len(epilogue.accumulators):
             limit = "kernels read a loaded tensor once, and keep it for no other step"
             often = hint("it once")
             if plan.problem.gated:
                 limit, often = "kernels use a loaded tensor once for each accumulator", hint("it twice")
-            fix = _without_expression(epilogue) | often
+            fix = without_expression(problem) | often
             yield Finding("epilogue.d", f"{name} {count} times", limit, fix)
 
 
-def _beside(epilogue: Epilogue, other: Value) -> Finding:
+def _beside(problem: Matmul, other: Value) -> Finding:
     """Return the finding for a value that would have to be kept beside one for each accumulator."""
     found = f"{written(other)} beside another value"
     limit = (
@@ -199,12 +203,12 @@ def _beside(epilogue: Epilogue, other: Value) -> Finding:
         " with or without a factor: no others are generated yet"
     )
     form = "a chain of steps, as silu(acc * row_scale) + c"
-    if len(epilogue.accumulators) > 1:
+    if problem.gated:
         limit = (
             "kernels keep one value for each accumulator, until a step joins both: no others are generated"
         )
         form = "a step that joins two chains, as silu(gate) * up"
-    return Finding("epilogue.d", found, limit, _without_expression(epilogue) | hint(form))
+    return Finding("epilogue.d", found, limit, without_expression(problem) | hint(form))
 
 
 def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:

@@ -66,6 +66,8 @@ class Matmul:
     """True if a tensor over whose rows TMA cannot stride is copied, and not refused."""
     backward: bool = False
     """True if autograd goes through the module, by the modules of its gradients."""
+    interleaved: bool = False
+    """True if columns of B for several accumulators take turns: even columns are the first accumulator's."""
 
     @cached_property
     def key(self) -> str:
@@ -77,9 +79,10 @@ class Matmul:
 
     @cached_property
     def b_blocks(self) -> int:
-        """The number of blocks of N columns that B has: one for each accumulator of the epilogue.
+        """The number of columns of B for each column of D: one for each accumulator of the epilogue.
 
-        B is [K, b_blocks * N]: the columns of the first accumulator, then the columns of the second one.
+        B is [K, b_blocks * N]: the columns of the first accumulator, then the columns of the second one. If
+        `interleaved`, they take turns.
         """
         return len(self.epilogue.accumulators)
 
@@ -87,6 +90,11 @@ class Matmul:
     def gated(self) -> bool:
         """True if an element of D is computed from several sums, as ``silu(gate) * up`` is."""
         return self.b_blocks > 1
+
+    @property
+    def in_blocks(self) -> bool:
+        """True if B has a block of N columns for each of several accumulators, one after the other."""
+        return self.gated and not self.interleaved
 
     def operand(self, name: str) -> Operand:
         """Return the operand ``a`` or ``b``."""

@@ -182,7 +182,8 @@ class ArgumentTable:
             yield f'"single_tile": {sizes},'
         if plan.problem.gated:
             blocks = " and ".join(plan.problem.epilogue.accumulators)
-            yield f'"b_blocks": {plan.problem.b_blocks},  # of N columns: {blocks}'
+            order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"
+            yield f'"b_blocks": {plan.problem.b_blocks},  # {order}'
         if not plan.deterministic:
             yield '"deterministic": False,  # programs add up sums in any order'
         if not self.vanishes:
@@ -211,7 +212,7 @@ class ArgumentTable:
     def max_overhang(self) -> int:
         """The largest number of elements by which a tile's last coordinate exceeds an extent."""
         plan = self.plan
-        columns = plan.program_tile_n * plan.tiles_together
+        columns = plan.loaded_n if plan.problem.interleaved else plan.program_tile_n * plan.tiles_together
         return max(plan.program_tile_m, columns, plan.cta_tile_k * plan.splits_per_tile)
 
     @property

@@ -172,6 +172,11 @@ class EpilogueView(StepsView):
         return f"{stored}{by}; the {run} on return."
 
     @property
+    def parting(self) -> str:
+        """The function that parts an accumulator into the sums of each element of D."""
+        return "even_and_odd" if self.plan.problem.interleaved else "halves"
+
+    @property
     def converted(self) -> str:
         """The variable of the tile that is stored: the sums, or a tile that is computed from all of them."""
         return "tile" if self.plan.problem.gated else self.sums

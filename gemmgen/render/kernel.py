@@ -248,7 +248,7 @@ class KernelView(ABC):
         if self.plan.schedule_kind == "single_tile":
             return ()
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
-        n = ("n",) * self.plan.problem.gated
+        n = ("n",) * self.plan.problem.in_blocks
         return (*n, *(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
 
     def _descriptors(self, *names: str) -> Iterator[Field]:

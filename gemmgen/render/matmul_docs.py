@@ -42,8 +42,11 @@ class MatmulDocs(LaunchView):
             b = "N contiguous"
         if problem.gated:
             names = problem.epilogue.accumulators
-            b = "K contiguous: the transposed view of a 2N x K tensor (``weight.T``), whose first N rows are "
-            b += f"of {names[0]} and whose last N rows are of {names[1]}"
+            first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
+            b, line = "K contiguous: the transposed view of a 2N x K tensor (``weight.T``)", "rows"
+            if problem.b.major == "mn":
+                b, line = "N contiguous", "columns"
+            b += f", whose {first} {line} are of {names[0]} and whose {last} {line} are of {names[1]}"
         packed = ", two elements a byte, the one of even k in its lower half"
         a_shape, a = ("[M, K / 2]", a + packed) if self.packs("a") else ("[M, K]", a)
         b_shape, b = ("[K / 2, N]", b + packed) if self.packs("b") else ("[K, N]", b)

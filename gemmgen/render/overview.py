@@ -41,6 +41,8 @@ def epilogue_sentence(request: Request) -> str:
         if request.matmul.gated:
             first, second = epilogue.accumulators
             sums = f"{first}, of the first N columns of B, and {second}, of the other N"
+            if request.matmul.interleaved:
+                sums = f"{first}, of the even columns of B, and {second}, of the odd ones"
         return f" The epilogue, of the sums {sums}: {written(epilogue.value)}."
     steps = listed_steps(epilogue, lists_c=request.lists_c)
     order = ", in order" if len(steps) > 1 else ""

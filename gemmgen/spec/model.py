@@ -36,6 +36,7 @@ from gemmgen.spec.values import (
     check_one_name,
 )
 from gemmgen.spec.words import (
+    BColumns,
     EarlyOperand,
     LastWave,
     Major,
@@ -278,8 +279,13 @@ class Epilogue(Model):
 
     accumulators: AccumulatorNames | None = Field(
         default=None,
-        description="names of the two sums of each element of D, as [gate, up]: B is [K, 2N], the columns of "
-        "the first one and then those of the second one; one sum, acc, if left out",
+        description="names of the two sums of each element of D, as [gate, up]: B is [K, 2N], with N columns "
+        "of each; one sum, acc, if left out",
+    )
+    columns: BColumns | None = Field(
+        default=None,
+        description="blocks: B has all columns of the first sum, and then those of the second one, also if "
+        "left out; interleaved: it has the first column of each, then the second column of each",
     )
     d: Expression | None = Field(
         default=None,

@@ -40,6 +40,7 @@ def _matmul(spec: Spec) -> Matmul:
         batch_invariant=spec.batch_invariant,
         copies_misaligned=spec.operands.misaligned == "copy",
         backward=spec.backward,
+        interleaved=spec.epilogue.columns == "interleaved",
     )
 
 

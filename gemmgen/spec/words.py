@@ -26,6 +26,8 @@ Minor = Literal["m", "n"]
 """The dimension along which tiles follow one another first."""
 Misaligned = Literal["refuse", "copy"]
 """The treatment of a tensor over whose rows TMA cannot stride."""
+BColumns = Literal["blocks", "interleaved"]
+"""The order of the columns of B that belong to two accumulators."""
 MmaRows = Literal["m", "n"]
 """The dimension of D that lies along the rows of the matrix instruction: N with swap-AB."""
 Searched = bool | int | str

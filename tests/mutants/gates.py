@@ -1,4 +1,4 @@
-"""Faults in kernels with two sums for each element of D: loads of B, halves of sums, columns of D."""
+"""Faults in kernels with two sums for each element of D: loads of B, parts of sums, columns of D."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from mutants.mutant import NOTHING, of
 
 K = Kind
 
-program, roles, scaled = (
+program, roles, scaled, in_turn = (
     of("h100_bf16_gated_tiled"),
     of("h100_bf16_gated_pingpong"),
     of("h100_e4m3_gated_scaled"),
+    of("h100_bf16_gated_interleaved"),
 )
 FIRST_LOAD = "    tma.async_load(args.b_desc, [tile.column, k], ready, b_tile.slice(0, PROGRAM_TILE_N))\n"
 SECOND_LOAD = """\
@@ -21,6 +22,8 @@ SECOND_LOAD = """\
 """
 SUMS = "    gate, up = halves(accumulator)\n"
 PARTED = "tile.reshape((tile.shape[0], 2, tile.shape[1] // 2)).permute((0, 2, 1)).split()"
+SUMS_IN_TURN = "    gate, up = even_and_odd(accumulator)\n"
+PARTED_IN_TURN = "tile.reshape((tile.shape[0], tile.shape[1] // 2, 2)).split()"
 MUTANTS = {
     "gate_swapped_names": program(WRONG_NUMBERS, "d_desc", "", (SUMS, SUMS.replace("gate, up", "up, gate"))),
     "gate_swapped_loads": program(
@@ -85,6 +88,24 @@ MUTANTS = {
             "b_tile.slice(PROGRAM_TILE_N,",
             "args.b_smem.index((ring.stage + STAGES - 1) % STAGES).slice(PROGRAM_TILE_N,",
         ),
+    ),
+    "gate_in_turn_swapped_names": in_turn(
+        WRONG_NUMBERS, "d_desc", "", (SUMS_IN_TURN, SUMS_IN_TURN.replace("gate, up", "up, gate"))
+    ),
+    "gate_in_turn_halves_in_place_of_neighbours": in_turn(
+        WRONG_NUMBERS, "d_desc", "", (PARTED_IN_TURN, PARTED)
+    ),
+    "gate_in_turn_columns_of_d": in_turn(
+        WRONG_NUMBERS, "d_desc", "", ("[2 * tile.column, k]", "[tile.column, k]")
+    ),
+    "gate_in_turn_a_column_late": in_turn(
+        WRONG_NUMBERS, "d_desc", "", ("[2 * tile.column, k]", "[2 * tile.column + 1, k]")
+    ),
+    "gate_in_turn_bytes_of_two_blocks": in_turn(
+        K.BYTE_COUNT,
+        "load_ready",
+        EXPECT,
+        ("+ args.b_desc.nbytes_per_cta", "+ 2 * args.b_desc.nbytes_per_cta"),
     ),
 }
 """Faults by name."""

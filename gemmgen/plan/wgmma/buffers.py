@@ -129,7 +129,7 @@ def partitions_of(
             *resources.tiles,
             resources.load_ready,
             *resources.load_empty,
-            *((N,) * kernel.problem.gated),
+            *((N,) * kernel.problem.in_blocks),
             *COUNTS,
         ),
     )

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below
-from gemmgen.plan.fix import at_least, leave_out, nearest, use
+from gemmgen.plan.fix import Fix, at_least, leave_out, nearest, use
 from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-
-PLAIN = leave_out("epilogue.accumulators") & leave_out("epilogue.d")
-"""The fix that leaves the gate out."""
 
 
 @rule("gated", after=[tile_power_of_two.at("tile.n")])
@@ -24,6 +22,12 @@ def gated(plan: WgmmaKernel) -> Iterator[Finding]:
         yield from _of_tiles(plan)
 
 
+def _plain(plan: WgmmaKernel) -> Fix:
+    """Return the fix that leaves the gate out."""
+    fix = leave_out("epilogue.accumulators") & leave_out("epilogue.d")
+    return fix & leave_out("epilogue.columns") if plan.problem.interleaved else fix
+
+
 def _with(plan: WgmmaKernel) -> str:
     """Return the accumulators as words that follow a fault."""
     return f"with {' and '.join(plan.problem.epilogue.accumulators)} as accumulators"
@@ -31,60 +35,62 @@ def _with(plan: WgmmaKernel) -> str:
 
 def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the matrices and vectors."""
-    problem, accumulators = plan.problem, _with(plan)
-    if problem.b.major == "mn":
+    problem, accumulators, plain = plan.problem, _with(plan), _plain(plan)
+    if problem.b.major == "mn" and problem.in_blocks:
         limit = "this version loads both blocks of B by rows of a K-contiguous one"
-        fix = use("k", note="B stored as [2N, K]") | PLAIN
+        fix = use("k", note="B stored as [2N, K]") | plain
         yield Finding("operands.b.major", f"B is N-contiguous {accumulators}", limit, fix)
     if problem.copies_misaligned:
         limit = "this version copies the tensors of kernels with one accumulator"
-        yield Finding("operands.misaligned", f"copy {accumulators}", limit, use("refuse") | PLAIN)
+        yield Finding("operands.misaligned", f"copy {accumulators}", limit, use("refuse") | plain)
     if problem.c is not None:
         limit = "this version adds a C to one accumulator"
-        fix = leave_out() & leave_out("epilogue.accumulators")
+        fix = without_expression(problem)
         yield Finding("epilogue.d", f"a C {accumulators}", limit, fix)
     if columns := [name for name in problem.vectors if name.startswith("column")]:
         limit = "this version loads a column operand for one accumulator"
-        fix = leave_out() & leave_out("epilogue.accumulators")
+        fix = without_expression(problem)
         yield Finding("epilogue.d", f"{' and '.join(columns)} {accumulators}", limit, fix)
 
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of programs, and of sums that are added up in several steps."""
-    accumulators = _with(plan)
+    accumulators, plain = _with(plan), _plain(plan)
     if plan.splits > 1:
         limit = "this version adds up the sums of splits for one accumulator"
         one = use(1) if plan.reduction == "ordered" else use(1) & leave_out("schedule.reduction")
-        yield Finding("schedule.splits", f"{plan.splits:,} parts of K {accumulators}", limit, one | PLAIN)
+        yield Finding("schedule.splits", f"{plan.splits:,} parts of K {accumulators}", limit, one | plain)
     if plan.divides_last_wave:
         limit = "this version adds up the sums of pieces for one accumulator"
-        yield Finding("schedule.last_wave", f"stream_k {accumulators}", limit, use("whole") | PLAIN)
+        yield Finding("schedule.last_wave", f"stream_k {accumulators}", limit, use("whole") | plain)
     if plan.promote_k:
         limit = "this version promotes the sums of one accumulator"
         found = f"sums promoted after {plan.promote_k:,} of K {accumulators}"
-        yield Finding("mma.promote_k", found, limit, leave_out() | PLAIN)
+        yield Finding("mma.promote_k", found, limit, leave_out() | plain)
     if plan.schedule_kind == "single_tile":
-        limit = "this version loads both blocks of B into a ring of stages"
-        yield Finding("schedule.kind", f"a single tile {accumulators}", limit, use("tiled") | PLAIN)
-    elif plan.synchronous:
+        limit = "the function of a single tile checks a B of N columns"
+        yield Finding("schedule.kind", f"a single tile {accumulators}", limit, use("tiled") | plain)
+    if not plan.problem.in_blocks:
+        return
+    if plan.synchronous and plan.schedule_kind != "single_tile":
         limit = "this version loads both blocks of B into a ring of several"
-        yield Finding("buffering.stages", f"1 stage {accumulators}", limit, at_least(2) | PLAIN)
+        yield Finding("buffering.stages", f"1 stage {accumulators}", limit, at_least(2) | plain)
     if plan.cluster_n > 1:
         limit = "the halves of an accumulator would be in different CTAs"
         found = f"{plan.cluster_n:,} CTAs along N {accumulators}"
-        yield Finding("cluster.n", found, limit, use(1) | PLAIN)
+        yield Finding("cluster.n", found, limit, use(1) | plain)
 
 
 def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the instruction, and of the columns of a tile."""
-    accumulators = _with(plan)
+    accumulators, plain = _with(plan), _plain(plan)
     if plan.swap_ab:
         limit = "this version has both sums of an element in the columns of an accumulator, which are M then"
-        yield Finding("mma.swap_ab", f"swap-AB {accumulators}", limit, use(False) | PLAIN)
+        yield Finding("mma.swap_ab", f"swap-AB {accumulators}", limit, use(False) | plain)
         return
-    if plan.warps_n > 1:
+    if plan.warps_n > 1 and plan.problem.in_blocks:
         limit = "the halves of an accumulator would be in different warps"
-        yield Finding("warps.n", f"{plan.warps_n:,} warps along N {accumulators}", limit, use(1) | PLAIN)
+        yield Finding("warps.n", f"{plan.warps_n:,} warps along N {accumulators}", limit, use(1) | plain)
     least = plan.problem.b_blocks * WGMMA.n_min
     found = f"a tile of {plan.cta_tile_n:,} columns {accumulators}"
     if plan.composed:

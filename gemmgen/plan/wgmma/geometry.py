@@ -376,7 +376,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
             (self.a_swizzle_bytes, of_b),
             (self.cta_tile_m, parts, self.cta_tile_k),
             self.row_shares,
-            self.problem.b_blocks,
+            (self.problem.b_blocks, self.problem.interleaved),
             (self.cluster_m, self.cluster_n),
             self.architecture.tma_rows,
         )

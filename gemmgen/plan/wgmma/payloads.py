@@ -25,19 +25,20 @@ def stage_of(
     swizzles: tuple[int, tuple[int, ...]],
     tile: tuple[int, tuple[int, ...], int],
     row_shares: int,
-    b_blocks: int,
+    sums: tuple[int, bool],
     cluster: tuple[int, int],
     box_rows: int,
 ) -> Stage:
     """Return the stage of a kernel: A's tiles, one for each share of the rows, then B's, one for each part.
 
     Types, majors and swizzles in bytes are of A and of B, whose parts have one each; `tile` has the rows of a
-    CTA, the columns of each part, and the elements of K; `cluster` has the CTAs along M and N; `box_rows` are
-    the most rows that one TMA operation moves. A tile of B has columns of each of B's `b_blocks` blocks,
-    side by side; each block is loaded by itself. Plans that differ elsewhere share a stage, so the arguments
-    are numbers and names, which are hashed fast.
+    CTA, the columns of each part, and the elements of K; `sums` has the columns of B for each column of D,
+    and true if they are interleaved; `cluster` has the CTAs along M and N; `box_rows` are the most rows that
+    one TMA operation moves. Of a B of several blocks of columns, a tile has columns of each block side by
+    side, and each block is loaded by itself. Plans that differ elsewhere share a stage, so the arguments are
+    numbers and names, which are hashed fast.
     """
-    (m, parts, k), (cluster_m, cluster_n) = tile, cluster
+    (m, parts, k), (cluster_m, cluster_n), (count, interleaved) = tile, cluster, sums
     rows = m // row_shares
     measure: Measure = "consumer_tile_m" if row_shares > 1 else "tile_m"
     of_a = _tile(
@@ -49,10 +50,10 @@ def stage_of(
                 "b",
                 dtypes[1],
                 majors[1],
-                (Extent(columns * cluster_n, _columns_measure(part, b_blocks)), columns, k),
+                (Extent(columns * cluster_n, _columns_measure(part, count)), columns, k),
                 swizzle_bytes,
                 box_rows,
-                b_blocks,
+                1 if interleaved else count,
             ),
             sharing=cluster_m,
             part=part,
@@ -62,9 +63,9 @@ def stage_of(
     return Stage((replace(of_a, sharing=cluster_n, count=row_shares), *of_b))
 
 
-def _columns_measure(part: int | None, b_blocks: int) -> Measure:
+def _columns_measure(part: int | None, sums: int) -> Measure:
     if part is None:
-        return "product_n" if b_blocks > 1 else "tile_n"
+        return "product_n" if sums > 1 else "tile_n"
     # A tile that no rule has judged yet may have more parts than any kernel.
     return PART_MEASURES[min(part, len(PART_MEASURES) - 1)]
 

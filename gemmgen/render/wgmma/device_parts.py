@@ -111,7 +111,9 @@ class DeviceParts:
         plan = self.plan
         yield from self.epilogue.functions
         splits = max(self.epilogue.counts_of_parts) > 1
-        if splits or plan.problem.gated:
+        if plan.problem.interleaved:
+            yield "wgmma/even_and_odd"
+        if splits or plan.problem.in_blocks:
             yield "wgmma/halves"
         if plan.composed and splits:
             yield "wgmma/split_parts"

@@ -40,6 +40,8 @@ class HopperOverview(KernelOverview):
         columns = f"({' + '.join(map(str, plan.column_parts))})" if plan.composed else f"{plan.cta_tile_n}"
         if plan.problem.gated:
             columns = f"({' + '.join([str(plan.cta_columns)] * plan.problem.b_blocks)})"
+            if plan.problem.interleaved:
+                columns = f"({plan.problem.b_blocks} * {plan.cta_columns})"
         if plan.staggered:
             widest = plan.cta_widest_n
             columns = (
@@ -76,6 +78,11 @@ class HopperOverview(KernelOverview):
         if not self.plan.problem.gated:
             return ""
         first, second = self.plan.problem.epilogue.accumulators
+        if self.plan.problem.interleaved:
+            return (
+                f" Columns of {first} and {second} take turns in B, in its tiles and in an accumulator, so "
+                "that a thread has both sums of an element side by side."
+            )
         return (
             f" A tile of B has the columns of {first} and then those of {second} that a tile of D comes "
             "from, so that a thread has both sums of an element in one accumulator."

@@ -30,7 +30,7 @@ class Stage:
     def bytes_expected(self) -> tuple[str, ...]:
         """The terms of the bytes of a stage."""
         a = "args.a_desc.nbytes_per_cta"
-        blocks = f"{self.plan.problem.b_blocks} * " * self.plan.problem.gated
+        blocks = f"{self.plan.problem.b_blocks} * " * self.plan.problem.in_blocks
         b = (f"{blocks}{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan))
         return (f"CONSUMERS * {a}" if self.plan.row_shares > 1 else a, *b)
 
@@ -56,9 +56,10 @@ class Stage:
         return (load("a", row_of(plan, "i"), plan.row_shares), load("b", "tile.column", 1))
 
     def _coordinates(self, operand: str, place: str) -> str:
-        """Return where the tile of a K step begins whose rows of A, or columns of B, begin at `place`."""
+        """Return where the tile of a K step begins whose rows of A, or columns of D, begin at `place`."""
         problem = self.plan.problem
         major = (problem.a if operand == "a" else problem.b).major
+        place = f"{problem.b_blocks} * " * (operand == "b" and problem.interleaved) + place
         k = "0" if self.plan.schedule_kind == "single_tile" else "k"
         return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
 

@@ -100,6 +100,8 @@ class HopperView(KernelView):
         if plan.problem.gated:
             first, second = plan.problem.epilogue.accumulators
             meaning = f"columns of B and of sums: PROGRAM_TILE_N of {first}, then as many of {second}"
+            if plan.problem.interleaved:
+                meaning = f"columns of B and of sums: of {first} and {second} in turn, PROGRAM_TILE_N of each"
             yield "PRODUCT_TILE_N", plan.loaded_n, meaning
         if plan.composed:
             meanings = ("columns of a tile's parts: each has tiles of B, MMAs and sums of its own", "", "")
