@@ -23,8 +23,9 @@ from gemmgen.build import export, lowered_of
 from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
 from gemmgen.module import import_generated
+from gemmgen.numerics.evaluation import sums_of
 from gemmgen.numerics.inputs import random_inputs
-from gemmgen.numerics.reference import deviation, reference, sums_of, tolerance
+from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.problem.observation import Observation
 
@@ -107,14 +108,14 @@ def test_the_reference_takes_interleaved_columns_in_turn() -> None:
 def test_blocks_and_interleaved_columns_are_two_problems() -> None:
     first, second = (made(spec_file(stem)).source.problem for stem in (STEM, INTERLEAVED))
     assert first.key != second.key
-    assert replace(second, interleaved=False) == first
+    assert replace(second, epilogue=first.epilogue) == first
 
 
 @pytest.mark.parametrize("stem", [STEM, INTERLEAVED])
 def test_swapped_accumulators_are_found(stem: str) -> None:
     problem = made(spec_file(stem)).source.problem
     inputs = random_inputs((64, 64, 64), problem, torch.Generator().manual_seed(3))
-    gate, up = sums_of(inputs.a.double() @ inputs.b.double(), problem).values()
+    gate, up = sums_of(inputs.a.double() @ inputs.b.double(), problem.epilogue).values()
     limit = tolerance(problem, inputs.shape, None).relative
     for first, second, is_right in ((gate, up, True), (up, gate, False)):
         d = (torch.nn.functional.silu(first) * second).bfloat16()

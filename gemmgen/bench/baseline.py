@@ -14,10 +14,9 @@ from torch import Tensor
 from gemmgen.bench.torch_matmul import Call, Head, head_of
 from gemmgen.hardware.elements import FP8
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
-from gemmgen.numerics.evaluation import activated, evaluated, evaluated_operand
+from gemmgen.numerics.evaluation import activated, evaluated, evaluated_operand, sums_of
 from gemmgen.numerics.evaluation import operand as loaded
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.reference import sums_of
 from gemmgen.problem import Matmul
 from gemmgen.problem.contest import formats_text
 from gemmgen.problem.epilogue import (
@@ -142,7 +141,7 @@ def _expression(problem: Matmul) -> TorchStep:
     epilogue = problem.epilogue
 
     def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
-        return lambda d: evaluated(epilogue, sums_of(d, problem), inputs.extras)["d"]
+        return lambda d: evaluated(epilogue, sums_of(d, epilogue), inputs.extras)["d"]
 
     return TorchStep(f"{_parted(problem)}d = {_torch_text(epilogue.value)}", bind)
 

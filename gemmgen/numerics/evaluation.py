@@ -47,6 +47,14 @@ class _TorchAlgebra(Algebra[Tensor]):
         return rounded(argument, TORCH_DTYPES[cast.dtype.name]).to(argument.dtype)
 
 
+def sums_of(product: Tensor, epilogue: Epilogue) -> dict[str, Tensor]:
+    """Return each accumulator's columns of A @ B [..., b_blocks * N], by name, as views [..., N]."""
+    names = epilogue.accumulators
+    if epilogue.interleaved:
+        return {name: product[..., first :: len(names)] for first, name in enumerate(names)}
+    return dict(zip(names, product.chunk(len(names), -1), strict=True))
+
+
 def evaluated(
     epilogue: Epilogue, sums: Mapping[str, Tensor], extras: Mapping[str, Tensor], rows: slice = ALL
 ) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import Column
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
-from gemmgen.numerics.evaluation import evaluated
+from gemmgen.numerics.evaluation import evaluated, sums_of
 from gemmgen.numerics.inputs import Inputs, dtype_of
 from gemmgen.problem import Matmul, Shape, shape_text
 
@@ -47,17 +47,9 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
     count = max(1, CHUNK_BYTES // (8 * inputs.b.shape[1]))
     for first in range(0, inputs.a.shape[0], count):
         rows = slice(first, first + count)
-        sums = sums_of(_exact(inputs, problem, "a", rows) @ b_exact, problem)
+        sums = sums_of(_exact(inputs, problem, "a", rows) @ b_exact, problem.epilogue)
         d = evaluated(problem.epilogue, sums, inputs.extras, rows)["d"]
         yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
-
-
-def sums_of(product: Tensor, problem: Matmul) -> dict[str, Tensor]:
-    """Return the sums of each accumulator, by name, as views [rows, N] of A @ B [rows, b_blocks * N]."""
-    names = problem.epilogue.accumulators
-    if problem.interleaved:
-        return {name: product[:, first :: len(names)] for first, name in enumerate(names)}
-    return dict(zip(names, product.chunk(len(names), 1), strict=True))
 
 
 def reference(inputs: Inputs, problem: Matmul) -> Tensor:

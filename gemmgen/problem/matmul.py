@@ -66,8 +66,6 @@ class Matmul:
     """True if a tensor over whose rows TMA cannot stride is copied, and not refused."""
     backward: bool = False
     """True if autograd goes through the module, by the modules of its gradients."""
-    interleaved: bool = False
-    """True if columns of B for several accumulators take turns: even columns are the first accumulator's."""
 
     @cached_property
     def key(self) -> str:
@@ -90,6 +88,11 @@ class Matmul:
     def gated(self) -> bool:
         """True if an element of D is computed from several sums, as ``silu(gate) * up`` is."""
         return self.b_blocks > 1
+
+    @property
+    def interleaved(self) -> bool:
+        """True if columns of B for several accumulators take turns: even columns are of the first one."""
+        return self.epilogue.interleaved
 
     @property
     def in_blocks(self) -> bool:

@@ -40,7 +40,6 @@ def _matmul(spec: Spec) -> Matmul:
         batch_invariant=spec.batch_invariant,
         copies_misaligned=spec.operands.misaligned == "copy",
         backward=spec.backward,
-        interleaved=spec.epilogue.columns == "interleaved",
     )
 
 
@@ -48,7 +47,8 @@ def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:
     """Return the epilogue of a spec from either form; ``c`` is true if the spec has a C."""
     if stated.d is not None:
         accumulators = stated.accumulators or (ACCUMULATOR,)
-        return d_is(parsed(stated.d, accumulators), accumulators)
+        interleaved = stated.columns == "interleaved"
+        return d_is(parsed(stated.d, accumulators), accumulators, interleaved=interleaved)
     listed = _listed(stated)
     assert listed is not None
     return listed.lowered(c=c)

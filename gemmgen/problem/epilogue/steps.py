@@ -63,6 +63,8 @@ class Epilogue:
 
     accumulators: tuple[str, ...] = (ACCUMULATOR,)
     outputs: tuple[Output, ...] = (Output("d", Acc()),)
+    interleaved: bool = False
+    """True if columns of B for several accumulators take turns: even columns are of the first one."""
 
     @property
     def value(self) -> Value:
@@ -214,9 +216,15 @@ PLAIN = Epilogue()
 """D is the sums themselves."""
 
 
-def d_is(value: Value, accumulators: tuple[str, ...] = (ACCUMULATOR,)) -> Epilogue:
-    """Return the epilogue of these accumulators whose only result is D."""
-    return replace(PLAIN, accumulators=accumulators, outputs=(Output("d", value),))
+def d_is(
+    value: Value, accumulators: tuple[str, ...] = (ACCUMULATOR,), *, interleaved: bool = False
+) -> Epilogue:
+    """Return the epilogue of these accumulators whose only result is D.
+
+    Columns of B for several accumulators may be interleaved.
+    """
+    outputs = (Output("d", value),)
+    return replace(PLAIN, accumulators=accumulators, outputs=outputs, interleaved=interleaved)
 
 
 EACH = {"scalar": "all of D", "row": "each row", "column": "each column", "matrix": "each element"}
