@@ -8,6 +8,7 @@ new one would be missing there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,10 +27,17 @@ from gemmgen.hardware import BLACKWELL, DTYPES, GPUS, HOPPER, DType, Gpu
 from gemmgen.hardware.elements import FP8, INPUTS, OUTPUTS, outputs_of
 from gemmgen.hardware.gpus import architectures, gpu_of, targets_of
 from gemmgen.lower import lower
-from gemmgen.numerics.evaluation import activated
+from gemmgen.numerics.evaluation import MODULES, activated
 from gemmgen.plan.ledger import ledger
 from gemmgen.plan.planner import family_for
-from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, Parameter, torch_call
+from gemmgen.problem.operations import (
+    ACTIVATIONS,
+    OPERATIONS,
+    Operation,
+    Parameter,
+    stated_parameters,
+    torch_call,
+)
 from gemmgen.product import Product, make
 from gemmgen.render import _environment  # pyright: ignore[reportPrivateUsage]
 from gemmgen.render.walks import WALKS, Walk, walk_of
@@ -274,11 +282,59 @@ def test_an_activation_has_all_that_its_users_need(name: str) -> None:
     row = OPERATIONS[name]
     assert row.operand == "none"
     assert row.register_class != "none"
-    assert hasattr(torch.nn.functional, row.torch)
+    assert hasattr(MODULES[row.module], row.torch)
     assert all(hasattr(torch, function) for function in row.then)
     assert "{x}" in row.c
-    zero = activated(name, torch.zeros(1), ())
+    zero = activated(name, torch.zeros(1), stated_parameters([(name, {})]))
     assert (zero.item() == 0) == row.keeps_zero
+
+
+@pytest.mark.parametrize(
+    ("op", "text", "expected"),
+    [
+        (
+            {"clamp": {"min": -0.5, "max": 2.0}},
+            "torch.clamp(d, min=-0.5, max=2.0)",
+            [-0.5, -0.5, -0.25, 0.0, 1.5, 2.0, 2.0, math.nan],
+        ),
+        (
+            {"clamp_max": {"max": 1.0}},
+            "torch.clamp_max(d, max=1.0)",
+            [-math.inf, -3.0, -0.25, 0.0, 1.0, 1.0, 1.0, math.nan],
+        ),
+    ],
+)
+def test_a_limit_is_what_torch_computes(
+    op: dict[str, dict[str, float]], text: str, expected: list[float]
+) -> None:
+    x = torch.tensor([-math.inf, -3.0, -0.25, 0.0, 1.5, 3.0, math.inf, math.nan])
+    ((name, _),) = op.items()
+    parameters = tuple(stated_parameters(op.items()))
+    assert torch_call(name, "d", parameters) == text
+    torch.testing.assert_close(activated(name, x, parameters), torch.tensor(expected), equal_nan=True)
+
+
+def test_quick_gelu_is_x_times_a_logistic_function() -> None:
+    x = torch.linspace(-4, 4, 33, dtype=torch.float64)
+    for alpha in (1.702, 0.5):
+        parameters = tuple(stated_parameters([("quick_gelu", {"alpha": alpha})]))
+        expected = x * torch.sigmoid(alpha * x)
+        torch.testing.assert_close(activated("quick_gelu", x, parameters), expected)
+        text = f"(torch.nn.functional.silu({alpha} * d) / {alpha})"
+        assert torch_call("quick_gelu", "d", parameters) == text
+
+
+@pytest.mark.parametrize("target", ["h100", "b200"])
+def test_limits_and_a_logistic_gelu_have_the_numbers_of_their_spec(tmp_path: Path, target: str) -> None:
+    ops = "epilogue: {ops: [{clamp: {min: -0.5, max: 2}}, quick_gelu, {clamp_max: {max: 0.25}}]}\n"
+    product = proven(tmp_path, spec_text(target, ("bf16", "bf16", "fp32"), ops))
+    for line in (
+        "CLAMP_MIN = gl.constexpr(-0.5)  # least value\n",
+        "CLAMP_MAX = gl.constexpr(2.0)  # largest value\n",
+        "QUICK_GELU_ALPHA = gl.constexpr(1.702)  # factor of x in the logistic function\n",
+        "CLAMP_MAX_MAX = gl.constexpr(0.25)  # largest value\n",
+    ):
+        assert line in product.module
 
 
 # --- GPUs

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gemmgen.numerics.encoding import TORCH_DTYPES, rounded
 from gemmgen.problem.epilogue import TIMES, Algebra, Call, Cast, Epilogue, Load, Value, fold
-from gemmgen.problem.operations import OPERATIONS, OpParameter, torch_keywords
+from gemmgen.problem.operations import OPERATIONS, OpParameter, stretch_of, torch_keywords
 
 ALL = slice(None)
+MODULES: dict[str, Any] = {"torch.nn.functional": torch.nn.functional, "torch": torch}
+"""The modules of the functions that are references of activations."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,11 @@ def activated(op: str, x: Tensor, parameters: Iterable[OpParameter] = ()) -> Ten
 
     Raises KeyError if `op` is not an activation.
     """
-    keywords = torch_keywords(op, parameters)
-    function: Callable[..., Tensor] = getattr(torch.nn.functional, OPERATIONS[op].torch)
-    value = function(x, **keywords)
-    for name in OPERATIONS[op].then:
+    operation, stated = OPERATIONS[op], tuple(parameters)
+    keywords, factor = torch_keywords(op, stated), stretch_of(op, stated)
+    function: Callable[..., Tensor] = getattr(MODULES[operation.module], operation.torch)
+    value = function(x, **keywords) if factor is None else function(factor * x, **keywords) / factor
+    for name in operation.then:
         after: Callable[[Tensor], Tensor] = getattr(torch, name)
         value = after(value)
     return value

@@ -27,8 +27,8 @@ class Parameter:
     low: float
     high: float
     meaning: str
-    torch: str
-    """The keyword of the torch function."""
+    torch: str = ""
+    """The keyword of the torch function; empty for a factor of its argument."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,12 @@ class Operation:
     meaning: str = ""
     """Meaning of its operand, for the docstring of ``matmul``."""
 
+    module: Literal["torch.nn.functional", "torch"] = "torch.nn.functional"
+    """The module of the function `torch`."""
     torch: str = ""
-    """The function of ``torch.nn.functional`` that is the reference, and that a user of torch would call."""
+    """The function of `module` that is the reference, and that a user of torch would call."""
+    stretched: str = ""
+    """The parameter by which the argument of `torch` is multiplied, and by which its result is divided."""
     keywords: tuple[tuple[str, str | float], ...] = ()
     """Keywords of that function besides x and the parameters."""
     then: tuple[str, ...] = ()
@@ -113,6 +117,9 @@ class OpParameter:
 
 TRANSCENDENTAL = 5e-6
 """GELU and SiLU take a few dozen roundings in fp32 of 2**-24 = 6e-8 each."""
+
+LARGEST_LIMIT: float = 1e30
+"""The largest limit of a value, and the reciprocal of the smallest one: numbers that fp32 has room for."""
 
 OPERATIONS: Table[Operation] = Table(
     "epilogue operation",
@@ -203,6 +210,44 @@ OPERATIONS: Table[Operation] = Table(
                 error=TRANSCENDENTAL,
                 also=("swish",),
             ),
+            Operation(
+                "quick_gelu",
+                "GELU (logistic)",
+                torch="silu",
+                stretched="alpha",
+                parameters=(
+                    Parameter("alpha", 1.702, 2.0**-6, 64.0, "factor of x in the logistic function"),
+                ),
+                c="{x} / (1 + exp(-{alpha} * {x}))",
+                register_class="quotient",
+                error=TRANSCENDENTAL,
+            ),
+            Operation(
+                "clamp",
+                "limits from below and above",
+                module="torch",
+                torch="clamp",
+                # Limits around 0 keep zeros and their signs.
+                parameters=(
+                    Parameter("min", -1.0, -LARGEST_LIMIT, -1 / LARGEST_LIMIT, "least value", torch="min"),
+                    Parameter("max", 1.0, 1 / LARGEST_LIMIT, LARGEST_LIMIT, "largest value", torch="max"),
+                ),
+                c="{x} <= {min} ? {min} : {x} >= {max} ? {max} : {x}",
+                register_class="linear",
+                exact=True,
+            ),
+            Operation(
+                "clamp_max",
+                "a limit from above",
+                module="torch",
+                torch="clamp_max",
+                parameters=(
+                    Parameter("max", 1.0, 1 / LARGEST_LIMIT, LARGEST_LIMIT, "largest value", torch="max"),
+                ),
+                c="{x} >= {max} ? {max} : {x}",
+                register_class="linear",
+                exact=True,
+            ),
         )
     },
 )
@@ -244,9 +289,14 @@ def stated_parameters(ops: Iterable[tuple[str, Mapping[str, float]]]) -> Iterato
 
 def torch_call(op: str, x: str, parameters: Iterable[OpParameter]) -> str:
     """Return an activation of x as a user of torch calls it."""
-    keywords = (f"{name}={value!r}" for name, value in torch_keywords(op, parameters).items())
-    text = f"torch.nn.functional.{OPERATIONS[op].torch}({', '.join((x, *keywords))})"
-    for function in OPERATIONS[op].then:
+    operation, stated = OPERATIONS[op], tuple(parameters)
+    keywords = (f"{name}={value!r}" for name, value in torch_keywords(op, stated).items())
+    factor = stretch_of(op, stated)
+    argument = x if factor is None else f"{factor!r} * {x}"
+    text = f"{operation.module}.{operation.torch}({', '.join((argument, *keywords))})"
+    if factor is not None:
+        text = f"({text} / {factor!r})"
+    for function in operation.then:
         text = f"torch.{function}({text})"
     return text
 
@@ -259,8 +309,18 @@ def torch_keywords(op: str, parameters: Iterable[OpParameter]) -> dict[str, str 
     operation = OPERATIONS[op]
     if not operation.function:
         raise KeyError(f"{op} is not a function of torch")
-    stated = {found.parameter.torch: found.value for found in parameters if found.op == op}
+    stated = {
+        found.parameter.torch: found.value
+        for found in parameters
+        if found.op == op and found.name != operation.stretched
+    }
     return dict(operation.keywords) | stated
+
+
+def stretch_of(op: str, parameters: Iterable[OpParameter]) -> float | None:
+    """Return the factor of the argument of an activation's function of torch; None if it has none."""
+    name = OPERATIONS[op].stretched
+    return next((found.value for found in parameters if (found.op, found.name) == (op, name)), None)
 
 
 def few_bits(number: float) -> bool:

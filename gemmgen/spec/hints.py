@@ -160,7 +160,7 @@ def _operation_hint(name: str) -> str:
     """Return what to do without an operation that there is not."""
     if name in GATED:
         return "; gated activations are not supported"
-    if name in ("sigmoid", "tanh", "relu2", "elu", "selu", "softplus", "mish", "hardswish", "quick_gelu"):
+    if name in ("sigmoid", "tanh", "relu2", "elu", "selu", "softplus", "mish", "hardswish"):
         return "; an activation is added by a row and a template, as docs/extending.md says"
     return ""
 
