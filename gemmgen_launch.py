@@ -822,6 +822,8 @@ class Contract:
             wanted = f"{self.b_blocks} N columns, N for each sum of an element of D"
             raise ValueError(f"b must have {wanted}, found {extents['G']}")
         m, n = extents["M"], self.count_columns(extents)
+        if n % self.computes.get("n_multiple", 1):
+            raise ValueError(f"N must be a multiple of {self.computes['n_multiple']}, found {n}")
         k, k_of_b = (
             2 * extents["P"] if "P" in self.arguments[name].axes else extents["K"] for name in ("a", "b")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +29,14 @@ from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.problem.observation import Observation
+from gemmgen.verify.shapes import acceptance_shapes, refuse_extents
 
 STEM = "h100_bf16_gated"
 INTERLEAVED = "h100_bf16_gated_interleaved"
+CHANNELS = "h100_e4m3_gated_channels"
+GPT_OSS = "h100_bf16_gptoss_gated"
 STEMS = sorted(path.stem for path in spec_file(STEM).parent.glob("*gated*.yaml"))
-BF16 = torch.bfloat16
+BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 
 
 def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
@@ -79,10 +83,17 @@ def test_interleaved_columns_are_loaded_by_one_box() -> None:
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_no_sum_leaves_its_thread(stem: str) -> None:
-    """A conversion of layouts goes through shared memory or through other threads of the warp."""
-    lowered = lowered_of(made(spec_file(stem)))
+    """A conversion of layouts takes shared memory that no plan has, or values of any thread of the warp."""
+    product = made(spec_file(stem))
+    lowered = lowered_of(product)
+    assert lowered.resources.smem_bytes == product.plan.smem_bytes
+    text = lowered.artifacts["ptx"].decode()
+    assert text.count("shfl.sync") == len(
+        re.findall(r"shfl\.sync\.idx\.b32 \t%r\d+, %r\d+, 0, 31, -1;", text)
+    )
+    if product.source.problem.parted_vectors and product.source.problem.interleaved:
+        return  # the conversions of a vector's elements are asserted to move nothing
     assert b"convert_layout" not in lowered.artifacts["ttgir"]
-    assert b"shfl.sync.bfly" not in lowered.artifacts["ptx"]
 
 
 # --- numbers
@@ -142,6 +153,89 @@ def test_the_baseline_takes_interleaved_columns_in_turn() -> None:
     found = baseline.bind(inputs, torch.empty(24, 40, dtype=BF16))()
     product = inputs.a @ inputs.b
     assert torch.equal(found, torch.nn.functional.silu(product[:, ::2]) * product[:, 1::2])
+
+
+# --- column operands
+
+
+@pytest.mark.parametrize(
+    ("stem", "vector", "size", "count"),
+    [(CHANNELS, "column_scale", 2 * 128 * 4, 2), (GPT_OSS, "column_bias", 2 * 128 * 2, 1)],
+)
+def test_a_column_operand_has_an_element_for_each_column_of_b(
+    stem: str, vector: str, size: int, count: int
+) -> None:
+    product = made(spec_file(stem))
+    problem, buffers = product.source.problem, product.plan.shared_buffers
+    assert problem.parted_vectors == (vector,)
+    assert {buffer.bytes for buffer in buffers if buffer.tensor == vector} == {size}
+    assert (
+        product.module.count(f"tma.async_load(args.{vector}_desc,")
+        + product.module.count(f"tma.async_load(\n        args.{vector}_desc,")
+        == count
+    )
+    inputs = random_inputs((24, 40, 64), problem, torch.Generator().manual_seed(3))
+    assert inputs.extras[vector].shape == (80,)
+
+
+def test_each_accumulator_has_its_own_elements() -> None:
+    problem = made(spec_file(CHANNELS)).source.problem
+    inputs = random_inputs((24, 40, 64), problem, torch.Generator().manual_seed(3))
+    rows, columns = (inputs.extras[name].double() for name in ("row_scale", "column_scale"))
+    gate, up = (inputs.a.double() @ inputs.b.double() * rows[:, None] * columns).chunk(2, 1)
+    torch.testing.assert_close(reference(inputs, problem), torch.nn.functional.silu(gate) * up)
+
+
+def test_the_gate_of_gpt_oss_is_that_of_its_model() -> None:
+    problem = made(spec_file(GPT_OSS)).source.problem
+    inputs = random_inputs((64, 64, 64), problem, torch.Generator().manual_seed(3))
+    sums = inputs.a.double() @ inputs.b.double() + inputs.extras["column_bias"].double()
+    gate, up = sums[:, ::2], sums[:, 1::2]
+    for limited in (gate > 7, up > 7, up < -7):  # inputs that no limit changes would show nothing
+        assert limited.double().mean() > 0.02
+    gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+    expected = (up + 1) * gate * torch.sigmoid(1.702 * gate)
+    torch.testing.assert_close(reference(inputs, problem), expected)
+
+
+def test_the_baseline_names_the_elements_of_each_accumulator() -> None:
+    in_turn, blocks = (cublas(made(spec_file(stem)).source).text for stem in (GPT_OSS, CHANNELS))
+    assert "gate + column_bias[0::2]" in in_turn
+    assert "up + column_bias[1::2]" in in_turn
+    assert "gate * row_scale[:, None] * column_scale.chunk(2)[0]" in blocks
+    assert "up * row_scale[:, None] * column_scale.chunk(2)[1]" in blocks
+
+
+def test_the_second_block_of_a_vector_begins_where_tma_can_read() -> None:
+    multiples = {stem: made(spec_file(stem)).source.problem.n_multiple for stem in (STEM, CHANNELS, GPT_OSS)}
+    assert multiples == {STEM: 1, CHANNELS: 4, GPT_OSS: 1}
+    source = made(spec_file(CHANNELS)).source
+    assert all(n % 4 == 0 for _, n, _ in acceptance_shapes(source))
+    with pytest.raises(GemmgenError, match="N must be a multiple of 4 with these operands, found 16x18x64"):
+        refuse_extents(source.problem, [(16, 20, 64), (16, 18, 64)])
+
+
+def test_an_n_between_places_of_tma_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_generated(module_file(CHANNELS))
+    monkeypatch.setitem(sys.modules, CHANNELS, module)
+    on_a_fake_gpu(monkeypatch)
+    driver = on_a_fake_driver(module, monkeypatch)
+    driver.set_current_device(0)
+    for n in (20, 18):
+        a, b = cuda(16, 64, dtype=E4M3), cuda(2 * n, 64, dtype=E4M3).T
+        scales = {
+            "row_scale": cuda(16, dtype=torch.float32),
+            "column_scale": cuda(2 * n, dtype=torch.float32),
+        }
+        if n % 4 == 0:
+            assert module.matmul(a, b, **scales).shape == (16, n)
+            assert module.plain_matmul(a, b, **scales).shape == (16, n)
+            continue
+        with pytest.raises(ValueError, match=r"^N must be a multiple of 4, found 18$"):
+            module.matmul(a, b, **scales)
+        with pytest.raises(ValueError, match="b has 2 N columns, N a multiple of 4, up to"):
+            module.plain_matmul(a, b, **scales)
+    assert len(driver.jit) == 2
 
 
 # --- the function

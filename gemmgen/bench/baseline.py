@@ -22,7 +22,9 @@ from gemmgen.problem.contest import formats_text
 from gemmgen.problem.epilogue import (
     ACCUMULATOR,
     ATOM_RANK,
+    PLAIN,
     TIMES,
+    Epilogue,
     Load,
     Number,
     Spelled,
@@ -143,7 +145,7 @@ def _expression(problem: Matmul) -> TorchStep:
     def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
         return lambda d: evaluated(epilogue, sums_of(d, epilogue), inputs.extras)["d"]
 
-    return TorchStep(f"{_parted(problem)}d = {_torch_text(epilogue.value)}", bind)
+    return TorchStep(f"{_parted(problem)}d = {_torch_text(epilogue.value, epilogue)}", bind)
 
 
 def _parted(problem: Matmul) -> str:
@@ -155,6 +157,13 @@ def _parted(problem: Matmul) -> str:
     if problem.interleaved:
         parts = ", ".join(f"d[:, {first}::{len(names)}]" for first in range(len(names)))
     return f"unfused: {', '.join(names)} = {parts}; "
+
+
+def _part_of_vector(load: Load, epilogue: Epilogue) -> str:
+    """Return the text of an accumulator's elements of a column operand."""
+    number, count = epilogue.accumulators.index(load.accumulator), len(epilogue.accumulators)
+    part = f"[{number}::{count}]" if epilogue.interleaved else f".chunk({count})[{number}]"
+    return f"{load.tensor}{part}"
 
 
 def _step(step: EpilogueStep) -> TorchStep:
@@ -178,21 +187,26 @@ def _step(step: EpilogueStep) -> TorchStep:
     return TorchStep(text, lambda inputs: _adding(addend, factor, inputs))
 
 
+@dataclass(frozen=True)
 class _TorchSpelling(Spelling):
-    """Spells an epilogue in torch; d is the intermediate result of one accumulator."""
+    """Spells values of an epilogue in torch; d is the intermediate result of one accumulator."""
+
+    epilogue: Epilogue
 
     def accumulator(self, name: str) -> Spelled:
         return "d" if name == ACCUMULATOR else name, ATOM_RANK
 
     def load(self, load: Load) -> Spelled:
+        if load.accumulator:
+            return _part_of_vector(load, self.epilogue), ATOM_RANK
         return f"{load.tensor}{'[:, None]' * (load.operand == 'row')}", ATOM_RANK
 
     def activation(self, call: EpilogueCall, argument: Spelled) -> Spelled:
         return torch_call(call.op, argument[0], call.parameters), ATOM_RANK
 
 
-def _torch_text(value: Value) -> str:
-    return fold(value, _TorchSpelling())[0]
+def _torch_text(value: Value, epilogue: Epilogue = PLAIN) -> str:
+    return fold(value, _TorchSpelling(epilogue))[0]
 
 
 def _operand(value: Value, x: Tensor, inputs: Inputs) -> Tensor:

@@ -37,7 +37,7 @@ from gemmgen.numerics.reference import Deviation, tolerance
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.product import make, staged
 from gemmgen.spec import SpecFile
-from gemmgen.verify.shapes import refuse_k
+from gemmgen.verify.shapes import refuse_extents
 
 AGAINST_A_MODULE: Final = Protocol(pairs=30, graph_below_seconds=1.0)
 """Protocol for two modules of one spec, which differ by a percent or less: more pairs than against cuBLAS,
@@ -107,7 +107,7 @@ def bench(
     ``kernel-failed`` if a call of either arm raises.
     """
     chosen, problem = tuple(shapes), source.problem
-    refuse_k(problem, chosen)
+    refuse_extents(problem, chosen)
     machine = machine or CudaMachine(require_gpu(source.request.gpu.architecture))
     paired = PairedRun(
         spec_path=subject.spec_path,

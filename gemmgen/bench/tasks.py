@@ -41,7 +41,9 @@ class KernelUnderTest:
 
     def takes(self, shape: Shape) -> bool:
         """Return True if the spec's kernel computes such a problem; its wrapper may still refuse it."""
-        return bool(fitting([shape], self.most)) and shape[2] % self.source.problem.k_multiple == 0
+        problem, (_, n, k) = self.source.problem, shape
+        divides = n % problem.n_multiple == 0 and k % problem.k_multiple == 0
+        return bool(fitting([shape], self.most)) and divides
 
 
 @dataclass(frozen=True)

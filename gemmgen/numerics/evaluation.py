@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.numerics.encoding import TORCH_DTYPES, rounded
-from gemmgen.problem.epilogue import TIMES, Algebra, Call, Cast, Epilogue, Load, Value, fold
+from gemmgen.problem.epilogue import PLAIN, TIMES, Algebra, Call, Cast, Epilogue, Load, Value, fold
 from gemmgen.problem.operations import OPERATIONS, OpParameter, stretch_of, torch_keywords
 
 ALL = slice(None)
@@ -25,6 +25,7 @@ class _TorchAlgebra(Algebra[Tensor]):
     sums: Mapping[str, Tensor]
     extras: Mapping[str, Tensor]
     rows: slice
+    epilogue: Epilogue = PLAIN
 
     @property
     def like(self) -> Tensor:
@@ -35,7 +36,8 @@ class _TorchAlgebra(Algebra[Tensor]):
         return self.sums[name]
 
     def load(self, load: Load) -> Tensor:
-        return operand(load, self.extras, self.rows).to(self.like.dtype)
+        tensor = operand(load, self.extras, self.rows).to(self.like.dtype)
+        return sums_of(tensor, self.epilogue)[load.accumulator] if load.accumulator else tensor
 
     def number(self, value: float) -> Tensor:
         return torch.tensor(value, dtype=self.like.dtype, device=self.like.device)
@@ -51,7 +53,10 @@ class _TorchAlgebra(Algebra[Tensor]):
 
 
 def sums_of(product: Tensor, epilogue: Epilogue) -> dict[str, Tensor]:
-    """Return each accumulator's columns of A @ B [..., b_blocks * N], by name, as views [..., N]."""
+    """Return each accumulator's columns of A @ B, or elements of a vector [..., b_blocks * N], by name.
+
+    They are views [..., N].
+    """
     names = epilogue.accumulators
     if epilogue.interleaved:
         return {name: product[..., first :: len(names)] for first, name in enumerate(names)}
@@ -63,9 +68,10 @@ def evaluated(
 ) -> dict[str, Tensor]:
     """Return the outputs of an epilogue, by name, for some rows of each accumulator's sums [rows, N].
 
-    The extras are whole: C [M, N], vectors [M] or [N], a scale [1]. Computed is in the sums' own precision.
+    The extras are whole: C [M, N], vectors [M] or [N], a scale [1]. With several accumulators, column
+    operands are [b_blocks * N]. The precision is that of the sums.
     """
-    algebra, known = _TorchAlgebra(sums, extras, rows), dict[Value, Tensor]()
+    algebra, known = _TorchAlgebra(sums, extras, rows, epilogue), dict[Value, Tensor]()
     return {output.name: fold(output.value, algebra, known) for output in epilogue.outputs}
 
 

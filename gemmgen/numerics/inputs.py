@@ -223,7 +223,7 @@ def random_inputs(
     the first one also brings the result to a root mean square near 1; C and biases are normal and as large as
     the value that they are added to, up to 1000. A is scaled by 1 / sqrt(K) if ``normalized``, and for an
     activation without a scale before it, whose curve lies between -3 and 3; 8-bit and 4-bit operands never
-    are.
+    are. Sums that are limited are half as large as the smallest limit, if that is more than 2.
 
     e2m1 is any of its numbers. Block scales are powers of two over a range of 16 (ue8m0), or uniform over one
     of 4 (e4m3), and bring a scaled operand's root mean square to 0.75 to 1.05 as well.
@@ -298,6 +298,7 @@ def _inputs(
     misaligned: bool = False,
 ) -> Inputs:
     m, n, k = shape
+    columns = problem.b_blocks * n
     padded = [name for name, operand in (("a", problem.a), ("b", problem.b)) if operand.padded]
 
     def matrix(name: str, dtype: str, rows: int, columns: int) -> Tensor:
@@ -320,12 +321,11 @@ def _inputs(
             return matrix(keyword, dtype_of(problem, keyword), rows, math.ceil(k / scale.vector))
         if keyword == "c":
             return matrix(keyword, dtype_of(problem, keyword), m, n)
-        extent = 1 if OPERATIONS[keyword].operand == "scalar" else m if keyword in ROW_VECTORS else n
+        extent = 1 if OPERATIONS[keyword].operand == "scalar" else m if keyword in ROW_VECTORS else columns
         return matrix(keyword, dtype_of(problem, keyword), 1, extent)[0]
 
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
     a = matrix("a", problem.a.dtype.name, *((k, m) if a_transposed else (m, k)))
-    columns = problem.b_blocks * n
     b = matrix("b", problem.b.dtype.name, *((columns, k) if b_transposed else (k, columns)))
     extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
     a, b = a.T if a_transposed else a, b.T if b_transposed else b
@@ -337,10 +337,16 @@ def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, floa
     k, operand = shape[2], _operand_size(problem)
     sizes = {"a": operand, "b": operand}
     if (normalized or _is_bare(problem.epilogue)) and problem.a.dtype.bits > 8:
-        sizes["a"] = k**-0.5
+        sizes["a"] = _spread(problem.epilogue) * k**-0.5
     measured = _Sized(sizes["a"] * sizes["b"] * math.sqrt(k), sizes)
     fold(problem.epilogue.value, measured)
     return sizes
+
+
+def _spread(epilogue: Epilogue) -> float:
+    """Return the root mean square for sums with limits, half of the smallest one, or 1 if that is less."""
+    limits = (abs(each.value) for call in epilogue.activations for each in call.parameters if each.limits)
+    return max(1.0, min(limits, default=0.0) / 2)
 
 
 def _is_bare(epilogue: Epilogue) -> bool:

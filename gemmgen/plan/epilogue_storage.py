@@ -70,10 +70,15 @@ def epilogue_storage(
 
     def vector(name: str) -> SharedBuffer:
         extent, elements = vector_columns or (tile_columns, kernel.cta_tile_n)
+        block = None
+        if name in problem.parted_vectors:
+            extent = Extent(kernel.loaded_n, "product_n")
+            block = (tile_columns,) if problem.in_blocks else None
         if OPERATIONS[name].along == "m":
             extent, elements = rows, cta_rows
         dtype, own = problem.vector_dtype(name), numbered(f"{name}_smem", number)
-        return SharedBuffer(own, name, (extent,), elements * dtype.bytes, f"{elements} {dtype.name}")
+        contents = f"{elements} {dtype.name}"
+        return SharedBuffer(own, name, (extent,), elements * dtype.bytes, contents, loaded_shape=block)
 
     c_ready = vectors_ready = None
     if problem.c:

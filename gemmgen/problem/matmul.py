@@ -11,6 +11,9 @@ from gemmgen.problem.canonical import digest
 from gemmgen.problem.epilogue import PLAIN, Epilogue, Load, Value
 from gemmgen.problem.operations import OPERATIONS, Operation, OpParameter
 
+TMA_PLACE_BITS = 128
+"""Bits of the elements before the first one that TMA reads of a row: a multiple of this number."""
+
 
 @dataclass(frozen=True)
 class BlockScale:
@@ -109,6 +112,12 @@ class Matmul:
         return max(self.a.k_multiple, self.b.k_multiple)
 
     @cached_property
+    def n_multiple(self) -> int:
+        """The number that N must be a multiple of: TMA reads the second block of a vector from column N."""
+        bits = [self.vector_dtype(name).bits for name in self.parted_vectors if self.in_blocks]
+        return max((TMA_PLACE_BITS // each for each in bits), default=1)
+
+    @cached_property
     def block_scaled(self) -> bool:
         """True if A or B has a scale for each block of elements."""
         return self.a.scale is not None or self.b.scale is not None
@@ -143,6 +152,11 @@ class Matmul:
     def vectors(self) -> tuple[str, ...]:
         """The row and column operands of the epilogue, in the order of their use."""
         return tuple(name for name in self.epilogue.loads if Load(name).operand in ("row", "column"))
+
+    @cached_property
+    def parted_vectors(self) -> tuple[str, ...]:
+        """The column operands that have an element for each column of a B with several accumulators."""
+        return tuple(name for name in self.vectors if self.gated and OPERATIONS[name].along == "n")
 
     @cached_property
     def scalar(self) -> bool:

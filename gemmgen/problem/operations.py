@@ -6,6 +6,7 @@ that an operation takes. Nothing here computes: ``reference`` does, with the tor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -29,6 +30,8 @@ class Parameter:
     meaning: str
     torch: str = ""
     """The keyword of the torch function; empty for a factor of its argument."""
+    limits: bool = False
+    """True if it is the least or the largest value of the result."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +117,23 @@ class OpParameter:
         """The row of the table."""
         return next(row for row in OPERATIONS[self.op].parameters if row.name == self.name)
 
+    @property
+    def limits(self) -> bool:
+        """True if it is the least or the largest value of a result."""
+        return self.parameter.limits
+
 
 TRANSCENDENTAL = 5e-6
 """GELU and SiLU take a few dozen roundings in fp32 of 2**-24 = 6e-8 each."""
 
 LARGEST_LIMIT: float = 1e30
 """The largest limit of a value, and the reciprocal of the smallest one: numbers that fp32 has room for."""
+
+
+def _limit(name: str, low: float, high: float, meaning: str) -> Parameter:
+    """Return a limit of values between `low` and `high`, by default 1 from 0, with its name in torch."""
+    return Parameter(name, math.copysign(1.0, low), low, high, meaning, torch=name, limits=True)
+
 
 OPERATIONS: Table[Operation] = Table(
     "epilogue operation",
@@ -229,8 +243,8 @@ OPERATIONS: Table[Operation] = Table(
                 torch="clamp",
                 # Limits around 0 keep zeros and their signs.
                 parameters=(
-                    Parameter("min", -1.0, -LARGEST_LIMIT, -1 / LARGEST_LIMIT, "least value", torch="min"),
-                    Parameter("max", 1.0, 1 / LARGEST_LIMIT, LARGEST_LIMIT, "largest value", torch="max"),
+                    _limit("min", -LARGEST_LIMIT, -1 / LARGEST_LIMIT, "least value"),
+                    _limit("max", 1 / LARGEST_LIMIT, LARGEST_LIMIT, "largest value"),
                 ),
                 c="{x} <= {min} ? {min} : {x} >= {max} ? {max} : {x}",
                 register_class="linear",
@@ -241,9 +255,7 @@ OPERATIONS: Table[Operation] = Table(
                 "a limit from above",
                 module="torch",
                 torch="clamp_max",
-                parameters=(
-                    Parameter("max", 1.0, 1 / LARGEST_LIMIT, LARGEST_LIMIT, "largest value", torch="max"),
-                ),
+                parameters=(_limit("max", 1 / LARGEST_LIMIT, LARGEST_LIMIT, "largest value"),),
                 c="{x} >= {max} ? {max} : {x}",
                 register_class="linear",
                 exact=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument
 from gemmgen.problem import Operand
 from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps, written
-from gemmgen.render.spelling import extent_name, fit, layout_name
+from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit, layout_name
 
 TMA_UNIT_BYTES = 16
 """TMA writes rows in units of 16 bytes; addresses and row strides are multiples of it."""
@@ -114,7 +115,7 @@ class ArgumentTable:
         if argument.kind == "scalar":
             return "1"
         if argument.along:
-            return argument.along.upper()
+            return "G" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
         columns = "G" if self.plan.problem.gated else "N"
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         return operands.get(argument.tensor, "MN")
@@ -158,7 +159,7 @@ class ArgumentTable:
         """The steps between A @ B and D, as a tuple."""
         request, epilogue = self.plan.request, self.plan.problem.epilogue
         if self.plan.problem.gated:
-            return _literal([written(epilogue.value)])
+            return _wrapped_literal(written(epilogue.value))
         scaled = ["alpha"] * (epilogue.alpha != 1) + ["c"] * (bool(epilogue.beta) and not request.lists_c)
         found = listed_steps(epilogue, lists_c=request.lists_c)
         steps = [*scaled, *(step.name if step.operation else described(step) for step in found)]
@@ -184,6 +185,8 @@ class ArgumentTable:
             blocks = " and ".join(plan.problem.epilogue.accumulators)
             order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"
             yield f'"b_blocks": {plan.problem.b_blocks},  # {order}'
+        if (multiple := plan.problem.n_multiple) > 1:
+            yield f'"n_multiple": {multiple},  # TMA reads the second block of a vector from column N'
         if not plan.deterministic:
             yield '"deterministic": False,  # programs add up sums in any order'
         if not self.vanishes:
@@ -224,6 +227,17 @@ class ArgumentTable:
 def passed_as(name: str) -> str:
     """Return the parameter of `matmul` for an argument of the kernel."""
     return "out" if name == "d" else name
+
+
+def _wrapped_literal(text: str) -> str:
+    """Return a tuple of one text, which may have several lines, as the value of a row of COMPUTES."""
+    if len(line := _literal([text])) <= LINE_LENGTH - len('    "epilogue": ,'):
+        return line
+    outer, indent = " " * 8, " " * 12
+    lines = textwrap.wrap(text, LINE_LENGTH - len(indent) - len('" "'), break_on_hyphens=False)
+    parts = [f"{line} " for line in lines[:-1]] + lines[-1:]
+    body = "\n".join(f"{indent}{python_literal(part)}" for part in parts)
+    return f"(\n{outer}(\n{body}\n{outer}),\n    )"
 
 
 def _literal(names: Sequence[str]) -> str:

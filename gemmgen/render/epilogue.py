@@ -47,6 +47,8 @@ class EpilogueView(StepsView):
         if problem.vectors:
             yield "shared/load_vectors"
         yield from (f"shared/activation_{name}" for name in self.activations)
+        if problem.parted_vectors and problem.interleaved:
+            yield "wgmma/elements_in_turn"
         if problem.transforms:
             yield "shared/epilogue"
 

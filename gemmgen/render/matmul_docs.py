@@ -70,9 +70,11 @@ class MatmulDocs(LaunchView):
         if problem.c:
             docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
         for name in self.vectors:
-            extent = self._axes(self.plan.argument(name))
+            extent = self._axes(self.plan.argument(name)).replace("G", "2N")
             meaning = meaning_of(problem.epilogue, name)
-            docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {meaning}.")
+            multiple = f"; N is a multiple of {problem.n_multiple}" if name in problem.parted_vectors else ""
+            multiple *= problem.n_multiple > 1
+            docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {meaning}{multiple}.")
         if problem.scalar:
             meaning = meaning_of(problem.epilogue, "tensor_scale")
             docs.append(f"tensor_scale: one element, torch.float32: {meaning}.")

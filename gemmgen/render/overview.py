@@ -139,13 +139,14 @@ class KernelOverview(ABC):
     def kernel(self) -> str:
         """The kernel's docstring, with the quotes that end it."""
         problem, columns = self.plan.problem, self._b_columns
+        alongs = [(name, OPERATIONS[name].along.upper()) for name in problem.vectors]
         stored = [
             "A [M, K]" if problem.a.major == "k" else "A stored as [K, M]",
             (f"B stored as [{columns}, K]" if problem.b.major == "k" else f"B [K, {columns}]")
             + self.each_part,
             *self.more_inputs,
             *(["C [M, N]"] if problem.c else []),
-            *(f"{name} [{OPERATIONS[name].along.upper()}]" for name in problem.vectors),
+            *(f"{name} [{columns if along == 'N' else along}]" for name, along in alongs),
         ]
         product = f"D = {formula(self.plan.request, *self.short_factors, 'C')}"
         descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gemmgen.plan.kernel import Kernel
@@ -22,6 +22,11 @@ from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.statements import Statement, statements
 
 
+def name_of(load: Load) -> str:
+    """Return the variable of a loaded operand: of one accumulator's elements, with the accumulator's name."""
+    return f"{load.accumulator}_{load.tensor}" if load.accumulator else load.tensor
+
+
 @dataclass(frozen=True)
 class Part:
     """Some lines of the epilogue's function."""
@@ -38,6 +43,11 @@ class Part:
     def name(self) -> str:
         """The tensor that it loads."""
         return self.load.tensor if self.load else ""
+
+    @property
+    def own(self) -> str:
+        """The variable of an accumulator's elements of a column operand."""
+        return name_of(self.load) if self.load else ""
 
     @property
     def along(self) -> str:
@@ -170,12 +180,20 @@ class StepsView:
         return f"The epilogue's operations on {piece} of A @ B, before it is converted and stored."
 
     def _loads_of(self, statement: Statement) -> Iterator[Part]:
-        return (self._load(load) for load in statement.loads if load.operand != "scalar")
+        """Yield the parts that load the operands of a statement.
+
+        The first use of a column operand in turn loads the elements of all accumulators.
+        """
+        firsts = {load.tensor: load for load in reversed(self.plan.problem.epilogue.loaded)}
+        for load in statement.loads:
+            loaded = self.plan.problem.interleaved and load.accumulator and firsts[load.tensor] != load
+            if load.operand != "scalar" and not loaded:
+                yield self._load(load)
 
     @property
     def _statements(self) -> tuple[Statement, ...]:
         epilogue = self.plan.problem.epilogue
-        loads = {Load(tensor): self._loaded(Load(tensor)) for tensor in epilogue.loads}
+        loads = {load: self._loaded(load) for load in epilogue.loaded}
         return statements(epilogue, Device(constants_of(epilogue), loads), "tile")
 
     def _widened(self, load: Load) -> str:
@@ -186,18 +204,31 @@ class StepsView:
 
     def _load(self, load: Load) -> Part:
         """Return the lines that load an operand, or find it in shared memory."""
-        return Part("c" if load.operand == "matrix" else load.operand, load=load, widened=self._widened(load))
+        template = "c" if load.operand == "matrix" else load.operand
+        if load.accumulator:
+            template = "column_in_turn" if self.plan.problem.interleaved else "column_of_block"
+        return Part(template, load=load, widened=self._widened(load))
 
     def _loaded(self, load: Load) -> str:
         """Return a loaded operand as it broadcasts to a tile."""
         match load.operand:
             case "row":
                 return f"{load.tensor}[:, None]"
+            case "column" if load.accumulator and self.plan.problem.interleaved:
+                return f"{name_of(load)}{self._widened(load)}[None, :]"
             case "column":
-                values = f"{load.tensor}.load(gl.SliceLayout(0, tile.type.layout))"
+                values = f"{name_of(load)}.load(gl.SliceLayout(0, {load.accumulator or 'tile'}.type.layout))"
                 return f"{values}{self._widened(load)}[None, :]"
             case _:
                 return load.tensor
+
+    def block_of(self, load: Load) -> str:
+        """Return the index of the elements of a load's accumulator in a column operand of blocks."""
+        return self._block(self.tiles.index(load.accumulator))
+
+    def in_turn(self, load: Load) -> tuple[str, ...]:
+        """Return the variables of the elements of each accumulator in a column operand in turn."""
+        return tuple(name_of(replace(load, accumulator=name)) for name in self.tiles)
 
     @property
     def columns(self) -> str:
@@ -210,7 +241,7 @@ class StepsView:
     def _numbered(self) -> bool:
         """True if the operations on a sub-tile depend on its number."""
         problem = self.plan.problem
-        columns = any(OPERATIONS[vector].along == "n" for vector in problem.vectors)
+        columns = any(OPERATIONS[vector].along == "n" for vector in problem.vectors) and not problem.gated
         return self.plan.subtiles > 1 and (columns or bool(problem.c and (self.refills or self.buffer)))
 
     @property
@@ -323,7 +354,31 @@ class StepsView:
     @property
     def vector_bytes(self) -> tuple[str, ...]:
         """The terms of the bytes of all rows and columns."""
-        return tuple(f"args.{vector}_desc.nbytes_per_cta" for vector in self.plan.problem.vectors)
+        problem = self.plan.problem
+        blocks = dict.fromkeys(problem.parted_vectors, f"{problem.b_blocks} * " * problem.in_blocks)
+        return tuple(f"{blocks.get(name, '')}args.{name}_desc.nbytes_per_cta" for name in problem.vectors)
+
+    @property
+    def vector_loads(self) -> Iterator[tuple[str, ...]]:
+        """The arguments of each load of a row or column operand: its descriptor, place, barrier, buffer."""
+        problem = self.plan.problem
+        for vector in problem.vectors:
+            place, buffer = vector.partition("_")[0], f"buffers.{vector}_smem"
+            loads = [(place, buffer)]
+            if vector in problem.parted_vectors and problem.interleaved:
+                loads = [(f"{problem.b_blocks} * {place}", buffer)]
+            elif vector in problem.parted_vectors:
+                loads = [
+                    (place, f"{buffer}{self._block(0)}"),
+                    (f"args.n + {place}", f"{buffer}{self._block(1)}"),
+                ]
+            for first, memory in loads:
+                yield f"args.{vector}_desc", f"[{first}]", "buffers.vectors_ready", memory
+
+    @staticmethod
+    def _block(number: int) -> str:
+        """Return the index of the elements of one accumulator in a column operand of blocks."""
+        return f".slice({'PROGRAM_TILE_N' if number else '0'}, PROGRAM_TILE_N)"
 
     @property
     def _vector_axes(self) -> tuple[str, ...]:

@@ -92,6 +92,17 @@ class Wrapper(MatmulDocs):
         return f"extents_{kinds[len(packed)]}.py.j2"
 
     @property
+    def columns_multiple(self) -> int:
+        """The number that the columns of B must be a multiple of."""
+        return self.plan.problem.b_blocks * self.plan.problem.n_multiple
+
+    @property
+    def n_words(self) -> str:
+        """The words about the numbers that N can be, after those about the columns of B."""
+        multiple = self.plan.problem.n_multiple
+        return f", N a multiple of {multiple}" if multiple > 1 else ""
+
+    @property
     def rows(self) -> str:
         """The name, the matrix in memory and its extents of each input that is no scale of blocks."""
         loop = "    for name, stored, shape in "

@@ -10,6 +10,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 from gemmgen.problem.epilogue import (
     ACCUMULATOR,
@@ -24,6 +25,7 @@ from gemmgen.problem.epilogue import (
     is_computed,
     minus,
     plus,
+    sums_in,
     times,
 )
 from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, OpParameter
@@ -85,7 +87,24 @@ def parsed(text: str, accumulators: tuple[str, ...] = (ACCUMULATOR,)) -> Value:
     fold(value, Computed(), known)
     if unused := next((name for name in accumulators if Acc(name) not in known), None):
         raise ExpressionError(f"D does not depend on the sums {unused}; use {unused}", indent)
-    return value
+    return _owned(value, "")
+
+
+def _owned(value: Value, accumulator: str) -> Value:
+    """Return a value whose column operands name the accumulator that they are added to or multiplied with.
+
+    An operand of a step on one accumulator's sums is its own; `accumulator` is the one of the step around a
+    value, and empty if it depends on both.
+    """
+    match value:
+        case Load() if value.operand == "column":
+            return replace(value, accumulator=accumulator)
+        case Call():
+            found = sums_in(value)
+            own = found[0] if len(found) == 1 else "" if found else accumulator
+            return replace(value, args=tuple(_owned(each, own) for each in value.args))
+        case _:
+            return value
 
 
 def _of_foreign(character: str) -> str:

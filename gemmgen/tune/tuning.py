@@ -35,7 +35,7 @@ from gemmgen.tune.worker import (
     find_gpus,
     gpus,
 )
-from gemmgen.verify.shapes import fitting, refuse_k, single_tile
+from gemmgen.verify.shapes import fitting, refuse_extents, single_tile
 
 
 def tune(
@@ -123,7 +123,7 @@ def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[TuningT
         try:
             source = load_spec(path)
             baselines[source.path] = cublas(source)
-            refuse_k(source.problem, shapes)
+            refuse_extents(source.problem, shapes)
             for shape in shapes:
                 if not fitting([shape], single_tile(source)):
                     message = f"a kernel of a single tile does not compute {shape_text(shape)}"

@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import TCGEN05
+from gemmgen.hardware.gpus import round_up
 from gemmgen.plan import plan_spec
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.spec import SpecFile
@@ -28,7 +29,7 @@ ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
         (300, 776, 392): "no power of two above 8 divides N or K, and M ends inside a warp's rows",
     }
 )
-"""[M, N, K] with the fault that each can show. K is rounded up for operands of 4 bits."""
+"""[M, N, K] with the fault that each can show. K is rounded up for operands of 4 bits, N for some vectors."""
 
 MISALIGNED_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
     {
@@ -66,7 +67,7 @@ def acceptance_shapes(source: SpecFile) -> tuple[Shape, ...]:
     if tile is None:
         more = _instruction_shapes(problem) if source.request.gpu.architecture.mma == "tcgen05" else ()
         shapes = (*ACCEPTANCE_SHAPES, *more, *_misaligned_shapes(problem))
-        return tuple(dict.fromkeys(_with_legal_k(problem, shape) for shape in shapes))
+        return tuple(dict.fromkeys(_legal(problem, shape) for shape in shapes))
     m, n, k = tile
     own = (
         tile,
@@ -89,7 +90,7 @@ def large_shape(source: SpecFile) -> Shape:
     """
     if (tile := single_tile(source)) is not None:
         return tile
-    m, n, k = _with_legal_k(source.problem, LARGE_SHAPE)
+    m, n, k = _legal(source.problem, LARGE_SHAPE)
     # An atomic reduction adds all parts to one array.
     schedule = source.spec.schedule
     parts = 1 if schedule.reduction == "atomic" else schedule.splits or 1
@@ -98,13 +99,14 @@ def large_shape(source: SpecFile) -> Shape:
     return m, n, k
 
 
-def refuse_k(problem: Matmul, shapes: Iterable[Shape]) -> None:
-    """Raise GemmgenError (``bad-shapes``) for shapes whose K the operands cannot have."""
-    multiple = problem.k_multiple
-    wrong = [shape_text(shape) for shape in shapes if shape[2] % multiple]
-    if wrong:
-        message = f"K must be a multiple of {multiple} with these operands, found {', '.join(wrong)}"
-        raise GemmgenError([Diagnostic("--shapes", "bad-shapes", message)])
+def refuse_extents(problem: Matmul, shapes: Iterable[Shape]) -> None:
+    """Raise GemmgenError (``bad-shapes``) for shapes whose N or K the operands cannot have."""
+    chosen = tuple(shapes)
+    for axis, name, multiple in ((1, "N", problem.n_multiple), (2, "K", problem.k_multiple)):
+        wrong = [shape_text(shape) for shape in chosen if shape[axis] % multiple]
+        if wrong:
+            message = f"{name} must be a multiple of {multiple} with these operands, found {', '.join(wrong)}"
+            raise GemmgenError([Diagnostic("--shapes", "bad-shapes", message)])
 
 
 def _instruction_shapes(problem: Matmul) -> tuple[Shape, Shape]:
@@ -113,11 +115,10 @@ def _instruction_shapes(problem: Matmul) -> tuple[Shape, Shape]:
     return (128, 128, k), (130, 264, k + problem.k_multiple)
 
 
-def _with_legal_k(problem: Matmul, shape: Shape) -> Shape:
-    """Return the shape with the next K that the operands can have."""
+def _legal(problem: Matmul, shape: Shape) -> Shape:
+    """Return the shape with the next N and K that the operands can have."""
     m, n, k = shape
-    multiple = problem.k_multiple
-    return m, n, -(-k // multiple) * multiple
+    return m, round_up(n, problem.n_multiple), round_up(k, problem.k_multiple)
 
 
 def fitting(shapes: Iterable[Shape], tile: Shape | None) -> tuple[Shape, ...]:

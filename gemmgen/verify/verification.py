@@ -20,7 +20,7 @@ from gemmgen.numerics.reference import Check
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
 from gemmgen.spec import SpecFile
-from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_k
+from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_extents
 
 Group = Callable[[Case], Iterator[Check]]
 """Checks that share their runs of the kernel."""
@@ -294,11 +294,11 @@ def verify(
     for modules that compute there. A kernel that raises, or destroys the CUDA context, is a failed check; a
     kernel that never returns is not detected.
 
-    Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu`` if the device is
-    ``cuda`` and there is no GPU that can run the spec's kernel.
+    Raises GemmgenError: ``bad-shapes`` for an N or a K that the operands cannot have; ``no-gpu`` if the
+    device is ``cuda`` and there is no GPU that can run the spec's kernel.
     """
     chosen = default_shapes(source) if shapes is None else tuple(shapes)
-    refuse_k(source.problem, chosen)
+    refuse_extents(source.problem, chosen)
     where = _place(device, source.request.gpu)
     groups = groups_of(source.problem, device)
     cases = _cases(module, source, chosen, where, repeats, seed, deterministic=deterministic)
@@ -319,7 +319,7 @@ def verify_numbers(
     For runs too slow or too large for ``verify``. Raises GemmgenError as ``verify`` does.
     """
     chosen = tuple(shapes)
-    refuse_k(source.problem, chosen)
+    refuse_extents(source.problem, chosen)
     where = _place(device, source.request.gpu)
     cases = _cases(module, source, chosen, where, 1, seed, deterministic=True)  # and no run to compare
     return _verification(cases, (("once", once),), where, progress)

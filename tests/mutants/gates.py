@@ -8,11 +8,13 @@ from mutants.mutant import NOTHING, of
 
 K = Kind
 
-program, roles, scaled, in_turn = (
+program, roles, scaled, in_turn, channels, biased = (
     of("h100_bf16_gated_tiled"),
     of("h100_bf16_gated_pingpong"),
     of("h100_e4m3_gated_scaled"),
     of("h100_bf16_gated_interleaved"),
+    of("h100_e4m3_gated_channels"),
+    of("h100_bf16_gptoss_gated"),
 )
 FIRST_LOAD = "    tma.async_load(args.b_desc, [tile.column, k], ready, b_tile.slice(0, PROGRAM_TILE_N))\n"
 SECOND_LOAD = """\
@@ -24,6 +26,11 @@ SUMS = "    gate, up = halves(accumulator)\n"
 PARTED = "tile.reshape((tile.shape[0], 2, tile.shape[1] // 2)).permute((0, 2, 1)).split()"
 SUMS_IN_TURN = "    gate, up = even_and_odd(accumulator)\n"
 PARTED_IN_TURN = "tile.reshape((tile.shape[0], tile.shape[1] // 2, 2)).split()"
+SECOND_BLOCK = "        [args.n + column],\n"
+BLOCK_0, BLOCK_1 = "column_scale_smem.slice(0, ", "column_scale_smem.slice(PROGRAM_TILE_N, "
+SCALE_OF_UP = f"    up_column_scale = buffers.{BLOCK_1}PROGRAM_TILE_N)\n"
+BIASES = "    gate_column_bias, up_column_bias = elements_in_turn("
+LOAD_OF_BIAS = "    tma.async_load(args.column_bias_desc, [2 * column],"
 MUTANTS = {
     "gate_swapped_names": program(WRONG_NUMBERS, "d_desc", "", (SUMS, SUMS.replace("gate, up", "up, gate"))),
     "gate_swapped_loads": program(
@@ -100,6 +107,51 @@ MUTANTS = {
     ),
     "gate_in_turn_a_column_late": in_turn(
         WRONG_NUMBERS, "d_desc", "", ("[2 * tile.column, k]", "[2 * tile.column + 1, k]")
+    ),
+    "gate_channels_up_scaled_as_the_gate": channels(
+        WRONG_NUMBERS, "d_desc", "", (SCALE_OF_UP, SCALE_OF_UP.replace(BLOCK_1, BLOCK_0))
+    ),
+    "gate_channels_up_scaled_by_the_neighbour": channels(
+        WRONG_NUMBERS, "d_desc", "", (SECOND_BLOCK, "        [column + PROGRAM_TILE_N],\n")
+    ),
+    "gate_channels_bytes_of_one_block": channels(
+        K.BYTE_COUNT,
+        "vectors_ready_0|vectors_ready_1",
+        "mbarrier.expect(",
+        ("2 * args.column_scale_desc.nbytes_per_cta", "args.column_scale_desc.nbytes_per_cta"),
+    ),
+    "gate_channels_both_blocks_in_one_place": channels(
+        K.WRITE_AFTER_WRITE,
+        "column_scale_smem_0|column_scale_smem_1",
+        "    tma.async_load(",
+        (f"        buffers.{BLOCK_1}PROGRAM_TILE_N),\n", f"        buffers.{BLOCK_0}PROGRAM_TILE_N),\n"),
+    ),
+    "gate_biased_swapped_elements": biased(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (BIASES, BIASES.replace("gate_column_bias, up", "up_column_bias, gate")),
+    ),
+    "gate_biased_columns_of_d": biased(
+        WRONG_NUMBERS, "d_desc", "", (LOAD_OF_BIAS, LOAD_OF_BIAS.replace("2 * column", "column"))
+    ),
+    "gate_biased_place_between_units": biased(
+        K.UNALIGNED_TRANSFER,
+        "column_bias_desc",
+        "tma.async_load(",
+        (LOAD_OF_BIAS, LOAD_OF_BIAS.replace("2 * column", "2 * column + 1")),
+    ),
+    "gate_biased_without_the_limit_from_above": biased(
+        WRONG_NUMBERS, "d_desc", "", ("    gate = clamp_max(gate)\n", f"    {NOTHING}\n")
+    ),
+    "gate_biased_without_the_lower_limit": biased(
+        WRONG_NUMBERS, "d_desc", "", ("CLAMP_MIN = gl.constexpr(-7.0)", "CLAMP_MIN = gl.constexpr(-7e6)")
+    ),
+    "gate_biased_wait_removed": biased(
+        K.READ_AFTER_WRITE,
+        "column_bias_smem_0|column_bias_smem_1",
+        "elements = operand.load(",
+        ("    mbarrier.wait(buffers.vectors_ready, phase)\n", f"    {NOTHING}\n"),
     ),
     "gate_in_turn_bytes_of_two_blocks": in_turn(
         K.BYTE_COUNT,

@@ -119,7 +119,7 @@ def features(plan: WgmmaKernel) -> frozenset[Feature]:
         "cluster": f"{plan.cluster_m}x{plan.cluster_n}",
         "c": "none" if problem.c is None else "residual" if plan.request.lists_c else "product",
         "alpha": f"{problem.epilogue.alpha:g}" if abs(problem.epilogue.alpha) == 1 else "other",
-        **{op: "yes" for op in problem.ops if op not in ("residual", "times")},  # times joins a gate
+        **{op: "yes" for op in problem.ops if op in OPS and op != "residual"},
         "epilogue": "subtiles" if plan.subtiles > 1 else "whole",
         "outstanding": str(plan.outstanding_mmas),
         "warps": f"{plan.warps_m}x{plan.warps_n}",

@@ -78,11 +78,12 @@ def dram_bytes(problem: Matmul, shape: Shape) -> int:
 def traffic_of(problem: Matmul) -> Traffic:
     """Return the bits of elements in DRAM, without block scales, and the order of A and of B in memory.
 
-    For B it is all blocks for each column of D.
+    For B, and for vectors along its columns, it is all blocks for each column of D.
     """
     bits = {"m": 0, "n": 0}
     for name in problem.vectors:
-        bits[OPERATIONS[name].along] += problem.vector_dtype(name).bits
+        each = problem.b_blocks if name in problem.parted_vectors else 1
+        bits[OPERATIONS[name].along] += each * problem.vector_dtype(name).bits
     return Traffic(
         a=problem.a.dtype.bits,
         b=problem.b_blocks * problem.b.dtype.bits,

@@ -115,6 +115,7 @@ def partitions_of(
                 *turn,
                 *sources,
                 *(consumer.epilogue.loaded if consumer.epilogue else ()),
+                *((N,) * (kernel.problem.in_blocks and bool(kernel.problem.parted_vectors))),
                 *COUNTS,
             ),
         )

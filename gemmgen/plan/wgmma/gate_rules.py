@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below
-from gemmgen.plan.fix import Fix, at_least, leave_out, nearest, use
+from gemmgen.plan.fix import Fix, at_least, hint, leave_out, nearest, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
+from gemmgen.plan.storage import TILE_ALIGNMENT_BYTES
 from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
@@ -47,10 +48,15 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "this version adds a C to one accumulator"
         fix = without_expression(problem)
         yield Finding("epilogue.d", f"a C {accumulators}", limit, fix)
-    if columns := [name for name in problem.vectors if name.startswith("column")]:
-        limit = "this version loads a column operand for one accumulator"
-        fix = without_expression(problem)
-        yield Finding("epilogue.d", f"{' and '.join(columns)} {accumulators}", limit, fix)
+    epilogue = problem.epilogue
+    for name in problem.parted_vectors:
+        readers = [load.accumulator for load in epilogue.loaded if load.tensor == name]
+        if {*readers} != {*epilogue.accumulators}:
+            joined = "" in readers
+            found = f"{name} for {'a value of both accumulators' if joined else f'{readers[0]} alone'}"
+            limit = "it has an element for each column of B, and a step on each accumulator reads its own"
+            fix = without_expression(problem) | hint("it in the steps of each accumulator")
+            yield Finding("epilogue.d", found, limit, fix)
 
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
@@ -105,3 +111,16 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
     elif plan.cta_tile_n < least:
         limit = f"four threads hold {WGMMA.n_min} columns of an accumulator's row, and no half may part them"
         yield Finding("tile.n", found, limit, at_least(least))
+    elif plan.problem.in_blocks:
+        yield from _of_vectors(plan)
+
+
+def _of_vectors(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the finding of column operands whose second block would begin between places of TMA."""
+    bits = [plan.problem.vector_dtype(name).bits for name in plan.problem.parted_vectors]
+    least = max((TILE_ALIGNMENT_BYTES * 8 // each for each in bits), default=1)
+    if plan.cta_columns < least:
+        names = " and ".join(plan.problem.parted_vectors)
+        found = f"a tile of {plan.cta_tile_n:,} columns with {names}"
+        limit = f"TMA writes the elements of each accumulator at a multiple of {TILE_ALIGNMENT_BYTES} bytes"
+        yield Finding("tile.n", found, limit, at_least(plan.problem.b_blocks * least))

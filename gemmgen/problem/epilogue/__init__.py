@@ -23,6 +23,7 @@ from gemmgen.problem.epilogue.nodes import (
     loads_of,
     minus,
     plus,
+    sums_in,
     times,
 )
 from gemmgen.problem.epilogue.steps import PLAIN, Epilogue, Output, Step, d_is, is_term, meaning_of
@@ -72,6 +73,7 @@ __all__ = [
     "meaning_of",
     "minus",
     "plus",
+    "sums_in",
     "times",
     "written",
 ]

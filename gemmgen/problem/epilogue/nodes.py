@@ -31,6 +31,10 @@ class Load:
 
     kind: ClassVar[str] = "load"
     tensor: str
+    accumulator: str = ""
+    """The accumulator whose columns of B have the elements of an operand along columns that are read; empty
+    if each column of D has one element.
+    """
 
     @property
     def operand(self) -> Literal["none", "scalar", "row", "column", "matrix"]:
@@ -145,6 +149,30 @@ class Computed(Algebra[bool]):
 def is_computed(value: Value) -> bool:
     """Return True if a value depends on an accumulator; others are loaded or computed from loaded values."""
     return fold(value, Computed())
+
+
+class _Sums(Algebra[tuple[str, ...]]):
+    """The accumulators of a value, each once, in the order of use."""
+
+    def accumulator(self, name: str) -> tuple[str, ...]:
+        return (name,)
+
+    def load(self, load: Load) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
+
+    def number(self, value: float) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
+
+    def call(self, call: Call, arguments: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:  # noqa: ARG002
+        return tuple(dict.fromkeys(chain.from_iterable(arguments)))
+
+    def cast(self, cast: Cast, argument: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ARG002
+        return argument
+
+
+def sums_in(value: Value) -> tuple[str, ...]:
+    """Return the names of the accumulators that a value depends on, each once, in the order of use."""
+    return fold(value, _Sums())
 
 
 class _Loads(Algebra[tuple[Load, ...]]):

@@ -85,10 +85,14 @@ class Epilogue:
         return tuple(known)  # `fold` adds a value when it has found what that is
 
     @cached_property
+    def loaded(self) -> tuple[Load, ...]:
+        """The loads, each once, in the order of use: of an operand along B's columns one per accumulator."""
+        return tuple(dict.fromkeys(chain.from_iterable(loads_of(output.value) for output in self.outputs)))
+
+    @cached_property
     def loads(self) -> tuple[str, ...]:
         """The loaded tensors, in the order of use."""
-        loads = chain.from_iterable(loads_of(output.value) for output in self.outputs)
-        return tuple(dict.fromkeys(load.tensor for load in loads))
+        return tuple(dict.fromkeys(load.tensor for load in self.loaded))
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:
@@ -234,4 +238,6 @@ def meaning_of(epilogue: Epilogue, tensor: str) -> str:
     """Return the meaning of a tensor in an epilogue: ``a factor for each row``."""
     named = any(step.name == tensor for step in epilogue.steps)
     said = OPERATIONS[tensor].meaning if named else ""
-    return said or f"{'a factor' if named else 'a number'} for {EACH[Load(tensor).operand]}"
+    said = said or f"{'a factor' if named else 'a number'} for {EACH[Load(tensor).operand]}"
+    of_b = any(load.accumulator for load in epilogue.loaded if load.tensor == tensor)
+    return f"{said} of B" if of_b else said
