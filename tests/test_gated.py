@@ -27,14 +27,17 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.evaluation import sums_of
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
+from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.problem.observation import Observation
+from gemmgen.spec import parse_spec
 from gemmgen.verify.shapes import acceptance_shapes, refuse_extents
 
 STEM = "h100_bf16_gated"
 INTERLEAVED = "h100_bf16_gated_interleaved"
 CHANNELS = "h100_e4m3_gated_channels"
 GPT_OSS = "h100_bf16_gptoss_gated"
+BY_COLUMNS = "h100_bf16_gated_nn"
 STEMS = sorted(path.stem for path in spec_file(STEM).parent.glob("*gated*.yaml"))
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 
@@ -155,6 +158,32 @@ def test_the_baseline_takes_interleaved_columns_in_turn() -> None:
     assert torch.equal(found, torch.nn.functional.silu(product[:, ::2]) * product[:, 1::2])
 
 
+# --- a B that is contiguous along N
+
+
+@pytest.mark.parametrize("tile_n", [32, 64, 128, 256])
+def test_blocks_of_an_n_contiguous_b_are_swizzled_by_their_own_rows(tile_n: int) -> None:
+    text = spec_file(BY_COLUMNS).read_text().replace("n: 256", f"n: {tile_n}")
+    plan = hopper(plan_spec(parse_spec(text.encode(), "narrow")))
+    assert plan.b_swizzle_bytes == min(128, tile_n // 2 * 2)
+
+
+def test_a_b_by_columns_is_taken_as_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_generated(module_file(BY_COLUMNS))
+    monkeypatch.setitem(sys.modules, BY_COLUMNS, module)
+    on_a_fake_gpu(monkeypatch)
+    driver = on_a_fake_driver(module, monkeypatch)
+    driver.set_current_device(0)
+    assert module.matmul(cuda(256, 64), cuda(64, 592)).shape == (256, 296)
+    ((_, _, arguments),) = driver.jit
+    assert ([*arguments[1].shape], arguments[1].block_shape) == ([64, 592], [64, 128])
+    with pytest.raises(ValueError, match=r"^N must be a multiple of 8, found 300$"):
+        module.matmul(cuda(256, 64), cuda(64, 600))
+    with pytest.raises(ValueError, match="pass"):
+        module.matmul(cuda(256, 64), cuda(592, 64).T)
+    assert len(driver.jit) == 1
+
+
 # --- column operands
 
 
@@ -207,8 +236,8 @@ def test_the_baseline_names_the_elements_of_each_accumulator() -> None:
 
 
 def test_the_second_block_of_a_vector_begins_where_tma_can_read() -> None:
-    multiples = {stem: made(spec_file(stem)).source.problem.n_multiple for stem in (STEM, CHANNELS, GPT_OSS)}
-    assert multiples == {STEM: 1, CHANNELS: 4, GPT_OSS: 1}
+    wanted = {STEM: 1, CHANNELS: 4, GPT_OSS: 1, BY_COLUMNS: 8}
+    assert {stem: made(spec_file(stem)).source.problem.n_multiple for stem in wanted} == wanted
     source = made(spec_file(CHANNELS)).source
     assert all(n % 4 == 0 for _, n, _ in acceptance_shapes(source))
     with pytest.raises(GemmgenError, match="N must be a multiple of 4 with these operands, found 16x18x64"):

@@ -113,8 +113,11 @@ class Matmul:
 
     @cached_property
     def n_multiple(self) -> int:
-        """The number that N must be a multiple of: TMA reads the second block of a vector from column N."""
-        bits = [self.vector_dtype(name).bits for name in self.parted_vectors if self.in_blocks]
+        """The number that N must be a multiple of: TMA reads the second block of a row from column N."""
+        if not self.in_blocks:
+            return 1
+        bits = [self.vector_dtype(name).bits for name in self.parted_vectors]
+        bits += [self.b.dtype.bits] * (self.b.major == "mn")
         return max((TMA_PLACE_BITS // each for each in bits), default=1)
 
     @cached_property

@@ -186,7 +186,7 @@ class ArgumentTable:
             order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"
             yield f'"b_blocks": {plan.problem.b_blocks},  # {order}'
         if (multiple := plan.problem.n_multiple) > 1:
-            yield f'"n_multiple": {multiple},  # TMA reads the second block of a vector from column N'
+            yield f'"n_multiple": {multiple},  # TMA reads the second block of a row from column N'
         if not plan.deterministic:
             yield '"deterministic": False,  # programs add up sums in any order'
         if not self.vanishes:

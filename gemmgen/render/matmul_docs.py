@@ -47,6 +47,8 @@ class MatmulDocs(LaunchView):
             if problem.b.major == "mn":
                 b, line = "N contiguous", "columns"
             b += f", whose {first} {line} are of {names[0]} and whose {last} {line} are of {names[1]}"
+            if problem.b.major == "mn" and problem.n_multiple > 1:
+                b += f"; N is a multiple of {problem.n_multiple}"
         packed = ", two elements a byte, the one of even k in its lower half"
         a_shape, a = ("[M, K / 2]", a + packed) if self.packs("a") else ("[M, K]", a)
         b_shape, b = ("[K / 2, N]", b + packed) if self.packs("b") else ("[K, N]", b)

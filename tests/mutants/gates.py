@@ -8,13 +8,14 @@ from mutants.mutant import NOTHING, of
 
 K = Kind
 
-program, roles, scaled, in_turn, channels, biased = (
+program, roles, scaled, in_turn, channels, biased, by_columns = (
     of("h100_bf16_gated_tiled"),
     of("h100_bf16_gated_pingpong"),
     of("h100_e4m3_gated_scaled"),
     of("h100_bf16_gated_interleaved"),
     of("h100_e4m3_gated_channels"),
     of("h100_bf16_gptoss_gated"),
+    of("h100_bf16_gated_nn"),
 )
 FIRST_LOAD = "    tma.async_load(args.b_desc, [tile.column, k], ready, b_tile.slice(0, PROGRAM_TILE_N))\n"
 SECOND_LOAD = """\
@@ -125,6 +126,21 @@ MUTANTS = {
         "column_scale_smem_0|column_scale_smem_1",
         "    tma.async_load(",
         (f"        buffers.{BLOCK_1}PROGRAM_TILE_N),\n", f"        buffers.{BLOCK_0}PROGRAM_TILE_N),\n"),
+    ),
+    "gate_by_columns_up_beside_the_gate": by_columns(
+        WRONG_NUMBERS, "d_desc", "", ("[k, args.n + tile.column]", "[k, PROGRAM_TILE_N + tile.column]")
+    ),
+    "gate_by_columns_both_blocks_in_one_half": by_columns(
+        K.WRITE_AFTER_WRITE,
+        "b_smem",
+        "    tma.async_load(",
+        ("b_tile.slice(PROGRAM_TILE_N, PROGRAM_TILE_N, dim=1)", "b_tile.slice(0, PROGRAM_TILE_N, dim=1)"),
+    ),
+    "gate_by_columns_place_between_units": by_columns(
+        K.UNALIGNED_TRANSFER,
+        "b_desc",
+        "tma.async_load(",
+        ("[k, args.n + tile.column]", "[k, args.n + tile.column + 4]"),
     ),
     "gate_biased_swapped_elements": biased(
         WRONG_NUMBERS,

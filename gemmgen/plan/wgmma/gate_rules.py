@@ -37,10 +37,6 @@ def _with(plan: WgmmaKernel) -> str:
 def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the matrices and vectors."""
     problem, accumulators, plain = plan.problem, _with(plan), _plain(plan)
-    if problem.b.major == "mn" and problem.in_blocks:
-        limit = "this version loads both blocks of B by rows of a K-contiguous one"
-        fix = use("k", note="B stored as [2N, K]") | plain
-        yield Finding("operands.b.major", f"B is N-contiguous {accumulators}", limit, fix)
     if problem.copies_misaligned:
         limit = "this version copies the tensors of kernels with one accumulator"
         yield Finding("operands.misaligned", f"copy {accumulators}", limit, use("refuse") | plain)

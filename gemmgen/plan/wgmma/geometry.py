@@ -355,8 +355,12 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.b_row_of(self.column_parts[0])
 
     def b_row_of(self, columns: int) -> int:
-        """Return the elements of a row of a part of B's tile as it is stored: along K, or along N."""
-        return self.cta_tile_k if self.problem.b.major == "k" else columns
+        """Return the elements of a row of a part of B's tile as it is stored: along K, or along N.
+
+        Along N a row has the columns of one block, if B has several.
+        """
+        blocks = self.problem.b_blocks if self.problem.in_blocks else 1
+        return self.cta_tile_k if self.problem.b.major == "k" else max(1, columns // blocks)
 
     def b_swizzle_of(self, columns: int) -> int:
         """Return the swizzle in bytes of a part of B's tile: that of B, or the widest that its rows fill."""

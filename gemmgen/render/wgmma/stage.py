@@ -77,8 +77,19 @@ class Stage:
         load = self.operands[1]
         for first, block in (("", "0"), ("args.n + ", "PROGRAM_TILE_N")):
             coordinates = self._coordinates("b", f"{first}tile.column")
-            tile = f"b_tile.slice({block}, PROGRAM_TILE_N)"
+            dimension = ", dim=1" * (self.plan.problem.b.major == "mn")
+            tile = f"b_tile.slice({block}, PROGRAM_TILE_N{dimension})"
             yield ("args.b_desc", coordinates, "ready", tile, *load.options)
+
+    @property
+    def b_lines(self) -> str:
+        """The word for the columns of B as they are stored: rows of its transpose, or columns."""
+        return "rows" if self.plan.problem.b.major == "k" else "columns"
+
+    @property
+    def b_stored(self) -> str:
+        """The words about the extents of B as it is stored."""
+        return "B is stored as [2N, K]" if self.plan.problem.b.major == "k" else "B is [K, 2N]"
 
     @property
     def load_of_consumer(self) -> tuple[str, ...]:
