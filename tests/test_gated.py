@@ -158,6 +158,22 @@ def test_the_baseline_takes_interleaved_columns_in_turn() -> None:
     assert torch.equal(found, torch.nn.functional.silu(product[:, ::2]) * product[:, 1::2])
 
 
+# --- C
+
+
+def test_c_is_added_to_the_product_of_both_sums() -> None:
+    product = made(spec_file("h100_bf16_gated_residual"))
+    problem = product.source.problem
+    inputs = random_inputs((24, 40, 64), problem, torch.Generator().manual_seed(3))
+    assert inputs.extras["c"].shape == (24, 40)
+    gate, up = (inputs.a.double() @ inputs.b.double()).chunk(2, 1)
+    expected = torch.nn.functional.silu(gate) * up + inputs.extras["c"].double()
+    assert torch.equal(reference(inputs, problem), expected)
+    plan = hopper(product.plan)
+    held = [buffer.bytes for buffer in plan.shared_buffers if buffer.tensor == "c"]
+    assert held == [plan.cta_consumer_tile_m * plan.cta_columns * 2] * plan.consumers
+
+
 # --- a B that is contiguous along N
 
 

@@ -8,7 +8,7 @@ from mutants.mutant import NOTHING, of
 
 K = Kind
 
-program, roles, scaled, in_turn, channels, biased, by_columns = (
+program, roles, scaled, in_turn, channels, biased, by_columns, added = (
     of("h100_bf16_gated_tiled"),
     of("h100_bf16_gated_pingpong"),
     of("h100_e4m3_gated_scaled"),
@@ -16,6 +16,7 @@ program, roles, scaled, in_turn, channels, biased, by_columns = (
     of("h100_e4m3_gated_channels"),
     of("h100_bf16_gptoss_gated"),
     of("h100_bf16_gated_nn"),
+    of("h100_bf16_gated_residual"),
 )
 FIRST_LOAD = "    tma.async_load(args.b_desc, [tile.column, k], ready, b_tile.slice(0, PROGRAM_TILE_N))\n"
 SECOND_LOAD = """\
@@ -126,6 +127,15 @@ MUTANTS = {
         "column_scale_smem_0|column_scale_smem_1",
         "    tma.async_load(",
         (f"        buffers.{BLOCK_1}PROGRAM_TILE_N),\n", f"        buffers.{BLOCK_0}PROGRAM_TILE_N),\n"),
+    ),
+    "gate_added_c_before_it_arrives": added(
+        K.READ_AFTER_WRITE,
+        "c_smem_0|c_smem_1",
+        "c = buffers.c_smem.load(",
+        ("    mbarrier.wait(buffers.c_ready, phase)\n", f"    {NOTHING}\n"),
+    ),
+    "gate_added_c_to_the_gate_alone": added(
+        WRONG_NUMBERS, "d_desc", "", ("    return gate + c\n", "    return gate + c * up\n")
     ),
     "gate_by_columns_up_beside_the_gate": by_columns(
         WRONG_NUMBERS, "d_desc", "", ("[k, args.n + tile.column]", "[k, PROGRAM_TILE_N + tile.column]")

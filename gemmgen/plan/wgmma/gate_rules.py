@@ -40,10 +40,10 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
     if problem.copies_misaligned:
         limit = "this version copies the tensors of kernels with one accumulator"
         yield Finding("operands.misaligned", f"copy {accumulators}", limit, use("refuse") | plain)
-    if problem.c is not None:
-        limit = "this version adds a C to one accumulator"
-        fix = without_expression(problem)
-        yield Finding("epilogue.d", f"a C {accumulators}", limit, fix)
+    if problem.c is not None and plan.subtiles > 1:
+        limit = "the epilogue computes a tile of D at once, and reads its C at once"
+        found = f"sub-tiles of {plan.subtile_n:,} columns of a C {accumulators}"
+        yield Finding("epilogue.subtile_n", found, limit, use(plan.cta_columns))
     epilogue = problem.epilogue
     for name in problem.parted_vectors:
         readers = [load.accumulator for load in epilogue.loaded if load.tensor == name]
