@@ -164,7 +164,7 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
         ("operands: {b: {dtype: int4}}", "; int4 is not supported"),
         ("operands: {d: {dtype: int8}}", "; int8 is a type of other operands only"),
         ("operands: {a: {swizzle: 128B}}", "; write 128"),
-        ("epilogue: {ops: [swiglu]}", "; gated activations are not supported"),
+        ("epilogue: {ops: [swiglu]}", "; write epilogue.accumulators and epilogue.d, as silu(gate) * up"),
         (
             "epilogue: {ops: [sigmoid]}",
             "; an activation is added by a row and a template, as docs/extending.md says",

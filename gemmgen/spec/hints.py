@@ -159,7 +159,7 @@ GATED = ("swiglu", "geglu", "reglu", "glu", "silu_and_mul", "gelu_and_mul")
 def _operation_hint(name: str) -> str:
     """Return what to do without an operation that there is not."""
     if name in GATED:
-        return "; gated activations are not supported"
+        return "; write epilogue.accumulators and epilogue.d, as silu(gate) * up"
     if name in ("sigmoid", "tanh", "relu2", "elu", "selu", "softplus", "mish", "hardswish"):
         return "; an activation is added by a row and a template, as docs/extending.md says"
     return ""
