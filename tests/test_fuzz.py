@@ -90,6 +90,19 @@ def test_seeds_and_numbers_make_specs_of_their_own() -> None:
 
 
 @pytest.mark.quick
+def test_specs_of_one_kind_have_its_fields_and_none_that_it_leaves_out() -> None:
+    own = dict(tables.TABLES["sm90"][1])["gated"]
+    stated = {path for path, values in own.items() if values}
+    gated = 0
+    for number in range(2 * SPECS):
+        first, *_, last = draft.drafts("sm90", 0, number, "gated")
+        assert stated <= first.values.keys()
+        assert not last.values.keys() & (own.keys() - stated)
+        gated += "epilogue.accumulators" in last.values and not last.refused
+    assert gated > SPECS
+
+
+@pytest.mark.quick
 def test_what_neither_sees_are_rules() -> None:
     known = {each.id for family in FAMILIES.values() for each in family.rules}
     assert judge.UNSEEN.keys() <= known
@@ -436,3 +449,10 @@ def test_an_unknown_target_is_wrong_usage(fuzz_: test_cli.Gemmgen) -> None:
     ran = fuzz_("--target", "sm80")
     assert (ran.code, ran.stdout) == (2, "")
     assert "`sm80` is none of sm90, sm100" in ran.stderr
+
+
+@pytest.mark.quick
+def test_an_unknown_kind_is_wrong_usage(fuzz_: test_cli.Gemmgen) -> None:
+    ran = fuzz_("--target", "sm100", "--kind", "gated")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "`gated` is none of plain, pairs, launch control" in ran.stderr

@@ -55,13 +55,19 @@ def command(
     refused: Annotated[
         int, typer.Option("--refused", metavar="N", min=0, help="Of N specs one is a refused one; 0: none.")
     ] = 5,
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="Kind of kernels, as gated; all kinds by default.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Draw random specs, and compare what the rules say of them with the compiler and the simulator."""
     require_compiler()
     if target not in TABLES:
         raise typer.BadParameter(f"`{target}` is none of {', '.join(TABLES)}", param_hint="--target")
-    run = Run(target, seed, minimum, simulated, refused)
+    kinds = dict(TABLES[target][1])
+    if kind and kind not in kinds:
+        raise typer.BadParameter(f"`{kind}` is none of {', '.join(kinds)}", param_hint="--kind")
+    run = Run(target, seed, minimum, simulated, refused, kind)
     report = Report(run, ())
     with progressing("fuzzing") as progress:
         for one in fuzz(run, specs, record=record, processes=processes or usable_cores()):

@@ -29,26 +29,27 @@ class Draft:
     """Why it is not legal, without the search for advice that ends; empty if it is, or is a finding."""
 
 
-def drawn(target: str, seed: int, number: int) -> tuple[Values, Values | None]:
-    """Return a random spec's values, and those of the last one that was refused on the way to it.
+def drawn(target: str, seed: int, number: int, kind: str = "") -> tuple[Values, Values | None]:
+    """Return the values of a random spec, and those of the last refused spec on the way to it.
 
-    The first are legal, unless so many rounds did not do; the second are None where the first ones drawn are.
+    The spec is legal unless `ROUNDS` rounds did not suffice. The second result is None if the values were
+    legal as first drawn. With a `kind`, the spec is of this kind of kernels of the target.
     """
-    *others, last = drafts(target, seed, number)
+    *others, last = drafts(target, seed, number, kind)
     return last.values, others[-1].values if others else None
 
 
-def drafts(target: str, seed: int, number: int) -> Iterator[Draft]:
+def drafts(target: str, seed: int, number: int, kind: str = "") -> Iterator[Draft]:
     """Yield a random spec as it is drawn, and then round by round closer to what is legal.
 
     The last one is legal, unless so many rounds did not do.
     """
-    rng, (kind, own) = _kind(target, seed, number)
+    rng, (kind, own) = _kind(target, seed, number, kind)
     choices = {**TABLES[target][0], **own}
     left_out, wild = rng.choice((0.2, 0.4, 0.6, 0.8)), rng.choice((0.0, 0.0, 0.03, 0.1))
     values: Values = {"title": f"{kind} {number} of seed {seed}"}
     for path, tame in choices.items():
-        if path in REQUIRED or path in own or rng.random() > left_out:
+        if tame and (path in REQUIRED or path in own or rng.random() > left_out):
             values[path] = rng.choice(WILD[path] if path in WILD and rng.random() < wild else tame)
     if "operands.b.dtype" not in own and rng.random() < 0.8:  # of types at random, few go together
         values["operands.b.dtype"] = values["operands.a.dtype"]
@@ -66,10 +67,13 @@ def kind_of(target: str, seed: int, number: int) -> str:
     return _kind(target, seed, number)[1][0]
 
 
-def _kind(target: str, seed: int, number: int) -> tuple[random.Random, tuple[str, Stated]]:
-    """Return what a random spec is drawn with, and its kind with the values of its own."""
+def _kind(target: str, seed: int, number: int, kind: str = "") -> tuple[random.Random, tuple[str, Stated]]:
+    """Return what a random spec is drawn with, and its kind with the values of its own.
+
+    It is one of all kinds of the target, or of the rows of one `kind`.
+    """
     rng = random.Random(f"{target} {seed} {number}")
-    return rng, rng.choice(TABLES[target][1])
+    return rng, rng.choice([row for row in TABLES[target][1] if not kind or row[0] == kind])
 
 
 def _refused(values: Values) -> tuple[Diagnostic, ...]:
@@ -89,7 +93,7 @@ def _amend(values: Values, blamed: Iterable[str], choices: Stated, rng: random.R
     paths = {path for field in blamed for path in _stated(values, field)}
     optional = sorted(values.keys() - {*REQUIRED, "title"})
     for path in sorted(paths) or rng.sample(optional, min(1, len(optional))):
-        if path in REQUIRED or (path in choices and rng.random() < 0.5):
+        if path in REQUIRED or (choices.get(path) and rng.random() < 0.5):
             values[path] = rng.choice(choices[path])
             if path == "operands.b.dtype" and rng.random() < 0.5:
                 values[path] = values["operands.a.dtype"]

@@ -37,6 +37,8 @@ class Run:
     """Of so many accepted specs one is simulated; 0 for none."""
     refused: int = 5
     """Of so many specs one is the last that was refused on the way to a legal one; 0 for none."""
+    kind: str = ""
+    """Kind of kernels that all specs are of, a name in `TABLES`; all kinds if empty."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Judged:
 
 def examined(run: Run, number: int) -> Judged:
     """Draw one spec of a run and judge it; of a finding, find the smallest spec that still is one."""
-    values, refused = drawn(run.target, run.seed, number)
+    values, refused = drawn(run.target, run.seed, number, run.kind)
     if run.refused and number % run.refused == run.refused - 1 and refused is not None:
         values = refused
     simulated = bool(run.simulated) and number % run.simulated == 0
@@ -111,7 +113,7 @@ def _alone(run: Run, number: int) -> Judged:
         with serving(lambda: partial(_answered, run)) as ask:
             return ask(number, SECONDS_PER_SPEC)
     except LostError as error:
-        text = spec_text(drawn(run.target, run.seed, number)[0])
+        text = spec_text(drawn(run.target, run.seed, number, run.kind)[0])
         return Judged(number, Outcome("accepted", "simulate", fault=f"the process is lost: {error}"), text)
 
 
@@ -137,7 +139,7 @@ def recorded(run: Run, record: Path) -> dict[int, Judged]:
     for place, line in enumerate(lines, 1):
         try:
             data = json.loads(line)
-            own = Run(**{name: data[name] for name in RUN_FIELDS}) == run
+            own = Run(**{name: data[name] for name in RUN_FIELDS if name in data}) == run
             outcome = Outcome(data["verdict"], data["stage"], tuple(data["rules"]), data["fault"])
             one = Judged(data["number"], outcome, data.get("spec", ""))
         except (ValueError, KeyError, TypeError) as error:
@@ -202,7 +204,8 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """Yield it for people: counts, and then each finding with its spec."""
-        yield f"{counted(len(self.judged), 'spec')} of seed {self.run.seed} for {self.run.target}"
+        specs = counted(len(self.judged), f"{self.run.kind} spec".lstrip())
+        yield f"{specs} of seed {self.run.seed} for {self.run.target}"
         yield from (f"  {count:>6}  {end}" for end, count in self.counts.items())
         yield from (f"  {count:>6}  refused by {rule}: {UNSEEN[rule]}" for rule, count in self.unseen.items())
         for one in self.findings:

@@ -34,6 +34,29 @@ ROW_AND_COLUMN_OPS: tuple[list[object], ...] = (
     ["tensor_scale", "row_scale", "column_scale", "row_bias", "column_bias", "residual", "gelu_tanh"],
     ["tensor_scale", "gelu_erf", "residual", "column_scale", "silu", "relu", "row_bias", "gelu_tanh"],
 )
+GATES = (
+    "silu(gate) * up",
+    "silu(gate) * up",
+    "gelu_tanh(gate) * up",
+    "gelu_erf(gate) * up",
+    "leaky_relu(gate, slope=0.125) * up",
+    "0.5 * silu(2 * gate) * up",
+    "gelu_tanh(gate) + up",
+    "relu(silu(gate) * up)",
+    "silu(gate * tensor_scale) * (up * tensor_scale)",
+    "silu(gate * row_scale * tensor_scale) * (up * row_scale * tensor_scale)",
+    "silu(gate * row_scale + row_bias) * (up * row_scale)",
+)
+"""Epilogues of the accumulators ``gate`` and ``up``."""
+WILD_GATES = (
+    "silu(gate)",
+    "silu(gate) * up * gate",
+    "silu(gate) * up * c",
+    "silu(gate * column_scale) * up",
+    "silu(gate + column_bias) * (up + column_bias)",
+    "silu(gate) * up * up",
+    "silu(acc) * up",
+)
 SHAPES = ([[256, 512, 384]], [[32, 64, 16]], [[512, 608, 640]], [[13, 416, 3088]])
 REGISTERS = tuple(range(24, 257, 8))
 
@@ -74,6 +97,7 @@ WILD: Stated = {
     "epilogue.alpha": (0.0, 1e300),
     "epilogue.ops": (["relu", "relu"], ["silu", "tensor_scale", "silu"]),
     "epilogue.subtile_n": (1, 4, 24, 512),
+    "epilogue.d": WILD_GATES,
 }
 """Values that are legal hardly anywhere."""
 
@@ -177,8 +201,24 @@ HOPPER_KINDS: tuple[tuple[str, Stated], ...] = (
         },
     ),
     ("copies", {"operands.misaligned": ("copy",)}),
+    (
+        "gated",
+        {
+            "epilogue.accumulators": (["gate", "up"],),
+            "epilogue.d": GATES,
+            "operands.b.major": ("k", "k", "k", "mn"),
+            "operands.c.dtype": (),
+            "epilogue.ops": (),
+            "epilogue.alpha": (),
+            "epilogue.beta": (),
+            "tile.n": (8, 16, 32, 64, 128, 128, 256, 256),
+        },
+    ),
 )
-"""Kernels of which each is drawn as often, with values of their own for some fields, which they state."""
+"""Kernels of which each is drawn as often, with values of their own for some fields, which they state.
+
+A kind without a value for a field does not state the field.
+"""
 
 SCALED = (
     ("e4m3", "mxfp8", "e4m3", "mxfp8"),
