@@ -549,6 +549,24 @@ def test_a_record_reads_as_plain_text() -> None:
     )
 
 
+def test_a_column_of_several_baselines_marks_the_rows_of_each() -> None:
+    record = from_json(RECORD.read_text(), "r.json")
+    gated = replace(record, dtypes=replace(record.dtypes, b_blocks=2))
+    own = replace(record, baseline="gemmgen's module other.py")
+    assert "| cuBLAS and unfused gate TFLOP/s |" in markdown_table([gated, gated])
+    assert "marked" not in markdown_table([gated, gated])
+    # A gated matmul has twice the operations: 1374.4 TFLOP/s against 687.2.
+    table = markdown_table([own, record, gated])
+    assert table.startswith("| spec | M x N x K | gemmgen TFLOP/s | baseline TFLOP/s | ratio")
+    assert [row.split(" | ")[2:4] for row in table.splitlines()[2::2][:3]] == [
+        ["687.2", r"654.5\*"],
+        ["687.2", "654.5"],
+        ["1374.4", r"1308.9\*\*"],
+    ]
+    said = "The baseline is cuBLAS; in rows marked * it is a kernel of gemmgen's; in rows marked ** it is"
+    assert f"\n{said} cuBLAS and unfused gate.\n" in plain_table([own, record, gated])
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_a_plot_has_the_same_bytes_each_time(tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib")

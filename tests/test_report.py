@@ -198,7 +198,7 @@ def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) 
             m=m,
             n=4096,
             k=512,
-            dtypes=Dtypes("bf16", "bf16", "bf16"),
+            dtypes=Dtypes("bf16", "bf16", "bf16", b_blocks=2 if stem == "h100_bf16_gated" else None),
             problem=contest(stem),
             description=problem,
             spec=f"specs/tuned_{m}.yaml",
@@ -217,16 +217,25 @@ def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) 
             (16, "h100_bf16", "bf16"),
             (17, "h100_bf16", "bf16"),
             (18, "h100_bf16_split7_cluster2x2", "bf16 + relu"),
+            (19, "h100_bf16_gated", "bf16 + gate"),
         )
     ]
     tune.add_to_table(tmp_path / "tuned.jsonl", rows)
     page = report([tmp_path / "tuned.jsonl"])
-    assert re.findall(r"<h2>([^<]*)</h2>", page) == ["bf16", "bf16 + relu", "Environment and method"]
+    assert re.findall(r"<h2>([^<]*)</h2>", page) == [
+        "bf16",
+        "bf16 + gate",
+        "bf16 + relu",
+        "Environment and method",
+    ]
     shapes = [row for row in Tables(page).rows["shapes"] if row[0] != "M"]
     assert shapes[0] == [
         *("16", "4096", "512", "1.200", "", "", "10.0", "12.0", "6.7", "1.091", "31", "tuned_16")
     ]
-    assert page.count("<li>tuned.jsonl, 2026-11-18T00:00:00Z, NVIDIA H200</li>") == 1
+    assert page.count("<li>tuned.jsonl, 2026-11-19T00:00:00Z, NVIDIA H200</li>") == 1
+    # 2 * 19 * 4096 * 512 operations in 10 us for each block of B.
+    assert shapes[2][:3] + shapes[2][8:9] == ["19", "4096", "512", "15.9"]
+    assert page.count("cuBLAS and unfused gate") == 1
     (tmp_path / "tuned.jsonl").write_text('{"table": "gemmgen tune", "format": 3}\n')
     with pytest.raises(GemmgenError, match=r"tuned.jsonl:1: error\[bad-table\]: format is 3"):
         report([tmp_path / "tuned.jsonl"])

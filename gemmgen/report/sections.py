@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gemmgen import tune
+from gemmgen.bench.figures.record_tables import cublas_name
 from gemmgen.bench.record import (
     Ceilings,
     Record,
@@ -188,7 +189,7 @@ def sections_of_table(rows: Iterable[tune.TunedRow]) -> Iterator[ContestSection]
         trials = ranked(ranked_observation(row.observed, Path(row.spec).stem) for row in together)
         yield ContestSection(
             name=together[0].description,
-            baseline="cuBLAS",
+            baseline=cublas_name(kinds),
             method=(
                 f"Tuned on one {gpu}: for each shape the table has the median times of a call of the fastest "
                 "kernel and of the baseline; a ratio is of these medians."

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gemmgen.bench.figures.record_tables import baseline_name, rate_text
+from gemmgen.bench.figures.record_tables import common_baseline, rate_text
 from gemmgen.bench.figures.style import (
     FASTER,
     GRID,
@@ -82,7 +82,7 @@ def _figure(rows: Sequence[tuple[Record, Measurement]]) -> Any:
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    baseline = baseline_name([record for record, _ in rows])
+    baseline = common_baseline([record for record, _ in rows])
     whose = "cuBLAS's" if baseline == "cuBLAS" else "the baseline's"
     off_axis = any(not limits[0] <= measurement.observed().ratio <= limits[1] for _, measurement in rows)
     beyond = "; an arrow leads beyond" if off_axis else ""

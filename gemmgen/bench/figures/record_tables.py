@@ -7,21 +7,30 @@ from typing import Final
 
 from gemmgen.bench.record import Measurement, Record
 from gemmgen.problem import shape_text
+from gemmgen.problem.dtypes import Dtypes
 
 TEXT_COLUMNS: Final = 2
 """Number of columns with text, on the left; the other columns have numbers, aligned on the right."""
 
+CUBLAS: Final = "cuBLAS"
+UNFUSED_GATE: Final = "cuBLAS and unfused gate"
+"""Baseline of a gated matmul: cuBLAS computes both sums, and kernels of torch the gate."""
+GEMMGEN_KERNEL: Final = "a kernel of gemmgen's"
+
 
 def markdown_table(records: Sequence[Record]) -> str:
-    """Return a Markdown table with a row for each measurement, and the results that cannot be true.
+    """Return a Markdown table with a row for each measurement, and remarks after it.
 
     Rates are at the median time. The ratio is the baseline's time over gemmgen's, the median of the pairs:
-    above 1, gemmgen is faster. A column is headed cuBLAS if that is the baseline of all records.
+    above 1, gemmgen is faster. The baseline's column is headed by the name of the baseline. If the records
+    have several baselines, stars mark the rows of each, and remarks explain them. Other remarks are the
+    results that cannot be true.
     """
     header = _header(records)
     rule = ["---"] * TEXT_COLUMNS + ["---:"] * (len(header) - TEXT_COLUMNS)
     lines = [f"| {' | '.join(row)} |" for row in (header, rule, *_rows(records))]
-    return "\n".join((*lines, *(f"\n{error}" for error in _errors(records)))) + "\n"
+    remarks = (f"\n{remark}" for remark in _remarks(records))
+    return "\n".join((*lines, *remarks)).replace("*", r"\*") + "\n"
 
 
 def plain_table(records: Sequence[Record]) -> str:
@@ -35,25 +44,39 @@ def plain_table(records: Sequence[Record]) -> str:
         ).rstrip()
         for row in rows
     )
-    return "\n".join((*lines, *_errors(records))) + "\n"
+    return "\n".join((*lines, *_remarks(records))) + "\n"
 
 
-def baseline_name(records: Sequence[Record]) -> str:
-    """Return the short name of the baseline: cuBLAS, or `baseline` if one is a kernel of gemmgen's.
+def cublas_name(dtypes: Dtypes) -> str:
+    """Return the short name of torch's calls for a problem: with a gate they have kernels after cuBLAS."""
+    return UNFUSED_GATE if dtypes.b_blocks else CUBLAS
 
-    With a gate it says that torch computes the gate by kernels of its own.
-    """
-    if any(record.baseline.startswith("gemmgen") for record in records):
-        return "baseline"
-    return "cuBLAS and unfused gate" if any(record.dtypes.b_blocks for record in records) else "cuBLAS"
+
+def common_baseline(records: Sequence[Record]) -> str:
+    """Return the short name of the one baseline of torch that all records have, else `baseline`."""
+    names = {_baseline_name(record) for record in records}
+    return next(iter(names)) if names in ({CUBLAS}, {UNFUSED_GATE}) else "baseline"
+
+
+def _baseline_name(record: Record) -> str:
+    return GEMMGEN_KERNEL if record.baseline.startswith("gemmgen") else cublas_name(record.dtypes)
+
+
+def _stars(records: Sequence[Record]) -> dict[str, str]:
+    """Return the stars that mark the rows of each baseline, by its short name; cuBLAS has none."""
+    names = dict.fromkeys(map(_baseline_name, records))
+    plain = CUBLAS if CUBLAS in names else next(iter(names), CUBLAS)
+    others = (name for name in names if name != plain)
+    return {plain: "", **{name: "*" * count for count, name in enumerate(others, 1)}}
 
 
 def _header(records: Sequence[Record]) -> tuple[str, ...]:
-    baseline = baseline_name(records)
+    baseline = common_baseline(records)
     return "spec", "M x N x K", "gemmgen TFLOP/s", f"{baseline} TFLOP/s", "ratio [quartiles]"
 
 
 def _rows(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
+    stars = _stars(records)
     for record in records:
         for measurement in record.measurements:
             found = measurement.observed(b_blocks=record.dtypes.b_blocks or 1)
@@ -61,12 +84,18 @@ def _rows(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
                 record.subject.name,
                 shape_text(measurement.shape),
                 rate_text(found.tflops),
-                rate_text(found.baseline_tflops),
+                f"{rate_text(found.baseline_tflops)}{stars[_baseline_name(record)]}",
                 _ratio_text(measurement),
             )
 
 
-def _errors(records: Sequence[Record]) -> Iterator[str]:
+def _remarks(records: Sequence[Record]) -> Iterator[str]:
+    """Yield a sentence for each baseline if there are several, and the results that cannot be true."""
+    stars = _stars(records)
+    if len(stars) > 1:
+        (plain, _), *others = stars.items()
+        marked = "; ".join(f"in rows marked {mark} it is {name}" for name, mark in others)
+        yield f"The baseline is {plain}; {marked}."
     for record in records:
         yield from record.errors
 
