@@ -35,6 +35,8 @@ OPS = (
     "gelu_erf",
     "silu",
 )
+JOINTS = ("times", "plus")
+"""Operations that join the two sums of a gated D."""
 DIMENSIONS: dict[str, tuple[str, ...]] = {
     "kind": (
         "single_tile",
@@ -59,6 +61,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "c": ("none", "product", "residual"),
     "alpha": ("1", "-1", "other"),
     **{op: ("yes",) for op in OPS if op != "residual"},
+    "gate": ("yes",),
     "epilogue": ("whole", "subtiles"),
     "outstanding": ("0", "1"),
     "warps": ("4x1", "8x1", "4x2"),
@@ -67,7 +70,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "mma_n": ("widest", "narrower"),
     "columns": ("plain", "composed"),
 }
-"""What a feature can be; an operation of the epilogue only counts where it is there."""
+"""What a feature can be; an operation of the epilogue, or a gate, only counts where it is there."""
 ALL = tuple((dimension, value) for dimension, values in DIMENSIONS.items() for value in values)
 
 
@@ -119,7 +122,8 @@ def features(plan: WgmmaKernel) -> frozenset[Feature]:
         "cluster": f"{plan.cluster_m}x{plan.cluster_n}",
         "c": "none" if problem.c is None else "residual" if plan.request.lists_c else "product",
         "alpha": f"{problem.epilogue.alpha:g}" if abs(problem.epilogue.alpha) == 1 else "other",
-        **{op: "yes" for op in problem.ops if op in OPS and op != "residual"},
+        **{op: "yes" for op in problem.ops if op in OPS and op not in ("residual", *JOINTS)},
+        **({"gate": "yes"} if problem.gated else {}),
         "epilogue": "subtiles" if plan.subtiles > 1 else "whole",
         "outstanding": str(plan.outstanding_mmas),
         "warps": f"{plan.warps_m}x{plan.warps_n}",
@@ -175,6 +179,24 @@ SEARCHED: dict[str, tuple[str, ...]] = {
 TILES = ((128, 64), (256, 32))
 
 
+def gate_of(ops: Iterable[str], alpha: float | None, beta: float | None) -> str:
+    """Return the expression of a gated D with this factor of the first sum, C and operations on it."""
+    gate = "gate" if alpha is None else f"{alpha:g} * gate"
+    for op in (*(("product",) if beta is not None else ()), *ops):
+        match op:
+            case "product":
+                gate = f"{gate} + {beta} * c"
+            case "residual":
+                gate = f"{gate} + c"
+            case "tensor_scale" | "row_scale" | "column_scale":
+                gate = f"({gate}) * {op}"
+            case "row_bias" | "column_bias":
+                gate = f"{gate} + {op}"
+            case _:
+                gate = f"{op}({gate})"
+    return f"({gate}) * up"
+
+
 def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
     """Return the sections of a spec with the chosen features; what is not chosen is left to the planner."""
     special, schedule, consumers, stages = KINDS[chosen["kind"]]
@@ -190,9 +212,15 @@ def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
     cluster_m, cluster_n = map(int, chosen["cluster"].split("x"))
     order = chosen["order"]
     minor = chosen["minor"] if order in WIDTHS_OF_GROUPS else None
+    columns = n // 2 if "gate" in chosen else n
     ops = [op for op in OPS if op in chosen]
     if chosen["c"] == "residual":
         ops.insert(len(ops) // 2, "residual")
+    alpha = {"1": None, "-1": -1.0, "other": 0.5}[chosen["alpha"]]
+    beta = 0.5 if chosen["c"] == "product" else None
+    terms: dict[str, Any] = {"alpha": alpha, "beta": beta, "ops": ops}
+    if "gate" in chosen:
+        terms = {"accumulators": ["gate", "up"], "d": gate_of(ops, alpha, beta)}
     spec: dict[str, Any] = {
         "operands": {
             "a": {"dtype": a, "major": chosen["a_major"]},
@@ -216,10 +244,8 @@ def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
         "schedule": {"kind": schedule, "order": order, "minor": minor, "width": WIDTHS[order]},
         "occupancy": int(chosen["occupancy"]),
         "epilogue": {
-            "alpha": {"1": None, "-1": -1.0, "other": 0.5}[chosen["alpha"]],
-            "beta": 0.5 if chosen["c"] == "product" else None,
-            "ops": ops,
-            "subtile_n": widest // 2 if chosen["epilogue"] == "subtiles" else n,
+            **terms,
+            "subtile_n": columns if chosen["epilogue"] == "whole" else min(columns, widest) // 2,
         },
     }
     for name in ("a", "b"):
