@@ -28,9 +28,11 @@ from gemmgen.numerics.evaluation import sums_of
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.plan import plan_spec
+from gemmgen.plan.planner import rank
 from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.plan.wgmma.cost import estimate
 from gemmgen.problem.observation import Observation
-from gemmgen.spec import parse_spec
+from gemmgen.spec import SpecFile, parse_spec
 from gemmgen.verify.shapes import acceptance_shapes, refuse_extents
 
 STEM = "h100_bf16_gated"
@@ -97,6 +99,52 @@ def test_no_sum_leaves_its_thread(stem: str) -> None:
     if product.source.problem.parted_vectors and product.source.problem.interleaved:
         return  # the conversions of a vector's elements are asserted to move nothing
     assert b"convert_layout" not in lowered.artifacts["ttgir"]
+
+
+OPEN = """title: a problem without a kernel
+target: h200
+operands: {{a: {{dtype: bf16}}, b: {{dtype: bf16}}, d: {{dtype: bf16}}}}
+{epilogue}problem: {{m: {m}, n: {n}, k: 4096}}
+"""
+GATE = "epilogue: {accumulators: [gate, up], d: silu(gate) * up}\n"
+
+
+def opened(m: int, n: int, epilogue: str = "") -> SpecFile:
+    return parse_spec(OPEN.format(m=m, n=n, epilogue=epilogue).encode(), "open")
+
+
+@pytest.mark.parametrize(("m", "n"), [(8192, 6144), (2048, 14336), (8192, 1536)])
+def test_a_gate_gets_the_tile_of_twice_the_columns_and_stores_half_of_them(m: int, n: int) -> None:
+    gated, plain = (hopper(plan_spec(found)) for found in (opened(m, n, GATE), opened(m, 2 * n)))
+    for name in (
+        "cta_tile_m",
+        "cta_tile_n",
+        "cta_tile_k",
+        "stages",
+        "specialization",
+        "cluster_size",
+        "outstanding_mmas",
+    ):
+        assert getattr(gated, name) == getattr(plain, name)
+    ours, others = estimate(gated, (m, n, 4096)), estimate(plain, (m, 2 * n, 4096))
+    assert others.dram_bytes - ours.dram_bytes == 2 * m * n
+    assert ours.l2_bytes == others.l2_bytes
+    assert ours.terms["tensor cores"] == others.terms["tensor cores"]
+    assert 0.98 * others.seconds < ours.seconds < others.seconds
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tried"), [(16, 6144, True), (64, 14336, True), (512, 4096, True), (512, 8192, False)]
+)
+def test_a_gate_of_few_rows_is_tried_without_roles_as_swap_ab_is_excluded(
+    m: int, n: int, tried: bool
+) -> None:
+    plans = [hopper(found.plan) for found in rank(opened(m, n, GATE)).to_measure(400)]
+    assert any(not plan.specialized for plan in plans) == tried
+    assert not any(plan.swap_ab for plan in plans)
+    # A wave of the plain problem of twice the columns has as many sums.
+    others = [hopper(found.plan) for found in rank(opened(m, 2 * n)).to_measure(400)]
+    assert m <= 64 or any(not plan.specialized for plan in others) == tried
 
 
 # --- numbers

@@ -204,12 +204,16 @@ def _widths(request: Request, rows: int, *, tried: Collection[int], together: in
 
 
 def is_of_a_wave(request: Request, decided: Collection[str]) -> bool:
-    """Return True if kernels without roles are tried too: all tiles of a problem may run at the same time."""
+    """Return True if kernels without roles are tried too: all tiles of a problem may run at the same time.
+
+    Swap-AB is tried for few rows instead, and for few tiles programs that divide K. A gate excludes both.
+    """
     if OF_ROLES & {*decided}:
         return False
-    most = WAVE_TILE * request.gpu.sm_count
+    gated, most = request.matmul.gated, WAVE_TILE * request.gpu.sm_count
     return any(
-        rows > FEW_ROWS and rows * columns <= most and not has_few_tiles(rows, columns, depth)
+        rows * request.matmul.b_blocks * columns <= most
+        and (gated or not (rows <= FEW_ROWS or has_few_tiles(rows, columns, depth)))
         for rows, columns, depth in request.planned_shapes
     )
 

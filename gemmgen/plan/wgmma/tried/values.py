@@ -32,8 +32,8 @@ store.
 """
 
 WAVE_TILE = 128 * 256
-"""Elements of D of the largest tile that may cover a problem in one wave: then kernels without roles are
-tried beside kernels with roles. They start sooner, and one tile leaves roles little to overlap.
+"""Sums of the largest tile that may cover a problem in one wave: then kernels without roles are tried
+beside kernels with roles. They start sooner, and one tile leaves roles little to overlap.
 """
 
 WAVE_CHOICES: Choices = {**TILED_CHOICES, "outstanding_mmas": (1,)}
