@@ -164,7 +164,17 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
         ("operands: {b: {dtype: int4}}", "; int4 is not supported"),
         ("operands: {d: {dtype: int8}}", "; int8 is a type of other operands only"),
         ("operands: {a: {swizzle: 128B}}", "; write 128"),
-        ("epilogue: {ops: [swiglu]}", "; write epilogue.accumulators and epilogue.d, as silu(gate) * up"),
+        (
+            "epilogue: {ops: [swiglu]}",
+            "; it is epilogue.accumulators: [gate, up] with epilogue.d: silu(gate) * up",
+        ),
+        ('epilogue: {d: "geglu(acc)"}', "with epilogue.d: gelu_erf(gate) * up or gelu_tanh(gate) * up"),
+        ('epilogue: {accumulators: [one, two], d: "swiglu(one, two)"}', "; write silu(one) * two"),
+        ("epilogue: {d: silu(gate) * up}", "; two sums need names, as epilogue.accumulators: [gate, up]"),
+        (
+            "epilogue: {accumulators: [one, two], d: silu(one * two}",
+            "expected the sums one and two, tensors, numbers, +, -, *, brackets and operations",
+        ),
         (
             "epilogue: {ops: [sigmoid]}",
             "; an activation is added by a row and a template, as docs/extending.md says",

@@ -30,11 +30,11 @@ from gemmgen.problem.epilogue import (
 )
 from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, OpParameter
 from gemmgen.spec.diagnostics import listing, meant, quoted
+from gemmgen.spec.hints import gate_hint
 
 MAX_CHARACTERS = 500
 MAX_DEPTH = 32
 """Levels of nested operations; a sum of n terms has n levels."""
-MAY_STAND = "the sums acc, tensors, numbers, +, -, *, brackets and operations"
 _FOREIGN = re.compile(r"[^A-Za-z0-9_ \n.,=+\-*()]")
 _OPERATORS: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
     ast.Add: plus,
@@ -65,18 +65,18 @@ def parsed(text: str, accumulators: tuple[str, ...] = (ACCUMULATOR,)) -> Value:
     if len(text) > MAX_CHARACTERS:
         raise ExpressionError(f"more than {MAX_CHARACTERS} characters, the limit", MAX_CHARACTERS)
     if foreign := _FOREIGN.search(text):
-        raise ExpressionError(_of_foreign(foreign[0]), foreign.start())
+        raise ExpressionError(_of_foreign(foreign[0], accumulators), foreign.start())
     indent = len(text) - len(text.lstrip())
     line = text.strip().replace("\n", " ")
     if not line:
-        raise ExpressionError(f"nothing is said, expected {MAY_STAND}", 0)
+        raise ExpressionError(f"nothing is said, expected {_may_stand(accumulators)}", 0)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of numbers that run into words, which no name does
             body = ast.parse(line, mode="eval").body
     except (SyntaxError, MemoryError, RecursionError) as error:
         found = getattr(error, "offset", None) or len(line) + 1  # Python has 0 for the end
-        message = f"the expression breaks off or goes wrong here, expected {MAY_STAND}"
+        message = f"the expression breaks off or goes wrong here, expected {_may_stand(accumulators)}"
         raise ExpressionError(message, indent + min(found - 1, len(line))) from None
     value = _Reader(indent, accumulators).value(body, 0)
     if accumulators == (ACCUMULATOR,):
@@ -107,9 +107,14 @@ def _owned(value: Value, accumulator: str) -> Value:
             return value
 
 
-def _of_foreign(character: str) -> str:
+def _may_stand(accumulators: tuple[str, ...]) -> str:
+    """Return in words what an expression of these sums consists of."""
+    return f"the sums {' and '.join(accumulators)}, tensors, numbers, +, -, *, brackets and operations"
+
+
+def _of_foreign(character: str, accumulators: tuple[str, ...]) -> str:
     """Return the error for a character that no expression has."""
-    found = f"found {quoted(character)}, expected {MAY_STAND}"
+    found = f"found {quoted(character)}, expected {_may_stand(accumulators)}"
     return f"{found}; multiply by the reciprocal of a number" if character == "/" else found
 
 
@@ -146,7 +151,7 @@ class _Reader:
                 raise self._error(node, f"{name} takes one value, found {len(arguments)}")
             case _:
                 found = quoted(ast.unparse(node))
-                raise self._error(node, f"found {found}, expected {MAY_STAND}")
+                raise self._error(node, f"found {found}, expected {_may_stand(self._accumulators)}")
 
     def _error(self, node: ast.expr | ast.keyword, message: str) -> ExpressionError:
         return ExpressionError(message, self._indent + node.col_offset)
@@ -161,7 +166,12 @@ class _Reader:
         if name in ACTIVATIONS:
             raise self._error(node, f"{name} is an operation; write {name}({self._accumulators[0]})")
         known = (*self._accumulators, *tensors)
-        hint = "; did you mean c?" if name == "residual" else meant(name, known)
+        if name == "residual":
+            hint = "; did you mean c?"
+        elif name in ("gate", "up") and len(self._accumulators) == 1:
+            hint = "; two sums need names, as epilogue.accumulators: [gate, up]"
+        else:
+            hint = meant(name, known)
         raise self._error(node, f"unknown name {quoted(name)}, the names are {listing(known, 'and')}{hint}")
 
     def _number(self, node: ast.Constant, number: float) -> Number:
@@ -179,7 +189,8 @@ class _Reader:
             return OPERATIONS[name]
         if name in (*self._accumulators, MATRIX, *OPERATIONS):
             raise self._error(node, f"{name} is no operation; multiply by it with *, or add it with +")
-        known, hint = listing(tuple(ACTIVATIONS), "and"), meant(name, tuple(ACTIVATIONS))
+        known = listing(tuple(ACTIVATIONS), "and")
+        hint = gate_hint(name, self._accumulators) or meant(name, tuple(ACTIVATIONS))
         raise self._error(node, f"unknown operation {quoted(name)}, the operations are {known}{hint}")
 
     def _applied(

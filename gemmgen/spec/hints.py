@@ -153,13 +153,32 @@ def _dtype_hint(name: str, choices: Sequence[str]) -> str:
     return f"; {name} is not supported" if NUMBERS.fullmatch(name) else ""
 
 
-GATED = ("swiglu", "geglu", "reglu", "glu", "silu_and_mul", "gelu_and_mul")
+GATES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("swiglu", "silu_and_mul"), ("silu",)),
+    **dict.fromkeys(("geglu", "gelu_and_mul"), ("gelu_erf", "gelu_tanh")),
+    "reglu": ("relu",),
+}
+"""Names of gated activations, with the activations of the gate that they may mean."""
+
+
+def gate_hint(name: str, accumulators: Sequence[str] = ()) -> str:
+    """Return the end of a message about a gated activation, which is an expression; nothing for other names.
+
+    `accumulators` are the names of the sums if a spec has two already.
+    """
+    if name not in GATES:
+        return ""
+    gate, up = accumulators if len(accumulators) == 2 else ("gate", "up")
+    written = listing([f"{activation}({gate}) * {up}" for activation in GATES[name]], "or")
+    if len(accumulators) == 2:
+        return f"; write {written}"
+    return f"; it is epilogue.accumulators: [gate, up] with epilogue.d: {written}"
 
 
 def _operation_hint(name: str) -> str:
     """Return what to do without an operation that there is not."""
-    if name in GATED:
-        return "; write epilogue.accumulators and epilogue.d, as silu(gate) * up"
+    if hint := gate_hint(name):
+        return hint
     if name in ("sigmoid", "tanh", "relu2", "elu", "selu", "softplus", "mish", "hardswish"):
         return "; an activation is added by a row and a template, as docs/extending.md says"
     return ""
