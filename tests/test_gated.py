@@ -70,6 +70,12 @@ def test_a_stage_has_the_bytes_of_the_plain_kernel_and_loads_b_twice() -> None:
     assert 0 < gated.smem_bytes - plain.smem_bytes <= 16
 
 
+def test_a_plan_tells_columns_of_b_from_columns_of_d() -> None:
+    tile = {entry.name: entry for entry in hopper(made(spec_file(STEM)).plan).summary}["CTA tile n"]
+    assert (tile.amount, tile.unit) == (256, "columns")
+    assert tile.derivation == "of B for 128 of D, stored as 1 x 128"
+
+
 def test_bytes_and_operations_are_of_both_blocks() -> None:
     problem, shape = made(spec_file(STEM)).source.problem, (128, 64, 32)
     least = 2 * (128 * 32 + 2 * 64 * 32 + 128 * 64)

@@ -216,13 +216,14 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         shares = f"{self.row_shares} x {self.cta_consumer_tile_m} by consumer"
         if self.row_shares == 1:
             shares = "all of them of each consumer" if self.consumers > 1 else "all of one consumer"
+        of_b = f"of B for {self.cta_columns} of D, " * self.problem.gated
         return (
             Entry("CTA tile m", self.cta_tile_m, "rows", shares),
             Entry(
                 "CTA tile n",
                 self.cta_tile_n,
                 "columns",
-                f"{self._parts}stored as {self.subtiles} x {self.subtile_n}",
+                f"{self._parts}{of_b}stored as {self.subtiles} x {self.subtile_n}",
             ),
             Entry("CTA tile k", self.cta_tile_k, "elements", self.stage.words),
             self.cluster_entry,
