@@ -65,10 +65,6 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.divides_last_wave:
         limit = "this version adds up the sums of pieces for one accumulator"
         yield Finding("schedule.last_wave", f"stream_k {accumulators}", limit, use("whole") | plain)
-    if plan.promote_k:
-        limit = "this version promotes the sums of one accumulator"
-        found = f"sums promoted after {plan.promote_k:,} of K {accumulators}"
-        yield Finding("mma.promote_k", found, limit, leave_out() | plain)
     if plan.schedule_kind == "single_tile":
         limit = "the function of a single tile checks a B of N columns"
         yield Finding("schedule.kind", f"a single tile {accumulators}", limit, use("tiled") | plain)
