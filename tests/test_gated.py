@@ -153,6 +153,15 @@ def test_a_gate_of_few_rows_is_tried_without_roles_as_swap_ab_is_excluded(
     assert m <= 64 or any(not plan.specialized for plan in others) == tried
 
 
+def test_few_rows_are_told_the_fewest_that_a_kernel_takes() -> None:
+    """Of kernels without roles, the ones with eight warps would take 128."""
+    source = opened(16, 6144, "tile: {m: 32}\n" + GATE)
+    with pytest.raises(GemmgenError) as refused:
+        plan_spec(source)
+    (found,) = refused.value.diagnostics
+    assert (found.code, found.field, found.advice) == ("consumer-rows", "tile.m", (("tile.m", 64),))
+
+
 # --- numbers
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import GPUS, Gpu, Product
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.rule import once
@@ -425,4 +426,5 @@ def excess(plan: WgmmaKernel) -> float:
         (least_registers(plan), plan.consumer_registers),
         (plan.subtile_n, plan.widest_subtile_n),
         (plan.epilogue_buffers, plan.subtiles),
+        (WGMMA.rows_per_warp * plan.warps_across[0], max(1, plan.consumer_extents[0])),
     )
