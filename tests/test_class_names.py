@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from modules import ROOT
 
-SECTIONS_OF_A_SPEC = frozenset({"BlockScale", "Epilogue", "Mma", "Output", "Ranges", "Runs"})
+SECTIONS_OF_A_SPEC = frozenset({"BlockScale", "Epilogue", "Groups", "Mma", "Output", "Ranges", "Runs"})
 """The class in `spec/model.py` is a section of a YAML document; the other one is the value made from it."""
 TWO_FACTS = frozenset(
     {"Derived", "Finding", "Parameter", "Part", "Product", "Run", "Stage", "Statement", "Table"}

@@ -10,7 +10,7 @@ import pytest
 from modules import ROOT
 
 from gemmgen.hardware import DTYPES, SCALE_FORMATS
-from gemmgen.problem import BlockScale, Matmul, Operand
+from gemmgen.problem import BlockScale, Groups, Matmul, Operand
 from gemmgen.problem.canonical import digest
 from gemmgen.problem.epilogue import PLAIN, Acc, Call, Listed, d_is
 from gemmgen.problem.operations import OpParameter
@@ -38,6 +38,7 @@ CHANGES: dict[str, Any] = {
     "batch_invariant": True,
     "copies_misaligned": True,
     "backward": True,
+    "groups": Groups("batched", 4),
 }
 SLOPED_ALONE = Call("leaky_relu", (Acc(),), SLOPED.parameters)
 LISTED_CHANGES: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemmgen.problem.extents import DEFAULT_SHAPE, Ranges, Shape, shape_text
 from gemmgen.problem.gradients import OPERANDS, Gradient, gradients_of
+from gemmgen.problem.groups import GroupKind, Groups
 from gemmgen.problem.matmul import BlockScale, Matmul, Operand
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.problem.request import Request
@@ -14,6 +15,8 @@ __all__ = [
     "OPERATIONS",
     "BlockScale",
     "Gradient",
+    "GroupKind",
+    "Groups",
     "Matmul",
     "Operand",
     "Ranges",

@@ -66,6 +66,11 @@ def description_of(request: Request, *, promoted: bool = False) -> str:
         words.append("rows of any length")
     if promoted:
         words.append("promoted")
+    if problem.interleaved:
+        words.append("B interleaved")
+    if groups := problem.groups:
+        kind = {"m_offsets": "groups", "m_masked": "masked groups", "batched": "batches"}[groups.of]
+        words.append(f"in {groups.count} {kind}")
     terms = list(_terms(problem.epilogue, lists_c=request.lists_c))
     if problem.c is not None and problem.c != problem.d:
         terms.append(f"c {problem.c.name}")

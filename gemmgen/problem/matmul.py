@@ -9,6 +9,8 @@ from typing import Literal
 from gemmgen.hardware import DTYPES, PADDED_K, DType, ScaleFormat
 from gemmgen.problem.canonical import digest
 from gemmgen.problem.epilogue import PLAIN, Epilogue, Load, Value
+from gemmgen.problem.extents import Shape
+from gemmgen.problem.groups import Groups
 from gemmgen.problem.operations import OPERATIONS, Operation, OpParameter
 
 TMA_PLACE_BITS = 128
@@ -69,6 +71,8 @@ class Matmul:
     """True if a tensor over whose rows TMA cannot stride is copied, and not refused."""
     backward: bool = False
     """True if autograd goes through the module, by the modules of its gradients."""
+    groups: Groups | None = None
+    """The groups of rows that are multiplied with a B each; None if there is one A and one B."""
 
     @cached_property
     def key(self) -> str:
@@ -101,6 +105,15 @@ class Matmul:
     def in_blocks(self) -> bool:
         """True if B has a block of N columns for each of several accumulators, one after the other."""
         return self.gated and not self.interleaved
+
+    def rows_of_groups(self, m: int) -> tuple[int, ...]:
+        """Return the rows of each group of a problem of M rows; without groups all M are of one."""
+        return self.groups.rows_of_each(m) if self.groups else (m,)
+
+    def flops(self, shape: Shape) -> int:
+        """Return the operations of a problem [M, N, K]: two for each product."""
+        m, n, k = shape
+        return 2 * self.b_blocks * sum(self.rows_of_groups(m)) * n * k
 
     def operand(self, name: str) -> Operand:
         """Return the operand ``a`` or ``b``."""

@@ -12,11 +12,11 @@ from gemmgen.spec.diagnostics import UNSIGNED, Location, Node, did_you_mean, lis
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(
         ("batch", "batch_size", "batches"),
-        "batched matmul is not supported; fold a batch that shares B into M, or call the module for each",
+        "batches are groups: {kind: batched, count: …}; a batch that shares B is folded into M",
     ),
     **dict.fromkeys(
-        ("groups", "num_groups", "experts", "num_experts"),
-        "grouped matmul is not supported; call the module for each group",
+        ("num_groups", "experts", "num_experts"),
+        "experts are groups of rows: groups: {kind: m_offsets, count: …}",
     ),
     **dict.fromkeys("mnk", "the sizes that a kernel is for are problem: {m: …, n: …, k: …}"),
     **{operand: f"it goes under operands, as {operand}: {{dtype: …}}" for operand in "abcd"},

@@ -38,6 +38,7 @@ from gemmgen.spec.values import (
 from gemmgen.spec.words import (
     BColumns,
     EarlyOperand,
+    GroupKind,
     LastWave,
     Major,
     Minor,
@@ -308,6 +309,18 @@ class Epilogue(Model):
         return tuple((step, {}) if isinstance(step, str) else next(iter(step.items())) for step in self.ops)
 
 
+class Groups(Model):
+    """Groups of rows of A, each multiplied with a matrix of its own of B [G, K, N]."""
+
+    kind: GroupKind = Field(
+        description="how a call divides the rows: m_offsets: A [M, K] and offs [G], the row behind the last "
+        "one of each group; m_masked: A [G, M, K] and rows [G], the rows of each group; batched: A [G, M, K]"
+    )
+    count: Positive = Field(
+        description="groups of the problems that the kernel is planned, checked and timed for"
+    )
+
+
 class Runs(Model):
     """Problem shapes [M, N, K] for `gemmgen test` or `gemmgen bench`."""
 
@@ -334,6 +347,10 @@ class Spec(Model):
     tile: Tile = Field(default=Tile(), description="what one CTA handles; a cluster's is this times cluster")
     mma: Mma = Field(default=Mma(), description="the matrix instruction")
     warps: Warps = Field(default=Warps(), description="how the warps of a consumer lie over its tile")
+    groups: Groups | None = Field(
+        default=None,
+        description="groups of rows, as of the experts of a mixture; one A and one B if left out",
+    )
     cluster: Cluster = Field(default=Cluster(), description="CTAs that run together and share tiles")
     buffering: Buffering = Field(default=Buffering(), description="how deep rings of buffers are")
     warp_specialization: WarpSpecialization = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmgen.hardware import GPUS, SCALE_FORMATS
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.problem import BlockScale, Matmul, Operand, Ranges, Request
+from gemmgen.problem import BlockScale, Groups, Matmul, Operand, Ranges, Request
 from gemmgen.problem import epilogue as problem
 from gemmgen.problem.epilogue import ACCUMULATOR, Listed, d_is
 from gemmgen.problem.operations import stated_parameters
@@ -40,6 +40,7 @@ def _matmul(spec: Spec) -> Matmul:
         batch_invariant=spec.batch_invariant,
         copies_misaligned=spec.operands.misaligned == "copy",
         backward=spec.backward,
+        groups=Groups(spec.groups.kind, spec.groups.count) if spec.groups else None,
     )
 
 
