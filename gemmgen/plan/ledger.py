@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -232,7 +231,7 @@ def _problem(kernel: Kernel, shape: Shape, found: Estimate) -> Section:
 def _bound(kernel: Kernel, shape: Shape, found: Estimate) -> Entry:
     """Return the operations per byte of DRAM, through which all matrices and vectors go once."""
     gpu, bits = kernel.gpu, kernel.problem.a.dtype.bits
-    flops = 2 * kernel.problem.b_blocks * math.prod(shape)
+    flops = kernel.problem.flops(shape)
     intensity, ridge = flops / found.dram_bytes, gpu.ridge_flops_per_byte(bits)
     bound = "tensor cores" if intensity > ridge else "DRAM"
     meaning = f"towards DRAM: bound by {bound}, with the ridge at {ridge:.1f}"

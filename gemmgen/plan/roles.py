@@ -122,8 +122,8 @@ class Argument:
 
     tensor: str
     """The tensor of the argument: ``a``, ``bias`` or ``partials``, for example."""
-    kind: Literal["matrix", "block_scales", "vector", "scalar", "workspace"]
-    """A scalar and a workspace are passed by their addresses; TMA moves all others."""
+    kind: Literal["matrix", "block_scales", "vector", "scalar", "groups", "workspace"]
+    """A scalar, the counts of groups and a workspace are passed by their addresses; TMA moves all others."""
     dtype: DType
     along: Literal["m", "n"] | None = None
     """The dimension of D along which a vector has its elements, or block scales their rows."""
@@ -145,7 +145,7 @@ class Argument:
 class Count:
     """A number that the kernel computes from the extents of its arguments."""
 
-    name: Literal["n", "tiles_m", "tiles_n", "k_steps"]
+    name: Literal["m", "n", "groups", "tiles_m", "tiles_n", "k_steps"]
 
     @property
     def capture_bytes(self) -> int:
@@ -153,7 +153,8 @@ class Count:
         return SCALAR_BYTES
 
 
-N, TILES_M, TILES_N, K_STEPS = Count("n"), Count("tiles_m"), Count("tiles_n"), Count("k_steps")
+M, N, GROUPS = Count("m"), Count("n"), Count("groups")
+TILES_M, TILES_N, K_STEPS = Count("tiles_m"), Count("tiles_n"), Count("k_steps")
 Passed = Argument | SharedBuffer | Barrier | TensorBuffer | Count
 """A value that the kernel passes to a partition."""
 

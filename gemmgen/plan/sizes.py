@@ -144,6 +144,14 @@ class Geometry(Decisions, ABC):
         """Return the TMA operations for a tile in shared memory: one moves a swizzle's span, of few rows."""
         return boxes(rows, row_bytes, swizzle_bytes, self.architecture.tma_rows)
 
+    @property
+    def group_slots(self) -> int:
+        """Most groups of a call, whose rows each warp holds: a power of two; 0 if no tensor has the rows."""
+        groups = self.problem.groups
+        if groups is None or groups.counts is None:
+            return 0
+        return max(self.architecture.threads_per_warp, 1 << (groups.count - 1).bit_length())
+
     # --- storage
 
     def widest_swizzle(self, row_elements: int, bits: int) -> int:
@@ -188,7 +196,8 @@ class Geometry(Decisions, ABC):
         """Return the program tiles along M and N of a problem."""
         m, n, _ = shape
         together = self.tiles_together
-        return -(-m // self.program_tile_m), -(-n // (together * self.program_tile_n)) * together
+        tiles_m = sum(-(-rows // self.program_tile_m) for rows in self.problem.rows_of_groups(m))
+        return tiles_m, -(-n // (together * self.program_tile_n)) * together
 
     @property
     def tiles_together(self) -> int:

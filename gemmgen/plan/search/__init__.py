@@ -11,6 +11,7 @@ from gemmgen.plan.search.estimates import (
     excess_of,
     geometric_mean,
     l2_bytes,
+    moved_of,
     traffic_of,
     whole_cycles,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "excess_of",
     "geometric_mean",
     "l2_bytes",
+    "moved_of",
     "narrow_cluster",
     "narrow_tile",
     "spread",

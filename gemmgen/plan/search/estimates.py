@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.timing import Traffic, moved_bytes
+from gemmgen.plan.timing import Moved, Traffic, moved_bytes
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.operations import OPERATIONS
 
@@ -51,7 +51,7 @@ def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes:
         dram_bytes=dram,
         dram_seconds=dram / gpu.dram_bytes_per_second,
         hz=gpu.sustained_hz,
-        peak_seconds=2 * kernel.problem.b_blocks * math.prod(shape) / gpu.dense_flops_per_second(bits),
+        peak_seconds=kernel.problem.flops(shape) / gpu.dense_flops_per_second(bits),
     )
 
 
@@ -72,7 +72,14 @@ def dram_bytes(problem: Matmul, shape: Shape) -> int:
         for operand, rows in ((problem.a, m), (problem.b, n))
         if operand.scale
     )
-    return moved_bytes(traffic_of(problem), *shape).every + scales
+    return moved_of(problem, shape).every + scales
+
+
+def moved_of(problem: Matmul, shape: Shape) -> Moved:
+    """Return the bytes from and to DRAM of a problem [M, N, K]; a B counts if its group has rows."""
+    m, n, k = shape
+    rows, traffic = problem.rows_of_groups(m), traffic_of(problem)
+    return moved_bytes(traffic._replace(b=traffic.b * sum(map(bool, rows))), sum(rows), n, k)
 
 
 def traffic_of(problem: Matmul) -> Traffic:

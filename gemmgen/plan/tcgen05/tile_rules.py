@@ -61,6 +61,18 @@ def gated(plan: Tcgen05Kernel) -> Iterator[Finding]:
         )
 
 
+@rule("groups", subject="problem")
+def groups(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """All rows of A are multiplied with one B: no kernel of this version finds the group of a tile."""
+    if plan.problem.groups is not None:
+        yield Finding(
+            "groups",
+            f"groups for {plan.gpu.name}",
+            "this version multiplies groups on Hopper alone",
+            leave_out() | hint("a Hopper GPU as target"),
+        )
+
+
 @rule("scale-format", subject="problem")
 def scale_format(plan: Tcgen05Kernel) -> Iterator[Finding]:
     """Both operands have scales, of their own formats, which one MMA multiplies: Triton accepts others."""
@@ -257,6 +269,7 @@ TYPES = (operand_dtypes, scale_format, operand_packing)
 PROBLEM_RULES: tuple[Rule[Tcgen05Kernel], ...] = (
     operand_dtypes,
     gated,
+    groups,
     scale_format,
     operand_packing,
     accumulator_dtype,

@@ -131,7 +131,7 @@ def _kept_registers(plan: WgmmaKernel) -> int:
         kept += ORDERED_SUM_REGISTERS
     if plan.composed and plan.a_source == "registers":
         kept += PART_REGISTERS
-    return kept
+    return kept + groups_registers(plan)
 
 
 def _epilogue_registers(plan: WgmmaKernel) -> int:
@@ -150,6 +150,19 @@ def _epilogue_registers(plan: WgmmaKernel) -> int:
     if len(problem.steps) >= SEVERAL_STEPS:
         hungry.append(part + 24)
     return max(hungry)
+
+
+GROUPS_REGISTERS: Final = 24
+"""Registers to find the group of a tile, beside the rows of all groups."""
+VALUES_OF_GROUP: Final = 4
+"""Values that a warp holds of each group: its number, its first row, its end, and tiles up to it."""
+
+
+def groups_registers(plan: WgmmaKernel) -> int:
+    """Return the registers per thread for the rows of all groups, which each warp holds."""
+    if not plan.group_slots:
+        return 0
+    return GROUPS_REGISTERS + VALUES_OF_GROUP * plan.group_slots // plan.architecture.threads_per_warp
 
 
 LOADS_ALONG: Final = 3
@@ -181,7 +194,7 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
         plan.divides_last_wave,
         plan.divides_last_wave,
     )
-    loads = max(0, weight - FEW_LOADS) // 2
+    loads = max(0, weight - FEW_LOADS) // 2 + groups_registers(plan)
     expected = plan.architecture.setmaxnreg_min + loads + ROLE_REGISTERS * sum(besides)
     # Of a tile that no kernel has, the sums are to blame: no request is larger than one can be.
     return min(round_up(expected, plan.architecture.setmaxnreg_granularity), plan.architecture.setmaxnreg_max)

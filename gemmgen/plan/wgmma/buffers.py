@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gemmgen.plan.epilogue_storage import EpilogueStorage, epilogue_storage
-from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, N, Partition
+from gemmgen.plan.roles import GROUPS, K_STEPS, TILES_M, TILES_N, Argument, Count, M, N, Partition
 from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 
 PRODUCER_WARPS = 1
 """Warps that load: one thread issues all loads."""
-COUNTS = (TILES_M, TILES_N, K_STEPS)
-"""From which a partition derives its tiles and K steps."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def partitions_of(
                 *sources,
                 *(consumer.epilogue.loaded if consumer.epilogue else ()),
                 *((N,) * (kernel.problem.in_blocks and bool(kernel.problem.parted_vectors))),
-                *COUNTS,
+                *counts_of(kernel),
             ),
         )
         for consumer in resources.consumers
@@ -130,11 +128,20 @@ def partitions_of(
             *resources.tiles,
             resources.load_ready,
             *resources.load_empty,
-            *((N,) * kernel.problem.in_blocks),
-            *COUNTS,
+            *(argument for argument in sources if argument.kind == "groups"),
+            *((N,) * (kernel.problem.in_blocks or kernel.problem.groups is not None)),
+            *counts_of(kernel),
         ),
     )
     return (*consumers, producer)
+
+
+def counts_of(kernel: WgmmaGeometry) -> tuple[Count, ...]:
+    """Return the numbers from which each partition derives its tiles and K steps."""
+    groups = kernel.problem.groups
+    if groups is None:
+        return (TILES_M, TILES_N, K_STEPS)
+    return (M, *([TILES_M] if groups.counts is None else []), TILES_N, GROUPS, K_STEPS)
 
 
 # --- rings

@@ -13,8 +13,8 @@ from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import GPUS, Gpu, Product
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.rule import once
-from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, traffic_of, whole_cycles
-from gemmgen.plan.timing import Card, Stream, Tiles, causes, moved_bytes
+from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, moved_of, whole_cycles
+from gemmgen.plan.timing import Card, Stream, Tiles, causes
 from gemmgen.plan.wgmma import cost_constants as constants
 from gemmgen.plan.wgmma.bounds import least_registers, most_consumers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -368,8 +368,11 @@ def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
 
 def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     """Return the cycles by cause; infinite for a cluster of more CTAs than the GPU has SMs."""
-    moved = moved_bytes(traffic_of(plan.problem), *shape)
-    nanoseconds = causes(row_of(plan), card_of(plan.gpu), moved, *shape)
+    _, n, k = shape
+    rows = shape[0]
+    if plan.problem.groups is not None:  # tiles that a group's rows do not fill take as long as full ones
+        rows = plan.tiles(shape)[0] * plan.program_tile_m
+    nanoseconds = causes(row_of(plan), card_of(plan.gpu), moved_of(plan.problem, shape), rows, n, k)
     nanoseconds["copies"] = copies_ns(plan, shape)
     hz = plan.gpu.sustained_hz
     return {cause: time * hz / 1e9 for cause, time in nanoseconds.items() if time}

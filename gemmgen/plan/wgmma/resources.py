@@ -150,7 +150,9 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         d = Argument("d", "matrix", problem.d)
         partials = (Argument("partials", "workspace", problem.accumulator),) * self.shares_tiles
         counters = (Argument("counters", "workspace", DTYPES["int32"]),) * self.counts_parts
-        return (*self.stage.arguments, *epilogue_arguments(problem), d, *partials, *counters)
+        divided = problem.groups.counts if problem.groups else None
+        groups = (Argument(divided, "groups", DTYPES["int32"]),) if divided else ()
+        return (*self.stage.arguments, *epilogue_arguments(problem), *groups, d, *partials, *counters)
 
     @cached_property
     def kernel_arguments(self) -> tuple[Argument, ...]:

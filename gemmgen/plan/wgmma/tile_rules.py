@@ -19,6 +19,7 @@ from gemmgen.plan.wgmma.extent_rules import (
     tile_rows,
 )
 from gemmgen.plan.wgmma.gate_rules import gated
+from gemmgen.plan.wgmma.group_rules import groups
 from gemmgen.plan.wgmma.part_rules import composed_tile, staggered_tile
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.warp_rules import (
@@ -156,6 +157,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     composed_tile,
     staggered_tile,
     gated,
+    groups,
     consumer_rows,
     tile_rows,
     mma_n,

@@ -134,6 +134,8 @@ def _is_one_wave(plan: WgmmaKernel) -> bool:
 
 def _order(plan: WgmmaKernel) -> object:
     """Return the order of tiles, where a spec says nothing of that."""
+    if plan.problem.groups is not None:
+        return "grouped"
     if plan.reduces_apart:
         return plan.order_of_neighbours
     if not _is_one_wave(plan):

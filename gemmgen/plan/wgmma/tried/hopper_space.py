@@ -35,6 +35,7 @@ from gemmgen.plan.wgmma.tried.derived import (
     lacking_registers,
     steps_of,
 )
+from gemmgen.plan.wgmma.tried.group_branches import branches_of_groups
 from gemmgen.plan.wgmma.tried.values import (
     CHOICES,
     DEFAULTS,
@@ -61,6 +62,9 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
     def branches(self, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
         """Yield a branch for each kind of warp specialization, with swap-AB and without."""
+        if request.matmul.groups is not None:
+            yield from branches_of_groups(request, stated, wanted)
+            return
         for swap_ab in wanted.get("swap_ab") or swaps_of(request, stated, wanted):
             defaults = defaults_of(stated, swap_ab)
             for kind in wanted.get("specialization") or kinds_of({**defaults, **stated}):

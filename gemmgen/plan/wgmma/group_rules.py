@@ -1,0 +1,89 @@
+"""The rule of kernels that multiply groups of rows with a B each: experts of a mixture, and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.plan.fix import at_most, leave_out, use
+from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.problem.operations import OPERATIONS
+
+MOST_GROUPS = 512
+"""[gluon] A warp holds four values of each group: of 512 groups they take 64 registers of a thread, which a
+producer can have beside consumers of 128 x 256 sums; of 1,024 they would take 128, and spill.
+"""
+UNGROUPED = leave_out("groups")
+"""The fix that leaves the groups out."""
+
+
+@rule("groups")
+def groups(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A tile is of one group: roles find it by its number, and the store keeps the group's rows alone."""
+    if plan.problem.groups is not None:
+        yield from _of_tensors(plan)
+        yield from _of_programs(plan)
+
+
+def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of the number of groups, of the matrices, and of the epilogue."""
+    problem, groups = plan.problem, plan.problem.groups
+    assert groups is not None
+    if groups.counts and groups.count > MOST_GROUPS:
+        limit = f"each warp holds the rows of all groups in registers, of at most {MOST_GROUPS}"
+        yield Finding("groups.count", f"{groups.count:,} groups", limit, at_most(MOST_GROUPS))
+    if problem.a.major == "mn":
+        limit = "TMA loads along M from multiples of 16 bytes on, and a group begins at any row"
+        yield Finding("operands.a.major", "A is M-contiguous with groups", limit, use("k") | UNGROUPED)
+    if problem.b.major == "mn":
+        limit = "the load of the last K step would bring rows of the next group's B"
+        yield Finding("operands.b.major", "B is N-contiguous with groups", limit, use("k") | UNGROUPED)
+    if problem.copies_misaligned:
+        limit = "this version copies matrices of two dimensions"
+        yield Finding("operands.misaligned", "copy with groups", limit, use("refuse") | UNGROUPED)
+    if problem.backward:
+        limit = "this version multiplies gradients of one A and one B"
+        yield Finding("backward", "a backward with groups", limit, use(False) | UNGROUPED)
+    if problem.c is not None:
+        limit = "this version adds a C to the product of one A and one B"
+        fix = (leave_out("operands.c") & leave_out("epilogue.beta")) | UNGROUPED
+        yield Finding("groups.kind", f"{groups.of} with a C", limit, fix)
+    if problem.vectors:
+        found = f"{groups.of} with {' and '.join(problem.vectors)}"
+        limit = "this version loads a column operand of one B"
+        if any(OPERATIONS[name].along == "m" for name in problem.vectors):
+            # A load that begins 12 bytes past a multiple of 16 is an illegal instruction.
+            limit = "TMA loads vectors from multiples of 16 bytes on, and a group begins at any row"
+        fix = (leave_out("epilogue.d") & leave_out("epilogue.ops")) | UNGROUPED
+        yield Finding("groups.kind", found, limit, fix)
+
+
+def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of programs: of their schedule, and of their tiles."""
+    if not plan.specialized:
+        limit = "roles of their own walk over the tiles of groups, whose number the host does not know"
+        fix = use("cooperative", "ping_pong") | UNGROUPED
+        yield Finding("warp_specialization.kind", f"{plan.specialization} with groups", limit, fix)
+    if plan.splits > 1:
+        limit = "this version adds up the sums of splits of one A and one B"
+        one = use(1) if plan.reduction == "ordered" else use(1) & leave_out("schedule.reduction")
+        yield Finding("schedule.splits", f"{plan.splits:,} parts of K with groups", limit, one | UNGROUPED)
+    if plan.divides_last_wave:
+        limit = "the tiles of the last wave are divided by a number of tiles that the host knows"
+        yield Finding("schedule.last_wave", "stream_k with groups", limit, use("whole") | UNGROUPED)
+    if plan.read_early:
+        limit = "the kernel ahead may still write where groups end, and no load begins before that is read"
+        fix = use("nothing") | UNGROUPED
+        yield Finding("dependent_launch.early", f"{plan.early_launch} with groups", limit, fix)
+    if plan.staggered:
+        limit = "a group may end between the two tiles of a rectangle"
+        yield Finding("tile.staggered", "a staggered tile with groups", limit, use(False) | UNGROUPED)
+    if plan.cluster_m > 1 or plan.cluster_n > 1:
+        limit = "this version finds the tile of a group in programs of one CTA"
+        for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
+            if ctas > 1:
+                yield Finding(field, f"{ctas:,} CTAs with groups", limit, use(1) | UNGROUPED)
+    if (plan.order, plan.minor) != ("grouped", "m"):
+        limit = "within a group, tiles go down some rows of tiles and then to the right"
+        fix = (use("grouped") & leave_out("schedule.minor")) | UNGROUPED
+        yield Finding("schedule.order", f"{plan.order} order along {plan.minor} with groups", limit, fix)
