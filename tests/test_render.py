@@ -20,7 +20,7 @@ import pytest
 from hopper import computing, hopper, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modules import COMMITTED, SPECS, made
+from modules import COMMITTED, GROUPED_SPECS, SPECS, made
 
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.library.package import read_library
@@ -340,7 +340,7 @@ def test_every_part_is_in_a_committed_module_or_library(monkeypatch: pytest.Monk
         return environment
 
     monkeypatch.setattr(renderer, "_environment", fresh)
-    for spec in SPECS:
+    for spec in (*SPECS, *GROUPED_SPECS):
         render(made(spec).plan, spec_name=f"{spec.stem}.yaml", spec_sha256="0" * 64)
     rendered(read_library(ROOT / "libraries" / "h200_e4m3"))
     assert environment.cache is not None

@@ -107,18 +107,25 @@ class ArgumentTable:
         if buffer is None:
             return "None", "None"
         moved = buffer.loaded_shape or buffer.shape
-        extents = (f"{extent_name(e)}.value" if e.measure else str(e.size) for e in moved)
-        return f"[{', '.join(extents)}]", f"{layout_name(buffer, self.plan.shared_buffers)}.value"
+        extents = [f"{extent_name(e)}.value" if e.measure else str(e.size) for e in moved]
+        layout = layout_name(buffer, self.plan.shared_buffers)
+        if name == "d" and self.plan.problem.groups:
+            extents, layout = ["1", *extents], "D_BOX_LAYOUT"
+        return f"[{', '.join(extents)}]", f"{layout}.value"
 
     def _axes(self, argument: Argument) -> str:
         """Return the axes of an argument, a letter each: scales have their rows', one element has 1."""
         if argument.kind == "scalar":
             return "1"
+        if argument.kind == "groups":
+            return "E"
         if argument.along:
             return "G" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
         columns = "G" if self.plan.problem.gated else "N"
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
-        return operands.get(argument.tensor, "MN")
+        axes = operands.get(argument.tensor, "MN")
+        groups = self.plan.problem.groups
+        return f"E{axes}" if groups and (groups.apart or argument.tensor == "b") else axes
 
     def _k_axis(self, name: str) -> str:
         """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""
@@ -130,7 +137,10 @@ class ArgumentTable:
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
         parts = "; B for each part of its tiles" if self.further_parts else ""
         blocks = "; G is 2 N" if self.plan.problem.gated else ""
-        return f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}{blocks}"
+        groups = "; E groups" if self.plan.problem.groups else ""
+        return (
+            f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}{blocks}{groups}"
+        )
 
     @property
     def transposed(self) -> tuple[str, ...]:
@@ -187,6 +197,8 @@ class ArgumentTable:
             yield f'"b_blocks": {plan.problem.b_blocks},  # {order}'
         if (multiple := plan.problem.n_multiple) > 1:
             yield f'"n_multiple": {multiple},  # TMA reads the second block of a row from column N'
+        if plan.group_slots:
+            yield f'"max_groups": {plan.group_slots},'
         if not plan.deterministic:
             yield '"deterministic": False,  # programs add up sums in any order'
         if not self.vanishes:

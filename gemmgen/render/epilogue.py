@@ -118,6 +118,11 @@ class EpilogueView(StepsView):
         return "".join(f", {name}" for name in self._scalar) if self.computes else ""
 
     @property
+    def end_of_group(self) -> str:
+        """The end of a tile's group as a further argument of that function; empty without groups."""
+        return ", end" * (self.plan.problem.groups is not None)
+
+    @property
     def rings_anew(self) -> bool:
         """True if consecutive tiles use buffers unequally often; each tile begins with the first buffer."""
         widest = self.plan.subtiles
@@ -158,7 +163,8 @@ class EpilogueView(StepsView):
             return ", ".join(
                 ("args", *own, "row", "column", "accumulator", "accumulator_empty", *self.passed_on)
             )
-        return ", ".join(("args", self.own, "row", "column", self.sums, *self.passed_on))
+        end = ("end",) * (self.plan.problem.groups is not None)
+        return ", ".join(("args", self.own, "row", "column", self.sums, *end, *self.passed_on))
 
     @property
     def store_summary(self) -> str:

@@ -101,6 +101,8 @@ class KernelLayouts:
             bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
         yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
+        if problem.groups:
+            yield self._shared("D_BOX", plan.d_swizzle_bytes, problem.d, [], rank=3)
 
     def _shared(
         self, name: str, swizzle_bytes: int, dtype: DType, bases: list[list[int]], rank: int = 2
@@ -247,6 +249,8 @@ class KernelView(ABC):
         """The numbers of tiles and K steps that device functions use."""
         if self.plan.schedule_kind == "single_tile":
             return ()
+        if groups := self.plan.problem.groups:
+            return ("m", "n", "groups", *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
         n = ("n",) * self.plan.problem.in_blocks
         return (*n, *(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
@@ -260,7 +264,9 @@ class KernelView(ABC):
     def _counts(self) -> Iterator[Field]:
         m, n = self._extents_of_d
         extents = {
+            "m": m,
             "n": n,
+            "groups": self._groups,
             "tiles_m": f"gl.cdiv({m}, PROGRAM_TILE_M)",
             "tiles_n": f"gl.cdiv({n}, PROGRAM_TILE_N)",
             "k_steps": f"gl.cdiv({self._k_extent}, {self._k_span})",
@@ -272,10 +278,19 @@ class KernelView(ABC):
     @property
     def _extents_of_d(self) -> tuple[str, str]:
         """M and N by D's descriptor, or by the descriptors of A and B if another kernel stores D."""
+        if groups := self.plan.problem.groups:
+            rows = f"a_desc.shape[0] // ({self._groups})" if groups.apart else "a_desc.shape[0]"
+            return rows, "d_desc.shape[2]"
         if not self.plan.reduces_apart:
             return "d_desc.shape[0]", "d_desc.shape[1]"
         a, b = self.plan.problem.a.major, self.plan.problem.b.major
         return f"a_desc.shape[{int(a == 'mn')}]", f"b_desc.shape[{int(b == 'mn')}]"
+
+    @property
+    def _groups(self) -> str:
+        """The number of groups, by the rows of B as it is stored and the columns of D."""
+        blocks = self.plan.problem.b_blocks
+        return f"b_desc.shape[0] // {f'({blocks} * d_desc.shape[2])' if blocks > 1 else 'd_desc.shape[2]'}"
 
     @property
     def _k_extent(self) -> str:

@@ -194,6 +194,10 @@ class LaunchView(ArgumentTable):
         """Return an argument of the kernel as it lies in memory, in the order of its descriptor."""
         argument = self.plan.argument(name)
         tensor = passed_as(argument.tensor)
+        if self.plan.problem.groups and name == "b":
+            return "b.mT.flatten(0, 1)"
+        if self.plan.problem.groups and self.plan.problem.groups.apart and name == "a":
+            return "a.flatten(0, 1)"
         if name in self.transposed:
             return f"{tensor}.T"
         viewed = argument.kind == "block_scales" and self.scales_are_bytes
@@ -218,8 +222,10 @@ class LaunchView(ArgumentTable):
     def _kernel_argument(self, name: str) -> str:
         """Return the expression of one tensor: its descriptor by its box and layout in ARGUMENTS."""
         stored = self._lying(name)
-        if self.plan.argument(name).kind == "scalar":
+        if self.plan.argument(name).kind in ("scalar", "groups"):
             return stored
+        if name == "d" and self.plan.problem.groups:
+            return "describe_boxes(out)"
         rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))
         return f'TensorDescriptor.from_tensor({stored}, *ARGUMENTS["{passed_as(name)}"][2:]{rounding})'
 
@@ -235,8 +241,25 @@ class LaunchView(ArgumentTable):
         """The statements that find the number of tiles."""
         if self.plan.schedule_kind == "single_tile":
             return "tiles = 1"
+        if self.plan.problem.groups:
+            return self._find_tiles_of_groups
         if self.plan.problem.gated:
             return f"m, n = out.shape\n    tiles = {self.tiles}"
         k = ", k" * self.plan.divides_last_wave
         extents = f"(m{k}), n = a.shape, b.shape[1]" if k else "m, n = a.shape[0], b.shape[1]"
         return f"{extents}\n    tiles = {self.tiles}"
+
+    @property
+    def _find_tiles_of_groups(self) -> str:
+        """The statements that find the tiles; of rows that only the GPU knows, the most that there can be."""
+        groups = self.plan.problem.groups
+        assert groups is not None
+        along_n = "triton.cdiv(n, PROGRAM_TILE_N.value)"
+        if groups.apart:
+            along_m = "triton.cdiv(m, PROGRAM_TILE_M.value)"
+            return f"groups, m, n = out.shape\n    tiles = groups * {along_m} * {along_n}"
+        most = (
+            "# Each group has at most one tile that is not full, and only groups with rows have tiles.\n    "
+        )
+        rows = "tile_rows = min(m, m // PROGRAM_TILE_M.value + offs.shape[0])"
+        return f"m, n = out.shape\n    {most}{rows}\n    tiles = tile_rows * {along_n}"

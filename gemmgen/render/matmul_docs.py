@@ -54,6 +54,12 @@ class MatmulDocs(LaunchView):
         b_shape, b = ("[K / 2, N]", b + packed) if self.packs("b") else ("[K, N]", b)
         if problem.gated:
             b_shape = "[K, 2N]"
+        if groups := problem.groups:
+            rows = "2N" if problem.gated else "N"
+            a_shape, b_shape = f"[{'G, ' * groups.apart}M, K]", f"[G, K, {rows}]"
+            article = "a" if problem.gated else "an"
+            weight = f"of {article} {rows} x K tensor (``weight.T``)"
+            b = b.replace(weight, f"of a G x {rows} x K tensor (``weight.mT``)")
         if self.packs("a") and self.packs("b"):
             b = "K contiguous, as ``weight.T`` of an N x K weight is; packed as a is"
         step = self.plan.architecture.tma_padded_alignment_bytes
@@ -77,13 +83,15 @@ class MatmulDocs(LaunchView):
             multiple = f"; N is a multiple of {problem.n_multiple}" if name in problem.parted_vectors else ""
             multiple *= problem.n_multiple > 1
             docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {meaning}{multiple}.")
+        docs += self._docs_of_groups
         if problem.scalar:
             meaning = meaning_of(problem.epilogue, "tensor_scale")
             docs.append(f"tensor_scale: one element, torch.float32: {meaning}.")
         own = f"in memory of its own{', or c' * bool(problem.c)}; if None, a new view of padded rows"
         if workspace:
             docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
-        docs.append(f"out: [M, N], {problem.d.torch}, N contiguous, {own}.")
+        d = "[G, M, N]" if problem.groups and problem.groups.apart else "[M, N]"
+        docs.append(f"out: {d}, {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
             textwrap.fill(
                 doc,
@@ -96,10 +104,24 @@ class MatmulDocs(LaunchView):
         )
 
     @property
+    def _docs_of_groups(self) -> list[str]:
+        """The lines about the tensor that divides rows into groups; empty without one."""
+        groups = self.plan.problem.groups
+        if groups is None or groups.counts is None:
+            return []
+        shape = f"{groups.counts}: [G], torch.int32, up to {self.plan.group_slots} groups"
+        if groups.apart:
+            return [f"{shape}: the number of rows of each; the others of D stay as they are."]
+        rest = "A group may have no row; rows behind the last group stay as they are."
+        return [f"{shape}: the row behind the last one of each, in rising order. {rest}"]
+
+    @property
     def summary(self) -> str:
         """The first line of the docstring of `matmul`."""
         steps = ", as the module's docstring has it" if epilogue_sentence(self.plan.request) else ""
         a, b = ("(a * a_scale)", "(b * b_scale)") if self.scales else ("a", "b")
+        if self.plan.problem.groups and not steps:
+            return "Return a @ b of each group of rows."
         return f"Return {formula(self.plan.request, a, b, 'c')}{steps}."
 
     @property

@@ -49,6 +49,20 @@ def epilogue_sentence(request: Request) -> str:
     return f" The epilogue{order}: {', '.join(map(described, steps))}." if steps else ""
 
 
+def groups_sentence(request: Request) -> str:
+    """Return how the rows of A are divided, as a sentence after a space; empty without groups."""
+    if (groups := request.matmul.groups) is None:
+        return ""
+    if groups.counts is None:
+        return " Each of the G groups is multiplied with its own B."
+    if groups.apart:
+        return " Each of the G groups is multiplied with its own B; rows [G] has the number of its rows."
+    return (
+        " The rows of A are of G groups, one behind the other, and each group is multiplied with its own B; "
+        "offs [G] has the row behind the last one of each."
+    )
+
+
 @dataclass(frozen=True)
 class KernelOverview(ABC):
     """The words about any kernel that a reader needs before the code."""
@@ -83,7 +97,15 @@ class KernelOverview(ABC):
     @property
     def factors(self) -> tuple[str, str]:
         """The factors of the product with their shapes."""
+        if groups := self.plan.problem.groups:
+            return f"A[{'G, ' * groups.apart}M, K]", f"B[G, K, {self._b_columns}]"
         return "A[M, K]", f"B[K, {self._b_columns}]"
+
+    @property
+    def _d_shape(self) -> str:
+        """The extents of D, as text."""
+        groups = self.plan.problem.groups
+        return "[G, M, N]" if groups and groups.apart else "[M, N]"
 
     @property
     def _b_columns(self) -> str:
@@ -132,8 +154,9 @@ class KernelOverview(ABC):
         """Formula, place and types, wrapped."""
         architecture = self.plan.architecture.name
         product = formula(self.plan.request, *self.factors, "C[M, N]")
-        text = f"D[M, N] = {product} on {self.generation} ({architecture}): {self.dtypes}."
-        return textwrap.fill(text + epilogue_sentence(self.plan.request), width=105)
+        text = f"D{self._d_shape} = {product} on {self.generation} ({architecture}): {self.dtypes}."
+        groups = groups_sentence(self.plan.request)
+        return textwrap.fill(text + groups + epilogue_sentence(self.plan.request), width=105)
 
     @property
     def kernel(self) -> str:
@@ -150,6 +173,12 @@ class KernelOverview(ABC):
         ]
         product = f"D = {formula(self.plan.request, *self.short_factors, 'C')}"
         descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."
+        if groups := problem.groups:
+            rows = "G * M" if groups.apart else "M"
+            product = "D = A @ B for each group of rows" if not problem.gated else f"{product} for each group"
+            descriptors = (
+                f"the descriptors are over A [{rows}, K], B stored as [G * {columns}, K], and boxes of D."
+            )
         if self.plan.reduces_apart:
             product = "Multiply parts of K, and leave the sums of each for the kernel that adds them up"
             descriptors = f"the descriptors are over {' and '.join(stored[:2])}."

@@ -30,6 +30,8 @@ MEASURES: dict[Measure, str] = {
     "scale_blocks_k": "SCALE_BLOCKS_K",
 }
 """The constant that holds each measure."""
+ADDRESSED = ("scalar", "groups", "workspace")
+"""The kinds of arguments that a kernel is passed by their addresses."""
 RING_INDICES: dict[Measure, str] = {
     "stages": "stage",
     "epilogue_buffers": "buffer",
@@ -54,7 +56,7 @@ def layout_name(buffer: SharedBuffer, buffers: Sequence[SharedBuffer]) -> str:
 
 def argument_name(argument: Argument) -> str:
     """Return an argument's name in the kernel: of its descriptor, or of its address."""
-    return f"{argument.name}_{'ptr' if argument.kind in ('scalar', 'workspace') else 'desc'}"
+    return f"{argument.name}_{'ptr' if argument.kind in ADDRESSED else 'desc'}"
 
 
 def arrivals_name(barrier: Barrier) -> str:

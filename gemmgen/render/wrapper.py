@@ -85,6 +85,8 @@ class Wrapper(MatmulDocs):
         """The part that finds M, N and K by the shapes of A and B, and checks them."""
         if self.plan.schedule_kind == "single_tile":
             return "extents_single_tile.py.j2"
+        if self.plan.problem.groups:
+            return "extents_groups.py.j2"
         if self.plan.problem.gated:
             return "extents_blocks.py.j2"
         packed = [name for name in ("a", "b") if self.packs(name)]
@@ -117,9 +119,23 @@ class Wrapper(MatmulDocs):
         argument = self.plan.argument(name)
         axes = self._axes(argument)
         half = "packed_k" if self.packs("a") and self.packs("b") else "k // 2"
+        if self.plan.problem.groups:
+            return self._row_of_groups(name)
         letters = reversed(axes) if name in self.transposed else axes
         extents = ", ".join({"P": half, "G": "2 * n"}.get(letter, letter.lower()) for letter in letters)
         rows = f"{name}.reshape(-1)" if argument.kind == "scalar" else self._lying(name)
+        return f'("{name}", {rows}, [{extents}])'
+
+    def _row_of_groups(self, name: str) -> str:
+        """Return the same of an argument of a module with groups, whose B has a third extent."""
+        argument, groups = self.plan.argument(name), self.plan.problem.groups
+        assert groups is not None
+        columns = "2 * n" if self.plan.problem.gated else "n"
+        of_a = "groups, m, k" if groups.apart else "m, k"
+        shapes = {"a": ("a", of_a), "b": ("b.mT", f"groups, {columns}, k")}
+        if argument.kind == "groups":
+            return f'("{name}", {name}, [groups])'
+        rows, extents = shapes.get(name, (name, self._axes(argument).lower()))
         return f'("{name}", {rows}, [{extents}])'
 
     @property
@@ -152,6 +168,7 @@ class Wrapper(MatmulDocs):
         """The parts with functions, in order."""
         chosen = {
             "matmul": True,
+            "boxes": self.plan.problem.groups is not None,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
             "plain": True,
             "sums": self.plan.reduces_apart,

@@ -73,10 +73,11 @@ class DeviceParts:
     @property
     def _walk_parts(self) -> Iterator[str]:
         """The templates that define the work items of a program and find their tiles."""
-        yield "walks/tile"
+        yield f"walks/{self.walk.place_of_tile}"
         if self.walk.template is None:
             return
-        yield self.order
+        if self.plan.problem.groups is None:
+            yield self.order
         if walks_steps(self.plan):
             yield "walks/steps"
         yield f"walks/{self.walk.template}"

@@ -80,7 +80,7 @@ class HopperOverview(KernelOverview):
         first, second = self.plan.problem.epilogue.accumulators
         if self.plan.problem.interleaved:
             return (
-                f" Columns of {first} and {second} take turns in B, in its tiles and in an accumulator, so "
+                f" Columns of {first} and {second} alternate in B, in its tiles and in an accumulator, so "
                 "that a thread has both sums of an element side by side."
             )
         return (

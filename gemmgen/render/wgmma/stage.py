@@ -60,6 +60,9 @@ class Stage:
         problem = self.plan.problem
         major = (problem.a if operand == "a" else problem.b).major
         place = f"{problem.b_blocks} * " * (operand == "b" and problem.interleaved) + place
+        if operand == "b" and problem.groups:
+            columns = f"{problem.b_blocks} * args.n" if problem.gated else "args.n"
+            place = f"tile.group * {columns} + {place}"
         k = "0" if self.plan.schedule_kind == "single_tile" else "k"
         return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
 

@@ -120,6 +120,8 @@ class HopperView(KernelView):
             yield "CONSUMER_TILE_M", plan.consumer_tile_m, each
         if not plan.synchronous:
             yield "STAGES", plan.stages, "tiles of A and of B in flight"
+        if plan.group_slots:
+            yield "GROUP_SLOTS", plan.group_slots, "most groups of a call"
         if plan.divides_last_wave:
             yield "MAX_PROGRAMS", plan.most_programs, "most of a grid, by which the workspace is sized"
             yield "MIN_SHARE_STEPS", plan.least_steps, "fewest K steps that a program gets of divided tiles"
@@ -182,13 +184,18 @@ class HopperView(KernelView):
         return (
             *self._descriptors("a"),
             _several("b_desc", b, DESCRIPTOR, each),
-            *self._descriptors(*c, *problem.vectors, *scalar, "d", *self._workspace),
+            *self._descriptors(*c, *problem.vectors, *scalar, *self._counts_of_groups, "d", *self._workspace),
             self._ring("a_smem", [buffer.name for buffer in resources.a]),
             _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
             *((self._own,) if plan.specialized and resources.epilogues else ()),
             *self._counts(),
         )
+
+    @property
+    def _counts_of_groups(self) -> tuple[str, ...]:
+        """The argument that says how rows are divided into groups, if there is one."""
+        return tuple(argument.name for argument in self.plan.arguments if argument.kind == "groups")
 
     @property
     def _workspace(self) -> tuple[str, ...]:
@@ -315,7 +322,8 @@ class HopperView(KernelView):
         """The arguments of the call that stores a tile."""
         sums = self.sums if self.plan.composed else self.accumulated
         first = ("args", self.own_value, self.first_row, self.first_column, sums)
-        return (*first, *self.epilogue.passed_on)
+        end = ("tile.end",) * (self.plan.problem.groups is not None)
+        return (*first, *end, *self.epilogue.passed_on)
 
     @property
     def finish_indents(self) -> tuple[int, int]:
