@@ -165,10 +165,11 @@ class Host:
                 is_private = bool(stream) and (is_private or _C._cuda_isCurrentStreamCapturing())
             mode = device, is_private, forward_ad._current_level, torch.is_grad_enabled()
             key = *mode, inputs[0].shape, inputs[1].shape, *[tensor.data_ptr() for tensor in tensors]
-            is_alike, m, n, columns, extents = self.known[key]
+            is_alike, m, n, columns, extents, groups = self.known[key]
             if out is None:
                 d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), self.d_dtype)
                 d = d if n == columns else d[:, :n]
+                d = d.unflatten(0, (groups, -1)) if groups else d
             places = ()
             if extents and not workspace:
                 thread = threading.get_ident() if self.is_per_thread else 0
@@ -201,7 +202,7 @@ class Host:
     ) -> Tensor:
         """Check a call, launch its kernels, and keep the launch under `key`."""
         contract, a = self.contract, inputs[0]
-        if isinstance(a, Tensor) and a.dim() > 2:
+        if contract.has_more_dimensions(a):
             run = functools.partial(self.run, workspace=workspace, is_private=is_private)
             return contract.flattened(run, inputs, out)
         passed, (m, n, k), checked = contract.check_inputs(inputs)
@@ -209,10 +210,10 @@ class Host:
             if contract.pack_scales:
                 raise ValueError("a must have a K of 1 or more: without scales there is no product")
             # The epilogue makes another D than 0 of a product of zeros.
-            return self.run(*self.zeros(m, n, a), *inputs[2:], out=out, is_private=is_private)
+            return self.run(*self.zeros(*inputs[:2]), *inputs[2:], out=out, is_private=is_private)
         if not self.replay.is_deterministic and not a.is_meta:
             refuse_in_deterministic_mode(self.traced.name)
-        d = contract.find_output(a, out, m, n, checked)
+        d = contract.find_output(a, out, checked)
         result = d if out is None else out
         if 0 in (m, n, k) or a.is_meta:  # nothing to multiply, or torch asks for the shape
             return result.zero_()
@@ -235,19 +236,20 @@ class Host:
         places = [tensor.data_ptr() for tensor in (*inputs, result)]
         if places == [tensor.data_ptr() for tensor in (*passed, d)]:
             tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-            sizes = m, n, contract.arguments["out"].padded(n), extents
+            groups = d.shape[0] if d.dim() > 2 else 0
+            sizes = (groups or 1) * m, n, contract.arguments["out"].padded(n), extents, groups
             self.replay.keep(key, tensors, sizes, d, memory, launched)
         if out is not None:
             increment_version(out)  # autograd learns of the write
         return result
 
-    def zeros(self, m: int, n: int, a: Tensor) -> Iterator[Tensor]:
+    def zeros(self, a: Tensor, b: Tensor) -> Iterator[Tensor]:
         """Yield an A and a B of zeros for a K of 0: TMA has no map of matrices without columns."""
-        for name, rows, columns in (("a", m, TMA_BYTES), ("b", TMA_BYTES, self.contract.b_blocks * n)):
+        for name, *extents in ("a", *a.shape[:-1], TMA_BYTES), ("b", *b.shape[:-2], TMA_BYTES, b.shape[-1]):
             argument = self.contract.arguments[name]
-            rows, columns = (columns, rows) if argument.is_transposed else (rows, columns)
-            padded = a.new_zeros((rows, argument.padded(columns)), dtype=argument.dtype)
-            yield argument.stored(padded[:, :columns])
+            stored = argument.stored(a.new_empty(extents, device="meta")).shape
+            padded = a.new_zeros((*stored[:-1], argument.padded(stored[-1])), dtype=argument.dtype)
+            yield argument.stored(padded[..., : stored[-1]])
 
     def copy_all(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
         """Copy each source matrix to its target: by the module's kernel, or by torch if a row has gaps."""
@@ -319,11 +321,14 @@ class Known(NamedTuple):
     is_alike: Callable[..., bool]
     """Torch's comparison of tensors with the first call's: types, dtypes, sizes, strides, dispatch keys."""
     m: int
+    """Rows of D; of a D with a dimension for groups, the rows of all."""
     n: int
     columns: int
     """N, padded to rows of whole 16-byte units."""
     extents: tuple[int, ...]
     """The extents of memory for partial sums; empty if the kernel needs none."""
+    groups: int
+    """The first extent of D if it has three; else 0."""
 
 
 class Replay:
@@ -357,7 +362,7 @@ class Replay:
         self,
         key: Any,
         tensors: tuple[Tensor, ...],
-        sizes: tuple[int, int, int, tuple[int, ...]],
+        sizes: tuple[int, int, int, tuple[int, ...], int],
         d: Tensor,
         memory: tuple[Tensor, ...],
         launched: list[tuple[Any, tuple[int, ...], list[Any]]],
@@ -367,7 +372,8 @@ class Replay:
         Args:
             key: The key of `Host.run`; None if the driver's names are missing.
             tensors: The tensors of the call.
-            sizes: The further members of `Known`: M, N, the columns of D in memory, extents of memory.
+            sizes: The further members of `Known`: M, N, the columns of D in memory, extents of memory, and
+                groups.
             d: The D that was written.
             memory: Memory for partial sums.
             launched: Each compiled kernel with its grid and its arguments, as a module's `launch` returns it.
@@ -533,6 +539,7 @@ class Argument(NamedTuple):
     axes: str
     """The letters of its extents: M, N, K, P for bytes of two elements of K each, 1 for a single element.
 
+    E is for the groups of rows that a B each multiplies, which are experts or batches.
     G is for the columns of a B that has a block of N columns for each sum of an element of D.
     """
     box: Sequence[int] | None
@@ -550,31 +557,36 @@ class Argument(NamedTuple):
     @property
     def has_blocks(self) -> bool:
         """It holds scales of blocks of K, which are packed for the tensor cores in five dimensions."""
-        return self.box is not None and len(self.box) > 2
+        return self.box is not None and len(self.box) > 3
 
     def stored(self, tensor: Tensor) -> Tensor:
         """Return the tensor as it lies in memory, by rows."""
-        return tensor.T if self.is_transposed else tensor
+        if not self.is_transposed:
+            return tensor
+        return tensor.mT if tensor.dim() > 2 else tensor.T
 
     def padded(self, columns: Any) -> Any:
         """Return a number of columns, rounded up to rows of whole `alignment` bytes."""
         return -(-columns // self.row_multiple) * self.row_multiple
 
-    def new_matrix(self, like: Tensor, rows: Any, columns: Any) -> Tensor:
+    def new_matrix(self, like: Tensor, *extents: Any) -> Tensor:
         """Return uninitialized memory for a matrix by rows, on the device of another tensor."""
-        return like.new_empty((rows, self.padded(columns)), dtype=self.dtype)[:, :columns]
+        *rows, columns = extents
+        return like.new_empty((*rows, self.padded(columns)), dtype=self.dtype)[..., :columns]
 
     def as_vector(self, tensor: Tensor) -> Tensor:
         """Return a single element, or a vector passed as [1, N] or [M, 1], in one dimension."""
         if self.axes == "1":
             return tensor if tensor.dim() == 1 else tensor.reshape(-1)
-        if len(self.axes) == 1 and not self.has_blocks and tensor.dim() == 2 and 1 in tensor.shape:
+        if self.axes in ("M", "N") and not self.has_blocks and tensor.dim() == 2 and 1 in tensor.shape:
             return tensor.squeeze(0 if self.axes == "N" else 1)
         return tensor
 
     def rows(self, tensor: Tensor) -> Rows:
         """Return the rows of a tensor; a single row, which has no pitch, gets one that TMA takes."""
         stored = self.stored(tensor)
+        if stored.dim() == 3 and stored.shape[1] == 1:  # the only row of each group
+            stored = stored[:, 0]
         count, columns = (1, 1, *stored.shape)[-2:]
         pitch, stride = (0, 0, *stored.stride())[-2:]
         return Rows(count, columns, pitch if count > 1 and columns else self.padded(columns), stride)
@@ -654,16 +666,20 @@ class Contract:
 
     def check_without_launch(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor:
         """Check all tensors of a call, and return a D without memory; raise as a call would."""
-        if isinstance(inputs[0], Tensor) and inputs[0].dim() > 2:
+        if self.has_more_dimensions(inputs[0]):
             return self.flattened(self.check_without_launch, inputs, out)
         _, (m, n, k), checked = self.check_inputs(inputs)
         if out is not None:
-            self.find_output(inputs[0].new_empty(0, device="meta"), out, m, n, checked)
+            self.find_output(inputs[0].new_empty(0, device="meta"), out, checked)
             if not out.is_meta and 0 not in (m, n, k):
                 check_output(out, checked.places)
         if inputs[0].is_cuda and 0 not in (m, n, k):
             self.check_gpu(inputs[0].device)
-        return torch.empty((m, n), device="meta")
+        return torch.empty(self.extents_of_d(checked.extents), device="meta")
+
+    def has_more_dimensions(self, a: Any) -> bool:
+        """Return True for an A [..., M, K] of more dimensions than the kernel takes."""
+        return isinstance(a, Tensor) and a.dim() > len(self.arguments["a"].axes)
 
     def flattened(
         self, call: Callable[..., Tensor], inputs: tuple[Tensor, ...], out: Tensor | None
@@ -778,7 +794,7 @@ class Contract:
         """Yield violations of extents, strides and the address, except those that a copy mends."""
         argument = self.arguments[name]
         stored, rows = argument.stored(tensor), argument.rows(tensor)
-        is_packed = stored.dim() > 2
+        is_packed = argument.has_blocks and stored.dim() > 2
         if is_packed and not tensor.is_contiguous():
             yield f"be contiguous, found {tensor.stride()}"
         if max(rows.count, rows.columns) > (limit := self.computes["max_extent"]):
@@ -787,6 +803,9 @@ class Contract:
         # A matrix without rows may have any strides: torch 2.11 gives it 0.
         if rows.count and rows.columns > 1 and rows.stride != 1 and not is_copied:
             yield self.describe_strides(name, tensor)
+        wanted = stored.shape[1] * rows.pitch if stored.dim() == 3 and min(stored.shape[:2]) > 1 else None
+        if wanted is not None and stored.stride(0) != wanted:
+            yield f"have groups one behind the other, {wanted} elements apart, found {stored.stride(0)}"
         is_written_by_rows = name == "out" and rows.stride == 1
         if rows.pitch < rows.columns and (is_written_by_rows or not is_copied):
             yield f"not overlap itself, found rows of {rows.columns}, {rows.pitch} apart"
@@ -794,13 +813,14 @@ class Contract:
             return  # the kernel reads a copy
         if rows.pitch % argument.row_multiple:
             yield f"have rows a multiple of {argument.alignment} bytes apart, found {rows.pitch} elements"
-        if argument.axes != "1" and (past := address_of(tensor) % argument.alignment):
+        if argument.axes not in ("1", "E") and (past := address_of(tensor) % argument.alignment):
             yield f"start at a multiple of {argument.alignment} bytes, found {past} bytes past one"
 
     def describe_strides(self, name: str, tensor: Tensor) -> str:
         """Return the violation of a matrix whose rows are not contiguous in memory."""
         argument = self.arguments[name]
-        axes = argument.axes[::-1] if argument.is_transposed else argument.axes
+        *others, rows, columns = ("", *argument.axes)
+        axes = "".join((*others, columns, rows)) if argument.is_transposed else argument.axes
         found = f"lie in memory as {' x '.join(axes)}, found strides {tuple(tensor.stride())}"
         if tensor.dim() != 2 or tensor.stride(1 if argument.is_transposed else 0) != 1:
             return found
@@ -822,6 +842,10 @@ class Contract:
             wanted = f"{self.b_blocks} N columns, N for each sum of an element of D"
             raise ValueError(f"b must have {wanted}, found {extents['G']}")
         m, n = extents["M"], self.count_columns(extents)
+        if n % self.computes.get("n_multiple", 1):
+            raise ValueError(f"N must be a multiple of {self.computes['n_multiple']}, found {n}")
+        if "E" in extents:
+            self.check_groups(extents)
         k, k_of_b = (
             2 * extents["P"] if "P" in self.arguments[name].axes else extents["K"] for name in ("a", "b")
         )
@@ -835,22 +859,37 @@ class Contract:
             raise ValueError(f"this kernel takes {limits}, found {m}, {n} and {k}")
         return m, n, k
 
+    def check_groups(self, extents: dict[str, Any]) -> None:
+        """Raise ValueError if the kernel does not take the groups, or a coordinate would exceed 32 bits."""
+        most = self.computes.get("max_groups", self.computes["max_extent"])
+        if not 1 <= extents["E"] <= most:
+            raise ValueError(f"this kernel takes from 1 to {most} groups, found {extents['E']}")
+        apart = extents["M"] if "E" in self.arguments["a"].axes else 0
+        rows = extents["E"] * max(extents.get("G", extents["N"]), apart)
+        if rows > (limit := self.computes["max_extent"]):
+            raise ValueError(f"this kernel takes up to {limit} rows of all groups in memory, found {rows}")
+
+    def extents_of_d(self, extents: dict[str, Any]) -> list[Any]:
+        """Return the extents of D by the letters of its axes."""
+        return [extents[axis] for axis in self.arguments["out"].axes]
+
     def count_columns(self, extents: dict[str, Any]) -> Any:
         """Return N, the columns of D: all columns of B, or the columns of one block; `extents` has N then."""
         if "G" in extents:
             extents["N"] = extents["G"] // self.b_blocks
         return extents["N"]
 
-    def find_output(self, a: Tensor, out: Tensor | None, m: int, n: int, checked: Checked) -> Tensor:
+    def find_output(self, a: Tensor, out: Tensor | None, checked: Checked) -> Tensor:
         """Return memory that the kernel can write D to: `out`, or new rows of whole 16-byte units.
 
         New rows are copied to `out` after the launch; raises ValueError if the module copies nothing.
         """
-        argument = self.arguments["out"]
+        argument, extents = self.arguments["out"], self.extents_of_d(checked.extents)
         if out is None:
-            return argument.new_matrix(a, m, n)
+            return argument.new_matrix(a, *extents)
         out = self.check_alone("out", out, checked)
         checked.places["out"] = argument.place(out)
+        m, n = extents[-2:]
         is_whole = n == argument.padded(n) or not m
         if is_whole and (not self.is_copied(argument) or argument.is_aligned(out)):
             return argument.with_pitch(out)
@@ -858,7 +897,7 @@ class Contract:
             raise ValueError(
                 f"out must have rows of whole 16-byte units, found {n} columns: call without out"
             )
-        return argument.new_matrix(a, m, n)
+        return argument.new_matrix(a, *extents)
 
     def check_gpu(self, device: torch.device) -> None:
         """Raise ValueError unless the kernel was compiled for this GPU's instructions."""
@@ -919,7 +958,7 @@ class Operator:
 
     def __call__(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the D that the operator returns, or `out`, which it writes."""
-        if inputs[0].dim() > 2:
+        if self.contract.has_more_dimensions(inputs[0]):
             return self.contract.flattened(self, inputs, out)
         operator = getattr(torch.ops.gemmgen, self.name)
         return operator(*inputs) if out is None else operator(*inputs, out=out) or out
@@ -927,11 +966,11 @@ class Operator:
     def shape(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
         """Return D without memory, as a run would return it; extents may be symbols that only a run knows."""
         contract = self.contract
-        if inputs[0].dim() > 2:
+        if contract.has_more_dimensions(inputs[0]):
             d = contract.flattened(lambda *flat: self.shape(*flat), inputs, None)
             return d if out is None else None
         if all(isinstance(extent, int) for each in inputs for extent in each.shape):
-            _, (m, n, _), _ = contract.check_inputs(inputs)
+            _, _, checked = contract.check_inputs(inputs)
         else:
             checked = Checked()
             for name, tensor in zip(contract.inputs, inputs, strict=True):
@@ -939,8 +978,9 @@ class Operator:
             if "G" in checked.extents:
                 message = f"b must have {contract.b_blocks} N columns"
                 torch._check(checked.extents["G"] % contract.b_blocks == 0, functools.partial(str, message))
-            m, n = checked.extents["M"], contract.count_columns(checked.extents)
-        return contract.arguments["out"].new_matrix(inputs[0], m, n) if out is None else None
+            contract.count_columns(checked.extents)
+        extents = contract.extents_of_d(checked.extents)
+        return contract.arguments["out"].new_matrix(inputs[0], *extents) if out is None else None
 
     def check_symbolic(self, name: str, tensor: Tensor, checked: Checked) -> None:
         """Check a tensor whose extents torch may not know yet: it asserts when it runs that they agree."""
