@@ -623,9 +623,9 @@ from gemmgen.spec import load_spec
 from gemmgen.numerics.case import Case
 from gemmgen.verify.shapes import fitting, single_tile
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2]))
-multiple = spec.problem.k_multiple
+of_n, of_k = spec.problem.n_multiple, spec.problem.k_multiple
 shapes = ((4095, 4097, 4104), (208, 413, 304), (1, 1, 16), (8192, 8191, 64))
-shapes = tuple((m, n, -(-k // multiple) * multiple) for m, n, k in shapes)
+shapes = tuple((m, -(-n // of_n) * of_n, -(-k // of_k) * of_k) for m, n, k in shapes)
 for shape in fitting(shapes, single_tile(spec)):
     generator = torch.Generator("cuda").manual_seed(0)
     case = Case(module.matmul, shape, spec.problem, generator, repeats=1, promote_k=None)

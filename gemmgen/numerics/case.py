@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.module import MatmulFunction
+from gemmgen.numerics.divided_rows import of_groups
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import Check, Tolerance, deviation, references, tolerance
@@ -52,8 +53,23 @@ class Case:
 
     def output(self, *, guarded: bool = False) -> Matrix:
         """Return a poisoned d [M, N]."""
-        extents, dtype = self.shape[:2], self.problem.d.name
-        return Matrix.poisoned(*extents, dtype, self.device, guarded=guarded, misaligned=self.misaligned)
+        dtype = self.problem.d.name
+        made = Matrix.poisoned(
+            *(self._rows, self.shape[1], dtype, self.device), guarded=guarded, misaligned=self.misaligned
+        )
+        return Matrix(made.storage, made.view.view(self.d_shape)) if self.problem.groups else made
+
+    @property
+    def d_shape(self) -> tuple[int, ...]:
+        """Extents of d: [M, N], or [G, M, N] of groups that lie apart."""
+        groups = self.problem.groups
+        return (groups.count, *self.shape[:2]) if groups and groups.apart else self.shape[:2]
+
+    @property
+    def _rows(self) -> int:
+        """Rows of d, of all groups."""
+        groups = self.problem.groups
+        return groups.all_rows(self.shape[0]) if groups else self.shape[0]
 
     @property
     def d_dtype(self) -> torch.dtype:
@@ -77,7 +93,7 @@ class Case:
     def run_alone(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into the d that the wrapper allocates, which is poison too, and return it."""
         # Freed at once, so that on a GPU the next request of this size, for d, gets the block.
-        Matrix.poisoned(*self.shape[:2], self.problem.d.name, self.device)
+        Matrix.poisoned(self._rows, self.shape[1], self.problem.d.name, self.device)
         return inputs.call(self.matmul)
 
     def check(self, what: str, measured: float, limit: float) -> Check:
@@ -94,6 +110,7 @@ def once(case: Case) -> Iterator[Check]:
 def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Check]:
     """Check a result, which was poison, against the exact one, as a whole and element by element."""
     found = deviation(out, inputs, case.problem)
+    out = of_groups(case.problem, out, inputs.rows_of_groups(case.problem))
     allowed = case.tolerance
     yield case.check(f"{label}: elements not finite", not_finite(out), 0)
     yield case.check(f"{label}: relative error", found.relative, allowed.relative)
@@ -172,6 +189,9 @@ def _arguments(
         if kind == "ptr":
             yield stored[name]
         elif kind == "desc":
+            if name == "d" and problem.groups:
+                yield module.describe_boxes(d)
+                continue
             _, _, box, layout = table["out" if name == "d" else name]
             name = tensors[name]
             tensor = packed_scales(module, stored[name]) if name in BLOCK_SCALES else stored[name]
@@ -190,6 +210,8 @@ def packed_scales(module: ModuleType, scales: Tensor) -> Tensor:
 def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     """Return every tensor of a call by its name, matrices with contiguous rows, as they lie in memory."""
     a, b = inputs.a, inputs.b
+    if problem.groups:
+        return {"a": a.flatten(0, -2), "b": b.mT.flatten(0, 1), **inputs.extras, "d": d}
     return {
         "a": a.T if problem.a.major == "mn" else a,
         "b": b if problem.b.major == "mn" else b.T,
@@ -224,12 +246,13 @@ def special_values(case: Case) -> Iterator[Check]:
 def _plant(inputs: Inputs) -> int | None:
     """Write the values; return the row of -0.0, if there are rows enough for one."""
     m, n, k = inputs.shape
-    if inputs.a.dtype != E2M1:
-        inputs.a[-1, k // 2] = math.nan
-    if inputs.a.dtype not in WITHOUT_INFINITY:
-        inputs.a[0, 0] = math.inf
+    a = inputs.a if inputs.a.dim() == 2 else inputs.a.flatten(0, 1)
+    if a.dtype != E2M1:
+        a[-1, k // 2] = math.nan
+    if a.dtype not in WITHOUT_INFINITY:
+        a[0, 0] = math.inf
     if inputs.b.dtype != E2M1:
-        inputs.b[-1, -1] = math.nan
+        inputs.b[..., -1, -1] = math.nan
     if (a_scale := inputs.extras.get("a_scale")) is not None:
         # The first row has an infinity, the middle one is -0.0, the last one has a NaN: the row between.
         a_scale[m // 4 or -1, a_scale.shape[1] // 2] = math.nan
@@ -237,17 +260,18 @@ def _plant(inputs: Inputs) -> int | None:
         b_scale[n // 2, -1] = math.nan
     if m < 3:
         return None
-    inputs.a[m // 2] = E2M1_NEGATIVE_ZEROS if inputs.a.dtype == E2M1 else -0.0
+    a[m // 2] = E2M1_NEGATIVE_ZEROS if a.dtype == E2M1 else -0.0
     return m // 2
 
 
 def _compared(case: Case, out: Tensor, inputs: Inputs, zeros: int | None) -> Iterator[Check]:
     nan = infinite = sign = 0
+    out = of_groups(case.problem, out, inputs.rows_of_groups(case.problem))
     for rows, exact in references(inputs, case.problem):
         expected, found = rounded(exact, out.dtype).float(), out[rows].float()
         nan += int((expected.isnan() != found.isnan()).sum().item())
         infinite += int((_infinity(expected) != _infinity(found)).sum().item())
-        if zeros is not None and zeros in range(inputs.shape[0])[rows]:
+        if zeros is not None and zeros in range(len(out))[rows]:
             row = zeros - rows.start
             sign = int(_other_zeros(expected[row], found[row]).sum().item())
     yield case.check("special values: NaN or no NaN unlike torch", nan, 0)

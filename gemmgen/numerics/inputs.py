@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gemmgen.hardware import DTYPES
 from gemmgen.module import MatmulFunction
+from gemmgen.numerics.divided_rows import drawn_rows, tensor_of_rows
 from gemmgen.numerics.encoding import (
     E2M1_VALUES,
     TORCH_DTYPES,
@@ -102,15 +103,16 @@ class Matrix:
     @property
     def written(self) -> int:
         """Elements of the storage whose bits are no longer the poison's."""
-        return _touched(self.storage)
+        return touched(self.storage)
 
     @property
     def written_outside(self) -> int:
         """Number of written elements outside the view."""
-        return self.written - _touched(self.view)
+        return self.written - touched(self.view)
 
 
-def _touched(matrix: Tensor) -> int:
+def touched(matrix: Tensor) -> int:
+    """Return the number of elements whose bits are not the poison's."""
     untouched = bits(torch.full((), poison(matrix.dtype), dtype=matrix.dtype, device=matrix.device))
     return int((bits(matrix) != untouched).sum().item())
 
@@ -136,6 +138,8 @@ def keywords_of(problem: Matmul) -> Iterator[str]:
         scaled = keyword in BLOCK_SCALES and problem.operand(keyword[0]).scale is not None
         if scaled or keyword in problem.epilogue.loads:
             yield keyword
+    if problem.groups and problem.groups.counts:
+        yield problem.groups.counts
 
 
 Fill = Callable[[str, tuple[int, int]], Tensor]
@@ -168,7 +172,8 @@ from 2**-2 to 2**2, equally likely, and 1.32 for uniform numbers from 0.5 to 2.
 class Inputs:
     """A [M, K], B [K, N], and what else the spec takes: C [M, N], vectors [M] or [N], a scale [1].
 
-    B of a matmul with several accumulators has a block of N columns for each.
+    B of a matmul with several accumulators has a block of N columns for each. With groups, B is [G, K, N]. If
+    they lie apart, A is [G, M, K].
     e2m1 is uint8 with two elements of K in a byte: A [M, K/2], B [K/2, N]. Scales of blocks are
     [M, ceil(K / vector)] and [N, ceil(K / vector)].
     """
@@ -183,8 +188,13 @@ class Inputs:
     @property
     def shape(self) -> Shape:
         """M, N and K, all in elements."""
-        k = self.a.shape[1] * elements_per_byte(self.a.dtype)
-        return self.a.shape[0], self.b.shape[1] // self.b_blocks, k
+        k = self.a.shape[-1] * elements_per_byte(self.a.dtype)
+        return self.a.shape[-2], self.b.shape[-1] // self.b_blocks, k
+
+    def rows_of_groups(self, problem: Matmul) -> Tensor | None:
+        """Return the tensor that divides rows into groups; None if there is none."""
+        name = problem.groups.counts if problem.groups else None
+        return self.extras[name] if name else None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -250,9 +260,9 @@ def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) ->
     """Return small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
 
     Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1, as are sums that are
-    multiplied by others for a D that ends below 2**17. C and biases go from
-    -8 to 8; all scales are 0.5, 1 or 2. e2m1 is any of its numbers, which are halves of integers. If
-    ``is_exact``, every step to the result is exact.
+    multiplied by others for a D that ends below 2**17. C and biases go from -8 to 8; all scales are 0.5, 1
+    or 2. e2m1 is any of its numbers, which are halves of integers. Rows are divided into groups at random.
+    If ``is_exact``, every step to the result is exact.
     """
 
     def fill(name: str, extents: tuple[int, int]) -> Tensor:
@@ -270,7 +280,8 @@ def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) ->
     long = problem.accumulator.name == "fp16" and shape[2] > LONGEST_FP16_SUM
     multiplied = problem.gated and problem.d.largest < NARROW
     small = 1 if long or multiplied else SMALL
-    return _inputs(shape, problem, generator.device, fill)
+    divided = drawn_rows(problem.groups, shape[0], generator) if problem.groups else None
+    return _inputs(shape, problem, generator.device, fill, divided=divided)
 
 
 def is_exact(problem: Matmul) -> bool:
@@ -296,6 +307,7 @@ def _inputs(
     *,
     guarded: bool = False,
     misaligned: bool = False,
+    divided: Tensor | None = None,
 ) -> Inputs:
     m, n, k = shape
     columns = problem.b_blocks * n
@@ -313,7 +325,11 @@ def _inputs(
         )
         return made.view.copy_(stored)
 
+    groups = problem.groups
+
     def extra(keyword: str) -> Tensor:
+        if groups and keyword == groups.counts:
+            return divided if divided is not None else tensor_of_rows(groups, m, device)
         if keyword in BLOCK_SCALES:
             scale = problem.operand(keyword[0]).scale
             assert scale is not None
@@ -325,10 +341,15 @@ def _inputs(
         return matrix(keyword, dtype_of(problem, keyword), 1, extent)[0]
 
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
-    a = matrix("a", problem.a.dtype.name, *((k, m) if a_transposed else (m, k)))
+    rows = groups.all_rows(m) if groups else m
+    a = matrix("a", problem.a.dtype.name, *((k, m) if a_transposed else (rows, k)))
+    columns *= groups.count if groups else 1
     b = matrix("b", problem.b.dtype.name, *((columns, k) if b_transposed else (k, columns)))
     extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
-    a, b = a.T if a_transposed else a, b.T if b_transposed else b
+    if groups:
+        a = a.view(groups.count, m, -1) if groups.apart else a
+        b = b.view(groups.count, problem.b_blocks * n, -1)
+    a, b = a.mT if a_transposed else a, b.mT if b_transposed else b
     return Inputs(a, b, MappingProxyType(extras), problem.b_blocks)
 
 

@@ -22,8 +22,9 @@ from gemmgen.numerics.case import (
     reduction_arguments,
     reduction_programs,
 )
+from gemmgen.numerics.divided_rows import of_groups
 from gemmgen.numerics.encoding import rounded
-from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
+from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, touched
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import shape_text
@@ -238,8 +239,9 @@ class _Simulated:
     def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         """Run the kernel as ``matmul`` does, and return d [M, N] after the last schedule."""
         inputs = Inputs(a, b, extras, self._problem.b_blocks)
-        m, n, _ = inputs.shape
-        d = Matrix.poisoned(m, n, self._problem.d.name, a.device).view if out is None else out
+        rows, n = a.shape[:-1], inputs.shape[1]
+        made = Matrix.poisoned(rows.numel(), n, self._problem.d.name, a.device).view
+        d = made.view(*rows, n) if out is None else out
         module, options = self._module, self._module.LAUNCH_OPTIONS
         arguments = kernel_arguments(module, self._problem, inputs, d, restored=self._restored)
         self.result = self._run(module.matmul_kernel, self._launch.programs, arguments, options)
@@ -333,7 +335,10 @@ class _Simulated:
             yield from (str(check) for check in numbers(case, "integers", d, inputs) if not check.passed)
             return
         expected = rounded(reference(inputs, self._problem), d.dtype).double()
-        found = d.double()  # 8-bit floats have no arithmetic
+        rows = of_groups(self._problem, d, inputs.rows_of_groups(self._problem))
+        if outside := touched(d) - touched(rows):
+            yield f"{shape_text(case.shape)}: {outside:,} elements of no group are written"
+        found = rows.double()  # 8-bit floats have no arithmetic
         wrong = (found != expected).nonzero()
         if len(wrong):
             row, column = map(int, wrong[0])

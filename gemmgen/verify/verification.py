@@ -20,6 +20,7 @@ from gemmgen.numerics.reference import Check
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
 from gemmgen.spec import SpecFile
+from gemmgen.verify.divisions import other_divisions
 from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_extents
 
 Group = Callable[[Case], Iterator[Check]]
@@ -38,8 +39,8 @@ def own_output(case: Case) -> Iterator[Check]:
     out = case.run_alone(inputs)
     m, n, _ = case.shape
     kind = (tuple(out.shape), out.dtype, out.device)
-    wrong_kind = kind != ((m, n), case.d_dtype, inputs.a.device)
-    row_major = (n == 1 or out.stride(1) == 1) and (m == 1 or out.stride(0) >= n)
+    wrong_kind = kind != (case.d_shape, case.d_dtype, inputs.a.device)
+    row_major = (n == 1 or out.stride(-1) == 1) and (m == 1 or out.stride(-2) >= n)
     yield case.check("own output: wrong shape, dtype or device", wrong_kind, 0)
     yield case.check("own output: not row-major", not row_major, 0)
     yield from numbers(case, "own output", out, inputs)
@@ -231,6 +232,8 @@ BLOCK_SCALED: Final[tuple[tuple[str, Group], ...]] = (("packed scales", packed_s
 """The group that only modules with block-scaled operands have; it needs no GPU either."""
 BATCH_INVARIANT: Final[tuple[tuple[str, Group], ...]] = (("batch invariance", batch_invariant),)
 """The group of a batch-invariant spec's module; it needs no GPU."""
+DIVIDED: Final[tuple[tuple[str, Group], ...]] = (("other divisions", other_divisions),)
+"""The group of a module whose call divides rows into groups; it needs no GPU."""
 GPU_ONLY: Final[tuple[tuple[str, Group], ...]] = (("cuda graph", captured), ("side stream", streamed))
 """Every group that needs a GPU, with the name that progress and failures show."""
 
@@ -354,7 +357,8 @@ def groups_of(problem: Matmul, device: Device) -> Groups:
     """
     scaled = BLOCK_SCALED if problem.block_scaled else ()
     invariant = BATCH_INVARIANT if problem.batch_invariant else ()
-    return (*scaled, *PORTABLE, *invariant, *(GPU_ONLY if device == "cuda" else ()))
+    divided = DIVIDED if problem.groups and problem.groups.counts else ()
+    return (*scaled, *PORTABLE, *invariant, *divided, *(GPU_ONLY if device == "cuda" else ()))
 
 
 def run_checks(
