@@ -62,6 +62,11 @@ def head_of(source: SpecFile) -> Head:
     Raises GemmgenError (``no-baseline``) for dtypes and formats that torch has no cuBLAS call for.
     """
     problem = source.problem
+    if problem.groups:
+        message = (
+            "this version times no groups: benchmarks/grouped/measure.py times them beside torch._grouped_mm"
+        )
+        raise GemmgenError([Diagnostic("cublas", "no-baseline", message)])
     if problem.block_scaled:
         return block_scaled_mm(problem)
     a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
