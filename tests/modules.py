@@ -3,7 +3,8 @@
 Those that a person would want are under specs/ and generated/. The others, which complete the coverage, have
 their specs under tests/pairs, and their modules are rendered when a test first asks for one. `SPECS` has
 both, because everything that is asserted of the ones is asserted of the others. It has the specs of gradients
-too, which lie beside the modules under generated/.
+too, which lie beside the modules under generated/. It has no spec with groups: those are called with other
+tensors, and tests/test_groups.py asserts all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def _specs(directory: Path) -> tuple[Path, ...]:
 _FILES = {spec.stem: spec for folder in (ROOT / "specs", COMMITTED, PAIRS.sources) for spec in _specs(folder)}
 WANTED = _specs(ROOT / "specs")
 """The specs that a person would want."""
-SPECS = tuple(_FILES[stem] for stem in sorted(_FILES))
+GROUPED_SPECS = tuple(path for path in WANTED if "\ngroups:" in path.read_text(encoding="utf-8"))
+"""The specs of groups of rows."""
+SPECS = tuple(_FILES[stem] for stem in sorted(_FILES) if _FILES[stem] not in GROUPED_SPECS)
 HOPPER_SPECS = tuple(spec for spec in SPECS if spec.stem.startswith("h100_"))
 BLACKWELL_SPECS = tuple(spec for spec in SPECS if spec.stem.startswith("b200_"))
 

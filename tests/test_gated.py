@@ -14,7 +14,7 @@ import torch
 from fake_gpu import Cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from hopper import hopper
-from modules import made, module_file, spec_file
+from modules import GROUPED_SPECS, WANTED, made, module_file, spec_file
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -40,7 +40,7 @@ INTERLEAVED = "h100_bf16_gated_interleaved"
 CHANNELS = "h100_e4m3_gated_channels"
 GPT_OSS = "h100_bf16_gptoss_gated"
 BY_COLUMNS = "h100_bf16_gated_nn"
-STEMS = sorted(path.stem for path in spec_file(STEM).parent.glob("*gated*.yaml"))
+STEMS = sorted(path.stem for path in WANTED if "gated" in path.stem and path not in GROUPED_SPECS)
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 
 

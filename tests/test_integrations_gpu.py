@@ -175,9 +175,10 @@ def test_a_layer_follows_autocast_on_a_gpu(
     compiling: bool,
     modules: dict[str, ModuleType],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     # The cache of torch 2.11 finds a graph compiled for autocast to another type, also for torch's own layer.
-    monkeypatch.setattr(any_torch.compiler.config, "force_disable_caches", True)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     theirs = torchs(dtype=dtype)
     ours = Linear.of(theirs, modules["h100_bf16"])
     call = any_torch.compile(ours, fullgraph=True) if compiling else ours

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from modules import COMMITTED, SPECS, made
+from modules import COMMITTED, GROUPED_SPECS, SPECS, made
 
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import Lowered
@@ -19,7 +19,9 @@ from tools.rendered import PAIRS
 DIGESTS = "ptx.json"
 """The name of the file of digests of a directory of specs."""
 RECORDED = {
-    path: tuple(spec.stem for spec in SPECS if (spec.parent == PAIRS.sources) is of_pairs)
+    path: tuple(
+        sorted(spec.stem for spec in (*SPECS, *GROUPED_SPECS) if (spec.parent == PAIRS.sources) is of_pairs)
+    )
     for path, of_pairs in ((COMMITTED / DIGESTS, False), (PAIRS.digests.with_name(DIGESTS), True))
 }
 """The committed files of digests, each with the names of the modules in it."""

@@ -1,0 +1,493 @@
+"""Groups of rows: one launch multiplies each with a B of its own, and stores the rows of groups alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+import torch
+from fake_gpu import Cuda, on_a_fake_gpu
+from fake_triton import FakeDriver, on_a_fake_driver
+from hopper import hopper
+from modules import COMMITTED, GROUPED_SPECS, made, module_file, spec_file
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from gemmgen.bench.baseline import cublas
+from gemmgen.build import export
+from gemmgen.errors import GemmgenError
+from gemmgen.library.source_files import refuse_kernel
+from gemmgen.lower import Lowered, lower
+from gemmgen.module import import_generated
+from gemmgen.numerics.case import Case, kernel_arguments
+from gemmgen.numerics.divided_rows import bounds, of_groups
+from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, random_inputs, touched
+from gemmgen.numerics.reference import reference
+from gemmgen.plan import plan_spec
+from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.problem import Groups
+from gemmgen.problem.groups import GroupKind
+from gemmgen.ptx import Code, read_digests
+from gemmgen.spec.load import parse_spec
+from gemmgen.verify import verify
+from gemmgen.verify.divisions import divisions, other_divisions
+from gemmgen.verify.launches import Launch, all_launches
+from gemmgen.verify.simulation import simulate_product
+from gluonsim.execution import run
+
+STEMS = [path.stem for path in GROUPED_SPECS]
+OFFSETS, GATED, MASKED, BATCHED = (
+    f"h100_bf16_{name}" for name in ("grouped", "grouped_gated", "masked", "batched")
+)
+BF16, INT = torch.bfloat16, torch.int32
+every_spec = pytest.mark.parametrize("stem", STEMS)
+
+
+def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
+    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
+
+
+# --- the problem
+
+
+@pytest.mark.parametrize("kind", ["m_offsets", "m_masked", "batched"])
+@pytest.mark.parametrize(("m", "count"), [(1, 4), (7, 128), (300, 32), (4096, 1)])
+def test_rows_are_divided_as_a_kind_says(kind: GroupKind, m: int, count: int) -> None:
+    groups = Groups(kind, count)
+    rows = groups.rows_of_each(m)
+    assert len(rows) == count
+    assert min(rows) >= 0
+    if kind == "m_offsets":
+        assert sum(rows) == m == groups.all_rows(m)
+    else:
+        assert max(rows) <= m
+        assert groups.all_rows(m) == count * m
+
+
+def test_some_groups_have_several_times_the_mean_and_few_rows_leave_some_without() -> None:
+    groups = Groups("m_offsets", 64)
+    assert max(groups.rows_of_each(6400)) > 300
+    assert groups.rows_of_each(16).count(0) >= 48
+
+
+def test_bytes_operations_and_tiles_count_each_group() -> None:
+    plan = hopper(made(spec_file(OFFSETS)).plan)
+    m, n, k = 640, 512, 256
+    rows = plan.problem.rows_of_groups(m)
+    active = sum(map(bool, rows))
+    assert 0 < active <= 32
+    assert plan.tiles((m, n, k)) == (sum(-(-each // 128) for each in rows), 2)
+    assert dram_bytes(plan.problem, (m, n, k)) == 2 * (m * k + active * n * k + m * n)
+    assert plan.problem.flops((m, n, k)) == 2 * m * n * k
+    batches = hopper(made(spec_file(BATCHED)).plan).problem
+    assert batches.flops((m, n, k)) == 16 * 2 * m * n * k
+
+
+OPEN = """\
+title: open
+target: h100
+operands: {{a: {{dtype: bf16}}, b: {{dtype: bf16}}, d: {{dtype: bf16}}}}
+groups: {{kind: m_offsets, count: 32}}
+problem: {{m: {m}, n: 4096, k: 2048}}
+"""
+
+
+@pytest.mark.parametrize(("rows", "swap_ab"), [(1, True), (4, True), (256, False), (1024, False)])
+def test_few_rows_a_group_are_planned_with_swap_ab(rows: int, swap_ab: bool) -> None:
+    plan = hopper(plan_spec(parse_spec(OPEN.format(m=32 * rows).encode(), "open")))
+    assert plan.swap_ab is swap_ab
+    assert plan.specialized
+    assert (plan.cluster_size, plan.splits, plan.order) == (1, 1, "grouped")
+
+
+# --- the compiler and the simulator
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, Lowered]:
+    """The compiled kernels, each compiled once: a difference from the plan is an error of `lower`."""
+    found: dict[str, Lowered] = {}
+    for stem in STEMS:
+        product = made(spec_file(stem))
+        found[stem] = lower(product.module, product.plan, path=stem, stem=stem)
+    return found
+
+
+@every_spec
+def test_the_compiler_makes_what_the_plan_says(stem: str, compiled: dict[str, Lowered]) -> None:
+    plan, resources = made(spec_file(stem)).plan, compiled[stem].resources
+    assert resources.smem_bytes == plan.smem_bytes
+    assert resources.spilled_bytes == 0
+    assert not resources.ptxas_notes
+    recorded = {code.module: code for code in read_digests(COMMITTED / "ptx.json").modules}
+    assert recorded[stem] == Code.of(stem, compiled[stem])
+
+
+@every_spec
+def test_a_group_is_found_without_a_barrier_and_stored_by_boxes(
+    stem: str, compiled: dict[str, Lowered]
+) -> None:
+    ptx = compiled[stem].artifacts["ptx"].decode()
+    assert "cp.async.bulk.tensor.3d.global.shared" in ptx
+    assert "cp.async.bulk.tensor.2d.global.shared" not in ptx
+    assert ("redux.sync" in ptx) == (made(spec_file(stem)).plan.group_slots > 0)
+
+
+@every_spec
+def test_a_module_is_clean_in_the_simulator(stem: str) -> None:
+    product = made(spec_file(stem))
+    simulation = simulate_product(product, all_launches(product.plan, 2))
+    assert simulation.problems == ()
+
+
+@pytest.mark.parametrize("programs", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+@every_spec
+def test_random_groups_are_right_in_the_simulator(stem: str, seed: int, programs: int) -> None:
+    product = made(spec_file(stem))
+    shape = (40 if product.plan.problem.groups == Groups("m_masked", 128) else 150, 136, 264)
+    if product.source.problem.groups and product.source.problem.groups.apart:
+        shape = (min(shape[0], 9 if product.source.problem.groups.count > 32 else 70), *shape[1:])
+    launch = Launch(shape, programs, "integers", ("random",))
+    assert simulate_product(product, (launch,), seed=seed).problems == ()
+
+
+class Simulated:
+    """The `matmul` of a module, in the simulator."""
+
+    def __init__(self, stem: str) -> None:
+        self.stem, self.product = stem, made(spec_file(stem))
+        self.module = import_generated(module_file(stem))
+
+    def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
+        problem = self.product.source.problem
+        inputs = Inputs(a, b, extras, problem.b_blocks)
+        shape = (*a.shape[:-1], b.shape[-1] // problem.b_blocks)
+        d = torch.full(shape, float("nan"), dtype=BF16) if out is None else out
+        arguments = kernel_arguments(self.module, problem, inputs, d)
+        options = self.module.LAUNCH_OPTIONS
+        target = self.product.plan.architecture
+        result = run(
+            self.module.matmul_kernel, (3,), arguments, target=target, schedules=("random",), **options
+        )
+        assert result.findings == ()
+        return d
+
+
+@pytest.mark.parametrize(
+    "stem", [OFFSETS, GATED, MASKED, "h100_bf16_grouped_rows16", "h100_bf16_grouped_512"]
+)
+def test_other_divisions_write_nothing_outside_of_groups(stem: str) -> None:
+    product = made(spec_file(stem))
+    case = Case(
+        matmul=Simulated(stem),
+        shape=(90, 136, 200),
+        problem=product.source.problem,
+        generator=torch.Generator().manual_seed(1),
+        repeats=1,
+        promote_k=None,
+    )
+    checks = list(other_divisions(case))
+    assert len(checks) >= 10
+    assert [str(check) for check in checks if not check.passed] == []
+
+
+def test_negative_ends_and_ends_behind_the_last_row_write_nothing_outside_of_d() -> None:
+    simulated = Simulated(OFFSETS)
+    problem = simulated.product.source.problem
+    inputs = integer_inputs((90, 136, 200), problem, torch.Generator().manual_seed(1))
+    offs = inputs.extras["offs"]
+    offs.copy_(torch.tensor([-5, 20, 20, 60, *[1 << 30] * 28], dtype=INT))
+    out = Matrix.poisoned(90, 136, "bf16", torch.device("cpu"), guarded=True)
+    simulated(inputs.a, inputs.b, offs=offs, out=out.view)
+    assert out.written_outside == 0
+    assert touched(out.view) == 90 * 136
+
+
+# --- the reference
+
+
+def test_bounds_are_within_the_rows_whatever_the_tensor_holds() -> None:
+    offsets, masked = made(spec_file(OFFSETS)).source.problem, made(spec_file(MASKED)).source.problem
+    offs = torch.tensor([3, 3, -1, 9, 40], dtype=INT)
+    assert list(bounds(offsets, 10, offs, 5)) == [(0, 3), (3, 3), (3, 3), (0, 9), (9, 10)]
+    rows = torch.tensor([3, -1, 40], dtype=INT)
+    assert list(bounds(masked, 10, rows, 3)) == [(0, 3), (10, 10), (20, 30)]
+
+
+@pytest.mark.parametrize("stem", [OFFSETS, MASKED, BATCHED])
+def test_the_reference_is_a_loop_over_groups(stem: str) -> None:
+    problem = made(spec_file(stem)).source.problem
+    inputs = random_inputs((40, 24, 64), problem, torch.Generator().manual_seed(3))
+    assert inputs.shape == (40, 24, 64)
+    a, count = inputs.a.double().flatten(0, -2), len(inputs.b)
+    rows = inputs.rows_of_groups(problem)
+    expected = [
+        a[first:end] @ inputs.b[group].double()
+        for group, (first, end) in enumerate(bounds(problem, 40, rows, count))
+    ]
+    assert torch.equal(reference(inputs, problem), torch.cat(expected))
+
+
+def test_rows_of_no_group_are_not_compared() -> None:
+    problem = made(spec_file(MASKED)).source.problem
+    d = torch.arange(12.0).view(2, 3, 2)
+    found = of_groups(problem, d, torch.tensor([1, 2], dtype=INT))
+    assert torch.equal(found, torch.tensor([[0.0, 1], [6, 7], [8, 9]]))
+
+
+@pytest.mark.parametrize("kind", ["m_offsets", "m_masked"])
+def test_divisions_have_a_number_for_each_group(kind: GroupKind) -> None:
+    found = dict(divisions(Groups(kind, 5), 20))
+    assert len(found) >= 4
+    assert {len(each) for each in found.values()} == {5}
+    assert [0] * 5 in found.values()
+
+
+# --- the function
+
+
+@pytest.fixture
+def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    stem: str = getattr(request, "param", OFFSETS)
+    found = import_generated(module_file(stem))
+    monkeypatch.setitem(sys.modules, stem, found)
+    return found
+
+
+@pytest.fixture
+def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    on_a_fake_gpu(monkeypatch)
+    found = on_a_fake_driver(module, monkeypatch)
+    found.set_current_device(0)
+    return found
+
+
+def weights(groups: int, n: int, k: int) -> Tensor:
+    """Return B as callers have it: the transposed view of the weights of all groups."""
+    return cuda(groups, n, k).mT
+
+
+def test_a_grouped_call_describes_b_as_rows_of_all_groups_and_d_as_boxes(
+    module: ModuleType, driver: FakeDriver
+) -> None:
+    a, b, offs = cuda(300, 64), weights(5, 256, 64), cuda(5, dtype=INT)
+    d = module.matmul(a, b, offs=offs)
+    assert d.shape == (300, 256)
+    ((programs, _, arguments),) = driver.jit
+    assert programs == (7, 1, 1)  # 300 // 128 whole tiles of rows, and one more for each group
+    described = [arguments[i] for i in (0, 1, 3)]
+    assert [([*each.shape], each.block_shape) for each in described] == [
+        ([300, 64], [64, 64]),
+        ([1280, 64], [256, 64]),
+        ([301, 64, 256], [1, 64, 64]),
+    ]
+    assert arguments[2] is offs
+    assert described[-1].strides == [256, 256, 1]
+    assert described[-1].base.data_ptr() == d.data_ptr() - 64 * 256 * 2
+
+
+@pytest.mark.parametrize("module", [BATCHED], indirect=True)
+def test_batches_are_one_matrix_of_rows(module: ModuleType, driver: FakeDriver) -> None:
+    a, b, out = cuda(3, 200, 64), weights(3, 256, 64), cuda(3, 200, 256)
+    for call in (module.matmul, module.plain_matmul):
+        assert call(a, b).shape == (3, 200, 256)
+        assert call(a, b, out=out) is out
+    programs, _, arguments = driver.jit[0]
+    assert programs == (3 * 2 * 1, 1, 1)
+    assert [*arguments[0].shape] == [600, 64]
+    assert [*arguments[2].shape] == [601, 64, 256]
+
+
+@pytest.mark.parametrize("module", [BATCHED], indirect=True)
+def test_rows_of_d_are_padded_in_each_group(module: ModuleType, driver: FakeDriver) -> None:
+    d = module.matmul(cuda(3, 200, 64), weights(3, 250, 64))
+    assert (d.shape, d.stride()) == ((3, 200, 250), (200 * 256, 256, 1))
+    assert len(driver.jit) == 1
+
+
+def offsets_call(**changed: Any) -> dict[str, Any]:
+    return {"a": cuda(16, 64), "b": weights(5, 32, 64), "offs": cuda(5, dtype=INT), **changed}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "offs of int64": (
+        offsets_call(offs=cuda(5, dtype=torch.int64)),
+        "offs must be strided torch.int32, found strided torch.int64",
+    ),
+    "offs on the CPU": (
+        offsets_call(offs=torch.zeros(5, dtype=INT)),
+        "offs must be on a's device cuda:0, found cpu",
+    ),
+    "offs of other groups": (
+        offsets_call(offs=cuda(4, dtype=INT)),
+        "offs must have shape [5], found [4]",
+    ),
+    "one B": (offsets_call(b=cuda(32, 64).T), "b must have 3 dimensions, found shape [64, 32]"),
+    "more groups than slots": (
+        offsets_call(b=weights(33, 32, 64), offs=cuda(33, dtype=INT)),
+        "this kernel takes from 1 to 32 groups, found 33",
+    ),
+    "no groups": (
+        offsets_call(b=weights(0, 32, 64), offs=cuda(0, dtype=INT)),
+        "this kernel takes from 1 to 32 groups, found 0",
+    ),
+    "another k": (offsets_call(b=weights(5, 32, 72)), "b must have shape [5, 64, 32], found [5, 72, 32]"),
+    "rows of K": (
+        offsets_call(b=cuda(5, 64, 32)),
+        "b must lie in memory as E x N x K, found strides (2048, 32, 1)",
+    ),
+    "gaps between groups": (
+        offsets_call(b=cuda(5, 40, 64)[:, :32].mT),
+        "b must have groups one behind the other, 2048 elements apart, found 2560",
+    ),
+    "an odd row": (
+        offsets_call(a=cuda(16, 60), b=weights(5, 32, 60)),
+        "a must have rows a multiple of 16 bytes apart, found 60 elements",
+    ),
+    "another d": (offsets_call(out=cuda(16, 40)), "out must have shape [16, 32], found [16, 40]"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_tensor_is_named_before_anything_is_launched(
+    case: str, module: ModuleType, driver: FakeDriver
+) -> None:
+    given, text = WRONG[case]
+    a, b = given["a"], given["b"]
+    others = {name: tensor for name, tensor in given.items() if name not in "ab"}
+    for call in (module.matmul, module.plain_matmul):
+        with pytest.raises((TypeError, ValueError)) as refused:
+            call(a, b, **others) if call is module.matmul else call(a, b, others.pop("offs"), **others)
+        if call is module.matmul:
+            assert str(refused.value).startswith(text)
+    assert driver.jit == []
+
+
+def test_a_view_of_padded_weights_is_taken(module: ModuleType, driver: FakeDriver) -> None:
+    b = cuda(5, 32, 80)[:, :, :64].mT
+    assert module.matmul(cuda(16, 64), b, offs=cuda(5, dtype=INT)).shape == (16, 32)
+    (_, _, arguments) = driver.jit[0]
+    assert arguments[1].strides == (80, 1)
+
+
+def test_the_path_without_a_launcher_leaves_rows_of_no_group_as_they_are(
+    module: ModuleType, driver: FakeDriver
+) -> None:
+    a, b, out = cuda(16, 64), weights(5, 32, 64), cuda(16, 32)
+    out.fill_(7)
+    assert module.plain_matmul(a, b, cuda(5, dtype=INT), out=out) is out
+    assert bool((out == 7).all())  # of a launch that wrote nothing
+    assert len(driver.jit) == 1
+
+
+def test_ends_may_begin_at_any_element(module: ModuleType, driver: FakeDriver) -> None:
+    a, b, offs = cuda(16, 64), weights(5, 32, 64), cuda(6, dtype=INT)[1:]
+    module.matmul(a, b, offs=offs)
+    module.plain_matmul(a, b, offs)
+    assert [arguments[2].data_ptr() == offs.data_ptr() for _, _, arguments in driver.jit] == [True, True]
+
+
+def test_operations_are_counted_and_d_has_a_shape_without_memory(module: ModuleType) -> None:
+    a = torch.empty(40, 64, dtype=BF16, device="meta")
+    b = torch.empty(5, 32, 64, dtype=BF16, device="meta").mT
+    with FlopCounterMode(display=False) as counter:
+        assert module.matmul(a, b, offs=torch.empty(5, dtype=INT, device="meta")).shape == (40, 32)
+    assert counter.get_total_flops() == 2 * 40 * 64 * 32
+
+
+def test_a_model_is_compiled_and_exported_for_any_rows(module: ModuleType) -> None:
+    class Experts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(5, 32, 64, dtype=BF16), requires_grad=False)
+
+        def forward(self, x: Tensor, offs: Tensor) -> Tensor:
+            return module.matmul(x, self.weight.mT, offs=offs)
+
+    with torch.device("meta"):
+        model, x, offs = Experts(), torch.empty(100, 64, dtype=BF16), torch.empty(5, dtype=INT)
+    dynamo: Any = cast(Any, torch)._dynamo
+    dynamo.reset()
+    dynamo.mark_dynamic(x, 0)
+    compiled = cast(Any, torch).compile(model, fullgraph=True, backend="eager")
+    for rows in (100, 3):
+        assert compiled(x[:rows], offs).shape == (rows, 32)
+    dims = {"x": {0: cast(Any, torch).export.Dim("rows")}, "offs": None}
+    exported = cast(Any, torch).export.export(model, (x, offs), dynamic_shapes=dims)
+    assert [str(node.target) for node in exported.graph.nodes if node.op == "call_function"][-1] == (
+        f"gemmgen.{OFFSETS}.default"
+    )
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("stem", [OFFSETS, BATCHED])
+def test_a_library_is_refused(stem: str) -> None:
+    with pytest.raises(GemmgenError, match="cannot be in a library: it multiplies groups of rows"):
+        refuse_kernel(Path(f"{stem}.yaml"), made(spec_file(stem)).plan)
+
+
+def test_an_export_to_c_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GemmgenError) as refused:
+        export(spec_file(OFFSETS), tmp_path)
+    assert {found.code for found in refused.value.diagnostics} == {"export-groups"}
+
+
+def test_bench_says_where_groups_are_timed() -> None:
+    with pytest.raises(GemmgenError, match=r"benchmarks/grouped/measure\.py"):
+        cublas(made(spec_file(OFFSETS)).source)
+
+
+# --- a GPU
+
+
+@pytest.mark.gpu
+@every_spec
+def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
+    product = made(spec_file(stem))
+    source = product.source
+    shapes = source.request.check_shapes
+    module = import_generated(module_file(stem))
+    found = verify(module, source, (*shapes, *[(m + 1, n + 8, k + 8) for m, n, k in shapes]), repeats=5)
+    assert [str(check) for check in found.failures] == []
+    assert len(found.checks) > 20
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stem", [OFFSETS, "h100_bf16_grouped_rows16"])
+def test_a_graph_follows_groups_that_change_between_replays(stem: str) -> None:
+    module = import_generated(module_file(stem))
+    a = torch.randn(300, 256, device="cuda", dtype=BF16)
+    b = torch.randn(8, 136, 256, device="cuda", dtype=BF16).mT
+    offs = torch.zeros(8, device="cuda", dtype=INT)
+    out = torch.zeros(300, 136, device="cuda", dtype=BF16)
+    module.matmul(a, b, offs=offs, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        module.matmul(a, b, offs=offs, out=out)
+    for ends in ([0, 0, 0, 0, 0, 0, 0, 300], [1, 2, 3, 40, 40, 200, 250, 290], [300] * 8, [0] * 8):
+        offs.copy_(torch.tensor(ends, dtype=INT))
+        out.fill_(-1.0)
+        graph.replay()
+        expected, first = torch.full_like(out, -1.0), 0
+        for group, end in enumerate(ends):
+            expected[first:end] = a[first:end] @ b[group]
+            first = end
+        assert torch.allclose(out.float(), expected.float(), atol=0.25, rtol=0.02)
+        assert bool((out[first:] == -1).all())
+
+
+@pytest.mark.gpu
+def test_the_numbers_are_those_of_torchs_grouped_mm() -> None:
+    module = import_generated(module_file(OFFSETS))
+    a = torch.randn(512, 256, device="cuda", dtype=BF16)
+    b = torch.randn(16, 384, 256, device="cuda", dtype=BF16).mT
+    offs = torch.randint(0, 512, (16,), device="cuda").sort().values.to(INT)
+    offs[-1] = 512
+    theirs = cast(Any, torch)._grouped_mm(a, b, offs=offs, out_dtype=BF16)
+    assert torch.allclose(module.matmul(a, b, offs=offs).float(), theirs.float(), atol=0.25, rtol=0.02)
