@@ -37,8 +37,6 @@ class Walk:
     """The variable that holds a work item: `Tiles.at` takes it."""
     steps: str = "tiles.steps()"
     """The expression of the K steps of a work item."""
-    place_of_tile: str = "tile"
-    """The template that defines `Tile`, the place of a tile."""
     first_steps: str = "tiles.steps()"
     """The expression of the K steps of a program's first work item."""
 
@@ -79,14 +77,12 @@ WALKS: Final[dict[str, Walk]] = {
         "groups",
         lambda plan: plan.problem.groups is not None,
         walked="tiles of D, group by group",
-        place_of_tile="tile_of_group",
         tiles="Tiles(args, load_groups(args))",
     ),
     "batches": Walk(
         "batches",
         lambda plan: plan.problem.groups is not None and plan.problem.groups.counts is None,
         walked="tiles of D, batch by batch",
-        place_of_tile="tile_of_group",
     ),
     "by_gpc": _walk_of_splits(
         "by_gpc",

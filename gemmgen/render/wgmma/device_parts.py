@@ -73,7 +73,7 @@ class DeviceParts:
     @property
     def _walk_parts(self) -> Iterator[str]:
         """The templates that define the work items of a program and find their tiles."""
-        yield f"walks/{self.walk.place_of_tile}"
+        yield "walks/tile"
         if self.walk.template is None:
             return
         if self.plan.problem.groups is None:
