@@ -132,6 +132,13 @@ def test_a_fix_can_be_limited_to_some_changes_and_keeps_its_words() -> None:
 
 
 @pytest.mark.quick
+def test_fields_that_a_spec_does_not_state_are_not_left_out_beside_others() -> None:
+    fix = leave_out() & leave_out("g") & leave_out("h") | use(1) & leave_out("h") | leave_out("h")
+    assert str(fix.for_stated("g".__eq__)) == "leave it out and use no g, or use 1, or no h"
+    assert str(fix.for_stated("gh".__contains__)) == str(fix)
+
+
+@pytest.mark.quick
 def test_each_alternative_has_a_note_of_its_own() -> None:
     fix = use(64, 128) | leave_out() | use(2, field="g") | hint("another tile")
     notes: dict[Advice, str] = {

@@ -14,6 +14,7 @@ from gemmgen.plan.fix import written as written_value
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Finding, Rule, Violation, counted, judge, rule
 from gemmgen.plan.search import Family
+from gemmgen.plan.shared_rules import without_expression
 from gemmgen.problem.epilogue import Epilogue, Step, written
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile
@@ -275,13 +276,8 @@ def backward(statement: Statement) -> Iterator[Finding]:
     epilogue = statement.epilogue
     if spec.epilogue.d is not None and not all(map(_adds, epilogue.steps)):
         limit = "the derivative of anything but sums of A @ B, C and biases reads values that no kernel keeps"
-        fix = leave_out()
-        if spec.epilogue.accumulators:
-            fix &= leave_out("epilogue.accumulators")
-        if spec.epilogue.columns:
-            fix &= leave_out("epilogue.columns")
-        found = f"{written(epilogue.value)} with a backward"
-        yield Finding("epilogue.d", found, limit, fix | leave_out("backward"))
+        fix = without_expression() | leave_out("backward")
+        yield Finding("epilogue.d", f"{written(epilogue.value)} with a backward", limit, fix)
 
 
 def _adds(step: Step) -> bool:

@@ -6,7 +6,7 @@ words, and nothing reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -76,6 +76,22 @@ class Fix:
         return Fix(
             tuple(
                 each for each in self.alternatives if isinstance(each, Hint) or _change(each, field) in kept
+            )
+        )
+
+    def for_stated(self, is_stated: Callable[[str], bool]) -> Fix:
+        """Return the fix without the other fields to leave out that a spec does not state.
+
+        A rule names all fields that have to go together: ``no epilogue.d and no epilogue.columns``.
+        """
+
+        def changes_something(each: Assignment) -> bool:
+            return each.value is not None or each.field == OWN or is_stated(each.field)
+
+        return Fix(
+            tuple(
+                each if isinstance(each, Hint) else (tuple(filter(changes_something, each)) or each)
+                for each in self.alternatives
             )
         )
 

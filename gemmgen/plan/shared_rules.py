@@ -10,7 +10,7 @@ from gemmgen.hardware import Architecture
 from gemmgen.hardware.elements import FP8
 from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below, round_up
 from gemmgen.plan.decisions import LINES
-from gemmgen.plan.fix import Fix, at_most, hint, leave_out, nearest, use
+from gemmgen.plan.fix import OWN, Fix, at_most, hint, leave_out, nearest, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, rule
 from gemmgen.problem import OPERATIONS, Matmul, Request
@@ -84,7 +84,7 @@ def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
         if problem.gated:  # the same tensor may be used once for each accumulator
             names = (name for name in names if OPERATIONS.get(name) is None or OPERATIONS[name].function)
         for op, limit in _repeated(tuple(names)).values():
-            fix = without_expression(problem) | hint("it once")
+            fix = without_expression() | hint("it once")
             yield Finding("epilogue.d", f"{op} a second time", limit, fix)
         return
     for i, (op, limit) in _repeated(listed.ops).items():
@@ -154,21 +154,16 @@ def _unusable_numbers(problem: Matmul) -> Iterator[Finding]:
     for number in problem.epilogue.numbers:
         if number == 0:
             limit = "D would not depend on what it multiplies"
-            fix = without_expression(problem) | hint("another factor")
+            fix = without_expression() | hint("another factor")
             yield Finding("epilogue.d", "a factor of 0", limit, fix)
         elif not FP32_MIN <= abs(number) <= FP32_MAX:
-            fix = without_expression(problem) | hint("one of those")
+            fix = without_expression() | hint("one of those")
             yield Finding("epilogue.d", f"the number {number:g}", FP32_NUMBERS, fix)
 
 
-def without_expression(problem: Matmul) -> Fix:
+def without_expression(field: str = OWN) -> Fix:
     """Return the fix that leaves out an expression of D, and the accumulators that it is of."""
-    fix = leave_out()
-    if problem.gated:
-        fix &= leave_out("epilogue.accumulators")
-    if problem.interleaved:
-        fix &= leave_out("epilogue.columns")
-    return fix
+    return leave_out(field) & leave_out("epilogue.accumulators") & leave_out("epilogue.columns")
 
 
 @rule("epilogue-expression", subject="problem")
@@ -178,10 +173,10 @@ def epilogue_expression(plan: Kernel) -> Iterator[Finding]:
         return
     problem, epilogue, c = plan.problem, plan.problem.epilogue, plan.problem.c
     if MATRIX in epilogue.loads and c is None:
-        fix = without_expression(problem) | hint("an expression without it, or an operands.c")
+        fix = without_expression() | hint("an expression without it, or an operands.c")
         yield Finding("epilogue.d", "c without a C", "it is the matrix operands.c", fix)
     if MATRIX not in epilogue.loads and c is not None:
-        fix = without_expression(problem) | leave_out("operands.c") | hint("it as c in the expression")
+        fix = without_expression() | leave_out("operands.c") | hint("it as c in the expression")
         yield Finding("epilogue.d", "an expression without c", "nothing reads the matrix operands.c", fix)
     if (other := epilogue.beside_the_chain) is not None:
         yield _beside(problem, other)
@@ -191,7 +186,7 @@ def epilogue_expression(plan: Kernel) -> Iterator[Finding]:
             often = hint("it once")
             if plan.problem.gated:
                 limit, often = "kernels use a loaded tensor once for each accumulator", hint("it twice")
-            fix = without_expression(problem) | often
+            fix = without_expression() | often
             yield Finding("epilogue.d", f"{name} {count} times", limit, fix)
 
 
@@ -208,7 +203,7 @@ def _beside(problem: Matmul, other: Value) -> Finding:
             "kernels keep one value for each accumulator, until a step joins both: no others are generated"
         )
         form = "a step that joins two chains, as silu(gate) * up"
-    return Finding("epilogue.d", found, limit, without_expression(problem) | hint(form))
+    return Finding("epilogue.d", found, limit, without_expression() | hint(form))
 
 
 def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from gemmgen.plan.choices import foreign_choices
 from gemmgen.plan.fix import leave_out, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner.best import Tick, cheapest_plan, ignore_progress
+from gemmgen.plan.planner.changes import value_at
 from gemmgen.plan.planner.closest import closest
 from gemmgen.plan.planner.evidence import plans_advised, with_evidence
 from gemmgen.plan.planner.families import family_of
@@ -17,6 +18,7 @@ from gemmgen.plan.planner.repair import advised
 from gemmgen.plan.rule import Violation
 from gemmgen.plan.verdicts import verdict_of
 from gemmgen.spec import Spec, SpecFile
+from gemmgen.spec.model import stated
 
 
 def plan_spec(source: SpecFile, tick: Tick = ignore_progress) -> Kernel:
@@ -40,13 +42,14 @@ def attempted(source: SpecFile, tick: Tick = ignore_progress) -> Kernel | Sequen
     """
     family = family_of(source)
     if foreign := foreign_choices(source, family):
-        return in_order(foreign, source)
+        return in_order((as_stated(found, source.spec) for found in foreign), source)
     if (best := cheapest_plan(source, family, tick)) is not None:
         return best
     plan, violations = closest(source, family)
     if not violations:  # where there was more to try than was tried, the closest one can be legal
         return plan
-    return in_order((as_searched(found, source.spec) for found in violations), source)
+    told = (as_searched(as_stated(found, source.spec), source.spec) for found in violations)
+    return in_order(told, source)
 
 
 def plans_to_verify(source: SpecFile) -> tuple[Kernel, ...]:
@@ -64,6 +67,13 @@ def plans_to_verify(source: SpecFile) -> tuple[Kernel, ...]:
 def in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violation]:
     """Return violations in the order of the file."""
     return sorted(violations, key=lambda violation: source.locate(violation.field))
+
+
+def as_stated(violation: Violation, spec: Spec) -> Violation:
+    """Return a violation whose fix leaves out, beside its own field, fields that the spec states alone."""
+    data = stated(spec)
+    fix = violation.fix.for_stated(lambda path: value_at(data, path) is not None)
+    return replace(violation, fix=fix)
 
 
 def as_searched(violation: Violation, spec: Spec) -> Violation:

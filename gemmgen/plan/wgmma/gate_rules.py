@@ -6,12 +6,16 @@ from collections.abc import Iterator
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below
-from gemmgen.plan.fix import Fix, at_least, hint, leave_out, nearest, use
+from gemmgen.plan.fix import at_least, hint, leave_out, nearest, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.storage import TILE_ALIGNMENT_BYTES
 from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.work_rules import whole_k
+
+UNGATED = without_expression("epilogue.d")
+"""The fix that leaves the gate out."""
 
 
 @rule("gated", after=[tile_power_of_two.at("tile.n")])
@@ -23,12 +27,6 @@ def gated(plan: WgmmaKernel) -> Iterator[Finding]:
         yield from _of_tiles(plan)
 
 
-def _plain(plan: WgmmaKernel) -> Fix:
-    """Return the fix that leaves the gate out."""
-    fix = leave_out("epilogue.accumulators") & leave_out("epilogue.d")
-    return fix & leave_out("epilogue.columns") if plan.problem.interleaved else fix
-
-
 def _with(plan: WgmmaKernel) -> str:
     """Return the accumulators as words that follow a fault."""
     return f"with {' and '.join(plan.problem.epilogue.accumulators)} as accumulators"
@@ -36,10 +34,10 @@ def _with(plan: WgmmaKernel) -> str:
 
 def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the matrices and vectors."""
-    problem, accumulators, plain = plan.problem, _with(plan), _plain(plan)
+    problem, accumulators = plan.problem, _with(plan)
     if problem.copies_misaligned:
         limit = "this version copies the tensors of kernels with one accumulator"
-        yield Finding("operands.misaligned", f"copy {accumulators}", limit, use("refuse") | plain)
+        yield Finding("operands.misaligned", f"copy {accumulators}", limit, use("refuse") | UNGATED)
     if problem.c is not None and plan.subtiles > 1:
         limit = "the epilogue computes a tile of D at once, and reads its C at once"
         found = f"sub-tiles of {plan.subtile_n:,} columns of a C {accumulators}"
@@ -51,44 +49,44 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
             joined = "" in readers
             found = f"{name} for {'a value of both accumulators' if joined else f'{readers[0]} alone'}"
             limit = "it has an element for each column of B, and a step on each accumulator reads its own"
-            fix = without_expression(problem) | hint("it in the steps of each accumulator")
+            fix = without_expression() | hint("it in the steps of each accumulator")
             yield Finding("epilogue.d", found, limit, fix)
 
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of programs, and of sums that are added up in several steps."""
-    accumulators, plain = _with(plan), _plain(plan)
+    accumulators = _with(plan)
     if plan.splits > 1:
         limit = "this version adds up the sums of splits for one accumulator"
-        one = use(1) if plan.reduction == "ordered" else use(1) & leave_out("schedule.reduction")
-        yield Finding("schedule.splits", f"{plan.splits:,} parts of K {accumulators}", limit, one | plain)
+        found = f"{plan.splits:,} parts of K {accumulators}"
+        yield Finding("schedule.splits", found, limit, whole_k(plan) | UNGATED)
     if plan.divides_last_wave:
         limit = "this version adds up the sums of pieces for one accumulator"
-        yield Finding("schedule.last_wave", f"stream_k {accumulators}", limit, use("whole") | plain)
+        yield Finding("schedule.last_wave", f"stream_k {accumulators}", limit, use("whole") | UNGATED)
     if plan.schedule_kind == "single_tile":
         limit = "the function of a single tile checks a B of N columns"
-        yield Finding("schedule.kind", f"a single tile {accumulators}", limit, use("tiled") | plain)
+        yield Finding("schedule.kind", f"a single tile {accumulators}", limit, use("tiled") | UNGATED)
     if not plan.problem.in_blocks:
         return
     if plan.synchronous and plan.schedule_kind != "single_tile":
         limit = "this version loads both blocks of B into a ring of several"
-        yield Finding("buffering.stages", f"1 stage {accumulators}", limit, at_least(2) | plain)
+        yield Finding("buffering.stages", f"1 stage {accumulators}", limit, at_least(2) | UNGATED)
     if plan.cluster_n > 1:
         limit = "the halves of an accumulator would be in different CTAs"
         found = f"{plan.cluster_n:,} CTAs along N {accumulators}"
-        yield Finding("cluster.n", found, limit, use(1) | plain)
+        yield Finding("cluster.n", found, limit, use(1) | UNGATED)
 
 
 def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the instruction, and of the columns of a tile."""
-    accumulators, plain = _with(plan), _plain(plan)
+    accumulators = _with(plan)
     if plan.swap_ab:
         limit = "this version has both sums of an element in the columns of an accumulator, which are M then"
-        yield Finding("mma.swap_ab", f"swap-AB {accumulators}", limit, use(False) | plain)
+        yield Finding("mma.swap_ab", f"swap-AB {accumulators}", limit, use(False) | UNGATED)
         return
     if plan.warps_n > 1 and plan.problem.in_blocks:
         limit = "the halves of an accumulator would be in different warps"
-        yield Finding("warps.n", f"{plan.warps_n:,} warps along N {accumulators}", limit, use(1) | plain)
+        yield Finding("warps.n", f"{plan.warps_n:,} warps along N {accumulators}", limit, use(1) | UNGATED)
     least = plan.problem.b_blocks * WGMMA.n_min
     found = f"a tile of {plan.cta_tile_n:,} columns {accumulators}"
     if plan.composed:

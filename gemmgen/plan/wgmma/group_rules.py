@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from gemmgen.plan.fix import at_most, leave_out, use
 from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.work_rules import whole_k
 from gemmgen.problem.operations import OPERATIONS
 
 MOST_GROUPS = 512
@@ -46,16 +48,17 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding("backward", "a backward with groups", limit, use(False) | UNGROUPED)
     if problem.c is not None:
         limit = "this version adds a C to the product of one A and one B"
-        fix = (leave_out("operands.c") & leave_out("epilogue.beta")) | UNGROUPED
-        yield Finding("groups.kind", f"{groups.of} with a C", limit, fix)
+        fix = (leave_out() & leave_out("epilogue.beta")) | UNGROUPED
+        yield Finding("operands.c", f"a C with {groups.of}", limit, fix)
     if problem.vectors:
-        found = f"{groups.of} with {' and '.join(problem.vectors)}"
+        is_listed = plan.request.listed is not None
+        field, fix = ("epilogue.ops", leave_out()) if is_listed else ("epilogue.d", without_expression())
+        found = f"{' and '.join(problem.vectors)} with {groups.of}"
         limit = "this version loads a column operand of one B"
         if any(OPERATIONS[name].along == "m" for name in problem.vectors):
             # A load that begins 12 bytes past a multiple of 16 is an illegal instruction.
             limit = "TMA loads vectors from multiples of 16 bytes on, and a group begins at any row"
-        fix = (leave_out("epilogue.d") & leave_out("epilogue.ops")) | UNGROUPED
-        yield Finding("groups.kind", found, limit, fix)
+        yield Finding(field, found, limit, fix | UNGROUPED)
 
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
@@ -66,8 +69,8 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding("warp_specialization.kind", f"{plan.specialization} with groups", limit, fix)
     if plan.splits > 1:
         limit = "this version adds up the sums of splits of one A and one B"
-        one = use(1) if plan.reduction == "ordered" else use(1) & leave_out("schedule.reduction")
-        yield Finding("schedule.splits", f"{plan.splits:,} parts of K with groups", limit, one | UNGROUPED)
+        fix = whole_k(plan) | UNGROUPED
+        yield Finding("schedule.splits", f"{plan.splits:,} parts of K with groups", limit, fix)
     if plan.divides_last_wave:
         limit = "the tiles of the last wave are divided by a number of tiles that the host knows"
         yield Finding("schedule.last_wave", "stream_k with groups", limit, use("whole") | UNGROUPED)

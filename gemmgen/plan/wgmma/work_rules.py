@@ -33,7 +33,7 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.splits == 1:
         return
     field, found = "schedule.splits", f"{plan.splits:,} parts of K"
-    one = _whole_k(plan)
+    one = whole_k(plan)
     if plan.schedule_kind == "single_tile":
         limit = "all of K is one step there"
         fix = one | use("tiled", "persistent", field="schedule.kind")
@@ -45,7 +45,7 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(field, f"{found} without warp specialization", limit, fix)
     elif plan.ping_pong:
         limit = "this version divides K for consumers that share a tile"
-        fix = _sharing_a_tile(plan) | _whole_k(plan, field)
+        fix = _sharing_a_tile(plan) | whole_k(plan, field)
         yield Finding("warp_specialization.kind", f"ping_pong and {found}", limit, fix)
     elif plan.synchronous:
         limit = "this version divides K for kernels that load ahead"
@@ -61,7 +61,7 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(field, found, limit, at_most(MAX_SPLITS))
 
 
-def _whole_k(plan: WgmmaKernel, field: str = OWN) -> Fix:
+def whole_k(plan: WgmmaKernel, field: str = OWN) -> Fix:
     """Return the fix that leaves K undivided; a reduction that only several parts of K have goes too."""
     one = use(1, field=field)
     return one if plan.reduction == "ordered" else one & leave_out("schedule.reduction")
@@ -105,7 +105,7 @@ def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.splits > 1:
         limit = "the last wave is of whole tiles, not of parts"
         found = f"{plan.splits:,} parts of K and stream_k"
-        yield Finding("schedule.splits", found, limit, _whole_k(plan) | whole)
+        yield Finding("schedule.splits", found, limit, whole_k(plan) | whole)
 
 
 ARTICLES = {"atomic": "an", "parallel": "a"}
