@@ -555,6 +555,11 @@ class Argument(NamedTuple):
         return self.alignment // self.dtype.itemsize
 
     @property
+    def is_read_by_element(self) -> bool:
+        """It holds one element, a vector, or a vector for each group, which threads read from any address."""
+        return self.box is None and self.axes.removeprefix("E") in ("", "1", "M", "N", "G")
+
+    @property
     def has_blocks(self) -> bool:
         """It holds scales of blocks of K, which are packed for the tensor cores in five dimensions."""
         return self.box is not None and len(self.box) > 3
@@ -811,9 +816,13 @@ class Contract:
             yield f"not overlap itself, found rows of {rows.columns}, {rows.pitch} apart"
         if is_copied or (argument.has_blocks and not is_packed):
             return  # the kernel reads a copy
+        if argument.is_read_by_element:
+            if not stored.is_contiguous():
+                yield f"be contiguous, found strides {tuple(stored.stride())}"
+            return
         if rows.pitch % argument.row_multiple:
             yield f"have rows a multiple of {argument.alignment} bytes apart, found {rows.pitch} elements"
-        if argument.axes not in ("1", "E") and (past := address_of(tensor) % argument.alignment):
+        if past := address_of(tensor) % argument.alignment:
             yield f"start at a multiple of {argument.alignment} bytes, found {past} bytes past one"
 
     def describe_strides(self, name: str, tensor: Tensor) -> str:

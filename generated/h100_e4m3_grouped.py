@@ -485,9 +485,10 @@ def plain_matmul(
         found = stored.dtype, [*stored.shape], stored.device, stored.requires_grad and torch.is_grad_enabled()
         offsets = stored.data_ptr(), *[stride * stored.itemsize for stride in stored.stride()[:-1]]
         is_aligned = all(offset % 16 == 0 for offset in offsets) and stored.stride(-1) == 1
-        # The matrices of groups follow one another. A vector is read element by element, from any address.
-        if stored.dim() != 2:
-            is_aligned = stored.is_contiguous() and (is_aligned or stored.dim() == 1)
+        # The matrices of groups follow one another, and so do vectors, which are read from anywhere.
+        is_vector = ARGUMENTS[name][2] is None
+        if is_vector or stored.dim() > 2:
+            is_aligned = stored.is_contiguous() and (is_vector or is_aligned)
         if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]  # rows of whole 16-byte units

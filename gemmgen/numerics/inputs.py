@@ -42,7 +42,6 @@ from gemmgen.problem.operations import (
     BLOCK_SCALES,
     KEYWORDS,
     OPERATIONS,
-    ROW_VECTORS,
     SCALES,
     few_bits,
 )
@@ -337,14 +336,18 @@ def _inputs(
             return matrix(keyword, dtype_of(problem, keyword), rows, math.ceil(k / scale.vector))
         if keyword == "c":
             return matrix(keyword, dtype_of(problem, keyword), m, n)
-        extent = 1 if OPERATIONS[keyword].operand == "scalar" else m if keyword in ROW_VECTORS else columns
-        return matrix(keyword, dtype_of(problem, keyword), 1, extent)[0]
+        operand, dtype = OPERATIONS[keyword].operand, dtype_of(problem, keyword)
+        extent = 1 if operand == "scalar" else m if operand == "row" else columns
+        if groups is None or operand == "scalar" or (operand == "row" and not groups.apart):
+            return matrix(keyword, dtype, 1, extent)[0]
+        return matrix(keyword, dtype, 1, groups.count * extent)[0].view(groups.count, extent)
 
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
     rows = groups.all_rows(m) if groups else m
     a = matrix("a", problem.a.dtype.name, *((k, m) if a_transposed else (rows, k)))
-    columns *= groups.count if groups else 1
-    b = matrix("b", problem.b.dtype.name, *((columns, k) if b_transposed else (k, columns)))
+    columns_of_all = columns * (groups.count if groups else 1)
+    of_b = (columns_of_all, k) if b_transposed else (k, columns_of_all)
+    b = matrix("b", problem.b.dtype.name, *of_b)
     extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
     if groups:
         a = a.view(groups.count, m, -1) if groups.apart else a

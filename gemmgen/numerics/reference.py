@@ -61,13 +61,13 @@ def _references_of_groups(inputs: Inputs, problem: Matmul) -> Iterator[tuple[sli
     """Yield slices of the rows of all groups, and those rows of the exact D: each group is a matmul."""
     alone, before = replace(problem, groups=None), 0
     a, counts = inputs.a.flatten(0, -2), inputs.rows_of_groups(problem)
-    for (first, end), b in zip(
-        bounds(problem, inputs.a.shape[-2], counts, len(inputs.b)), inputs.b, strict=True
-    ):
+    of_groups = bounds(problem, inputs.a.shape[-2], counts, len(inputs.b))
+    for group, ((first, end), b) in enumerate(zip(of_groups, inputs.b, strict=True)):
         extras = {
-            name: tensor[first:end] if name in ROW_VECTORS else tensor
+            name: tensor.flatten()[first:end] if name in ROW_VECTORS else tensor[group]
             for name, tensor in inputs.extras.items()
-        }
+            if name in problem.vectors
+        } | {name: tensor for name, tensor in inputs.extras.items() if name not in problem.vectors}
         for rows, exact in references(replace(inputs, a=a[first:end], b=b, extras=extras), alone):
             yield slice(before + rows.start, before + rows.start + len(exact)), exact
         before += end - first

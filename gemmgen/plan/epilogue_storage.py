@@ -83,13 +83,13 @@ def epilogue_storage(
     c_ready = vectors_ready = None
     if problem.c:
         c_ready = Barrier(numbered("c_ready", number), ring, "from TMA: the buffer holds a part of C")
-    if problem.vectors:
+    if problem.tma_vectors:
         once = Ring(Extent(1), indexed=False)
         meaning = "from TMA: the epilogue's row and column operands have arrived"
         vectors_ready = Barrier(numbered("vectors_ready", number), once, meaning)
     return EpilogueStorage(
         c=subtile("c", problem.c, kernel.c_swizzle_bytes) if problem.c else None,
-        vectors=tuple(map(vector, problem.vectors)),
+        vectors=tuple(map(vector, problem.tma_vectors)),
         d=subtile("d", problem.d, kernel.d_swizzle_bytes),
         c_ready=c_ready,
         vectors_ready=vectors_ready,
@@ -99,9 +99,9 @@ def epilogue_storage(
 def epilogue_arguments(problem: Matmul) -> tuple[Argument, ...]:
     """Return the tensors that an epilogue reads, in order."""
     c = (Argument("c", "matrix", problem.c),) if problem.c else ()
+    kind = "group_vector" if problem.groups else "vector"
     vectors = (
-        Argument(name, "vector", problem.vector_dtype(name), OPERATIONS[name].along)
-        for name in problem.vectors
+        Argument(name, kind, problem.vector_dtype(name), OPERATIONS[name].along) for name in problem.vectors
     )
     scalar = (Argument("tensor_scale", "scalar", DTYPES["fp32"]),) if problem.scalar else ()
     return (*c, *vectors, *scalar)

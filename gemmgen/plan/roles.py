@@ -122,8 +122,10 @@ class Argument:
 
     tensor: str
     """The tensor of the argument: ``a``, ``bias`` or ``partials``, for example."""
-    kind: Literal["matrix", "block_scales", "vector", "scalar", "groups", "workspace"]
-    """A scalar, the counts of groups and a workspace are passed by their addresses; TMA moves all others."""
+    kind: Literal["matrix", "block_scales", "vector", "group_vector", "scalar", "groups", "workspace"]
+    """A scalar, the counts of groups, vectors of groups and a workspace are passed by their addresses; TMA
+    moves all others.
+    """
     dtype: DType
     along: Literal["m", "n"] | None = None
     """The dimension of D along which a vector has its elements, or block scales their rows."""

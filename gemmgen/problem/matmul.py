@@ -129,7 +129,8 @@ class Matmul:
         """The number that N must be a multiple of: TMA reads the second block of a row from column N."""
         if not self.in_blocks:
             return 1
-        bits = [self.vector_dtype(name).bits for name in self.parted_vectors]
+        parted = (name for name in self.parted_vectors if name in self.tma_vectors)
+        bits = [self.vector_dtype(name).bits for name in parted]
         bits += [self.b.dtype.bits] * (self.b.major == "mn")
         return max((TMA_PLACE_BITS // each for each in bits), default=1)
 
@@ -168,6 +169,14 @@ class Matmul:
     def vectors(self) -> tuple[str, ...]:
         """The row and column operands of the epilogue, in the order of their use."""
         return tuple(name for name in self.epilogue.loads if Load(name).operand in ("row", "column"))
+
+    @cached_property
+    def tma_vectors(self) -> tuple[str, ...]:
+        """The row and column operands that TMA loads: all, or none with groups, where threads read them.
+
+        TMA loads vectors from multiples of 16 bytes on, and a group begins at any row.
+        """
+        return () if self.groups else self.vectors
 
     @cached_property
     def parted_vectors(self) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class ArgumentTable:
     @property
     def vectors(self) -> tuple[str, ...]:
         """The arguments that are vectors."""
-        return self._of_kind("vector")
+        return self._of_kind("vector") + self._of_kind("group_vector")
 
     def dtype(self, name: str) -> DType:
         """Return an argument's element type."""
@@ -119,12 +119,13 @@ class ArgumentTable:
             return "1"
         if argument.kind == "groups":
             return "E"
+        groups = self.plan.problem.groups
         if argument.along:
-            return "G" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
+            axis = "G" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
+            return f"E{axis}" if groups and (groups.apart or argument.along == "n") else axis
         columns = "G" if self.plan.problem.gated else "N"
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         axes = operands.get(argument.tensor, "MN")
-        groups = self.plan.problem.groups
         return f"E{axes}" if groups and (groups.apart or argument.tensor == "b") else axes
 
     def _k_axis(self, name: str) -> str:

@@ -44,7 +44,7 @@ class EpilogueView(StepsView):
         problem = self.plan.problem
         if problem.c:
             yield "shared/load_c"
-        if problem.vectors:
+        if problem.tma_vectors:
             yield "shared/load_vectors"
         yield from (f"shared/activation_{name}" for name in self.activations)
         if problem.parted_vectors and problem.interleaved:
@@ -113,14 +113,20 @@ class EpilogueView(StepsView):
         return self.plan.problem.transforms and not (self.loads or self.plan.problem.gated)
 
     @property
-    def scalar(self) -> str:
-        """The factor in memory as a further argument of that function; empty if it takes none."""
-        return "".join(f", {name}" for name in self._scalar) if self.computes else ""
+    def of_group(self) -> tuple[str, ...]:
+        """The facts of a tile's group that the store of a tile takes; empty without groups."""
+        return ()
 
     @property
-    def end_of_group(self) -> str:
-        """The end of a tile's group as a further argument of that function; empty without groups."""
-        return ", end" * (self.plan.problem.groups is not None)
+    def of_leaf(self) -> tuple[str, ...]:
+        """The facts of a tile's group that the function takes which converts and stores."""
+        return ()
+
+    @property
+    def further(self) -> str:
+        """The further arguments of that function: facts of the group, and the factor in memory."""
+        scalar = self._scalar if self.computes else ()
+        return "".join(f", {name}" for name in (*self.of_leaf, *scalar))
 
     @property
     def rings_anew(self) -> bool:
@@ -163,8 +169,7 @@ class EpilogueView(StepsView):
             return ", ".join(
                 ("args", *own, "row", "column", "accumulator", "accumulator_empty", *self.passed_on)
             )
-        end = ("end",) * (self.plan.problem.groups is not None)
-        return ", ".join(("args", self.own, "row", "column", self.sums, *end, *self.passed_on))
+        return ", ".join(("args", self.own, "row", "column", self.sums, *self.of_group, *self.passed_on))
 
     @property
     def store_summary(self) -> str:
@@ -208,11 +213,11 @@ class EpilogueView(StepsView):
         """The templates that come before the store of the first sub-tile."""
         if self.plan.problem.gated:
             yield "wgmma/store/sums.py.j2"
-            yield from ("shared/store/await_vectors.py.j2",) * bool(self.plan.problem.vectors)
+            yield from ("shared/store/await_vectors.py.j2",) * bool(self.plan.problem.tma_vectors)
             yield "wgmma/store/join.py.j2"
         if self.plan.subtiles > 1 and not self.unrolled:
             yield f"wgmma/store/{'halves' if self._halved else 'subtiles'}.py.j2"
-        if self.plan.problem.vectors and not self.plan.problem.gated:
+        if self.plan.problem.tma_vectors and not self.plan.problem.gated:
             yield "shared/store/await_vectors.py.j2"
         if self.plan.subtiles > 1 and self.rings_anew:
             yield "shared/store/ring_anew.py.j2"

@@ -97,7 +97,7 @@ class KernelLayouts:
         plan, problem = self.plan, self.plan.problem
         if problem.c:
             yield self._shared("C", plan.c_swizzle_bytes, problem.c, plan.bases(0, 1))
-        for vector in problem.vectors:
+        for vector in problem.tma_vectors:
             bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
         yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))

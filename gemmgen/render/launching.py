@@ -222,7 +222,7 @@ class LaunchView(ArgumentTable):
     def _kernel_argument(self, name: str) -> str:
         """Return the expression of one tensor: its descriptor by its box and layout in ARGUMENTS."""
         stored = self._lying(name)
-        if self.plan.argument(name).kind in ("scalar", "groups"):
+        if self.plan.argument(name).kind in ("scalar", "groups", "group_vector"):
             return stored
         if name == "d" and self.plan.problem.groups:
             return "describe_boxes(out)"

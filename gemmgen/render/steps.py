@@ -144,7 +144,7 @@ class StepsView:
     @property
     def loads(self) -> bool:
         """True if a tile's epilogue needs more than the accumulator."""
-        return bool(self.plan.problem.c or self.plan.problem.vectors)
+        return bool(self.plan.problem.c or self.plan.problem.tma_vectors)
 
     # --- the steps
 
@@ -186,9 +186,13 @@ class StepsView:
         """
         firsts = {load.tensor: load for load in reversed(self.plan.problem.epilogue.loaded)}
         for load in statement.loads:
-            loaded = self.plan.problem.interleaved and load.accumulator and firsts[load.tensor] != load
+            loaded = self._in_turn(load) and firsts[load.tensor] != load
             if load.operand != "scalar" and not loaded:
                 yield self._load(load)
+
+    def _in_turn(self, load: Load) -> bool:
+        """Return True if an operand is read as elements of all accumulators in turn."""
+        return self.plan.problem.interleaved and bool(load.accumulator)
 
     @property
     def _statements(self) -> tuple[Statement, ...]:
@@ -206,7 +210,7 @@ class StepsView:
         """Return the lines that load an operand, or find it in shared memory."""
         template = "c" if load.operand == "matrix" else load.operand
         if load.accumulator:
-            template = "column_in_turn" if self.plan.problem.interleaved else "column_of_block"
+            template = "column_in_turn" if self._in_turn(load) else "column_of_block"
         return Part(template, load=load, widened=self._widened(load))
 
     def _loaded(self, load: Load) -> str:
@@ -214,7 +218,7 @@ class StepsView:
         match load.operand:
             case "row":
                 return f"{load.tensor}[:, None]"
-            case "column" if load.accumulator and self.plan.problem.interleaved:
+            case "column" if self._in_turn(load):
                 return f"{name_of(load)}{self._widened(load)}[None, :]"
             case "column":
                 values = f"{name_of(load)}.load(gl.SliceLayout(0, {load.accumulator or 'tile'}.type.layout))"
@@ -309,7 +313,7 @@ class StepsView:
     @property
     def phased(self) -> bool:
         """True if the phases of the epilogue's barriers differ from tile to tile."""
-        return self._c_phased or (bool(self.plan.problem.vectors) and self.reuses_buffers)
+        return self._c_phased or (bool(self.plan.problem.tma_vectors) and self.reuses_buffers)
 
     @property
     def vectors_phase(self) -> str:

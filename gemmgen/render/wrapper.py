@@ -135,7 +135,9 @@ class Wrapper(MatmulDocs):
         shapes = {"a": ("a", of_a), "b": ("b.mT", f"groups, {columns}, k")}
         if argument.kind == "groups":
             return f'("{name}", {name}, [groups])'
-        rows, extents = shapes.get(name, (name, self._axes(argument).lower()))
+        letters = {"E": "groups", "G": columns}
+        own = ", ".join(letters.get(letter, letter.lower()) for letter in self._axes(argument))
+        rows, extents = shapes.get(name, (name, own))
         return f'("{name}", {rows}, [{extents}])'
 
     @property

@@ -11,6 +11,9 @@ K = Kind
 rows, swapped, gated, batches, masked = (
     of(f"h100_bf16_{name}") for name in ("grouped", "grouped_rows64", "grouped_gated", "batched", "masked")
 )
+biased, gated_bias, weighted = (
+    of(f"h100_bf16_{name}") for name in ("grouped_bias", "grouped_gptoss", "masked_rows8_weighted")
+)
 END = "    end = gl.load(args.offs_ptr + number, mask=is_group, other=0)\n"
 CLAMPED_END = "    end = gl.minimum(gl.maximum(end, 0), args.m)\n"
 START = "args.offs_ptr + number - 1, mask=is_group & (number > 0), other=0"
@@ -93,5 +96,20 @@ MUTANTS = {
     ),
     "groups_masked_rows_unlimited": masked(
         WRONG_NUMBERS, "d_desc", "", ("gl.minimum(gl.maximum(rows, 0), args.m)", "gl.maximum(rows, 0) + 1")
+    ),
+    "groups_bias_of_the_first_group": biased(
+        WRONG_NUMBERS, "d_desc", "", ("args.column_bias_ptr + group * args.n", "args.column_bias_ptr")
+    ),
+    "groups_bias_of_the_first_columns": biased(
+        WRONG_NUMBERS, "d_desc", "", ("columns = column + gl.arange", "columns = gl.arange")
+    ),
+    "groups_factors_of_the_first_rows": biased(
+        WRONG_NUMBERS, "d_desc", "", ("rows = row + gl.arange", "rows = gl.arange")
+    ),
+    "groups_factors_of_rows_of_the_group_alone": weighted(
+        WRONG_NUMBERS, "d_desc", "", ("rows = row + gl.arange", "rows = row % args.m + gl.arange")
+    ),
+    "groups_gate_biases_exchanged": gated_bias(
+        WRONG_NUMBERS, "d_desc", "", ("2 * (group * args.n + columns) + 1", "2 * (group * args.n + columns)")
     ),
 }

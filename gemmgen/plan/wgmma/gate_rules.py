@@ -107,10 +107,11 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
 
 def _of_vectors(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the finding of column operands whose second block would begin between places of TMA."""
-    bits = [plan.problem.vector_dtype(name).bits for name in plan.problem.parted_vectors]
+    vectors = [name for name in plan.problem.parted_vectors if name in plan.problem.tma_vectors]
+    bits = [plan.problem.vector_dtype(name).bits for name in vectors]
     least = max((TILE_ALIGNMENT_BYTES * 8 // each for each in bits), default=1)
     if plan.cta_columns < least:
-        names = " and ".join(plan.problem.parted_vectors)
+        names = " and ".join(vectors)
         found = f"a tile of {plan.cta_tile_n:,} columns with {names}"
         limit = f"TMA writes the elements of each accumulator at a multiple of {TILE_ALIGNMENT_BYTES} bytes"
         yield Finding("tile.n", found, limit, at_least(plan.problem.b_blocks * least))

@@ -187,7 +187,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         (``benchmarks/reading/waits.json``): such consumers run in step, and both wait for a buffer at once.
         """
         in_step = self.specialized and self.row_shares > 1 and self.outstanding_mmas > 0
-        loads = self.problem.c is not None or self.problem.vectors
+        loads = self.problem.c is not None or self.problem.tma_vectors
         return in_step and self.subtiles <= 2 and not (loads or self.composed or self.shares_tiles)
 
     @property

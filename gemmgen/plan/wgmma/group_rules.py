@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 from gemmgen.plan.fix import at_most, leave_out, use
 from gemmgen.plan.rule import Finding, rule
-from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.work_rules import whole_k
-from gemmgen.problem.operations import OPERATIONS
 
 MOST_GROUPS = 512
 """[gluon] A warp holds four values of each group: of 512 groups they take 64 registers of a thread, which a
@@ -50,15 +48,6 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "this version adds a C to the product of one A and one B"
         fix = (leave_out() & leave_out("epilogue.beta")) | UNGROUPED
         yield Finding("operands.c", f"a C with {groups.of}", limit, fix)
-    if problem.vectors:
-        is_listed = plan.request.listed is not None
-        field, fix = ("epilogue.ops", leave_out()) if is_listed else ("epilogue.d", without_expression())
-        found = f"{' and '.join(problem.vectors)} with {groups.of}"
-        limit = "this version loads a column operand of one B"
-        if any(OPERATIONS[name].along == "m" for name in problem.vectors):
-            # A load that begins 12 bytes past a multiple of 16 is an illegal instruction.
-            limit = "TMA loads vectors from multiples of 16 bytes on, and a group begins at any row"
-        yield Finding(field, found, limit, fix | UNGROUPED)
 
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:

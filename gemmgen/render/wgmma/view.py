@@ -11,6 +11,7 @@ from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.epilogue import EpilogueView, ReadingEpilogueView
+from gemmgen.render.epilogue_of_groups import GroupEpilogueView
 from gemmgen.render.kernel import (
     DESCRIPTOR,
     SHARED,
@@ -41,7 +42,9 @@ class HopperView(KernelView):
     @cached_property
     def epilogue(self) -> EpilogueView:
         """The epilogue, between accumulator and store."""
-        return (ReadingEpilogueView if self.plan.reduces_apart else EpilogueView)(self.plan)
+        if self.plan.reduces_apart:
+            return ReadingEpilogueView(self.plan)
+        return (GroupEpilogueView if self.plan.problem.groups else EpilogueView)(self.plan)
 
     @cached_property
     def reduction(self) -> ReductionView:
@@ -156,7 +159,7 @@ class HopperView(KernelView):
                     plan.splits_at_once,
                     "of which the sums are read together",
                 )
-        vectors = (OPERATIONS[vector].along for vector in plan.problem.vectors)
+        vectors = (OPERATIONS[vector].along for vector in plan.problem.tma_vectors)
         if plan.composed and "n" in vectors:
             meaning = "columns that are loaded of a column operand: a power of two"
             yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
@@ -322,8 +325,8 @@ class HopperView(KernelView):
         """The arguments of the call that stores a tile."""
         sums = self.sums if self.plan.composed else self.accumulated
         first = ("args", self.own_value, self.first_row, self.first_column, sums)
-        end = ("tile.end",) * (self.plan.problem.groups is not None)
-        return (*first, *end, *self.epilogue.passed_on)
+        of_group = (f"tile.{name}" for name in self.epilogue.of_group)
+        return (*first, *of_group, *self.epilogue.passed_on)
 
     @property
     def finish_indents(self) -> tuple[int, int]:

@@ -1,0 +1,76 @@
+"""The epilogue of a kernel of groups: threads read its row and column operands, which TMA cannot load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gemmgen.problem.epilogue import Load
+from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.epilogue import EpilogueView
+from gemmgen.render.steps import Part, name_of
+
+
+@dataclass(frozen=True)
+class GroupEpilogueView(EpilogueView):
+    """The epilogue's functions of one plan with groups as the templates see them.
+
+    A vector of rows has an element for each row of A, a vector of columns is [G, N], and both are read at the
+    place of a sub-tile. Rows from the group's end on, and columns from N on, are not read.
+    """
+
+    @property
+    def of_group(self) -> tuple[str, ...]:
+        """The facts of a tile's group that the store of a tile takes: its number, and its end."""
+        return ("group", "end") if "n" in self._vector_axes else ("end",)
+
+    @property
+    def of_leaf(self) -> tuple[str, ...]:
+        """The facts of a tile's group that the function takes which converts and stores."""
+        return self.of_group if self.computes else ("end",)
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """The parts between accumulator and conversion, after the places of a sub-tile's elements."""
+        for axis in self._vector_axes:
+            yield Part("rows_of_group" if axis == "m" else "columns_of_group")
+        yield from super().parts
+
+    @property
+    def parameters(self) -> str:
+        """The parameters of the function that does the steps."""
+        return ", ".join((*self.tiles, *self._places, *self._scalar))
+
+    def call(self, tile: str, subtile: int | str = "") -> str:  # noqa: ARG002  its place tells it apart
+        """Return the call on an accumulator, or on a part of it."""
+        return f"epilogue({', '.join((tile, *self._places, *self._scalar))})"
+
+    @property
+    def _places(self) -> tuple[str, ...]:
+        """The arguments that place a sub-tile's elements of row and column operands."""
+        axes = {"group": "n", "row": "m", "column": "n", "end": "m"}
+        names = [name for name, axis in axes.items() if axis in self._vector_axes]
+        return ("args", *names) if names else ()
+
+    def _in_turn(self, load: Load) -> bool:  # noqa: ARG002  each accumulator's elements are read alone
+        return False
+
+    def _load(self, load: Load) -> Part:
+        """Return the lines that read an operand by address."""
+        along = OPERATIONS[load.tensor].along
+        return replace(super()._load(load), template="row_of_group" if along == "m" else "column_of_group")
+
+    def _loaded(self, load: Load) -> str:
+        """Return a loaded operand as it broadcasts to a tile."""
+        across = {"row": "[:, None]", "column": "[None, :]"}
+        return name_of(load) + across.get(load.operand, "")
+
+    def place_of(self, load: Load) -> str:
+        """Return the index of a column operand's elements: a gated kernel has two for each column of D."""
+        if not load.accumulator:
+            return "group * args.n + columns"
+        blocks, number = self.plan.problem.b_blocks, self.tiles.index(load.accumulator)
+        if self.plan.problem.interleaved:
+            return f"{blocks} * (group * args.n + columns){f' + {number}' * bool(number)}"
+        block = f"({blocks} * group + {number})" if number else f"{blocks} * group"
+        return f"{block} * args.n + columns"
