@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from gemmgen.problem import GroupKind
 from gemmgen.spec.spelling import SWAP_AB
 from gemmgen.spec.table_names import (
     AccumulatorDType,
@@ -38,7 +39,6 @@ from gemmgen.spec.values import (
 from gemmgen.spec.words import (
     BColumns,
     EarlyOperand,
-    GroupKind,
     LastWave,
     Major,
     Minor,

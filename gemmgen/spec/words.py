@@ -24,8 +24,6 @@ LastWave = Literal["whole", "stream_k"]
 """How programs take the tiles that do not fill a wave."""
 Minor = Literal["m", "n"]
 """The dimension along which tiles follow one another first."""
-GroupKind = Literal["m_offsets", "m_masked", "batched"]
-"""How a call divides the rows of A into groups."""
 Misaligned = Literal["refuse", "copy"]
 """The treatment of a tensor over whose rows TMA cannot stride."""
 BColumns = Literal["blocks", "interleaved"]
