@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from gemmgen.module import MatmulFunction
-from gemmgen.numerics.divided_rows import of_groups
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import Check, Tolerance, deviation, references, tolerance
@@ -110,7 +109,7 @@ def once(case: Case) -> Iterator[Check]:
 def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Check]:
     """Check a result, which was poison, against the exact one, as a whole and element by element."""
     found = deviation(out, inputs, case.problem)
-    out = of_groups(case.problem, out, inputs.rows_of_groups(case.problem))
+    out = inputs.computed_rows(case.problem, out)
     allowed = case.tolerance
     yield case.check(f"{label}: elements not finite", not_finite(out), 0)
     yield case.check(f"{label}: relative error", found.relative, allowed.relative)
@@ -266,7 +265,7 @@ def _plant(inputs: Inputs) -> int | None:
 
 def _compared(case: Case, out: Tensor, inputs: Inputs, zeros: int | None) -> Iterator[Check]:
     nan = infinite = sign = 0
-    out = of_groups(case.problem, out, inputs.rows_of_groups(case.problem))
+    out = inputs.computed_rows(case.problem, out)
     for rows, exact in references(inputs, case.problem):
         expected, found = rounded(exact, out.dtype).float(), out[rows].float()
         nan += int((expected.isnan() != found.isnan()).sum().item())

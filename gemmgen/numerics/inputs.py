@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gemmgen.hardware import DTYPES
 from gemmgen.module import MatmulFunction
-from gemmgen.numerics.divided_rows import drawn_rows, tensor_of_rows
+from gemmgen.numerics.divided_rows import drawn_rows, of_groups, tensor_of_rows
 from gemmgen.numerics.encoding import (
     E2M1_VALUES,
     TORCH_DTYPES,
@@ -194,6 +194,10 @@ class Inputs:
         """Return the tensor that divides rows into groups; None if there is none."""
         name = problem.groups.counts if problem.groups else None
         return self.extras[name] if name else None
+
+    def computed_rows(self, problem: Matmul, d: Tensor) -> Tensor:
+        """Return the rows of D that belong to a group, group by group, as one matrix; without groups, D."""
+        return of_groups(problem, d, self.rows_of_groups(problem))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import Column
-from gemmgen.numerics.divided_rows import bounds, of_groups
+from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
 from gemmgen.numerics.evaluation import evaluated, sums_of
 from gemmgen.numerics.inputs import Inputs, dtype_of
@@ -43,7 +43,8 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
     are products of 8- and 4-bit floats and their scales, of 16 bits together at most; a sum of K of them
     loses at most K * 2**-53 of the sum of their magnitudes: nothing, here; integers lose nothing at all. A D
     of 8-bit floats saturates. Rows are computed in chunks, so that only B in float64, one chunk, and its
-    epilogue need memory. With groups, slices count the rows of all groups, group by group (`of_groups`).
+    epilogue need memory. With groups, slices count the rows of all groups, group by group
+    (`Inputs.computed_rows`).
     """
     if problem.groups:
         yield from _references_of_groups(inputs, problem)
@@ -85,7 +86,7 @@ def deviation(
 
     With groups, only rows that belong to a group are compared.
     """
-    out = of_groups(problem, out, inputs.rows_of_groups(problem))
+    out = inputs.computed_rows(problem, out)
     zero = torch.zeros((), dtype=torch.float64, device=out.device)
     square_error, square_reference, worst = zero, zero, zero
     rounding = HALF_ULP[problem.d.name]

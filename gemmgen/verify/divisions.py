@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gemmgen.numerics.case import Case, numbers
-from gemmgen.numerics.divided_rows import of_groups
 from gemmgen.numerics.inputs import touched
 from gemmgen.numerics.reference import Check
 from gemmgen.problem.groups import Groups
@@ -41,7 +40,7 @@ def other_divisions(case: Case) -> Iterator[Check]:
         divided.copy_(torch.tensor(each, dtype=divided.dtype))
         out = case.output(guarded=True)
         found = inputs.call(case.matmul, out.view if case.takes_out else None)
-        rows = of_groups(case.problem, found, divided)
+        rows = inputs.computed_rows(case.problem, found)
         if case.takes_out:
             outside = out.written - touched(rows)
             yield case.check(f"{name}: elements of no group written", outside, 0)

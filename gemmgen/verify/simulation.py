@@ -22,7 +22,6 @@ from gemmgen.numerics.case import (
     reduction_arguments,
     reduction_programs,
 )
-from gemmgen.numerics.divided_rows import of_groups
 from gemmgen.numerics.encoding import rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, touched
 from gemmgen.numerics.reference import reference
@@ -335,7 +334,7 @@ class _Simulated:
             yield from (str(check) for check in numbers(case, "integers", d, inputs) if not check.passed)
             return
         expected = rounded(reference(inputs, self._problem), d.dtype).double()
-        rows = of_groups(self._problem, d, inputs.rows_of_groups(self._problem))
+        rows = inputs.computed_rows(self._problem, d)
         if outside := touched(d) - touched(rows):
             yield f"{shape_text(case.shape)}: {outside:,} elements of no group are written"
         found = rows.double()  # 8-bit floats have no arithmetic
