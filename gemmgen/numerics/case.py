@@ -51,12 +51,12 @@ class Case:
         )
 
     def output(self, *, guarded: bool = False) -> Matrix:
-        """Return a poisoned d [M, N]."""
+        """Return a poisoned d of the extents `d_shape`."""
         dtype = self.problem.d.name
         made = Matrix.poisoned(
             *(self._rows, self.shape[1], dtype, self.device), guarded=guarded, misaligned=self.misaligned
         )
-        return Matrix(made.storage, made.view.view(self.d_shape)) if self.problem.groups else made
+        return Matrix(made.storage, made.view.view(self.d_shape))
 
     @property
     def d_shape(self) -> tuple[int, ...]:
@@ -245,7 +245,7 @@ def special_values(case: Case) -> Iterator[Check]:
 def _plant(inputs: Inputs) -> int | None:
     """Write the values; return the row of -0.0, if there are rows enough for one."""
     m, n, k = inputs.shape
-    a = inputs.a if inputs.a.dim() == 2 else inputs.a.flatten(0, 1)
+    a = inputs.a.flatten(0, -2)
     if a.dtype != E2M1:
         a[-1, k // 2] = math.nan
     if a.dtype not in WITHOUT_INFINITY:
