@@ -25,8 +25,8 @@ SWAP_AB_CHOICES: Choices = {
     "outstanding_mmas": (1,),
 }
 """Values that are tried with swap-AB, for groups of few rows."""
-FEW_ROWS = 128
-"""Rows of a group, in the mean of those that have any, up to which swap-AB is tried.
+SWAP_AB_MEAN_ROWS = 128
+"""Mean rows of the groups that have rows, up to which swap-AB is tried.
 
 On an H200 it was the fastest at none of six layers with 256 rows a group in the mean, and at all with 4
 (``benchmarks/grouped/h200_sweep.json``).
@@ -55,5 +55,5 @@ def _swaps(request: Request) -> tuple[bool, ...]:
     few = False
     for m, _, _ in request.planned_shapes:
         rows = [each for each in request.matmul.rows_of_groups(m) if each]
-        few |= sum(rows) <= FEW_ROWS * len(rows)
+        few |= sum(rows) <= SWAP_AB_MEAN_ROWS * len(rows)
     return (False, True) if few and not request.matmul.gated else (False,)
