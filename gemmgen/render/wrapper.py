@@ -116,11 +116,11 @@ class Wrapper(MatmulDocs):
 
     def _row(self, name: str) -> str:
         """Return the name of an argument, its matrix in memory and its extents, as a tuple's text."""
+        if self.plan.problem.groups:
+            return self._row_of_groups(name)
         argument = self.plan.argument(name)
         axes = self._axes(argument)
         half = "packed_k" if self.packs("a") and self.packs("b") else "k // 2"
-        if self.plan.problem.groups:
-            return self._row_of_groups(name)
         letters = reversed(axes) if name in self.transposed else axes
         extents = ", ".join({"P": half, "G": "2 * n"}.get(letter, letter.lower()) for letter in letters)
         rows = f"{name}.reshape(-1)" if argument.kind == "scalar" else self._lying(name)
