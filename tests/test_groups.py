@@ -367,6 +367,20 @@ def test_a_wrong_tensor_is_named_before_anything_is_launched(
     assert driver.jit == []
 
 
+@pytest.mark.parametrize("module", [BATCHED], indirect=True)
+@pytest.mark.parametrize(("groups", "m", "n"), [(0, 16, 32), (3, 2**30, 32), (3, 16, 2**30)])
+def test_the_path_without_a_launcher_names_groups_and_the_rows_of_all(
+    module: ModuleType, driver: FakeDriver, groups: int, m: int, n: int
+) -> None:
+    a, b = cuda(1, 1, 64).expand(groups, m, 64), cuda(1, 1, 64).expand(groups, n, 64).mT
+    with pytest.raises(
+        ValueError, match=r"^groups, M, N and K must be from 1 on, and .* all groups"
+    ) as refused:
+        module.plain_matmul(a, b)
+    assert str(refused.value).endswith(f"up to {2**31 - 256}, found {groups}, {m}, {n}, 64")
+    assert driver.jit == []
+
+
 def test_a_view_of_padded_weights_is_taken(module: ModuleType, driver: FakeDriver) -> None:
     b = cuda(5, 32, 80)[:, :, :64].mT
     assert module.matmul(cuda(16, 64), b, offs=cuda(5, dtype=INT)).shape == (16, 32)
