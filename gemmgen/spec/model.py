@@ -285,8 +285,9 @@ class Epilogue(Model):
     )
     columns: BColumns | None = Field(
         default=None,
-        description="blocks: B has all columns of the first sum, and then those of the second one, also if "
-        "left out; interleaved: it has the first column of each, then the second column of each",
+        description="order of the columns of B for two accumulators: blocks, the default: N columns for the "
+        "first one, then N columns for the second one; interleaved: even columns for the first one, odd "
+        "columns for the second one",
     )
     d: Expression | None = Field(
         default=None,
