@@ -1,11 +1,11 @@
-"""The times of generated kernels of groups of rows, beside torch._grouped_mm.
+"""Time generated kernels that multiply groups of rows, and torch._grouped_mm beside them.
 
     python benchmarks/grouped/measure.py FOLDER OUT.json
 
 Needs a Hopper GPU and no gemmgen. FOLDER has modules of ``groups: {kind: m_offsets}`` without a gate, and
-gemmgen_launch.py beside them. Each layer takes its rows in the mean of all groups; rows are drawn by the
-softmax of normal numbers. A kernel counts if its numbers are those of torch, and if it leaves rows behind the
-last group as they are.
+gemmgen_launch.py beside them. Each layer is timed with each of `MEANS` rows a group on average; a softmax of
+normal numbers draws the group of each row. A kernel is timed if its result agrees with torch's to within
+`LARGEST_ERROR`, and if it does not write the rows of D after the last group.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LAYERS = {
 }
 """Groups, N and K: experts of gpt-oss-20b, Qwen3-30B-A3B, and of one rank of eight of DeepSeek-V3."""
 MEANS = (1, 4, 16, 64, 256, 1024)
-"""Rows of a group in the mean."""
+"""Rows of a group on average."""
 BEHIND = 3
-"""Rows of D behind the last group."""
+"""Rows of D after the last group."""
 LARGEST_ERROR = 4e-3
-"""Of the norm of the difference from torch's result, relative to its norm: both are rounded to bf16."""
+"""Largest norm of the difference from torch's result, over the norm of that result: both are bf16."""
 GRAPH_US, MOST_CALLS = 4000.0, 20
 """Device time of a graph of calls, and the most calls in one."""
 Call = Callable[[], object]
@@ -81,7 +81,7 @@ def microseconds(call: Call, calls: int) -> float:
 
 
 def is_right(made: Any, inputs: tuple[Tensor, Tensor, Tensor], expected: Tensor) -> bool:
-    """Return True if a module's numbers are torch's, and rows of no group are left as they are."""
+    """Return True if a module's result agrees with torch's, and rows of D without a group are not written."""
     a, b, offs = inputs
     d = torch.full((len(a) + BEHIND, b.shape[2]), math.nan, device="cuda", dtype=a.dtype)
     made.matmul(a, b, offs=offs, out=d[: len(a)])
@@ -90,7 +90,7 @@ def is_right(made: Any, inputs: tuple[Tensor, Tensor, Tensor], expected: Tensor)
 
 
 def point(layer: str, mean: int, weight: Tensor, modules: dict[str, Any]) -> dict[str, Any]:
-    """Return the times of one layer with these rows of a group in the mean."""
+    """Return the times of one layer with `mean` rows a group on average."""
     groups, n, k = weight.shape
     rows, b = mean * groups, weight.mT
     offs = offsets(groups, rows, mean * 1000 + groups).cuda()
