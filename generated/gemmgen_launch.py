@@ -565,7 +565,7 @@ class Argument(NamedTuple):
         return self.box is not None and len(self.box) > 3
 
     def stored(self, tensor: Tensor) -> Tensor:
-        """Return the tensor as it lies in memory, by rows."""
+        """Return the matrix that lies in memory: the tensor, or its transposed view if `is_transposed`."""
         if not self.is_transposed:
             return tensor
         return tensor.mT if tensor.dim() > 2 else tensor.T

@@ -502,7 +502,8 @@ def plain_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Tensor | None = Non
     if groups > COMPUTES["max_groups"]:
         raise ValueError(f"this kernel takes up to {COMPUTES['max_groups']} groups, found {groups}")
     if min(m, n, k, groups) < 1 or max(m, groups * b.shape[2], k) > COMPUTES["max_extent"]:
-        raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")
+        limits = f"from 1 on, and K and the rows of all groups in a and b.mT up to {COMPUTES['max_extent']}"
+        raise ValueError(f"groups, M, N and K must be {limits}, found {groups}, {m}, {n}, {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
     for name, stored, shape in ("a", a, [m, k]), ("b", b.mT, [groups, 2 * n, k]), ("offs", offs, [groups]):
