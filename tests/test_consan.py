@@ -35,7 +35,7 @@ from consan.document import DOCUMENT, document
 from consan.foreign_files import FOREIGN, FOREIGN_FAULTS
 from consan.generated import AS_GENERATED, MODULE_CASES, UNMUTATED
 from consan.reasons import BY_DESIGN, DIFFERENCES, MESSAGES
-from modules import spec_file
+from modules import GROUPED_SPECS, spec_file
 
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
@@ -159,6 +159,22 @@ def test_a_dry_run_observes_a_case_of_each_kind_and_becomes_a_record(tmp_path: P
     (numbers,) = made.numbers
     assert (numbers.different_bits, numbers.worst_element) == (0, 0)
     assert "no_ready_wait" in document(made)
+
+
+def test_a_dry_run_compares_the_rows_of_groups(tmp_path: Path) -> None:
+    assert {path.stem for path in GROUPED_SPECS} <= RECORDED.keys()
+    names = [
+        "h100_bf16_batched_rows8",
+        "h100_bf16_grouped_gated",
+        "h100_bf16_grouped_rows8",
+        "h100_bf16_masked",
+    ]
+    found = observed_by_device(names, tmp_path / "found.json", "--dry-run", "--seconds=170", "--at-a-time=2")
+    made = record(found)
+    assert [(row.name, row.group, row.consan, row.bare, row.fault) for row in made.entries] == [
+        (name, AS_GENERATED, CLEAN, CLEAN, False) for name in RECORDED if name in names
+    ]
+    assert [numbers.different_bits for numbers in made.numbers] == [0] * len(names)
 
 
 def test_what_is_observed_later_replaces_what_was_before(

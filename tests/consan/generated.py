@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from kernels.launch import FIXED
-from modules import HOPPER_SPECS, spec_file
+from modules import GROUPED_SPECS, HOPPER_SPECS, spec_file
 from mutants import committed, kinds, rings
 from mutants.mutant import changed, code_of, generated, launch_of, product_of
 from mutants.rings import LAST_WAIT, SHAPES
@@ -20,9 +20,11 @@ from torch import Tensor
 from consan.case import CLEAN, Device, Simulated
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import kernel_arguments, reduction_arguments, reduction_programs
+from gemmgen.numerics.divided_rows import of_groups
 from gemmgen.numerics.encoding import bits, rounded
-from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs
+from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs, touched
 from gemmgen.numerics.reference import deviation, reference, tolerance
+from gemmgen.problem import Groups, Matmul
 from gemmgen.product import Product, make
 from gemmgen.spec import SpecFile
 from gemmgen.verify.launches import Launch, ring_launch
@@ -47,6 +49,8 @@ LATE = {
 WRONG_NUMBERS = f"{Kind.WRONG_NUMBERS} d_desc"
 LAUNCHES = 3
 """Of each kernel under ConSan, for a race need not show in the first."""
+MOST_GROUPS = 5
+"""Groups of a call of a module of groups: ConSan is slow, and so many have different numbers of rows."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class ModuleCase:
         inputs = self.integers
         result, d = simulated(self.module(folder), self, inputs, *FIXED, "random")
         said = Simulated.of(result.findings, self.planted)
-        if said.fault or not wrong_elements(d, inputs, self.spec):
+        if said.fault or not wrong_elements(d, inputs, self):
             return said
         return Simulated(fault=True, findings=(WRONG_NUMBERS, *said.findings))
 
@@ -117,7 +121,7 @@ class ModuleCase:
             return numbers(self.module(folder), self, device)
         module, inputs, wrong = self.module(folder), self.integers, 0
         for _ in range(LAUNCHES):
-            wrong = max(wrong, wrong_elements(launched(module, self, inputs, device), inputs, self.spec))
+            wrong = max(wrong, wrong_elements(launched(module, self, inputs, device), inputs, self))
         return f"{wrong} wrong elements" if wrong else CLEAN
 
     def source(self, file: str, line: int, folder: Path) -> str:
@@ -130,9 +134,18 @@ class ModuleCase:
         return self.product.source
 
     @property
+    def problem(self) -> Matmul:
+        """The matmul of the module, with at most `MOST_GROUPS` groups."""
+        problem = self.spec.problem
+        if problem.groups is None:
+            return problem
+        few = Groups(problem.groups.of, min(MOST_GROUPS, problem.groups.count))
+        return replace(problem, groups=few)
+
+    @property
     def integers(self) -> Inputs:
         """Small integers as A, B and the rest."""
-        return integer_inputs(self.launch.shape, self.spec.problem, generator())
+        return integer_inputs(self.launch.shape, self.problem, generator())
 
     def module(self, folder: Path) -> ModuleType:
         """Return it from a file in a folder."""
@@ -146,7 +159,7 @@ STRUCTURES, KINDS = "faults in every structure", "faults in every kind of loop"
 
 
 def _cases() -> Iterator[ModuleCase]:
-    for spec in HOPPER_SPECS:
+    for spec in (*HOPPER_SPECS, *GROUPED_SPECS):
         yield ModuleCase(spec.stem, AS_GENERATED, spec.stem)
     seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     groups = ((RINGS, rings.MUTANTS), (STRUCTURES, committed.MUTANTS), (KINDS, kinds.MUTANTS))
@@ -188,7 +201,8 @@ def launched(module: ModuleType, case: ModuleCase, inputs: Inputs, device: Devic
     """Return the device's D."""
     with device.used():
         extras = {name: on_gpu(tensor) for name, tensor in inputs.extras.items()}
-        d, calls = prepared(module, case, Inputs(on_gpu(inputs.a), on_gpu(inputs.b), extras))
+        there = replace(inputs, a=on_gpu(inputs.a), b=on_gpu(inputs.b), extras=extras)
+        d, calls = prepared(module, case, there)
         for kernel, programs, arguments, options in calls:
             kernel[(programs,)](*arguments, **options)
         found = d.cpu()
@@ -208,34 +222,46 @@ Call = tuple[Any, int, list[Any], dict[str, Any]]
 
 def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tensor, list[Call]]:
     """Return a poisoned D on the inputs' device, and the launches that make up a call of the module."""
-    m, n, _ = inputs.shape
-    d = Matrix.poisoned(m, n, case.spec.problem.d.name, inputs.a.device).view
+    rows, n, problem = inputs.a.shape[:-1], inputs.shape[1], case.problem
+    d = Matrix.poisoned(rows.numel(), n, problem.d.name, inputs.a.device).view.view(*rows, n)
     plan = case.product.plan
-    arguments = kernel_arguments(module, case.spec.problem, inputs, d, restored=restored_arguments(plan))
+    arguments = kernel_arguments(module, problem, inputs, d, restored=restored_arguments(plan))
     calls: list[Call] = [(module.matmul_kernel, case.launch.programs, arguments, module.LAUNCH_OPTIONS)]
     if plan.reduces_apart:
         partials = arguments[-1]
         programs = reduction_programs(module, partials)
-        behind = reduction_arguments(module, case.spec.problem, inputs, d, partials)
+        behind = reduction_arguments(module, problem, inputs, d, partials)
         calls.append((module.reduction_kernel, programs, behind, module.REDUCTION_OPTIONS))
     return d, calls
 
 
-def wrong_elements(d: Tensor, inputs: Inputs, spec: SpecFile) -> int:
-    """Return the elements that are not the reference's; where none can be exact, all or none by tolerance."""
-    if is_exact(spec.problem):
-        return int((d != rounded(reference(inputs, spec.problem), d.dtype)).sum().item())
-    allowed = tolerance(spec.problem, inputs.shape, spec.promote_k)
-    return 0 if deviation(d, inputs, spec.problem).relative <= allowed.relative else d.numel()
+def wrong_elements(d: Tensor, inputs: Inputs, case: ModuleCase) -> int:
+    """Return the elements that are not the reference's; where none can be exact, all or none by tolerance.
+
+    An element of no group is wrong if it has been written.
+    """
+    problem, rows = case.problem, in_groups(d, inputs, case)
+    outside = touched(d) - touched(rows)
+    if is_exact(problem):
+        return outside + int((rows != rounded(reference(inputs, problem), d.dtype)).sum().item())
+    allowed = tolerance(problem, inputs.shape, case.spec.promote_k)
+    return outside + (0 if deviation(d, inputs, problem).relative <= allowed.relative else d.numel())
+
+
+def in_groups(d: Tensor, inputs: Inputs, case: ModuleCase) -> Tensor:
+    """Return the rows of D that are of a group, as one matrix; all of D without groups."""
+    return of_groups(case.problem, d, inputs.rows_of_groups(case.problem))
 
 
 def numbers(module: ModuleType, case: ModuleCase, device: Device) -> dict[str, Any]:
     """Return how the simulator's D and the GPU's differ on small integers and on normals."""
-    exact, random = case.integers, random_inputs(case.launch.shape, case.spec.problem, generator())
+    exact, random = case.integers, random_inputs(case.launch.shape, case.problem, generator())
     simulated_exact, simulated_random = (
-        simulated(module, case, inputs, "random")[1] for inputs in (exact, random)
+        in_groups(simulated(module, case, inputs, "random")[1], inputs, case) for inputs in (exact, random)
     )
-    gpu_exact, gpu_random = (launched(module, case, inputs, device) for inputs in (exact, random))
+    gpu_exact, gpu_random = (
+        in_groups(launched(module, case, inputs, device), inputs, case) for inputs in (exact, random)
+    )
     error = gpu_random.double() - simulated_random.double()
     rms = simulated_random.double().square().mean().sqrt()
     return {
