@@ -209,6 +209,7 @@ def test_a_run_appends_a_line_for_each_point_and_a_second_one_leaves_them_out(
     monkeypatch.setattr(torch, "device", on_the_cpu)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr("gc.freeze", lambda: None)
     command = ["run", str(tmp_path), str(record)]
     monkeypatch.setattr("sys.argv", [*command, "--budget-s=-1"])
     run.main()

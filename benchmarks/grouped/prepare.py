@@ -11,8 +11,10 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -122,6 +124,15 @@ def prepared(problem: Problem, modules: Modules, first: int) -> Prepared:
     return Prepared(problem, tuple(names), dense)
 
 
+def prepared_in(folder: Path, problem: Problem, first: int) -> tuple[Prepared | str, dict[str, str]]:
+    """Return a problem with the names and the labels of its kernels, or the reason if no kernel is legal."""
+    modules = Modules(folder)
+    try:
+        return prepared(problem, modules, first), modules.labels
+    except GemmgenError as error:
+        return f"{problem.name}, {problem.rows} rows: {error}", {}
+
+
 def emptied(folder: Path) -> Path:
     """Return the folder without the modules of an earlier preparation."""
     if folder.exists() and not (folder / LAUNCHER).exists() and any(folder.iterdir()):
@@ -137,20 +148,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--first", type=int, default=FIRST, help=f"kernels of each problem ({FIRST})")
+    parser.add_argument("--processes", type=int, default=2, help="processes that plan (2)")
     parser.add_argument("--only", default="", help="problems whose name has this text")
     given = parser.parse_args()
     suite = cast("dict[str, Any]", yaml.safe_load(SUITE.read_text(encoding="utf-8")))
-    begin, modules, found = time.monotonic(), Modules(emptied(given.folder)), list[Prepared]()
-    for problem in problems(suite):
-        if given.only not in problem.name:
-            continue
-        try:
-            found.append(prepared(problem, modules, given.first))
-        except GemmgenError as error:
-            sys.stdout.write(f"{problem.name}, {problem.rows} rows: {error}\n")
-    Index(tuple(found), tuple(suite["skew"]), modules.labels).write(given.folder)
+    begin, folder, found, labels = time.monotonic(), emptied(given.folder), list[Prepared](), dict[str, str]()
+    wanted = [each for each in problems(suite) if given.only in each.name]
+    with ProcessPoolExecutor(given.processes) as pool:
+        for each, of_each in pool.map(prepared_in, repeat(folder), wanted, repeat(given.first)):
+            if isinstance(each, str):
+                sys.stdout.write(f"{each}\n")
+            else:
+                found.append(each)
+                labels |= of_each
+    Index(tuple(found), tuple(suite["skew"]), labels).write(folder)
     seconds = time.monotonic() - begin
-    sys.stdout.write(f"{len(found)} problems, {len(modules.labels)} modules, {seconds:.0f} s\n")
+    sys.stdout.write(f"{len(found)} problems, {len(labels)} modules, {seconds:.0f} s\n")
 
 
 if __name__ == "__main__":

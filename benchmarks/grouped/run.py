@@ -7,12 +7,12 @@ the record: it leaves out the points that the record has.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -154,10 +154,8 @@ def main() -> None:
     if not lines:
         append(given.record, header(index, failed, compile_seconds))
 
-    @cache
-    def module(stem: str) -> ModuleType:
-        return imported(given.folder, stem)
-
+    modules = {stem: imported(given.folder, stem) for stem in stems if stem not in failed}
+    gc.freeze()  # each capture of a graph collects garbage: what has been imported need not be looked at
     for name, layer in groupby(wanted, key=lambda each: each.prepared.problem.name):
         if time.monotonic() - begin > given.budget_s:
             sys.stdout.write(f"the time is up before {name}: run again to continue\n")
@@ -167,7 +165,7 @@ def main() -> None:
                 sys.stdout.write(f"the time is up within {name}: run again to continue\n")
                 return
             try:
-                line = measured(point, work, module, times_us, failed)
+                line = measured(point, work, modules.__getitem__, times_us, failed)
             except RuntimeError as error:  # torch refuses the call, or a kernel fails
                 line = {"key": point.key, "skipped": str(error).splitlines()[0]}
             append(given.record, line)
