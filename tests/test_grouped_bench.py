@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +15,11 @@ from typing import Any, cast
 import pytest
 import torch
 import yaml
+from fake_gpu import on_a_fake_gpu
+from fake_triton import on_a_fake_driver
 from torch import Tensor
 
-from benchmarks.grouped import run
+from benchmarks.grouped import compiling, run
 from benchmarks.grouped.prepare import SUITE, Modules, dense_twin, emptied, prepared, problems, source_of
 from benchmarks.grouped.problems import Index, Prepared, Problem
 from benchmarks.grouped.run import Point, measured, points, recorded
@@ -103,6 +107,31 @@ def test_only_a_folder_of_modules_is_emptied(tmp_path: Path) -> None:
     made = emptied(tmp_path / "made")
     (made / "old.py").write_text("", encoding="utf-8")
     assert [path.name for path in emptied(made).iterdir()] == ["gemmgen_launch.py"]
+
+
+def returned(module: ModuleType, folder: Path, stem: str) -> ModuleType:
+    return module
+
+
+@pytest.mark.parametrize("problem", [LARGE, Problem("bmm", "batched", 16, 1024, 1024, 1024)])
+def test_a_module_is_compiled_by_a_small_call_that_its_wrapper_accepts(
+    problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = prepared(problem, Modules(emptied(tmp_path / "new")), first=1)
+    on_a_fake_gpu(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    for stem in (*found.modules, *found.dense.values()):
+        module = import_generated(tmp_path / "new" / f"{stem}.py")
+        driver = on_a_fake_driver(module, monkeypatch)
+        driver.set_current_device(0)
+        monkeypatch.setitem(sys.modules, stem, module)
+        monkeypatch.setattr(compiling, "imported", partial(returned, module))
+        assert compiling.compiled(tmp_path, stem) == ""
+        assert len(driver.jit) == 1
+
+
+def test_a_module_that_fails_is_named_with_its_reason(tmp_path: Path) -> None:
+    assert compiling.compiled(tmp_path, "m_offsets_0").startswith("GemmgenError")
 
 
 # --- a run without a GPU
