@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, cast
-
-from gemmgen.plan.search import geometric_mean
 
 FEW_ROWS = 16
 """Mean rows of a group with rows up to which reading the weights decides the time."""
