@@ -14,13 +14,12 @@ from typing import Any, cast
 
 import pytest
 import torch
-import yaml
 from fake_gpu import on_a_fake_gpu
 from fake_triton import on_a_fake_driver
 from torch import Tensor
 
 from benchmarks.grouped import compiling, run
-from benchmarks.grouped.prepare import SUITE, Modules, dense_twin, emptied, prepared, problems, source_of
+from benchmarks.grouped.prepare import Modules, dense_twin, emptied, prepared, problems, read_suite, source_of
 from benchmarks.grouped.problems import Index, Prepared, Problem
 from benchmarks.grouped.run import Point, measured, points, recorded
 from benchmarks.grouped.summary import Measured, summary
@@ -34,15 +33,11 @@ BATCHES = Problem("bmm", "batched", 3, 5, 32, 64)
 LARGE = Problem("large up", "m_offsets", 8, 8192, 4096, 2048, tokens=4096)
 
 
-def suite() -> dict[str, Any]:
-    return cast("dict[str, Any]", yaml.safe_load(SUITE.read_text(encoding="utf-8")))
-
-
 # --- problems
 
 
 def test_every_problem_of_the_suite_fits_and_is_named_once() -> None:
-    found = list(problems(suite()))
+    found = list(problems(read_suite()))
     assert len(found) == len({(each.name, each.rows) for each in found}) == 10 * 2 * 6 + 8
     assert Problem("qwen3_next down", "m_offsets", 512, 160, 2048, 512, tokens=16) not in found
     assert Problem("qwen3_next down", "m_offsets", 512, 80, 2048, 512, tokens=8) in found

@@ -18,7 +18,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, cast
 
-import yaml
+from ruamel.yaml import YAML
 
 from benchmarks.grouped.problems import Index, Prepared, Problem
 from gemmgen.errors import GemmgenError
@@ -48,6 +48,11 @@ TITLES: Final = {
 }
 NO_SPEC: Final = "0" * 64
 """Stands for the hash of a spec: no file has the spec of a rendered kernel."""
+
+
+def read_suite() -> dict[str, Any]:
+    """Return the committed suite."""
+    return cast(Any, YAML(typ="safe", pure=True)).load(SUITE)
 
 
 def problems(suite: Mapping[str, Any]) -> Iterator[Problem]:
@@ -151,7 +156,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="processes that plan (2)")
     parser.add_argument("--only", default="", help="problems whose name has this text")
     given = parser.parse_args()
-    suite = cast("dict[str, Any]", yaml.safe_load(SUITE.read_text(encoding="utf-8")))
+    suite = read_suite()
     begin, folder, found, labels = time.monotonic(), emptied(given.folder), list[Prepared](), dict[str, str]()
     wanted = [each for each in problems(suite) if given.only in each.name]
     with ProcessPoolExecutor(given.processes) as pool:
