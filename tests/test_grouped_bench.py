@@ -240,8 +240,12 @@ def test_a_run_appends_a_line_for_each_point_and_a_second_one_leaves_them_out(
     assert recorded(record)[1] == []
     assert "the time is up before small up" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", [*command, "--only=small"])
+    killed = tmp_path / "record.begun"
+    killed.write_text('["small up", 24, 0.0]', encoding="utf-8")
     run.main()
     assert recorded(record)[1] == [["small up", 24, 0.0], ["small up", 24, 1.0]]
+    assert recorded(record)[0][1] == {"key": ["small up", 24, 0.0], "skipped": "the run was killed"}
+    assert not killed.exists()
     monkeypatch.setattr("sys.argv", command)
     run.main()
     lines, keys = recorded(record)

@@ -1,7 +1,7 @@
 """Time the kernels of a prepared folder beside torch._grouped_mm and torch.bmm on a Hopper GPU.
 
 ``python -m benchmarks.grouped.run FOLDER RECORD.jsonl`` appends a line for each point. A second run continues
-the record: it leaves out the points that the record has.
+the record: it leaves out the points that the record has, and the point in which the first run was killed.
 """
 
 from __future__ import annotations
@@ -143,6 +143,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="problems whose name has this text")
     given = parser.parse_args()
     index = Index.read(given.folder)
+    begun: Path = given.record.with_suffix(".begun")
+    if begun.exists():  # a kernel that does not end is not tried again
+        killed = {"key": json.loads(begun.read_text(encoding="utf-8")), "skipped": "the run was killed"}
+        append(given.record, killed)
+        begun.unlink()
     lines, done = recorded(given.record)
     wanted = [
         each for each in points(index) if given.only in each.prepared.problem.name and each.key not in done
@@ -164,11 +169,13 @@ def main() -> None:
             if time.monotonic() - begin > given.budget_s:
                 sys.stdout.write(f"the time is up within {name}: run again to continue\n")
                 return
+            begun.write_text(json.dumps(point.key), encoding="utf-8")
             try:
                 line = measured(point, work, modules.__getitem__, times_us, failed)
             except RuntimeError as error:  # torch refuses the call, or a kernel fails
                 line = {"key": point.key, "skipped": str(error).splitlines()[0]}
             append(given.record, line)
+            begun.unlink()
             sys.stdout.write(f"{time.monotonic() - begin:4.0f} s  {point.key} {told(line)}\n")
             sys.stdout.flush()
             torch.cuda.synchronize()  # raises if a kernel has ended the CUDA context: run again to continue
