@@ -17,14 +17,7 @@ from torch import Tensor
 from gemmgen.hardware import DTYPES
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.divided_rows import drawn_rows, of_groups, tensor_of_rows
-from gemmgen.numerics.encoding import (
-    E2M1_VALUES,
-    TORCH_DTYPES,
-    bits,
-    elements_per_byte,
-    encoded,
-    poison,
-)
+from gemmgen.numerics.encoding import E2M1_VALUES, TORCH_DTYPES, bits, elements_per_byte, encoded, poison
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.epilogue import (
     TIMES,
