@@ -1,0 +1,59 @@
+"""Modules whose launches the simulator executes: `matmul` checks, launches and computes on a CPU."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import Cuda, launch_into, on_a_fake_gpu
+from modules import made, module_file, spec_file
+from torch import Tensor
+
+from gemmgen.module import import_generated
+from gluonsim.execution import run
+
+
+def simulated(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return a committed module that runs on a GPU that does not exist; torch finds it by its name.
+
+    It takes tensors of the class `Cuda` and returns such. A launch with a finding fails the test.
+    """
+    on_a_fake_gpu(monkeypatch)
+    module = import_generated(module_file(stem))
+    kernel, target = module.matmul_kernel, made(spec_file(stem)).plan.architecture
+
+    def launch(programs: int, arguments: list[Any]) -> None:
+        given = [on_the_cpu(argument) for argument in arguments]
+        options = module.LAUNCH_OPTIONS
+        result = run(kernel, (programs,), given, target=target, schedules=("random",), **options)
+        assert result.findings == ()
+
+    launch_into(module, launch)
+    monkeypatch.setitem(sys.modules, stem, module)
+    return module
+
+
+def on_the_cpu(argument: Any) -> Any:
+    """Return an argument of a launch as the simulator takes it: the tensors of `Cuda` are on the CPU."""
+    if isinstance(argument, Tensor):
+        return argument.as_subclass(Tensor)
+    if not hasattr(argument, "base"):
+        return argument
+    if isinstance(argument.base, Tensor):
+        argument.base = argument.base.as_subclass(Tensor)
+    else:  # memory ahead of a tensor
+        argument.base.tensor = argument.base.tensor.as_subclass(Tensor)
+    return argument
+
+
+def signs(*shape: int, device: str = "cpu") -> Tensor:
+    """Return -1, 0 and 1 in bf16: with so few summands every sum is exact, whatever its order."""
+    return torch.randint(-1, 2, shape, device=device).to(torch.bfloat16)
+
+
+def on_a_gpu(tensor: Tensor) -> Tensor:
+    """Return a CPU tensor as one of a GPU that does not exist; a tensor of a real GPU stays as it is."""
+    return tensor if tensor.is_cuda else tensor.as_subclass(Cuda)
