@@ -1,0 +1,284 @@
+"""Operators of modules with groups of rows: torch's checks, compilers, export, and CUDA graphs of each kind.
+
+Tests without a GPU use tensors without memory; the tests of the last section compute.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+import torch
+from modules import GROUPED_SPECS, made, module_file, spec_file
+from torch import Tensor
+
+from gemmgen.device import captured_graph
+from gemmgen.module import import_generated
+from gemmgen.numerics.divided_rows import of_groups
+from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.problem import Matmul
+
+any_torch: Any = cast(Any, torch)
+dynamo: Any = any_torch._dynamo
+opcheck: Any = any_torch.library.opcheck
+CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+STEMS = [path.stem for path in GROUPED_SPECS]
+OFFSETS, GATED, MASKED, BATCHED = (
+    f"h100_bf16_{name}" for name in ("grouped", "grouped_gated", "masked", "batched")
+)
+N = 32
+
+
+@dataclass(frozen=True)
+class Call:
+    """A module, and the tensors of one call by the names of its operator."""
+
+    stem: str
+    module: ModuleType
+    problem: Matmul
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, stem: str, device: str = "meta", *, m: int = 24, n: int = N) -> Call:
+        """Return a call in which every row is of a group, so that the whole D is computed."""
+        problem = made(spec_file(stem)).source.problem
+        generator = torch.Generator("cpu" if device == "meta" else device).manual_seed(1)
+        inputs = random_inputs((m, n, 128), problem, generator)
+        extras = {
+            name: tensor.fill_(m) if name == "rows" else tensor for name, tensor in inputs.extras.items()
+        }
+        tensors = {"a": inputs.a, "b": inputs.b, **extras}
+        if device == "meta":
+            tensors = {name: without_memory(tensor) for name, tensor in tensors.items()}
+        module = import_generated(module_file(stem))
+        return cls(stem, module, problem, {name: tensors[name] for name in module.COMPUTES["inputs"]})
+
+    def __call__(self, *tensors: Tensor, **options: Any) -> Tensor:
+        """Call `matmul`, with other tensors if they are given in the order of the operator."""
+        given = dict(zip(self.tensors, tensors or self.tensors.values(), strict=True))
+        a, b = given.pop("a"), given.pop("b")
+        return self.module.matmul(a, b, **given, **options)
+
+    def new_out(self) -> Tensor:
+        """Return memory for D, full of 7."""
+        a = self.tensors["a"]
+        return torch.full((*a.shape[:-1], N), 7.0, dtype=self.module.ARGUMENTS["out"][0], device=a.device)
+
+    def rows_of_groups(self, d: Tensor) -> Tensor:
+        """Return the rows of a D that are of a group."""
+        extras = {name: each for name, each in self.tensors.items() if name not in "ab"}
+        inputs = Inputs(self.tensors["a"], self.tensors["b"], extras, self.problem.b_blocks)
+        return of_groups(self.problem, d, inputs.rows_of_groups(self.problem))
+
+    @property
+    def operator(self) -> Any:
+        """The operator of the module, with its overloads."""
+        return getattr(any_torch.ops.gemmgen, self.stem)
+
+
+def without_memory(tensor: Tensor) -> Tensor:
+    """Return a tensor of the device meta that has the strides of this one."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+@pytest.fixture(params=STEMS)
+def call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """A call without memory, of each module."""
+    found = Call.of(request.param)
+    monkeypatch.setitem(sys.modules, found.stem, found.module)
+    dynamo.reset()
+    return found
+
+
+class Layer(torch.nn.Module):
+    """A layer that holds the B of a call, and takes its other tensors."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = call
+        self.weight = torch.nn.Parameter(call.tensors["b"].mT, requires_grad=False)
+
+    def forward(self, a: Tensor, *extras: Tensor) -> Tensor:
+        """Return the D of the call with other rows."""
+        return self.call(a, self.weight.mT, *extras)
+
+
+def rows_of(call: Call) -> tuple[Tensor, ...]:
+    """Return the tensors of a call that a layer does not hold."""
+    return tuple(tensor for name, tensor in call.tensors.items() if name != "b")
+
+
+def operators_in(graph: torch.fx.Graph) -> list[str]:
+    return [str(node.target) for node in graph.nodes if "gemmgen" in str(node.target)]
+
+
+# --- without a GPU
+
+
+def test_an_operator_takes_the_tensors_of_matmul(call: Call) -> None:
+    names = [name for name in inspect.signature(call.module.matmul).parameters if name != "out"]
+    assert [*call.tensors] == names
+    assert call.operator.overloads() == ["default", "out"]
+    for schema in (call.operator.default._schema, call.operator.out._schema):
+        assert [argument.name for argument in schema.arguments if argument.name != "out"] == names
+
+
+def test_an_operator_passes_the_checks_of_torch(call: Call) -> None:
+    tensors = tuple(call.tensors.values())
+    for found in (
+        opcheck(call.operator.default, tensors, test_utils=CHECKS),
+        opcheck(call.operator.out, tensors, {"out": call.new_out()}, test_utils=CHECKS),
+    ):
+        assert found == dict.fromkeys(CHECKS, "SUCCESS")
+
+
+@pytest.mark.parametrize("n", [32, 8])
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_d_without_memory_has_the_strides_of_a_real_one(stem: str, n: int) -> None:
+    call = Call.of(stem, n=n)
+    columns = -(-n // 8) * 8 if call.module.ARGUMENTS["out"][0].itemsize == 2 else n
+    a, d = call.tensors["a"], call()
+    assert d.shape == (*a.shape[:-1], n)
+    assert d.stride() == ((a.shape[1] * columns, columns, 1) if a.dim() == 3 else (columns, 1))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_layer_is_compiled_as_one_graph_for_any_rows(call: Call, backend: str) -> None:
+    graphs: list[list[str]] = []
+
+    def keeping(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(operators_in(graph.graph))
+        return dynamo.lookup_backend(backend)(graph, inputs)
+
+    layer, (a, *extras) = Layer(call), rows_of(call)
+    dynamo.mark_dynamic(a, a.dim() - 2)
+    compiled = any_torch.compile(layer, fullgraph=True, backend=keeping)
+    for m in (24, 20, 3):
+        rows = a[..., :m, :].contiguous() if m < 24 else a
+        d = compiled(rows, *extras)
+        assert (d.shape, d.stride()) == ((*rows.shape[:-1], N), call(rows, *call_extras(call)).stride())
+    assert graphs == [[f"gemmgen.{call.stem}"]]
+
+
+def call_extras(call: Call) -> list[Tensor]:
+    """Return the tensors of a call after its A."""
+    return [tensor for name, tensor in call.tensors.items() if name != "a"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_layer_is_saved_and_loaded(call: Call, strict: bool) -> None:
+    a, *extras = rows_of(call)
+    rows: Any = {a.dim() - 2: any_torch.export.Dim("rows", min=2, max=4096)}
+    shapes = {"a": rows} | ({"extras": tuple(None for _ in extras)} if extras else {})
+    program = any_torch.export.export(Layer(call), (a, *extras), dynamic_shapes=shapes, strict=strict)
+    stored = io.BytesIO()
+    any_torch.export.save(program, stored)
+    stored.seek(0)
+    loaded = any_torch.export.load(stored)
+    assert operators_in(loaded.graph) == operators_in(program.graph) == [f"gemmgen.{call.stem}.default"]
+    assert loaded.module()(a[..., :6, :].contiguous(), *extras).shape == (*a.shape[:-2], 6, N)
+
+
+def test_an_output_that_is_given_is_the_one_that_a_graph_writes(call: Call) -> None:
+    def write(out: Tensor) -> Tensor:
+        return call(out=out)
+
+    out = call.new_out()
+    before = out._version
+    d = any_torch.compile(write, fullgraph=True, backend="aot_eager")(out)
+    assert d is out or d._base is out
+    assert out._version > before
+
+
+# --- on a GPU
+
+gpu = pytest.mark.gpu
+compiles = pytest.mark.filterwarnings("ignore")
+"""Inductor's warnings depend on the release of torch."""
+
+
+@gpu
+@pytest.mark.parametrize("stem", STEMS)
+def test_an_operator_passes_the_checks_of_torch_on_the_gpu(stem: str) -> None:
+    call = Call.of(stem, "cuda")
+    # The check of the schema multiplies a copy of each argument, which torch cannot do for fp8 on a GPU.
+    checks = [name for name in CHECKS if not (name == "test_schema" and "e4m3" in stem)]
+    for found in (
+        opcheck(call.operator.default, tuple(call.tensors.values()), test_utils=checks),
+        opcheck(call.operator.out, tuple(call.tensors.values()), {"out": call.new_out()}, test_utils=checks),
+    ):
+        assert found == dict.fromkeys(checks, "SUCCESS")
+
+
+@gpu
+@compiles
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("stem", [OFFSETS, GATED, MASKED, BATCHED])
+def test_a_compiled_layer_gives_the_numbers_of_matmul(
+    stem: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Call.of(stem, "cuda", m=96)
+    monkeypatch.setitem(sys.modules, call.stem, call.module)
+    dynamo.reset()
+    compiled = any_torch.compile(Layer(call), fullgraph=True, mode=mode)
+    for division in DIVISIONS:
+        divide(call, division)
+        expected = call.rows_of_groups(call()).clone()
+        # The second mode replays a CUDA graph from its third call on.
+        for _ in range(4):
+            assert torch.equal(call.rows_of_groups(compiled(*rows_of(call))), expected)
+
+
+DIVISIONS: list[Callable[[int, int], list[int]]] = [
+    lambda count, m: [m * (i + 1) // count for i in range(count)],
+    lambda count, m: [m // 2] * count,
+    lambda count, m: [0] * (count - 1) + [m],
+    lambda count, _: [0] * count,
+]
+"""Ends or rows of a number of groups, by M, which rise as ends have to."""
+
+
+def divide(call: Call, division: Callable[[int, int], list[int]]) -> None:
+    """Write ends or rows of groups into the tensor of a call; a call of batches has none."""
+    for name in ("offs", "rows"):
+        if name in call.tensors:
+            numbers = division(len(call.tensors[name]), call.tensors["a"].shape[-2])
+            call.tensors[name].copy_(torch.tensor(numbers, dtype=torch.int32))
+
+
+@gpu
+@pytest.mark.parametrize("stem", [OFFSETS, GATED, MASKED, "h100_bf16_grouped_rows8", "h100_e4m3_grouped"])
+@pytest.mark.parametrize("through", ["matmul", "operator"])
+def test_a_graph_follows_groups_that_change_between_replays_into_its_own_d(stem: str, through: str) -> None:
+    call = Call.of(stem, "cuda", m=96)
+    work = call if through == "matmul" else lambda: call.operator(*call.tensors.values())
+    work()
+    torch.cuda.synchronize()
+    with captured_graph() as graph:
+        d = work()
+    for division in DIVISIONS:
+        divide(call, division)
+        expected = call.rows_of_groups(call())
+        d.fill_(7)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(call.rows_of_groups(d), expected)
+        assert int((d != 7).any(-1).sum()) <= len(expected)
+
+
+@gpu
+@pytest.mark.parametrize("stem", [OFFSETS, GATED, MASKED, BATCHED])
+def test_a_loaded_program_gives_the_numbers_of_matmul(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Call.of(stem, "cuda", m=96)
+    monkeypatch.setitem(sys.modules, call.stem, call.module)
+    stored = io.BytesIO()
+    any_torch.export.save(any_torch.export.export(Layer(call), rows_of(call)), stored)
+    stored.seek(0)
+    found = any_torch.export.load(stored).module()(*rows_of(call))
+    assert torch.equal(call.rows_of_groups(found), call.rows_of_groups(call()))
