@@ -14,9 +14,12 @@ from typing import Any, cast
 
 import pytest
 import torch
+from modules import module_file
 from simulated import on_a_gpu, signs, simulated
 from torch import Tensor
 from torch.nn import functional
+
+from gemmgen.module import import_generated
 
 any_torch: Any = cast(Any, torch)
 grouped_mm: Callable[..., Tensor] = getattr(functional, "grouped_mm", None) or any_torch._grouped_mm
@@ -302,6 +305,10 @@ TORCHS: dict[str, tuple[Call, str]] = {
         changed(b=signs(5, 64, 8)),
         "b must lie in memory as E x N x K, found strides (512, 8, 1): pass weight.mT of an E x N x K weight",
     ),
+    "A past a multiple of 16 bytes, which torch refuses on a GPU": (
+        changed(a=signs(40, 72)[:, 1:65]),
+        "a must start at a multiple of 16 bytes, found 2 bytes past one",
+    ),
     "gaps between the groups of B": (
         changed(b=signs(5, 40, 64)[:, :32].mT),
         "b must have groups one behind the other, 2048 elements apart, found 2560",
@@ -400,5 +407,73 @@ def test_a_module_may_have_a_d_of_float32_which_torch_documents_and_refuses(modu
 def test_rows_of_no_group_stay_as_they_are_for_no_k(module: ModuleType) -> None:
     call, out = Call.of([3, 3, 10, 20, 30], k=0), on_a_gpu(torch.full((40, 32), 7.0, dtype=BF16))
     call.ours(module, out=out)
+    assert bool((out[:30] == 0).all())
+    assert bool((out[30:] == 7).all())
+
+
+# --- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("stem", OF_OFFSETS)
+def test_a_2d_a_is_cut_into_groups_as_by_torch_on_a_gpu(stem: str, name: str) -> None:
+    Call.of(ENDS[name], device="cuda").assert_equal(import_generated(module_file(stem)), (40, 32))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stem", OF_OFFSETS)
+def test_groups_have_any_number_of_rows_beside_the_tiles_on_a_gpu(stem: str) -> None:
+    call = Call.of([0, 129, 130, 290, 300], m=300, n=264, k=72, device="cuda")
+    call.assert_equal(import_generated(module_file(stem)), (300, 264))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("groups", "m", "n"), [(5, 8, 32), (1, 70, 32), (3, 1, 264), (16, 3, 40)])
+@pytest.mark.parametrize("stem", OF_BATCHES)
+def test_a_3d_a_has_a_matrix_for_each_group_on_a_gpu(stem: str, groups: int, m: int, n: int) -> None:
+    call = Call.of(groups, m=m, n=n, device="cuda")
+    call.assert_equal(import_generated(module_file(stem)), (groups, m, n))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_is_taken_by_both_on_a_gpu(name: str) -> None:
+    call = LAYOUTS[name](Call.of([3, 3, 10, 20, 30]))
+    there = Call(*(moved(tensor) for tensor in (call.a, call.b, call.offs)))
+    there.assert_equal(import_generated(module_file(OFFSETS)), (40, 32))
+
+
+def moved(tensor: Tensor | None) -> Any:
+    """Return a tensor on the GPU with the strides, and the place in its memory, of one on the CPU."""
+    if tensor is None:
+        return None
+    memory = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage()).cuda()
+    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+@pytest.mark.gpu
+def test_an_address_that_is_no_multiple_of_16_bytes_is_refused_by_both_on_a_gpu() -> None:
+    call = replace(Call.of([3, 3, 10, 20, 30], device="cuda"), a=signs(40, 72, device="cuda")[:, 1:65])
+    with pytest.raises(RuntimeError):
+        call.torchs()
+    with pytest.raises(ValueError, match=r"^a must start at a multiple of 16 bytes, found 2 bytes past one$"):
+        call.ours(import_generated(module_file(OFFSETS)))
+
+
+@pytest.mark.gpu
+def test_rows_after_the_last_end_stay_as_they_are_in_out_on_a_gpu() -> None:
+    call = Call.of([3, 3, 10, 20, 30], device="cuda")
+    out = torch.full((40, 32), 7.0, dtype=BF16, device="cuda")
+    assert call.ours(import_generated(module_file(OFFSETS)), out=out).data_ptr() == out.data_ptr()
+    assert torch.equal(out[:30], call.torchs()[:30])
+    assert bool((out[30:] == 7).all())
+
+
+@pytest.mark.gpu
+def test_rows_of_no_group_stay_as_they_are_for_no_k_on_a_gpu() -> None:
+    call = Call.of([3, 3, 10, 20, 30], k=0, device="cuda")
+    out = torch.full((40, 32), 7.0, dtype=BF16, device="cuda")
+    call.ours(import_generated(module_file(OFFSETS)), out=out)
     assert bool((out[:30] == 0).all())
     assert bool((out[30:] == 7).all())
