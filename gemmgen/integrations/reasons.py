@@ -1,12 +1,13 @@
-"""Why torch's own linear computes a call of a layer, as far as the tensors and torch's modes tell beforehand.
+"""Why torch's own operator computes a call, as far as the tensors and torch's modes tell beforehand.
 
-A kernel writes memory behind torch's back. Where torch would cast, shard, dequantise or record a call, only
-its own linear does what torch.nn.Linear does.
+A kernel writes memory without torch's knowledge. If torch would cast, shard, dequantise or record a call,
+only its own operator computes the call as torch does.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +20,52 @@ ACCUMULATOR_BYTES: Final = torch.float32.itemsize
 """A kernel adds up in float32: a product of this size is not rounded when it is written."""
 
 
+Named: TypeAlias = Sequence[tuple[str, Tensor | None]]
+"""The tensors of a call with their names; None for an operand that the call does not have."""
+
+
+class Cast(NamedTuple):
+    """A tensor whose type differs from the one that torch's autocast converts floats to."""
+
+    name: str
+    found: torch.dtype
+    wanted: torch.dtype
+
+
 def why_torch(input: Tensor, weight: Tensor, bias: Tensor | None) -> str:  # noqa: A002 - as torch calls it
     """Return why no kernel may compute a linear layer's call with these tensors; an empty string if one may.
 
     The kernel's own checks of types, strides and addresses are not made.
     """
-    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
+    tensors = (("input", input), ("weight", weight), ("bias", bias))
+    if reason := _seen_by_torch(tensors):
+        return reason
+    if found := _cast(tensors):
+        return f"autocast casts {found.name} from {found.found} to {found.wanted}"
+    return ""
+
+
+def why_torch_groups(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None) -> str:
+    """Return why no kernel may compute a call of torch's grouped_mm; an empty string if one may.
+
+    The kernel's own checks of types, strides and addresses are not made.
+    """
+    tensors = (("mat_a", mat_a), ("mat_b", mat_b), ("offs", offs))
+    if reason := _seen_by_torch(tensors):
+        return reason
+    if found := _cast(tensors):  # torch 2.13 casts no operand of grouped_mm, and a later release may
+        return f"autocast is on: {found.name} is {found.found}, and it casts to {found.wanted}"
+    return ""
+
+
+def _seen_by_torch(tensors: Named) -> str:
+    """Return which tensor has rules of its own for torch's operators, or whether torch records them."""
+    for name, tensor in tensors:
         if tensor is not None and has_own_dispatch(tensor):
             return f"{name} is a {type(tensor).__name__}, for which torch's own operators have rules"
     if not torch.compiler.is_compiling() and cast(Any, torch).jit.is_tracing():
         return "torch.jit.trace records torch's own operators only"
-    return _cast(input, weight, bias)
+    return ""
 
 
 def has_own_dispatch(tensor: Tensor) -> bool:
@@ -47,17 +83,18 @@ def has_own_dispatch(tensor: Tensor) -> bool:
     return is_dispatched or of_function is not plain.__torch_function__.__func__
 
 
-def _cast(input: Tensor, weight: Tensor, bias: Tensor | None) -> str:  # noqa: A002
-    """Return which tensor torch's autocast would cast, as it does all floats but float64."""
-    device = "cuda" if input.is_cuda else input.device.type  # the first is asked in a tenth of the time
+def _cast(tensors: Named) -> Cast | None:
+    """Return the first tensor that torch's autocast casts, as it does all floats but float64."""
+    first = cast(Tensor, tensors[0][1])
+    device = "cuda" if first.is_cuda else first.device.type  # the first is asked in a tenth of the time
     if device == "meta" or not torch.is_autocast_enabled(device):
-        return ""
+        return None
     wanted = torch.get_autocast_dtype(device)
-    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
+    for name, tensor in tensors:
         if tensor is None or tensor.dtype in (wanted, torch.float64) or not tensor.is_floating_point():
             continue
-        return f"autocast casts {name} from {tensor.dtype} to {wanted}"
-    return ""
+        return Cast(name, tensor.dtype, wanted)
+    return None
 
 
 def rounds_twice(dtype: torch.dtype) -> bool:

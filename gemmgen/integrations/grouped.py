@@ -1,0 +1,186 @@
+"""Generated kernels in place of torch's grouped_mm: a function like it, and its calls in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import Proxy
+from torch.nn import functional
+
+from gemmgen.integrations.grouped_operator import ANY_ROWS, ATEN_NAME, first_taken, grouped_mm, torchs
+from gemmgen.integrations.kernels import Kernel, name_of
+from gemmgen.integrations.operator import remember
+from gemmgen.integrations.reasons import why_torch_groups
+
+
+class _Candidate(NamedTuple):
+    """A kernel, and the calls that it is asked for."""
+
+    name: str
+    takes_offs: bool
+    """True for ``matmul(a, b, offs=offs)`` of a 2-D A, False for ``matmul(a, b)`` of a 3-D A."""
+    most_rows: int
+    """Most rows of a group, in the mean of all groups."""
+    dtype: torch.dtype | None
+    """Type of A, B and D; None if the kernel has no table of arguments."""
+    is_traceable: bool
+
+
+class GroupedMM:
+    """A function like ``torch.nn.functional.grouped_mm``, which generated kernels compute.
+
+    The kernels are modules of ``groups: {kind: m_offsets}`` for a 2-D `mat_a` with `offs`, and modules of
+    ``groups: {kind: batched}`` for a 3-D `mat_a`. Of each kind, the first kernel that takes a call computes
+    it. Torch computes any other call, or refuses it, and `reason` says why: something requires grad, has
+    another type or layout, is on a CPU, is a DTensor.
+    """
+
+    reason: str
+    """Why torch computed the last call that was not compiled; empty if a kernel did, or before the first."""
+
+    def __init__(self, *kernels: Kernel, few_rows: Mapping[int, Kernel] | None = None) -> None:
+        """Take the kernels in the order in which they are asked.
+
+        `few_rows` has kernels for groups of few rows, by the most rows of a group, in the mean of all groups:
+        they are asked first, the one with the fewest rows first.
+
+        Raises ValueError for a kernel that computes anything but groups of a @ b, or whose D has another type
+        than A, and without any kernel.
+        """
+        few = sorted((few_rows or {}).items())
+        limits = [*((kernel, most) for most, kernel in few), *((kernel, ANY_ROWS) for kernel in kernels)]
+        if not limits:
+            raise ValueError("GroupedMM needs a kernel")
+        candidates = [_candidate(kernel, most) for kernel, most in limits]
+        self._candidates = tuple(
+            tuple(each for each in candidates if each.takes_offs == takes_offs)
+            for takes_offs in (False, True)
+        )
+        self._names_and_rows = tuple(map(_names_and_rows, self._candidates))
+        for kernel, _ in limits:
+            remember(kernel)
+        self.reason = ""
+
+    def __call__(
+        self,
+        mat_a: Tensor,
+        mat_b: Tensor,
+        offs: Tensor | None = None,  # torch's private function takes it by its place too
+        bias: Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Return the products of all groups, D [M, N] or [G, M, N]; raise what torch raises.
+
+        Args:
+            mat_a: A [M, K], whose rows `offs` divides into groups, or [G, M, K] without `offs`.
+            mat_b: B [G, K, N]. Kernels take the transposed view of [G, N, K] weights (``weight.mT``).
+            offs: The end of each group [G], int32, on the device, in rising order. Rows of D after the last
+                end have any values.
+            bias: Left to torch, which does not support it yet.
+            out_dtype: The type of D: that of A.
+        """
+        if isinstance(mat_a, Proxy):  # torch.fx records torch's operator
+            return torchs(mat_a, mat_b, offs, bias, out_dtype)
+        asked = self._candidates[offs is not None]
+        reason = _why_torch(mat_a, mat_b, offs, bias, out_dtype)
+        if not reason and not asked:
+            reason = f"no kernel takes a call {'without' if offs is None else 'with'} offs"
+        if torch.compiler.is_compiling():
+            # Torch's compiler knows torch's operator: a kernel that refuses the call is no reason to hide it.
+            asked = () if reason else tuple(each for each in asked if _may_be_taken(each, mat_a, mat_b))
+            if not asked:
+                return torchs(mat_a, mat_b, offs, bias, out_dtype)
+            return grouped_mm(mat_a, mat_b, offs, *_names_and_rows(asked))
+        d = None
+        if not reason:
+            d, reason = first_taken(mat_a, mat_b, offs, *self._names_and_rows[offs is not None])
+        self.reason = reason
+        return torchs(mat_a, mat_b, offs, bias, out_dtype) if d is None else d
+
+
+PLACES: Final[tuple[tuple[Any, str], ...]] = ((functional, "grouped_mm"), (torch, ATEN_NAME))
+"""The functions with which models call torch's grouped_mm: the public one, and the older private one."""
+
+
+@contextmanager
+def replace_grouped_mm(
+    *kernels: Kernel, few_rows: Mapping[int, Kernel] | None = None
+) -> Generator[GroupedMM]:
+    """Let kernels compute the calls of torch's grouped_mm in the context; give the function that does it.
+
+    The arguments are the ones of `GroupedMM`. In the context, ``torch.nn.functional.grouped_mm`` and its
+    private twin in torch are that function, for all threads, and for torch.compile and torch.export. The
+    context does not change a model that imported the function itself before, or calls ``torch.ops``.
+
+    Raises ValueError as the constructor of `GroupedMM`.
+    """
+    grouped = GroupedMM(*kernels, few_rows=few_rows)
+    before = [(place, name, getattr(place, name)) for place, name in PLACES if hasattr(place, name)]
+    for place, name, _ in before:
+        setattr(place, name, grouped)
+    try:
+        yield grouped
+    finally:
+        for place, name, function in before:
+            setattr(place, name, function)
+
+
+def _candidate(kernel: Kernel, most_rows: int) -> _Candidate:
+    """Return a kernel as a candidate; raise ValueError if it computes anything but groups of a @ b."""
+    computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
+    table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
+    inputs = computes.get("inputs")
+    takes_offs = inputs == ("a", "b", "offs")
+    is_grouped = takes_offs or inputs == ("a", "b")
+    if table and is_grouped:
+        is_grouped = (table["a"][1], table["b"][1]) == ("MK" if takes_offs else "EMK", "EKN")
+    if not is_grouped or computes.get("epilogue") != ():
+        raise ValueError(f"{name_of(kernel)} computes no groups of a @ b: COMPUTES says {dict(computes)}")
+    dtype = table["a"][0] if table else None
+    if table and table["out"][0] != dtype:
+        raise ValueError(
+            f"{name_of(kernel)} makes {table['out'][0]} of {dtype}, and torch's grouped_mm does not"
+        )
+    is_traceable = hasattr(kernel, "OPERATOR") or hasattr(getattr(kernel, "call", None), "traced")
+    return _Candidate(name_of(kernel), takes_offs, most_rows, dtype, is_traceable)
+
+
+def _names_and_rows(candidates: Sequence[_Candidate]) -> tuple[list[str], list[int]]:
+    """Return the names of kernels and the most rows of a group of each, as the operator takes them."""
+    return [each.name for each in candidates], [each.most_rows for each in candidates]
+
+
+def _why_torch(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None,
+    bias: Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> str:
+    """Return why no kernel is asked for a call; an empty string if one is."""
+    if reason := why_torch_groups(mat_a, mat_b, offs):
+        return reason
+    if bias is not None:
+        return "kernels add no bias to groups"
+    if out_dtype not in (None, mat_a.dtype):
+        return f"out_dtype is {out_dtype}, and mat_a {mat_a.dtype}"
+    wanted = 3 if offs is None else 2
+    if (mat_a.dim(), mat_b.dim()) != (wanted, 3):
+        given = f"{'without' if offs is None else 'with'} offs, found {mat_a.dim()} and {mat_b.dim()}"
+        return f"kernels take {wanted} dimensions of mat_a and 3 of mat_b {given}"
+    return ""
+
+
+def _may_be_taken(kernel: _Candidate, mat_a: Tensor, mat_b: Tensor) -> bool:
+    """Return False if a kernel refuses a call for facts that torch guards: types, strides, gradients."""
+    if torch.is_grad_enabled() and (mat_a.requires_grad or mat_b.requires_grad):
+        return False  # no kernel of groups has a backward
+    is_whole = mat_a.shape[-1] * mat_a.element_size() % 16 == 0
+    is_by_k = mat_a.stride(-1) == 1 and mat_b.stride(-2) == 1
+    has_type = mat_a.dtype == mat_b.dtype and kernel.dtype in (None, mat_a.dtype)
+    on_gpu = mat_a.device.type in ("cuda", "meta")  # the second stands for any
+    return kernel.is_traceable and on_gpu and is_whole and is_by_k and has_type

@@ -1,0 +1,93 @@
+"""The operator that torch.compile and torch.export see of a grouped matmul: kernels, or torch if all refuse.
+
+As for a layer, the choice is made when the operator runs: a kernel takes or refuses addresses and strides,
+which torch does not guard, and the rows of a group are known then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import torch
+from torch import Tag, Tensor
+from torch.utils import flop_counter
+
+from gemmgen.integrations.kernels import REFUSALS, raise_unless_refused
+from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, find
+
+ATEN_NAME: Final = "_grouped_mm"
+"""The name of torch's operator: ``aten::_grouped_mm`` is the same in all releases, its function is not."""
+torchs: Final[Any] = getattr(cast(Any, torch.ops).aten, ATEN_NAME)
+"""Torch's operator: ``(mat_a, mat_b, offs=None, bias=None, out_dtype=None)``."""
+ANY_ROWS: Final = 2**31 - 1
+"""The most rows a group of a kernel that is not for few rows alone."""
+
+
+def first_taken(
+    mat_a: Tensor, mat_b: Tensor, offs: Tensor | None, kernels: Sequence[str], most_rows: Sequence[int]
+) -> tuple[Tensor | None, str]:
+    """Return the D of the first kernel that takes a call, and an empty string; else None, and all refusals.
+
+    Args:
+        mat_a: A [M, K] with `offs`, [G, M, K] without.
+        mat_b: B [G, K, N].
+        offs: The end of each group [G], int32.
+        kernels: The names of the kernels, in the order in which they are asked.
+        most_rows: For each kernel the most rows of a group, in the mean of all groups, that it is asked for.
+    """
+    rows, groups = mat_a.shape[:-1].numel(), mat_b.shape[0]
+    extras = {} if offs is None else {"offs": offs}
+    refusals: list[str] = []
+    for name, most in zip(kernels, most_rows, strict=True):
+        if rows > most * groups:
+            refusals.append(f"{name} is for groups of up to {most} rows")
+            continue
+        try:
+            return find(name)(mat_a, mat_b, **extras), ""
+        except REFUSALS as error:
+            raise_unless_refused(error)
+            refusals.append(f"{name}: {error}")
+    return None, "; ".join(refusals)
+
+
+def compute(
+    mat_a: Tensor, mat_b: Tensor, offs: Tensor | None, kernels: Sequence[str], most_rows: Sequence[int]
+) -> Tensor:
+    """Return D [M, N] or [G, M, N] with rows of whole 16-byte units; rows of no group have any values."""
+    d, _ = first_taken(mat_a, mat_b, offs, kernels, most_rows)
+    d = torchs(mat_a, mat_b, offs) if d is None else d
+    wanted = shape(mat_a, mat_b, offs, kernels, most_rows, device="meta").stride()
+    return d if d.stride() == wanted else shape(mat_a, mat_b, offs, kernels, most_rows).copy_(d)
+
+
+def shape(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None,  # noqa: ARG001 - the operator's signature
+    kernels: Sequence[str],  # noqa: ARG001
+    most_rows: Sequence[int],  # noqa: ARG001
+    *,
+    device: str | None = None,
+) -> Tensor:
+    """Return D before anything is written to it."""
+    unit = ROW_BYTES // mat_a.dtype.itemsize
+    columns = mat_b.shape[-1]
+    pitch = -(-columns // unit) * unit
+    return mat_a.new_empty((*mat_a.shape[:-1], pitch), device=device or mat_a.device)[..., :columns]
+
+
+def count_flops(mat_a: Any, mat_b: Any, *_: object, **__: object) -> int:
+    """Return 2 K N for each row of A, which torch's FlopCounterMode adds up, by the shapes of A and B."""
+    *rows, k = mat_a
+    return 2 * torch.Size(rows).numel() * k * mat_b[-1]
+
+
+LIBRARY.define(
+    "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor? offs, str[] kernels, int[] most_rows) -> Tensor",
+    tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides),
+)
+LIBRARY.impl("grouped_mm", compute, "CompositeExplicitAutograd")
+LIBRARY.impl("grouped_mm", shape, "Meta")
+grouped_mm: Final[Any] = cast(Any, torch.ops).gemmgen_integrations.grouped_mm
+cast(Any, flop_counter).register_flop_formula(grouped_mm)(count_flops)
