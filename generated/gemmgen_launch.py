@@ -206,10 +206,9 @@ class Host:
             run = functools.partial(self.run, workspace=workspace, is_private=is_private)
             return contract.flattened(run, inputs, out)
         passed, (m, n, k), checked = contract.check_inputs(inputs)
-        if k == 0 and not contract.computes.get("vanishes", True) and not a.is_meta:
+        if k == 0 and not contract.is_zero_without_k and not a.is_meta:
             if contract.pack_scales:
                 raise ValueError("a must have a K of 1 or more: without scales there is no product")
-            # The epilogue makes another D than 0 of a product of zeros.
             return self.run(*self.zeros(*inputs[:2]), *inputs[2:], out=out, is_private=is_private)
         if not self.replay.is_deterministic and not a.is_meta:
             refuse_in_deterministic_mode(self.traced.name)
@@ -654,6 +653,10 @@ class Contract:
             name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
             for name in (*self.inputs, "out")
         }
+        # Zeros are not D if the epilogue makes another value of a product of 0, or if an input says which
+        # rows are of no group: those stay as they are.
+        leaves_rows = any(argument.axes == "E" for argument in self.arguments.values())
+        self.is_zero_without_k = computes.get("vanishes", True) and not leaves_rows
 
     def first_violation(self, given: Mapping[str, Tensor]) -> str:
         """Return the error of a call with these tensors, by name; an empty string if there is none.
@@ -808,7 +811,8 @@ class Contract:
         # A matrix without rows may have any strides: torch 2.11 gives it 0.
         if rows.count and rows.columns > 1 and rows.stride != 1 and not is_copied:
             yield self.describe_strides(name, tensor)
-        wanted = stored.shape[1] * rows.pitch if stored.dim() == 3 and min(stored.shape[:2]) > 1 else None
+        has_groups = stored.dim() == 3 and min(stored.shape[:2]) > 1 and rows.columns > 0
+        wanted = stored.shape[1] * rows.pitch if has_groups else None
         if wanted is not None and stored.stride(0) != wanted:
             yield f"have groups one behind the other, {wanted} elements apart, found {stored.stride(0)}"
         is_written_by_rows = name == "out" and rows.stride == 1
@@ -831,12 +835,15 @@ class Contract:
         *others, rows, columns = ("", *argument.axes)
         axes = "".join((*others, columns, rows)) if argument.is_transposed else argument.axes
         found = f"lie in memory as {' x '.join(axes)}, found strides {tuple(tensor.stride())}"
-        if tensor.dim() != 2 or tensor.stride(1 if argument.is_transposed else 0) != 1:
+        if tensor.dim() < 2 or tensor.stride(-1 if argument.is_transposed else -2) != 1:
             return found
         # The matrix lies in memory the other way round.
         if axes in ("NK", "GK"):
             rows = "an N" if axes == "NK" else f"a {self.b_blocks}N"
             return f"{found}: pass weight.T of {rows} x K weight"
+        if axes in ("ENK", "EGK"):
+            rows = "N" if axes == "ENK" else f"{self.b_blocks}N"
+            return f"{found}: pass weight.mT of an E x {rows} x K weight"
         contiguous = f"a contiguous {' x '.join(axes)} matrix"
         return f"{found}: pass {'the transposed view of ' if argument.is_transposed else ''}{contiguous}"
 
