@@ -102,7 +102,7 @@ class KernelLayouts:
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
         yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
         if problem.groups:
-            yield self._shared("D_BOX", plan.d_swizzle_bytes, problem.d, [], rank=3)
+            yield self._shared("D_BOX", plan.d_swizzle_bytes, problem.d, plan.bases(1, 2, rank=3), rank=3)
 
     def _shared(
         self, name: str, swizzle_bytes: int, dtype: DType, bases: list[list[int]], rank: int = 2

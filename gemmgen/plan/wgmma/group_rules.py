@@ -70,7 +70,7 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.staggered:
         limit = "a group may end between the two tiles of a rectangle"
         yield Finding("tile.staggered", "a staggered tile with groups", limit, use(False) | UNGROUPED)
-    if plan.cluster_m > 1 or plan.cluster_n > 1:
+    if plan.group_slots and plan.cluster_size > 1:
         limit = "this version finds the tile of a group in programs of one CTA"
         for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
             if ctas > 1:
