@@ -302,6 +302,20 @@ def test_batches_are_one_matrix_of_rows(module: ModuleType, driver: FakeDriver) 
     assert [*arguments[2].shape] == [601, 64, 256]
 
 
+@pytest.mark.parametrize("module", ["h100_bf16_batched_tt"], indirect=True)
+def test_operands_along_m_and_n_are_described_with_a_dimension_for_groups(
+    module: ModuleType, driver: FakeDriver
+) -> None:
+    a, b, out = cuda(3, 72, 200).mT, cuda(3, 72, 256), cuda(3, 200, 256)
+    for call in (module.matmul, module.plain_matmul):
+        assert call(a, b, out=out) is out
+        _, _, (a_desc, b_desc, _) = driver.jit.pop()
+        assert [*a_desc.shape, *a_desc.block_shape] == [3, 72, 200, 1, 64, 128]
+        assert [*b_desc.shape, *b_desc.block_shape] == [3, 72, 256, 1, 64, 256]
+    with pytest.raises(ValueError, match="a must lie in memory as E x K x M"):
+        module.matmul(a.contiguous(), b)
+
+
 @pytest.mark.parametrize("module", [BATCHED], indirect=True)
 def test_rows_of_d_are_padded_in_each_group(module: ModuleType, driver: FakeDriver) -> None:
     d = module.matmul(cuda(3, 200, 64), weights(3, 250, 64))

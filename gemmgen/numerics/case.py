@@ -208,15 +208,12 @@ def packed_scales(module: ModuleType, scales: Tensor) -> Tensor:
 
 def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     """Return every tensor of a call by its name, matrices with contiguous rows, as they lie in memory."""
-    a, b = inputs.a, inputs.b
+    a = inputs.a.mT if problem.a.major == "mn" else inputs.a
+    b = inputs.b if problem.b.major == "mn" else inputs.b.mT
     if problem.groups:
-        return {"a": a.flatten(0, -2), "b": b.mT.flatten(0, 1), **inputs.extras, "d": d}
-    return {
-        "a": a.T if problem.a.major == "mn" else a,
-        "b": b if problem.b.major == "mn" else b.T,
-        **inputs.extras,
-        "d": d,
-    }
+        a = a if problem.has_group_axis("a") else a.flatten(0, -2)
+        b = b if problem.has_group_axis("b") else b.flatten(0, 1)
+    return {"a": a, "b": b, **inputs.extras, "d": d}
 
 
 E2M1: Final = TORCH_DTYPES["e2m1"]

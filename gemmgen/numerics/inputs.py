@@ -333,22 +333,23 @@ def _inputs(
             return matrix(keyword, dtype_of(problem, keyword), rows, math.ceil(k / scale.vector))
         if keyword == "c":
             return matrix(keyword, dtype_of(problem, keyword), m, n)
-        operand, dtype = OPERATIONS[keyword].operand, dtype_of(problem, keyword)
-        extent = 1 if operand == "scalar" else m if operand == "row" else columns
-        if groups is None or operand == "scalar" or (operand == "row" and not groups.apart):
+        along, dtype = OPERATIONS[keyword].operand, dtype_of(problem, keyword)
+        extent = 1 if along == "scalar" else m if along == "row" else columns
+        if groups is None or along == "scalar" or (along == "row" and not groups.apart):
             return matrix(keyword, dtype, 1, extent)[0]
         return matrix(keyword, dtype, 1, groups.count * extent)[0].view(groups.count, extent)
 
+    def operand(name: str, rows: int, columns: int, count: int | None) -> Tensor:
+        """Return an operand as it lies in memory, of a number of groups; None if they have no dimension."""
+        made = matrix(name, problem.operand(name).dtype.name, rows * (count or 1), columns)
+        return made.view(count, rows, -1) if count else made
+
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
-    rows = groups.all_rows(m) if groups else m
-    a = matrix("a", problem.a.dtype.name, *((k, m) if a_transposed else (rows, k)))
-    columns_of_all = columns * (groups.count if groups else 1)
-    of_b = (columns_of_all, k) if b_transposed else (k, columns_of_all)
-    b = matrix("b", problem.b.dtype.name, *of_b)
+    count_of_a = groups.count if groups and groups.apart else None
+    a = operand("a", *((k, m) if a_transposed else (m, k)), count_of_a)
+    count_of_b = groups.count if groups else None
+    b = operand("b", *((columns, k) if b_transposed else (k, columns)), count_of_b)
     extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
-    if groups:
-        a = a.view(groups.count, m, -1) if groups.apart else a
-        b = b.view(groups.count, problem.b_blocks * n, -1)
     a, b = a.mT if a_transposed else a, b.mT if b_transposed else b
     return Inputs(a, b, MappingProxyType(extras), problem.b_blocks)
 

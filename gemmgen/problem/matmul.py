@@ -106,6 +106,18 @@ class Matmul:
         """True if B has a block of N columns for each of several accumulators, one after the other."""
         return self.gated and not self.interleaved
 
+    def has_group_axis(self, name: str) -> bool:
+        """Return True if the descriptor of ``a`` or ``b`` has a dimension for groups, and K is its rows.
+
+        A load then ends with the K of its group. If K is the columns, the rows of all groups are one matrix.
+        """
+        return self.groups is not None and self.operand(name).major == "mn"
+
+    @property
+    def places_b_by_n(self) -> bool:
+        """True if N is part of a place in B: of a second block of columns, or of the rows of a group's B."""
+        return self.in_blocks or (self.groups is not None and not self.has_group_axis("b"))
+
     def rows_of_groups(self, m: int) -> tuple[int, ...]:
         """Return the rows of each group of a problem of M rows; without groups all M are of one."""
         return self.groups.rows_of_each(m) if self.groups else (m,)

@@ -108,10 +108,17 @@ class ArgumentTable:
             return "None", "None"
         moved = buffer.loaded_shape or buffer.shape
         extents = [f"{extent_name(e)}.value" if e.measure else str(e.size) for e in moved]
-        layout = layout_name(buffer, self.plan.shared_buffers)
-        if name == "d" and self.plan.problem.groups:
-            extents, layout = ["1", *extents], "D_BOX_LAYOUT"
+        boxed = self._has_group_axis(buffer.tensor)
+        extents = ["1"] * boxed + extents
+        layout = layout_name(buffer, self.plan.shared_buffers, boxed=boxed)
         return f"[{', '.join(extents)}]", f"{layout}.value"
+
+    def _has_group_axis(self, tensor: str) -> bool:
+        """Return True if the descriptor of a tensor has a dimension for groups, or for boxes of D's rows."""
+        problem = self.plan.problem
+        return (
+            problem.has_group_axis(tensor) if tensor in ("a", "b") else bool(tensor == "d" and problem.groups)
+        )
 
     def _axes(self, argument: Argument) -> str:
         """Return the axes of an argument, a letter each: scales have their rows', one element has 1."""

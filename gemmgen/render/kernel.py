@@ -249,10 +249,10 @@ class KernelView(ABC):
         """The numbers of tiles and K steps that device functions use."""
         if self.plan.schedule_kind == "single_tile":
             return ()
+        n = ("n",) * self.plan.problem.places_b_by_n
         if groups := self.plan.problem.groups:
-            return ("m", "n", "groups", *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
+            return ("m", *n, "groups", *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
-        n = ("n",) * self.plan.problem.in_blocks
         return (*n, *(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
 
     def _descriptors(self, *names: str) -> Iterator[Field]:
@@ -279,23 +279,33 @@ class KernelView(ABC):
     def _extents_of_d(self) -> tuple[str, str]:
         """M and N by D's descriptor, or by the descriptors of A and B if another kernel stores D."""
         if groups := self.plan.problem.groups:
-            rows = f"a_desc.shape[0] // ({self._groups})" if groups.apart else "a_desc.shape[0]"
-            return rows, "d_desc.shape[2]"
+            return self._rows_of_group if groups.apart else "a_desc.shape[0]", "d_desc.shape[2]"
         if not self.plan.reduces_apart:
             return "d_desc.shape[0]", "d_desc.shape[1]"
         a, b = self.plan.problem.a.major, self.plan.problem.b.major
         return f"a_desc.shape[{int(a == 'mn')}]", f"b_desc.shape[{int(b == 'mn')}]"
 
     @property
+    def _rows_of_group(self) -> str:
+        """M of groups that lie apart, by A's descriptor and the number of groups."""
+        problem, groups = self.plan.problem, self._groups
+        if problem.has_group_axis("a"):
+            return "a_desc.shape[2]"
+        return f"a_desc.shape[0] // {groups if problem.has_group_axis('b') else f'({groups})'}"
+
+    @property
     def _groups(self) -> str:
         """The number of groups, by the rows of B as it is stored and the columns of D."""
+        if self.plan.problem.has_group_axis("b"):
+            return "b_desc.shape[0]"
         blocks = self.plan.problem.b_blocks
         return f"b_desc.shape[0] // {f'({blocks} * d_desc.shape[2])' if blocks > 1 else 'd_desc.shape[2]'}"
 
     @property
     def _k_extent(self) -> str:
         """K, as A's descriptor has it."""
-        return "a_desc.shape[1]" if self.plan.problem.a.major == "k" else "a_desc.shape[0]"
+        problem = self.plan.problem
+        return f"a_desc.shape[{int(problem.a.major == 'k' or problem.has_group_axis('a'))}]"
 
     @property
     def _k_span(self) -> str:

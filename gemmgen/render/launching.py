@@ -194,10 +194,9 @@ class LaunchView(ArgumentTable):
         """Return an argument of the kernel as it lies in memory, in the order of its descriptor."""
         argument = self.plan.argument(name)
         tensor = passed_as(argument.tensor)
-        if self.plan.problem.groups and name == "b":
-            return "b.mT.flatten(0, 1)"
-        if self.plan.problem.groups and self.plan.problem.groups.apart and name == "a":
-            return "a.flatten(0, 1)"
+        if (groups := self.plan.problem.groups) and (name == "b" or (name == "a" and groups.apart)):
+            stored = f"{name}.mT" if name in self.transposed else name
+            return stored if self._has_group_axis(name) else f"{stored}.flatten(0, 1)"
         if name in self.transposed:
             return f"{tensor}.T"
         viewed = argument.kind == "block_scales" and self.scales_are_bytes

@@ -176,9 +176,9 @@ class KernelOverview(ABC):
         if groups := problem.groups:
             rows = "G * M" if groups.apart else "M"
             product = "D = A @ B for each group of rows" if not problem.gated else f"{product} for each group"
-            descriptors = (
-                f"the descriptors are over A [{rows}, K], B stored as [G * {columns}, K], and boxes of D."
-            )
+            a = "A stored as [G, K, M]" if problem.has_group_axis("a") else f"A [{rows}, K]"
+            b = f"B [G, K, {columns}]" if problem.has_group_axis("b") else f"B stored as [G * {columns}, K]"
+            descriptors = f"the descriptors are over {a}, {b}, and boxes of D."
         if self.plan.reduces_apart:
             product = "Multiply parts of K, and leave the sums of each for the kernel that adds them up"
             descriptors = f"the descriptors are over {' and '.join(stored[:2])}."

@@ -47,11 +47,14 @@ def extent_name(extent: Extent) -> str:
     return MEASURES[extent.measure] if extent.measure else str(extent.size)
 
 
-def layout_name(buffer: SharedBuffer, buffers: Sequence[SharedBuffer]) -> str:
-    """Return the constant that holds a buffer's layout: parts of B that lie alike have one."""
+def layout_name(buffer: SharedBuffer, buffers: Sequence[SharedBuffer], *, boxed: bool = False) -> str:
+    """Return the constant that holds a buffer's layout: parts of B that lie alike have one.
+
+    If `boxed`, the layout has a dimension for groups.
+    """
     whole = next(other for other in buffers if other.tensor == buffer.tensor)
     alike = whole if whole.swizzle_bytes == buffer.swizzle_bytes else buffer
-    return f"{alike.operand.upper()}_LAYOUT"
+    return f"{alike.operand.upper()}_{'BOX_' * boxed}LAYOUT"
 
 
 def argument_name(argument: Argument) -> str:

@@ -131,8 +131,12 @@ class Wrapper(MatmulDocs):
         argument, groups = self.plan.argument(name), self.plan.problem.groups
         assert groups is not None
         columns = "2 * n" if self.plan.problem.gated else "n"
-        of_a = "groups, m, k" if groups.apart else "m, k"
-        shapes = {"a": ("a", of_a), "b": ("b.mT", f"groups, {columns}, k")}
+        of_a, of_b = ("a", "m, k"), ("b.mT", f"groups, {columns}, k")
+        if groups.apart:
+            of_a = ("a.mT", "groups, k, m") if self._has_group_axis("a") else ("a", "groups, m, k")
+        if self._has_group_axis("b"):
+            of_b = ("b", f"groups, k, {columns}")
+        shapes = {"a": of_a, "b": of_b}
         if argument.kind == "groups":
             return f'("{name}", {name}, [groups])'
         letters = {"E": "groups", "G": columns}

@@ -14,7 +14,7 @@ rows, swapped, gated, batches, masked = (
 biased, gated_bias, weighted = (
     of(f"h100_bf16_{name}") for name in ("grouped_bias", "grouped_gptoss", "masked_rows8_weighted")
 )
-clusters = of("h100_bf16_batched_cluster2")
+clusters, along_n, along_m = (of(f"h100_bf16_batched_{name}") for name in ("cluster2", "nn", "tt"))
 END = "    end = gl.load(args.offs_ptr + number, mask=is_group, other=0)\n"
 CLAMPED_END = "    end = gl.minimum(gl.maximum(end, 0), args.m)\n"
 START = "args.offs_ptr + number - 1, mask=is_group & (number > 0), other=0"
@@ -95,6 +95,12 @@ MUTANTS = {
     "groups_cluster_all_rows_stored": clusters(K.GLOBAL_RACE, "d_desc", "tma.async_store(", (KEPT, "rows")),
     "groups_cluster_rows_of_one_cta_stored": clusters(
         WRONG_NUMBERS, "d_desc", "", (KEPT, KEPT.replace(" rows", " rows // 2"))
+    ),
+    "groups_b_along_n_of_the_first": along_n(
+        WRONG_NUMBERS, "d_desc", "", ("[tile.group, k, tile.column]", "[0, k, tile.column]")
+    ),
+    "groups_a_along_m_from_the_first_row_of_all": along_m(
+        K.UNALIGNED_TRANSFER, "a_desc", "tma.async_load(", ("tile.row - tile.group * args.m", "tile.row")
     ),
     "groups_masked_rows_of_the_group_before": masked(
         WRONG_NUMBERS, "d_desc", "", ("start = number * args.m", "start = (number - 1) * args.m")

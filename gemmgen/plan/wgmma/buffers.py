@@ -130,7 +130,7 @@ def partitions_of(
             resources.load_ready,
             *resources.load_empty,
             *(argument for argument in sources if argument.kind == "groups"),
-            *((N,) * (kernel.problem.in_blocks or kernel.problem.groups is not None)),
+            *((N,) * kernel.problem.places_b_by_n),
             *counts_of(kernel),
         ),
     )

@@ -32,11 +32,11 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
     if groups.counts and groups.count > MOST_GROUPS:
         limit = f"each warp holds the rows of all groups in registers, of at most {MOST_GROUPS}"
         yield Finding("groups.count", f"{groups.count:,} groups", limit, at_most(MOST_GROUPS))
-    if problem.a.major == "mn":
+    if problem.a.major == "mn" and not groups.apart:
         limit = "TMA loads along M from multiples of 16 bytes on, and a group begins at any row"
         yield Finding("operands.a.major", "A is M-contiguous with groups", limit, use("k") | UNGROUPED)
-    if problem.b.major == "mn":
-        limit = "the load of the last K step would bring rows of the next group's B"
+    if problem.b.major == "mn" and problem.in_blocks:
+        limit = "this version loads blocks of columns from a B that is one matrix"
         yield Finding("operands.b.major", "B is N-contiguous with groups", limit, use("k") | UNGROUPED)
     if problem.copies_misaligned:
         limit = "this version copies matrices of two dimensions"

@@ -36,7 +36,7 @@ class DeviceParts:
     def names(self) -> tuple[str, ...]:
         """The templates of the module's device code, callees first."""
         plan = self.plan
-        parts = ["shared/args"]
+        parts = ["shared/args", *(("shared/store/as_box",) * (plan.problem.groups is not None))]
         if self.epilogue.loads:
             parts.insert(0, "shared/buffers")
         if plan.problem.copies_misaligned:

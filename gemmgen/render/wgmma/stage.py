@@ -60,10 +60,13 @@ class Stage:
         problem = self.plan.problem
         major = (problem.a if operand == "a" else problem.b).major
         place = f"{problem.b_blocks} * " * (operand == "b" and problem.interleaved) + place
+        k = "0" if self.plan.schedule_kind == "single_tile" else "k"
+        if problem.has_group_axis(operand):
+            within = f"{place} - tile.group * args.m" if operand == "a" else place
+            return f"[tile.group, {k}, {within}]"
         if operand == "b" and problem.groups:
             columns = f"{problem.b_blocks} * args.n" if problem.gated else "args.n"
             place = f"tile.group * {columns} + {place}"
-        k = "0" if self.plan.schedule_kind == "single_tile" else "k"
         return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
 
     def loads_of(self, load: OperandLoad) -> Iterator[tuple[str, ...]]:
@@ -71,8 +74,15 @@ class Stage:
         of_b = load.operand == "b"
         for part in parts_of(self.plan) if of_b else (Part(None),):
             coordinates = self._coordinates("b", part.column) if of_b else load.coordinates
-            tile = f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
-            yield (part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options)
+            descriptor = part.of(f"{load.operand}_desc")
+            tile = self._as_box(
+                load.operand, descriptor, f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
+            )
+            yield (descriptor, coordinates, "ready", tile, *load.options)
+
+    def _as_box(self, operand: str, descriptor: str, tile: str) -> str:
+        """Return a tile in shared memory as TMA fills it: with the dimension for groups, if there is one."""
+        return f"as_box({descriptor}, {tile})" if self.plan.problem.has_group_axis(operand) else tile
 
     @property
     def loads_of_blocks(self) -> Iterator[tuple[str, ...]]:
@@ -98,7 +108,8 @@ class Stage:
     def load_of_consumer(self) -> tuple[str, ...]:
         """The arguments of the load of a consumer's tile of A, in a loop over consumers."""
         load = self.operands[0]
-        return ("args.a_desc", load.coordinates, "ready", "a_tile", *load.options)
+        tile = self._as_box("a", "args.a_desc", "a_tile")
+        return ("args.a_desc", load.coordinates, "ready", tile, *load.options)
 
     @property
     def a_coordinates(self) -> str:
