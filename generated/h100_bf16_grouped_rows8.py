@@ -80,6 +80,12 @@ class Args:
     k_steps: gl.tensor
 
 
+@gluon.jit
+def as_box(desc, tile):
+    """Return a tile in shared memory as the box that TMA moves, whose first extent is 1."""
+    return tile.reinterpret(shape=(1, tile.shape[0], tile.shape[1]), layout=desc.layout)
+
+
 @gluon.aggregate
 class RingPosition:
     """The place of a role in the ring: the stage, and the phase of the stage's barriers in this lap."""
@@ -286,8 +292,7 @@ def store(args, d_smem, row, column, tile, end):
     # of the tile, and TMA drops what lies behind its end: it stores the first `kept` rows of the tile.
     rows: gl.constexpr = d_smem.shape[0]
     kept = gl.maximum(gl.minimum(end - row, rows), 0)
-    box = d_smem.reshape((1, rows, d_smem.shape[1]))
-    tma.async_store(args.d_desc, [row + kept, rows - kept, column], box)
+    tma.async_store(args.d_desc, [row + kept, rows - kept, column], as_box(args.d_desc, d_smem))
 
 
 @gluon.jit
