@@ -235,6 +235,16 @@ def test_rows_of_no_group_stay_as_they_are_for_no_k(module: ModuleType) -> None:
     assert bool((out[30:] == 7).all())
 
 
+@pytest.mark.parametrize("module", ["h100_bf16_masked"], indirect=True)
+def test_masked_rows_stay_as_they_are_for_no_k(module: ModuleType) -> None:
+    a, b = on_a_gpu(signs(5, 8, 0)), on_a_gpu(signs(5, 32, 0)).mT
+    out, counts = on_a_gpu(torch.full((5, 8, 32), 7.0, dtype=BF16)), [3, 0, 8, 1, 2]
+    module.matmul(a, b, rows=on_a_gpu(torch.tensor(counts, dtype=INT)), out=out)
+    for group, count in enumerate(counts):
+        assert bool((out[group, :count] == 0).all())
+        assert bool((out[group, count:] == 7).all())
+
+
 # --- on a GPU
 
 
