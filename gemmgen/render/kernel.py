@@ -196,7 +196,9 @@ class KernelView(ABC):
 
     @property
     def order(self) -> str:
-        """The part that places a tile."""
+        """The part that places a tile by its number."""
+        if self.plan.problem.groups:
+            return "walks/within_batch"
         return f"shared/tile_order_{self.plan.order}_{self.plan.minor}"
 
     # --- the kernel and its arguments
@@ -251,7 +253,8 @@ class KernelView(ABC):
             return ()
         n = ("n",) * self.plan.problem.places_b_by_n
         if groups := self.plan.problem.groups:
-            return ("m", *n, "groups", *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
+            walked = ("groups",) * self.plan.persistent
+            return ("m", *n, *walked, *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
         return (*n, *(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
 

@@ -73,16 +73,16 @@ WALKS: Final[dict[str, Walk]] = {
     "one_part": Walk("one_split", lambda plan: _is_tiled(plan) and plan.reduces_apart, place="place_part"),
     "static": Walk("static", lambda plan: plan.persistent),
     "static_split": _walk_of_splits("static_split", lambda plan: plan.persistent and _splits_k(plan)),
+    "batches": Walk(
+        "static",
+        lambda plan: plan.persistent and plan.problem.groups is not None,
+        walked="tiles of D, batch by batch",
+    ),
     "groups": Walk(
         "groups",
-        lambda plan: plan.problem.groups is not None,
+        lambda plan: plan.group_slots > 0,
         walked="tiles of D, group by group",
         tiles="Tiles(args, load_groups(args))",
-    ),
-    "batches": Walk(
-        "batches",
-        lambda plan: plan.problem.groups is not None and plan.problem.groups.counts is None,
-        walked="tiles of D, batch by batch",
     ),
     "by_gpc": _walk_of_splits(
         "by_gpc",

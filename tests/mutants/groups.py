@@ -14,7 +14,9 @@ rows, swapped, gated, batches, masked = (
 biased, gated_bias, weighted = (
     of(f"h100_bf16_{name}") for name in ("grouped_bias", "grouped_gptoss", "masked_rows8_weighted")
 )
-clusters, along_n, along_m = (of(f"h100_bf16_batched_{name}") for name in ("cluster2", "nn", "tt"))
+clusters, along_n, along_m, tiled = (
+    of(f"h100_bf16_batched_{name}") for name in ("cluster2", "nn", "tt", "tiled")
+)
 END = "    end = gl.load(args.offs_ptr + number, mask=is_group, other=0)\n"
 CLAMPED_END = "    end = gl.minimum(gl.maximum(end, 0), args.m)\n"
 START = "args.offs_ptr + number - 1, mask=is_group & (number > 0), other=0"
@@ -89,7 +91,7 @@ MUTANTS = {
         WRONG_NUMBERS,
         "d_desc",
         "",
-        ("start = group * self.args.m", "start = group * self.args.tiles_m * PROGRAM_TILE_M"),
+        ("start = group * args.m", "start = group * args.tiles_m * PROGRAM_TILE_M"),
     ),
     "groups_batch_all_rows_stored": batches(K.GLOBAL_RACE, "d_desc", "tma.async_store(", (KEPT, "rows")),
     "groups_cluster_all_rows_stored": clusters(K.GLOBAL_RACE, "d_desc", "tma.async_store(", (KEPT, "rows")),
@@ -102,6 +104,10 @@ MUTANTS = {
     "groups_a_along_m_from_the_first_row_of_all": along_m(
         K.UNALIGNED_TRANSFER, "a_desc", "tma.async_load(", ("tile.row - tile.group * args.m", "tile.row")
     ),
+    "groups_tiled_batch_of_whole_tiles": tiled(
+        WRONG_NUMBERS, "d_desc", "", ("start = group * args.m", "start = group * args.tiles_m * PROGRAM_TILE_M")
+    ),
+    "groups_tiled_all_rows_stored": tiled(K.GLOBAL_RACE, "d_desc", "tma.async_store(", (KEPT, "rows")),
     "groups_masked_rows_of_the_group_before": masked(
         WRONG_NUMBERS, "d_desc", "", ("start = number * args.m", "start = (number - 1) * args.m")
     ),

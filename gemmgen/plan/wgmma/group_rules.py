@@ -52,7 +52,10 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of programs: of their schedule, and of their tiles."""
-    if not plan.specialized:
+    if not plan.specialized and plan.schedule_kind == "single_tile":
+        limit = "a program of a single tile has one A and one B"
+        yield Finding("schedule.kind", "single_tile with groups", limit, use("persistent") | UNGROUPED)
+    elif not plan.specialized and plan.group_slots:
         limit = "roles of their own walk over the tiles of groups, whose number the host does not know"
         fix = use("cooperative", "ping_pong") | UNGROUPED
         yield Finding("warp_specialization.kind", f"{plan.specialization} with groups", limit, fix)

@@ -76,7 +76,7 @@ class DeviceParts:
         yield "walks/tile"
         if self.walk.template is None:
             return
-        if self.plan.problem.groups is None:
+        if not self.plan.group_slots:
             yield self.order
         if walks_steps(self.plan):
             yield "walks/steps"

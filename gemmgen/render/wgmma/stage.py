@@ -112,14 +112,12 @@ class Stage:
         return ("args.a_desc", load.coordinates, "ready", tile, *load.options)
 
     @property
-    def a_coordinates(self) -> str:
-        """The coordinates of a K step's tile of A."""
-        return self.operands[0].coordinates
-
-    @property
-    def b_coordinates(self) -> str:
-        """The coordinates of a K step's tile of B."""
-        return self.operands[1].coordinates
+    def loads_at_once(self) -> Iterator[tuple[str, ...]]:
+        """The arguments of the loads of A and of B into tiles that are no ring."""
+        for load in self.operands:
+            descriptor = f"args.{load.operand}_desc"
+            tile = self._as_box(load.operand, descriptor, f"args.{load.operand}_smem")
+            yield (descriptor, load.coordinates, "args.load_ready", tile)
 
     @property
     def multicast_tiles(self) -> str:

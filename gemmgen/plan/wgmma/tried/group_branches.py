@@ -1,4 +1,7 @@
-"""Which Hopper kernels are tried for groups of rows: roles in programs of one CTA, swap-AB for few rows."""
+"""Which Hopper kernels are tried for groups of rows: kernels with roles, swap-AB for few rows.
+
+Batches are also tried in clusters and in programs of one tile each.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,15 @@ from collections.abc import Iterator
 from gemmgen.plan.search import Branch, Choices, Values
 from gemmgen.plan.wgmma.tried.branches import implied_by, kinds_of
 from gemmgen.plan.wgmma.tried.derived import steps_of
-from gemmgen.plan.wgmma.tried.values import DEFAULTS, KINDS, PING_PONG_WIDTH, STEP_BYTES, SWAP_AB_STEP_BYTES
+from gemmgen.plan.wgmma.tried.values import (
+    DEFAULTS,
+    KINDS,
+    OF_ROLES,
+    PING_PONG_WIDTH,
+    STEP_BYTES,
+    SWAP_AB_STEP_BYTES,
+    TILED_CHOICES,
+)
 from gemmgen.problem import Request
 
 ONE_CTA: Values = {"cluster_m": 1, "cluster_n": 1}
@@ -33,21 +44,67 @@ On an H200 it was the fastest at none of six layers with 256 rows a group in the
 """
 
 
+CLUSTERS: Choices = {"cluster_m": (1, 2), "cluster_n": (1, 2)}
+"""Clusters that are tried for batches, whose tiles the host knows."""
+TILED_ROWS_CHOICES: Choices = {
+    **TILED_CHOICES,
+    "cta_tile_m": (128, 64),
+    "cta_tile_n": (256, 128, 64),
+    "outstanding_mmas": (1, 0),
+}
+"""Values that are tried for batches in programs of one tile each: a K of one step needs no MMA in flight."""
+TILED_SWAP_AB_CHOICES: Choices = {
+    **SWAP_AB_CHOICES,
+    "warps_n": (4,),
+    "occupancy": (1, 2, 3),
+    "outstanding_mmas": (1, 0),
+}
+"""Values that are tried in such programs with swap-AB."""
+
+
 def branches_of_groups(request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
-    """Yield a branch for each kind of warp specialization, with swap-AB and without."""
+    """Yield a branch for each kind of warp specialization, with swap-AB and without.
+
+    The host knows the tiles of batches: these are tried in clusters, and in programs of one tile each, too.
+    """
+    groups = request.matmul.groups
+    batches = groups is not None and groups.counts is None
+    is_tiled = stated.get("schedule_kind") == "tiled"
     swaps = wanted.get("swap_ab") or ((stated["swap_ab"],) if "swap_ab" in stated else _swaps(request))
     for swap_ab in swaps:
-        steps = SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES
-        choices = {
-            **(SWAP_AB_CHOICES if swap_ab else ROWS_CHOICES),
-            "cta_tile_k": steps_of(request.matmul, steps),
-        }
-        for kind in wanted.get("specialization") or kinds_of({**DEFAULTS, **stated}):
-            order = {"order": "grouped", "minor": "m", "width": PING_PONG_WIDTH if kind == KINDS[1] else 16}
-            lone = {"consumers": 1} if swap_ab and kind == KINDS[0] else {}
-            fixed = {"occupancy": 1, **order, **DEFAULTS, **ONE_CTA, **lone, **implied_by(stated, kind)}
-            of_kind = {name: values for name, values in choices.items() if name not in fixed}
-            yield Branch(fixed, of_kind, {"swap_ab": swap_ab, "specialization": kind})
+        kinds = wanted.get("specialization") or kinds_of({**DEFAULTS, **stated})
+        for kind in () if is_tiled else kinds:
+            yield _persistent(request, stated, swap_ab, kind, in_clusters=batches and not swap_ab)
+        if is_tiled or (batches and not OF_ROLES & {*stated, *wanted}):
+            yield _tiled(request, stated, swap_ab)
+
+
+def _persistent(
+    request: Request, stated: Values, swap_ab: object, kind: object, *, in_clusters: bool
+) -> Branch:
+    """Return the branch of programs that walk over tiles, with a kind of warp specialization."""
+    order = {"order": "grouped", "minor": "m", "width": PING_PONG_WIDTH if kind == KINDS[1] else 16}
+    lone = {"consumers": 1} if swap_ab and kind == KINDS[0] else {}
+    cluster: Values = {} if in_clusters else ONE_CTA
+    fixed = {"occupancy": 1, **order, **DEFAULTS, **cluster, **lone, **implied_by(stated, kind)}
+    choices = SWAP_AB_CHOICES if swap_ab else {**ROWS_CHOICES, **CLUSTERS}
+    return _branch(request, fixed, choices, swap_ab, kind)
+
+
+def _tiled(request: Request, stated: Values, swap_ab: object) -> Branch:
+    """Return the branch of programs of one tile each."""
+    tiled = {"schedule_kind": "tiled"}
+    order = {"order": "grouped", "minor": "m", "width": 16}
+    fixed = {**order, **DEFAULTS, **tiled, **implied_by({**stated, **tiled}, "none")}
+    choices = TILED_SWAP_AB_CHOICES if swap_ab else TILED_ROWS_CHOICES
+    return _branch(request, fixed, choices, swap_ab, "none")
+
+
+def _branch(request: Request, fixed: Values, choices: Choices, swap_ab: object, kind: object) -> Branch:
+    """Return a branch with the choices that are not fixed, and the K steps that are tried."""
+    steps = steps_of(request.matmul, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES)
+    tried = {name: values for name, values in choices.items() if name not in fixed}
+    return Branch(fixed, {**tried, "cta_tile_k": steps}, {"swap_ab": swap_ab, "specialization": kind})
 
 
 def _swaps(request: Request) -> tuple[bool, ...]:
