@@ -118,6 +118,13 @@ class Matmul:
         """True if N is part of a place in B: of a second block of columns, or of the rows of a group's B."""
         return self.in_blocks or (self.groups is not None and not self.has_group_axis("b"))
 
+    @property
+    def places_columns_by_n(self) -> bool:
+        """True if N is part of a place in a column operand: of its second block, or of the one of a group."""
+        if self.groups:
+            return any(OPERATIONS[name].along == "n" for name in self.vectors)
+        return self.in_blocks and bool(self.parted_vectors)
+
     def rows_of_groups(self, m: int) -> tuple[int, ...]:
         """Return the rows of each group of a problem of M rows; without groups all M are of one."""
         return self.groups.rows_of_each(m) if self.groups else (m,)

@@ -251,8 +251,9 @@ class KernelView(ABC):
         """The numbers of tiles and K steps that device functions use."""
         if self.plan.schedule_kind == "single_tile":
             return ()
-        n = ("n",) * self.plan.problem.places_b_by_n
-        if groups := self.plan.problem.groups:
+        problem = self.plan.problem
+        n = ("n",) * (problem.places_b_by_n or problem.places_columns_by_n)
+        if groups := problem.groups:
             walked = ("groups",) * self.plan.persistent
             return ("m", *n, *walked, *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions

@@ -105,7 +105,10 @@ MUTANTS = {
         K.UNALIGNED_TRANSFER, "a_desc", "tma.async_load(", ("tile.row - tile.group * args.m", "tile.row")
     ),
     "groups_tiled_batch_of_whole_tiles": tiled(
-        WRONG_NUMBERS, "d_desc", "", ("start = group * args.m", "start = group * args.tiles_m * PROGRAM_TILE_M")
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        ("start = group * args.m", "start = group * args.tiles_m * PROGRAM_TILE_M"),
     ),
     "groups_tiled_all_rows_stored": tiled(K.GLOBAL_RACE, "d_desc", "tma.async_store(", (KEPT, "rows")),
     "groups_masked_rows_of_the_group_before": masked(

@@ -10,7 +10,6 @@ from gemmgen.plan.epilogue_storage import EpilogueStorage, epilogue_storage
 from gemmgen.plan.roles import GROUPS, K_STEPS, TILES_M, TILES_N, Argument, Count, M, N, Partition
 from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
-from gemmgen.problem.operations import OPERATIONS
 
 PRODUCER_WARPS = 1
 """Warps that load: one thread issues all loads."""
@@ -114,7 +113,7 @@ def partitions_of(
                 *turn,
                 *sources,
                 *(consumer.epilogue.loaded if consumer.epilogue else ()),
-                *((N,) * _reads_columns(kernel)),
+                *((N,) * kernel.problem.places_columns_by_n),
                 *counts_of(kernel),
             ),
         )
@@ -135,14 +134,6 @@ def partitions_of(
         ),
     )
     return (*consumers, producer)
-
-
-def _reads_columns(kernel: WgmmaGeometry) -> bool:
-    """Return True if a consumer finds a column operand by N: its second block, or the one of a group."""
-    problem = kernel.problem
-    if problem.groups:
-        return any(OPERATIONS[name].along == "n" for name in problem.vectors)
-    return problem.in_blocks and bool(problem.parted_vectors)
 
 
 def counts_of(kernel: WgmmaGeometry) -> tuple[Count, ...]:
