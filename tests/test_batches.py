@@ -78,6 +78,9 @@ VARIANTS = {
         "mma: {swap_ab: true}\ntile: {m: 16, n: 128, k: 128}\nschedule: {kind: tiled}\n"
         "epilogue: {ops: [column_bias, row_scale]}"
     ),
+    "A loaded early in a cluster": spec(
+        "tile: {m: 128, n: 128, k: 64}\ncluster: {m: 2, n: 1}\ndependent_launch: {early: a}", majors="mn k"
+    ),
     "a gate in blocks": spec(
         "tile: {m: 64, n: 128, k: 64}\nschedule: {kind: tiled}\n"
         "epilogue: {accumulators: [gate, up], d: silu(gate) * up}",

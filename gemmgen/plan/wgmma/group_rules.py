@@ -66,7 +66,7 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.divides_last_wave:
         limit = "the tiles of the last wave are divided by a number of tiles that the host knows"
         yield Finding("schedule.last_wave", "stream_k with groups", limit, use("whole") | UNGROUPED)
-    if plan.read_early:
+    if plan.read_early and plan.group_slots:
         limit = "the kernel ahead may still write where groups end, and no load begins before that is read"
         fix = use("nothing") | UNGROUPED
         yield Finding("dependent_launch.early", f"{plan.early_launch} with groups", limit, fix)
