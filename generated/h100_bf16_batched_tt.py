@@ -134,19 +134,6 @@ class Tile:
     end: gl.tensor  # the row behind the last one of the group
 
 
-@gluon.aggregate
-class Steps:
-    """The half-open range [first, end) of K steps that a work item multiplies."""
-
-    first: gl.tensor
-    end: gl.tensor
-
-    @gluon.jit
-    def count(self):
-        """How many there are."""
-        return self.end - self.first
-
-
 @gluon.jit
 def tile_of_group(args, group, start, end, number):
     """Return the place of a tile by its number in a group, whose rows are from `start` to `end`.
@@ -162,9 +149,31 @@ def tile_of_group(args, group, start, end, number):
     return Tile(group, row, number // rows * PROGRAM_TILE_N, end)
 
 
+@gluon.jit
+def tile_origin(args, tile):
+    """Return the place of the tile with this number: the tiles of a batch follow one another."""
+    tiles = args.tiles_m * args.tiles_n
+    group = tile // tiles
+    start = group * args.m
+    return tile_of_group(args, group, start, start + args.m, tile % tiles)
+
+
+@gluon.aggregate
+class Steps:
+    """The half-open range [first, end) of K steps that a work item multiplies."""
+
+    first: gl.tensor
+    end: gl.tensor
+
+    @gluon.jit
+    def count(self):
+        """How many there are."""
+        return self.end - self.first
+
+
 @gluon.aggregate
 class Tiles:
-    """The work of a program, item by item: each is a tile of a batch, with all of its K."""
+    """The work of a program, item by item: each is a tile, with all of its K."""
 
     args: Args
 
@@ -190,11 +199,8 @@ class Tiles:
 
     @gluon.jit
     def at(self, item):
-        """Return the place of an item's tile."""
-        tiles = self.args.tiles_m * self.args.tiles_n
-        group = item // tiles
-        start = group * self.args.m
-        return tile_of_group(self.args, group, start, start + self.args.m, item % tiles)
+        """Return the place of an item's tile in D."""
+        return tile_origin(self.args, item)
 
 
 @gluon.jit
