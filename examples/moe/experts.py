@@ -1,0 +1,174 @@
+"""The experts of a mixture-of-experts layer: with two generated kernels, and with torch's grouped_mm.
+
+The layer has these parts, and both versions share all of them except the MLP:
+
+    route      router logits -> the experts and weights of each token
+    sort       pairs of a token and one of its experts, sorted by expert
+    gather     a row of x for each pair
+    MLP        of each expert: silu(x @ gate) * (x @ up), then @ down, times the weight of the pair
+    combine    the sum of the rows of each token
+
+No part waits for the GPU on the host, so that a CUDA graph can hold the layer. No part uses atomics, so
+that equal inputs give equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+MOST_DECODE_TOKENS = 64
+"""Most tokens of a call that the kernels for decoding compute; those for prefill compute larger calls."""
+Matmul = Callable[..., Tensor]
+"""The `matmul` of a generated module."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of all experts, as checkpoints have them."""
+
+    gate_up: Tensor
+    """[experts, 2 * intermediate, hidden]: of each expert the rows of the gate, then the rows of up."""
+    down: Tensor
+    """[experts, hidden, intermediate]."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of a token and one of its experts, sorted by expert."""
+
+    token: Tensor
+    """Token of each pair, int64 [pairs]."""
+    weight: Tensor
+    """Factor by which the router weights the pair, fp32 [pairs]."""
+    place: Tensor
+    """Position in the sorted order of each pair of each token, int64 [tokens, top_k]."""
+    offs: Tensor
+    """For each expert the end of its pairs in the sorted order, int32 [experts]."""
+
+
+class Mlp(Protocol):
+    """The MLP of all experts."""
+
+    def __call__(self, rows: Tensor, pairs: Pairs) -> Tensor:
+        """Return the weighted results [pairs, hidden] of rows [pairs, hidden] that are sorted by expert."""
+        ...
+
+
+def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Return the weights, fp32, and the experts, int64, of each token: both [tokens, top_k].
+
+    `logits` are [tokens, experts]. The weights of a token add up to 1.
+    """
+    weight, expert = torch.softmax(logits, dim=-1, dtype=torch.float32).topk(top_k, dim=-1)
+    return weight / weight.sum(-1, keepdim=True), expert
+
+
+def sort_by_expert(weight: Tensor, expert: Tensor, experts: int) -> Pairs:
+    """Return the pairs of the tokens and their experts, both given as [tokens, top_k], sorted by expert."""
+    top_k = expert.shape[1]
+    # torch sorts two bytes faster than eight. A stable order makes the result the same in each call.
+    of_pairs, order = expert.flatten().to(torch.int16).sort(stable=True)
+    numbers = torch.arange(experts, device=expert.device, dtype=torch.int16)
+    # torch.bincount would wait for the GPU, which a CUDA graph cannot.
+    offs = torch.searchsorted(of_pairs, numbers, right=True, out_int32=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    return Pairs(order // top_k, weight.flatten()[order], place.view(-1, top_k), offs)
+
+
+def gather(x: Tensor, pairs: Pairs) -> Tensor:
+    """Return the row of x [tokens, hidden] for each pair, [pairs, hidden]."""
+    return x[pairs.token]
+
+
+def combine(d: Tensor, pairs: Pairs) -> Tensor:
+    """Return the sum [tokens, hidden] of the rows of each token from d [pairs, hidden]."""
+    return d[pairs.place].sum(dim=1)
+
+
+def layer(x: Tensor, logits: Tensor, mlp: Mlp, top_k: int) -> Tensor:
+    """Return the layer's output [tokens, hidden] from x [tokens, hidden] and logits [tokens, experts]."""
+    pairs = sort_by_expert(*route(logits, top_k), experts=logits.shape[1])
+    return combine(mlp(gather(x, pairs), pairs), pairs)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The generated kernels for some numbers of tokens."""
+
+    up: Matmul
+    """silu(a @ gate) * (a @ up), with the columns of gate and up side by side in B."""
+    down: Matmul
+    """(a @ b) * row_scale."""
+
+
+@dataclass(frozen=True)
+class GeneratedMlp:
+    """The MLP of all experts from two generated kernels."""
+
+    weights: Weights
+    decode: Kernels
+    prefill: Kernels
+
+    def kernels(self, pairs: Pairs) -> Kernels:
+        """Return the kernels for this number of tokens."""
+        return self.decode if len(pairs.place) <= MOST_DECODE_TOKENS else self.prefill
+
+    def up(self, rows: Tensor, pairs: Pairs) -> Tensor:
+        """Return the gated product [pairs, intermediate]."""
+        return self.kernels(pairs).up(rows, self.weights.gate_up.mT, offs=pairs.offs)
+
+    def down(self, h: Tensor, pairs: Pairs) -> Tensor:
+        """Return the weighted results [pairs, hidden]."""
+        down = self.kernels(pairs).down
+        return down(h, self.weights.down.mT, row_scale=pairs.weight, offs=pairs.offs)
+
+    def __call__(self, rows: Tensor, pairs: Pairs) -> Tensor:
+        """Return the weighted results [pairs, hidden]."""
+        return self.down(self.up(rows, pairs), pairs)
+
+
+@dataclass(frozen=True)
+class TorchMlp:
+    """The MLP of all experts from torch's grouped_mm, with the calls of `grouped_mm` in transformers."""
+
+    weights: Weights
+
+    def up(self, rows: Tensor, pairs: Pairs) -> Tensor:
+        """Return both products side by side, [pairs, 2 * intermediate]."""
+        return functional.grouped_mm(rows, self.weights.gate_up.mT, offs=pairs.offs)
+
+    def activation(self, products: Tensor) -> Tensor:
+        """Return the gated product [pairs, intermediate]."""
+        gate, up = products.chunk(2, dim=1)
+        return functional.silu(gate) * up
+
+    def down(self, h: Tensor, pairs: Pairs) -> Tensor:
+        """Return the results without weights, [pairs, hidden]."""
+        return functional.grouped_mm(h, self.weights.down.mT, offs=pairs.offs)
+
+    def weigh(self, d: Tensor, pairs: Pairs) -> Tensor:
+        """Return the weighted results [pairs, hidden]."""
+        return d * pairs.weight.to(d.dtype)[:, None]
+
+    def __call__(self, rows: Tensor, pairs: Pairs) -> Tensor:
+        """Return the weighted results [pairs, hidden]."""
+        return self.weigh(self.down(self.activation(self.up(rows, pairs)), pairs), pairs)
+
+
+def reference(x: Tensor, logits: Tensor, weights: Weights, top_k: int) -> Tensor:
+    """Return the layer's output in fp32, [tokens, hidden], expert by expert."""
+    weight, expert = route(logits, top_k)
+    total = torch.zeros_like(x, dtype=torch.float32)
+    for number, (gate_up, down) in enumerate(zip(weights.gate_up, weights.down, strict=True)):
+        token, choice = (expert == number).nonzero(as_tuple=True)
+        gate, up = (x[token].float() @ gate_up.float().T).chunk(2, dim=1)
+        result = (functional.silu(gate) * up) @ down.float().T
+        total.index_add_(0, token, result * weight[token, choice, None])
+    return total
