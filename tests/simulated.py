@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,9 @@ from modules import made, module_file, spec_file
 from torch import Tensor
 
 from gemmgen.module import import_generated
+from gemmgen.numerics.case import kernel_arguments
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.product import Product
 from gluonsim.execution import run
 
 
@@ -34,6 +38,27 @@ def simulated(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     launch_into(module, launch)
     monkeypatch.setitem(sys.modules, stem, module)
     return module
+
+
+class Simulated:
+    """The kernel of a module with a D of bf16 as a `matmul` without a wrapper, run by three programs."""
+
+    def __init__(self, product: Product, file: Path) -> None:
+        self.product, self.module = product, import_generated(file)
+
+    def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
+        problem = self.product.source.problem
+        inputs = Inputs(a, b, extras, problem.b_blocks)
+        shape = (*a.shape[:-1], b.shape[-1] // problem.b_blocks)
+        d = torch.full(shape, float("nan"), dtype=torch.bfloat16) if out is None else out
+        arguments = kernel_arguments(self.module, problem, inputs, d)
+        options = self.module.LAUNCH_OPTIONS
+        target = self.product.plan.architecture
+        result = run(
+            self.module.matmul_kernel, (3,), arguments, target=target, schedules=("random",), **options
+        )
+        assert result.findings == ()
+        return d
 
 
 def on_the_cpu(argument: Any) -> Any:

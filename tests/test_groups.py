@@ -13,6 +13,7 @@ from fake_gpu import Cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from hopper import hopper
 from modules import COMMITTED, GROUPED_SPECS, made, module_file, spec_file
+from simulated import Simulated
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,9 +23,9 @@ from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
 from gemmgen.lower import Lowered, lower
 from gemmgen.module import import_generated
-from gemmgen.numerics.case import Case, kernel_arguments
+from gemmgen.numerics.case import Case
 from gemmgen.numerics.divided_rows import bounds, of_groups
-from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, random_inputs, touched
+from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs, touched
 from gemmgen.numerics.reference import reference
 from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes
@@ -36,7 +37,6 @@ from gemmgen.verify import verify
 from gemmgen.verify.divisions import divisions, other_divisions
 from gemmgen.verify.launches import Launch, all_launches
 from gemmgen.verify.simulation import simulate_product
-from gluonsim.execution import run
 
 STEMS = [path.stem for path in GROUPED_SPECS]
 OFFSETS, GATED, MASKED, BATCHED = (
@@ -155,35 +155,13 @@ def test_random_groups_are_right_in_the_simulator(stem: str, seed: int, programs
     assert simulate_product(product, (launch,), seed=seed).problems == ()
 
 
-class Simulated:
-    """The `matmul` of a module, in the simulator."""
-
-    def __init__(self, stem: str) -> None:
-        self.stem, self.product = stem, made(spec_file(stem))
-        self.module = import_generated(module_file(stem))
-
-    def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
-        problem = self.product.source.problem
-        inputs = Inputs(a, b, extras, problem.b_blocks)
-        shape = (*a.shape[:-1], b.shape[-1] // problem.b_blocks)
-        d = torch.full(shape, float("nan"), dtype=BF16) if out is None else out
-        arguments = kernel_arguments(self.module, problem, inputs, d)
-        options = self.module.LAUNCH_OPTIONS
-        target = self.product.plan.architecture
-        result = run(
-            self.module.matmul_kernel, (3,), arguments, target=target, schedules=("random",), **options
-        )
-        assert result.findings == ()
-        return d
-
-
 @pytest.mark.parametrize(
     "stem", [OFFSETS, GATED, MASKED, "h100_bf16_grouped_rows16", "h100_bf16_grouped_512"]
 )
 def test_other_divisions_write_nothing_outside_of_groups(stem: str) -> None:
     product = made(spec_file(stem))
     case = Case(
-        matmul=Simulated(stem),
+        matmul=Simulated(product, module_file(stem)),
         shape=(90, 136, 200),
         problem=product.source.problem,
         generator=torch.Generator().manual_seed(1),
@@ -196,7 +174,7 @@ def test_other_divisions_write_nothing_outside_of_groups(stem: str) -> None:
 
 
 def test_negative_ends_and_ends_behind_the_last_row_write_nothing_outside_of_d() -> None:
-    simulated = Simulated(OFFSETS)
+    simulated = Simulated(made(spec_file(OFFSETS)), module_file(OFFSETS))
     problem = simulated.product.source.problem
     inputs = integer_inputs((90, 136, 200), problem, torch.Generator().manual_seed(1))
     offs = inputs.extras["offs"]
