@@ -17,7 +17,9 @@ TUTORIALS = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "tutorials").g
 OTHERS = [page for page in pages() if page not in TUTORIALS]
 PROJECT_PAGES = [*pages(), ROOT / "CONTRIBUTING.md"]
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-ON_A_GPU = re.compile(r"^gemmgen (?:test|bench|tune|library|build specs/tuned)\b")
+ON_A_GPU = re.compile(
+    r"^(?:gemmgen (?:test|bench|tune|library|build specs/tuned)|python examples/moe/layer\.py)\b"
+)
 """Commands that may be marked as needing a GPU, or what such a command writes."""
 
 
@@ -32,7 +34,15 @@ def runs(block: Block) -> bool:
 @pytest.mark.parametrize("page", TUTORIALS, ids=label)
 def test_a_tutorial_does_what_it_says(page: Path, tmp_path: Path) -> None:
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     assert run(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", pages(), ids=label)
+def test_a_block_with_the_name_of_an_example_is_that_file(page: Path) -> None:
+    for block in blocks(page):
+        if block.title.startswith("examples/"):
+            assert block.text == (ROOT / block.title).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", [page for page in OTHERS if any(map(runs, blocks(page)))], ids=label)

@@ -55,7 +55,10 @@ from tools.rendered import ROOT
 STUDIES = ROOT / "benchmarks" / "studies"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("architecture", "performance", "tuning")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("architecture", "performance", "tuning", "tutorials/moe_layer")
+    ),
     *(STUDIES / f"{name}.md" for name in ("kernels_by_shape", "suites")),
 )
 BLOCKS: Mapping[str, Callable[[ResultLog, str], str]] = {
@@ -107,16 +110,21 @@ def refreshed(text: str) -> str:
     )
 
 
-def _excerpt(path: Path, functions: list[str]) -> str:
-    """Return functions of a module with their decorators, as a Python block."""
+def _excerpt(path: Path, names: list[str]) -> str:
+    """Return functions and classes of a module with their decorators, as a Python block."""
     source = path.read_text()
-    definitions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    body = ast.parse(source).body
+    definitions = {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     lines = source.splitlines()
     bodies = (
-        "\n".join(lines[definitions[name].decorator_list[0].lineno - 1 : definitions[name].end_lineno])
-        for name in functions
+        "\n".join(lines[_first_line(definitions[name]) - 1 : definitions[name].end_lineno]) for name in names
     )
     return "```python\n" + "\n\n\n".join(bodies) + "\n```\n"
+
+
+def _first_line(node: ast.FunctionDef | ast.ClassDef) -> int:
+    """Return the number of the first line of a definition, with its decorators."""
+    return min(each.lineno for each in (node, *node.decorator_list))
 
 
 def _quoted(block: Callable[[ResultLog, str], str], record: str, words: str | None) -> str:
