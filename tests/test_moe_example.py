@@ -15,12 +15,15 @@ from typing import Any
 
 import pytest
 import torch
+from fake_gpu import Cuda, on_a_fake_gpu
+from fake_triton import on_a_fake_driver
 from hopper import hopper
 from modules import ROOT, made
 from simulated import Simulated
 from torch import Tensor
 
 from gemmgen.lower import lower
+from gemmgen.module import import_generated
 from gemmgen.problem import Groups
 from gemmgen.product import write
 
@@ -173,6 +176,30 @@ def test_few_rows_have_swap_ab_unless_the_kernel_has_a_gate() -> None:
     plans = {spec.stem: hopper(made(spec).plan) for spec in SPECS}
     assert [stem for stem, plan in plans.items() if plan.swap_ab] == ["down_decode"]
     assert all(plan.problem.groups == Groups("m_offsets", 128) for plan in plans.values())
+
+
+@pytest.mark.parametrize("regime", ["decode", "prefill"])
+def test_the_functions_of_the_modules_take_the_tensors_of_the_layer(
+    regime: str, experts: Any, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = {part: import_generated(built / f"{part}_{regime}.py") for part in ("up", "down")}
+    on_a_fake_gpu(monkeypatch)
+    drivers = {part: on_a_fake_driver(module, monkeypatch) for part, module in modules.items()}
+    for driver in drivers.values():
+        driver.set_current_device(0)
+    kernels = experts.Kernels(*(module.matmul for module in modules.values()))
+    of = weights(experts)
+    mlp = experts.GeneratedMlp(experts.Weights(on_gpu(of.gate_up), on_gpu(of.down)), kernels, kernels)
+    x, logits = inputs()
+    found = experts.sort_by_expert(*experts.route(logits, TOP_K), EXPERTS)
+    pairs = experts.Pairs(*map(on_gpu, (found.token, found.weight, found.place, found.offs)))
+    d = mlp(on_gpu(experts.gather(x, found)), pairs)
+    assert d.shape == (TOKENS * TOP_K, HIDDEN)
+    assert [len(driver.jit) for driver in drivers.values()] == [1, 1]
+
+
+def on_gpu(tensor: Tensor) -> Tensor:
+    return tensor.as_subclass(Cuda)
 
 
 def test_the_example_imports_torch_and_generated_modules_alone() -> None:
