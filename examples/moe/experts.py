@@ -136,7 +136,7 @@ class GeneratedMlp:
 
 @dataclass(frozen=True)
 class TorchMlp:
-    """The MLP of all experts from torch's grouped_mm, with the calls of `grouped_mm` in transformers."""
+    """The MLP of all experts from torch's grouped_mm, as Hugging Face transformers calls it."""
 
     weights: Weights
 
