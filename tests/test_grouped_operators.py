@@ -23,6 +23,7 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.divided_rows import of_groups
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem import Matmul
+from gemmgen.problem.operations import ROW_VECTORS
 
 any_torch: Any = cast(Any, torch)
 dynamo: Any = any_torch._dynamo
@@ -47,17 +48,24 @@ class Call:
     @classmethod
     def of(cls, stem: str, device: str = "meta", *, m: int = 24, n: int = N) -> Call:
         """Return a call in which every row is of a group, so that the whole D is computed."""
-        problem = made(spec_file(stem)).source.problem
-        generator = torch.Generator("cpu" if device == "meta" else device).manual_seed(1)
-        inputs = random_inputs((m, n, 128), problem, generator)
-        extras = {
-            name: tensor.fill_(m) if name == "rows" else tensor for name, tensor in inputs.extras.items()
-        }
-        tensors = {"a": inputs.a, "b": inputs.b, **extras}
-        if device == "meta":
-            tensors = {name: without_memory(tensor) for name, tensor in tensors.items()}
-        module = import_generated(module_file(stem))
+        problem, module = made(spec_file(stem)).source.problem, import_generated(module_file(stem))
+        tensors = tensors_of(problem, device, m, n)
         return cls(stem, module, problem, {name: tensors[name] for name in module.COMPUTES["inputs"]})
+
+    def of_rows(self, m: int) -> dict[str, Tensor]:
+        """Return the tensors of a call with M rows, without memory."""
+        return tensors_of(self.problem, "meta", m, N)
+
+    @property
+    def axes_of_rows(self) -> dict[str, int]:
+        """The dimension of each tensor that is M."""
+        operands = {"a": "MK", **{name: "M" for name in self.tensors if name in ROW_VECTORS}}
+        return {name: self.tensors[name].dim() - len(axes) for name, axes in operands.items()}
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """Some M. An A that is contiguous along M has rows of whole 16 bytes, and other strides else."""
+        return (24, 16, 8) if self.tensors["a"].stride(-1) != 1 else (24, 20, 3)
 
     def __call__(self, *tensors: Tensor, **options: Any) -> Tensor:
         """Call `matmul`, with other tensors if they are given in the order of the operator."""
@@ -82,6 +90,15 @@ class Call:
         return getattr(any_torch.ops.gemmgen, self.stem)
 
 
+def tensors_of(problem: Matmul, device: str, m: int, n: int) -> dict[str, Tensor]:
+    """Return the tensors of a call by name, with a K of 128."""
+    generator = torch.Generator("cpu" if device == "meta" else device).manual_seed(1)
+    inputs = random_inputs((m, n, 128), problem, generator)
+    extras = {name: tensor.fill_(m) if name == "rows" else tensor for name, tensor in inputs.extras.items()}
+    tensors = {"a": inputs.a, "b": inputs.b, **extras}
+    return {name: without_memory(each) for name, each in tensors.items()} if device == "meta" else tensors
+
+
 def without_memory(tensor: Tensor) -> Tensor:
     """Return a tensor of the device meta that has the strides of this one."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -102,11 +119,13 @@ class Layer(torch.nn.Module):
     def __init__(self, call: Call) -> None:
         super().__init__()
         self.call = call
-        self.weight = torch.nn.Parameter(call.tensors["b"].mT, requires_grad=False)
+        b = call.tensors["b"]
+        self.is_turned = b.stride(-1) != 1
+        self.weight = torch.nn.Parameter(b.mT if self.is_turned else b, requires_grad=False)
 
     def forward(self, a: Tensor, *extras: Tensor) -> Tensor:
         """Return the D of the call with other rows."""
-        return self.call(a, self.weight.mT, *extras)
+        return self.call(a, self.weight.mT if self.is_turned else self.weight, *extras)
 
 
 def rows_of(call: Call) -> tuple[Tensor, ...]:
@@ -156,33 +175,32 @@ def test_a_layer_is_compiled_as_one_graph_for_any_rows(call: Call, backend: str)
         graphs.append(operators_in(graph.graph))
         return dynamo.lookup_backend(backend)(graph, inputs)
 
-    layer, (a, *extras) = Layer(call), rows_of(call)
-    dynamo.mark_dynamic(a, a.dim() - 2)
-    compiled = any_torch.compile(layer, fullgraph=True, backend=keeping)
-    for m in (24, 20, 3):
-        rows = a[..., :m, :].contiguous() if m < 24 else a
-        d = compiled(rows, *extras)
-        assert (d.shape, d.stride()) == ((*rows.shape[:-1], N), call(rows, *call_extras(call)).stride())
+    compiled = any_torch.compile(Layer(call), fullgraph=True, backend=keeping)
+    for m in call.row_counts:
+        given = {name: call.of_rows(m)[name] for name in call.tensors}
+        for name, axis in call.axes_of_rows.items():
+            dynamo.mark_dynamic(given[name], axis)
+        d = compiled(*(tensor for name, tensor in given.items() if name != "b"))
+        assert (d.shape, d.stride()) == ((*given["a"].shape[:-1], N), call(*given.values()).stride())
     assert graphs == [[f"gemmgen.{call.stem}"]]
-
-
-def call_extras(call: Call) -> list[Tensor]:
-    """Return the tensors of a call after its A."""
-    return [tensor for name, tensor in call.tensors.items() if name != "a"]
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_layer_is_saved_and_loaded(call: Call, strict: bool) -> None:
-    a, *extras = rows_of(call)
-    rows: Any = {a.dim() - 2: any_torch.export.Dim("rows", min=2, max=4096)}
-    shapes = {"a": rows} | ({"extras": tuple(None for _ in extras)} if extras else {})
+    (a, *extras), axes = rows_of(call), call.axes_of_rows
+    rows: Any = any_torch.export.Dim("rows", min=2, max=4096)
+    of_each = {name: {axes[name]: rows} if name in axes else None for name in call.tensors if name != "b"}
+    dynamic_a, *others = of_each.values()
+    shapes = {"a": dynamic_a} | ({"extras": tuple(others)} if extras else {})
     program = any_torch.export.export(Layer(call), (a, *extras), dynamic_shapes=shapes, strict=strict)
     stored = io.BytesIO()
     any_torch.export.save(program, stored)
     stored.seek(0)
     loaded = any_torch.export.load(stored)
     assert operators_in(loaded.graph) == operators_in(program.graph) == [f"gemmgen.{call.stem}.default"]
-    assert loaded.module()(a[..., :6, :].contiguous(), *extras).shape == (*a.shape[:-2], 6, N)
+    fewer = call.row_counts[-1]
+    given = [call.of_rows(fewer)[name] for name in call.tensors if name != "b"]
+    assert loaded.module()(*given).shape == (*a.shape[:-2], fewer, N)
 
 
 def test_an_output_that_is_given_is_the_one_that_a_graph_writes(call: Call) -> None:
