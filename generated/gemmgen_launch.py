@@ -686,8 +686,9 @@ class Contract:
         return torch.empty(self.extents_of_d(checked.extents), device="meta")
 
     def has_more_dimensions(self, a: Any) -> bool:
-        """Return True for an A [..., M, K] of more dimensions than the kernel takes."""
-        return isinstance(a, Tensor) and a.dim() > len(self.arguments["a"].axes)
+        """Return True for an A [..., M, K] of more dimensions than the kernel takes, which M can have."""
+        axes, has_groups_of_k = self.arguments["a"].axes, "E" in self.arguments["out"].axes
+        return isinstance(a, Tensor) and a.dim() > len(axes) and ("E" in axes or not has_groups_of_k)
 
     def flattened(
         self, call: Callable[..., Tensor], inputs: tuple[Tensor, ...], out: Tensor | None
@@ -880,8 +881,8 @@ class Contract:
         most = self.computes.get("max_groups", self.computes["max_extent"])
         if not 1 <= extents["E"] <= most:
             raise ValueError(f"this kernel takes from 1 to {most} groups, found {extents['E']}")
-        apart = extents["M"] if "E" in self.arguments["a"].axes else 0
-        rows = extents["E"] * max(extents.get("G", extents["N"]), apart)
+        stacked = (each for each in self.arguments.values() if each.axes[0] == "E" and len(each.axes) > 1)
+        rows = extents["E"] * max(extents[each.axes[-1 if each.is_transposed else -2]] for each in stacked)
         if rows > (limit := self.computes["max_extent"]):
             raise ValueError(f"this kernel takes up to {limit} rows of all groups in memory, found {rows}")
 

@@ -144,7 +144,7 @@ def tile_of_group(args, group, start, end, number):
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of the tile with this number: the tiles of a batch follow one another."""
+    """Return the place of the tile with this number: the tiles of a group follow one another."""
     tiles = args.tiles_m * args.tiles_n
     group = tile // tiles
     start = group * args.m

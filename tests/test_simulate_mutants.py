@@ -9,7 +9,19 @@ from dataclasses import fields, replace
 import pytest
 from kernels.launch import FIXED, launch
 from modules import module_file
-from mutants import committed, early, epilogues, gates, groups, kinds, parallel, rings, splits, stream_k
+from mutants import (
+    committed,
+    early,
+    epilogues,
+    gates,
+    groups,
+    k_groups,
+    kinds,
+    parallel,
+    rings,
+    splits,
+    stream_k,
+)
 from mutants.mutant import SMALL, changed, code_of, launch_of, product_of, simulated
 from mutants.rings import SHAPES
 
@@ -19,7 +31,7 @@ from gemmgen.verify.launches import all_launches, pinned_launches, takes_parts
 from gemmgen.verify.simulation import simulate_product
 from gluonsim import POLICIES, Severity
 
-FAMILIES = (rings, kinds, splits, parallel, stream_k, early, gates, groups, committed, epilogues)
+FAMILIES = (rings, kinds, splits, parallel, stream_k, early, gates, groups, k_groups, committed, epilogues)
 MUTANTS = {name: mutant for family in FAMILIES for name, mutant in family.MUTANTS.items()}
 CONSEQUENCE_FIRST = {
     # The load into the wrong stage ends before anyone reads it: it is the reader who seems to be too early.

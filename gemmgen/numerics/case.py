@@ -60,9 +60,9 @@ class Case:
 
     @property
     def d_shape(self) -> tuple[int, ...]:
-        """Extents of d: [M, N], or [G, M, N] of groups that lie apart."""
+        """Extents of d: [M, N], or [G, M, N] if it has a dimension for groups."""
         groups = self.problem.groups
-        return (groups.count, *self.shape[:2]) if groups and groups.apart else self.shape[:2]
+        return (groups.count, *self.shape[:2]) if groups and groups.stacks("d") else self.shape[:2]
 
     @property
     def _rows(self) -> int:
@@ -194,6 +194,9 @@ def _arguments(
             _, _, box, layout = table["out" if name == "d" else name]
             name = tensors[name]
             tensor = packed_scales(module, stored[name]) if name in BLOCK_SCALES else stored[name]
+            if name in ("a", "b") and problem.groups and problem.groups.divides_k:
+                yield module.describe_rows(argument.removesuffix("_desc"), tensor)
+                continue
             rounds = name in ("a", "b") and bool(problem.a.dtype.in_memory)
             yield TensorDescriptor.from_tensor(tensor, box, layout, round_f32_to_tf32=rounds)
         else:
@@ -211,8 +214,8 @@ def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     a = inputs.a.mT if problem.a.major == "mn" else inputs.a
     b = inputs.b if problem.b.major == "mn" else inputs.b.mT
     if problem.groups:
-        a = a if problem.has_group_axis("a") else a.flatten(0, -2)
-        b = b if problem.has_group_axis("b") else b.flatten(0, 1)
+        a = a if problem.has_box_axis("a") else a.flatten(0, -2)
+        b = b if problem.has_box_axis("b") else b.flatten(0, 1)
     return {"a": a, "b": b, **inputs.extras, "d": d}
 
 

@@ -1,4 +1,7 @@
-"""Groups of rows in the inputs and the result of a call: whose rows are whose, and what nobody computes."""
+"""Groups in the inputs and the result of a call: whose rows are whose, and what nobody computes.
+
+A row is a row of A, or a row of K if groups divide K.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,44 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gemmgen.problem import Matmul
+from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.groups import Groups
 
 
-def tensor_of_rows(groups: Groups, m: int, device: torch.device) -> Tensor:
-    """Return the int32 tensor [G] by which a call divides rows: ends of groups, or their rows.
+def tensor_of_rows(groups: Groups, shape: Shape, device: torch.device) -> Tensor:
+    """Return the int32 tensor [G] by which a call [M, N, K] divides rows: ends of groups, or their rows.
 
-    The groups have the rows for which kernels are planned: all M of ``m_offsets`` are of a group.
+    The groups have the rows for which kernels are planned: each row of ``m_offsets`` belongs to a group, and
+    each K of ``k_offsets``.
     """
-    counts = torch.tensor(groups.rows_of_each(m), dtype=torch.int32, device=device)
+    m, _, k = shape
+    rows = groups.depths_of_each(k) if groups.divides_k else groups.rows_of_each(m)
+    counts = torch.tensor(rows, dtype=torch.int32, device=device)
     return counts if groups.apart else counts.cumsum(0).to(torch.int32)
 
 
-def drawn_rows(groups: Groups, m: int, generator: torch.Generator) -> Tensor:
+def drawn_rows(groups: Groups, shape: Shape, generator: torch.Generator) -> Tensor:
     """Return such a tensor with random numbers: a row may be of no group, and a group may have no row."""
-    drawn = torch.randint(m + 1, (groups.count,), generator=generator, device=generator.device)
+    most = groups.extent_of(shape)
+    drawn = torch.randint(most + 1, (groups.count,), generator=generator, device=generator.device)
     drawn[:: max(2, groups.count // 4)] = 0
     return (drawn if groups.apart else drawn.sort().values).to(torch.int32)
 
 
-def bounds(problem: Matmul, m: int, divided: Tensor | None, count: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row of each group and the row behind its last one, in A [M, K] or A [G * M, K].
+def bounds(problem: Matmul, extent: int, divided: Tensor | None, count: int) -> Iterator[tuple[int, int]]:
+    """Yield the first row of each group and the row behind its last one, in A [M, K], A [G * M, K] or K.
 
-    `m` is A's M, `divided` the call's tensor of rows, `count` the number of groups. No row is outside of A,
-    and a group whose end lies before its first row has none, whatever the tensor holds.
+    `extent` is A's M, or K if groups divide that; `divided` is the call's tensor of rows, and `count` counts
+    groups. No row is outside of the extent, and a group whose end lies before its first row has none,
+    whatever the tensor holds.
     """
     groups = problem.groups
     assert groups is not None
-    given = [m] * count if divided is None else [int(each) for each in divided.clamp(0, m)]
+    given = [extent] * count if divided is None else [int(each) for each in divided.clamp(0, extent)]
     first = 0
     for number, each in enumerate(given):
         if groups.apart:
-            first, end = number * m, number * m + each
+            first, end = number * extent, number * extent + each
         else:
             end = each
         yield first, max(first, end)
@@ -47,9 +55,14 @@ def bounds(problem: Matmul, m: int, divided: Tensor | None, count: int) -> Itera
 
 
 def of_groups(problem: Matmul, d: Tensor, divided: Tensor | None) -> Tensor:
-    """Return the rows of D that are of a group, group by group, as one matrix; all of D without groups."""
+    """Return the rows of D that are of a group, group by group, as one matrix; all of D without groups.
+
+    All rows of D are of a group if groups divide K.
+    """
     if problem.groups is None:
         return d
+    if problem.groups.divides_k:
+        return d.flatten(0, -2)
     m, count = (
         d.shape[-2],
         d.shape[0] if problem.groups.apart else len(divided if divided is not None else ()),

@@ -164,8 +164,8 @@ from 2**-2 to 2**2, equally likely, and 1.32 for uniform numbers from 0.5 to 2.
 class Inputs:
     """A [M, K], B [K, N], and what else the spec takes: C [M, N], vectors [M] or [N], a scale [1].
 
-    B of a matmul with several accumulators has a block of N columns for each. With groups, B is [G, K, N]. If
-    they lie apart, A is [G, M, K].
+    B of a matmul with several accumulators has a block of N columns for each. With groups of rows, B is
+    [G, K, N]. If they lie apart, A is [G, M, K].
     e2m1 is uint8 with two elements of K in a byte: A [M, K/2], B [K/2, N]. Scales of blocks are
     [M, ceil(K / vector)] and [N, ceil(K / vector)].
     """
@@ -276,7 +276,7 @@ def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) ->
     long = problem.accumulator.name == "fp16" and shape[2] > LONGEST_FP16_SUM
     multiplied = problem.gated and problem.d.largest < NARROW
     small = 1 if long or multiplied else SMALL
-    divided = drawn_rows(problem.groups, shape[0], generator) if problem.groups else None
+    divided = drawn_rows(problem.groups, shape, generator) if problem.groups else None
     return _inputs(shape, problem, generator.device, fill, divided=divided)
 
 
@@ -325,7 +325,7 @@ def _inputs(
 
     def extra(keyword: str) -> Tensor:
         if groups and keyword == groups.counts:
-            return divided if divided is not None else tensor_of_rows(groups, m, device)
+            return divided if divided is not None else tensor_of_rows(groups, shape, device)
         if keyword in BLOCK_SCALES:
             scale = problem.operand(keyword[0]).scale
             assert scale is not None
@@ -347,7 +347,7 @@ def _inputs(
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
     count_of_a = groups.count if groups and groups.apart else None
     a = operand("a", *((k, m) if a_transposed else (m, k)), count_of_a)
-    count_of_b = groups.count if groups else None
+    count_of_b = groups.count if groups and groups.stacks("b") else None
     b = operand("b", *((columns, k) if b_transposed else (k, columns)), count_of_b)
     extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
     a, b = a.mT if a_transposed else a, b.mT if b_transposed else b

@@ -61,6 +61,15 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
 def _references_of_groups(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]]:
     """Yield slices of the rows of all groups, and those rows of the exact D: each group is a matmul."""
     alone, before = replace(problem, groups=None), 0
+    if problem.groups and problem.groups.divides_k:
+        m, _, k = inputs.shape
+        counts = inputs.rows_of_groups(problem)
+        for first, end in bounds(problem, k, counts, len(counts if counts is not None else ())):
+            of_group = replace(inputs, a=inputs.a[:, first:end], b=inputs.b[first:end])
+            for rows, exact in references(of_group, alone):
+                yield slice(before + rows.start, before + rows.start + len(exact)), exact
+            before += m
+        return
     a, counts = inputs.a.flatten(0, -2), inputs.rows_of_groups(problem)
     of_groups = bounds(problem, inputs.a.shape[-2], counts, len(inputs.b))
     for group, ((first, end), b) in enumerate(zip(of_groups, inputs.b, strict=True)):

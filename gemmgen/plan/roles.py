@@ -147,7 +147,7 @@ class Argument:
 class Count:
     """A number that the kernel computes from the extents of its arguments."""
 
-    name: Literal["m", "n", "groups", "tiles_m", "tiles_n", "k_steps"]
+    name: Literal["m", "n", "k", "groups", "tiles_m", "tiles_n", "k_steps"]
 
     @property
     def capture_bytes(self) -> int:
@@ -155,7 +155,7 @@ class Count:
         return SCALAR_BYTES
 
 
-M, N, GROUPS = Count("m"), Count("n"), Count("groups")
+M, N, K, GROUPS = Count("m"), Count("n"), Count("k"), Count("groups")
 TILES_M, TILES_N, K_STEPS = Count("tiles_m"), Count("tiles_n"), Count("k_steps")
 Passed = Argument | SharedBuffer | Barrier | TensorBuffer | Count
 """A value that the kernel passes to a partition."""

@@ -146,9 +146,13 @@ class Geometry(Decisions, ABC):
 
     @property
     def group_slots(self) -> int:
-        """Most groups of a call, whose rows each warp holds: a power of two; 0 if no tensor has the rows."""
+        """Most groups of a call, whose rows each warp holds: a power of two; 0 if warps hold none.
+
+        A warp holds the rows of all groups to find the group of a tile. Tiles of groups that divide K have
+        numbers that tell their group.
+        """
         groups = self.problem.groups
-        if groups is None or groups.counts is None:
+        if groups is None or groups.counts is None or groups.divides_k:
             return 0
         return max(self.architecture.threads_per_warp, 1 << (groups.count - 1).bit_length())
 
@@ -198,6 +202,11 @@ class Geometry(Decisions, ABC):
         together = self.tiles_together
         tiles_m = sum(-(-rows // self.program_tile_m) for rows in self.problem.rows_of_groups(m))
         return tiles_m, -(-n // (together * self.program_tile_n)) * together
+
+    def k_steps(self, shape: Shape) -> float:
+        """Return the K steps of a tile of a problem, in the mean of its groups: each has one or more."""
+        steps = [max(1, -(-depth // self.cta_tile_k)) for depth in self.problem.depths_of_groups(shape[2])]
+        return sum(steps) / len(steps)
 
     @property
     def tiles_together(self) -> int:

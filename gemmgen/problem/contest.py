@@ -69,7 +69,12 @@ def description_of(request: Request, *, promoted: bool = False) -> str:
     if problem.interleaved:
         words.append("B interleaved")
     if groups := problem.groups:
-        kind = {"m_offsets": "groups", "m_masked": "masked groups", "batched": "batches"}[groups.of]
+        kind = {
+            "m_offsets": "groups",
+            "m_masked": "masked groups",
+            "batched": "batches",
+            "k_offsets": "groups of K",
+        }[groups.of]
         words.append(f"in {groups.count} {kind}")
     terms = list(_terms(problem.epilogue, lists_c=request.lists_c))
     if problem.c is not None and problem.c != problem.d:

@@ -1,4 +1,4 @@
-"""Groups of rows that one matmul multiplies with a matrix B each: experts of a mixture, or batches."""
+"""Groups that one launch multiplies: experts of a mixture, their weight gradients, or batches."""
 
 from __future__ import annotations
 
@@ -6,19 +6,39 @@ import math
 import random
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal
 
-GroupKind = Literal["m_offsets", "m_masked", "batched"]
-"""How a call divides the rows of A into groups.
+GroupKind = Literal["m_offsets", "m_masked", "batched", "k_offsets"]
+"""How a call divides A and B into groups.
 
 ``m_offsets``: A is [M, K], and ``offs`` [G] has the row behind the last one of each group. ``m_masked``: A is
-[G, M, K], and ``rows`` [G] has the number of rows of each group. ``batched``: A is [G, M, K], all of it.
+[G, M, K], and ``rows`` [G] has the number of rows of each group. ``batched``: A is [G, M, K], all of it. Each
+group of these has a B [K, N] of its own. ``k_offsets``: A is [M, K] and B [K, N], ``offs`` [G] has the end of
+each group along K, and each group has a D [M, N] of its own.
 """
 
 
 @dataclass(frozen=True)
+class _Division:
+    """The properties of one kind of groups."""
+
+    counts: str | None
+    divides: Literal["m", "k"]
+    stacked: str
+    """The letters of the matrices that have a dimension for groups."""
+
+
+_DIVISIONS: Final[dict[GroupKind, _Division]] = {
+    "m_offsets": _Division("offs", "m", "b"),
+    "m_masked": _Division("rows", "m", "abd"),
+    "batched": _Division(None, "m", "abd"),
+    "k_offsets": _Division("offs", "k", "d"),
+}
+
+
+@dataclass(frozen=True)
 class Groups:
-    """Groups of rows of A: each is multiplied with a matrix of its own of B [G, K, N]."""
+    """Groups of rows of A with a B [K, N] of their own, or groups of K with a D [M, N] of their own."""
 
     of: GroupKind
     count: int
@@ -26,30 +46,47 @@ class Groups:
 
     @property
     def counts(self) -> str | None:
-        """The int32 tensor in memory of the GPU that divides the rows; None if all groups have M rows."""
-        return {"m_offsets": "offs", "m_masked": "rows", "batched": None}[self.of]
+        """The int32 tensor in memory of the GPU that divides M or K; None if all groups have M rows."""
+        return _DIVISIONS[self.of].counts
+
+    @property
+    def divides_k(self) -> bool:
+        """True if the groups divide K: A and B are one matrix each, and D has one for each group."""
+        return _DIVISIONS[self.of].divides == "k"
 
     @property
     def apart(self) -> bool:
-        """True if A and D have a dimension for groups; False if groups follow one another in M rows."""
-        return self.of != "m_offsets"
+        """True if A and D have a dimension for groups, with M rows in each."""
+        return self.stacks("a")
+
+    def stacks(self, matrix: Literal["a", "b", "d"]) -> bool:
+        """Return True if a matrix has a dimension for groups."""
+        return matrix in _DIVISIONS[self.of].stacked
+
+    def extent_of(self, shape: tuple[int, int, int]) -> int:
+        """Return the extent of a problem [M, N, K] that the groups divide, in each matrix of A: M or K."""
+        return shape[2] if self.divides_k else shape[0]
 
     def all_rows(self, m: int) -> int:
-        """Return the rows of A of a problem of M rows: M, or M for each group."""
-        return m * self.count if self.apart else m
+        """Return the rows of D of a problem of M rows: M, or M for each group."""
+        return m * self.count if self.stacks("d") else m
 
     def rows_of_each(self, m: int) -> tuple[int, ...]:
-        """Return the rows of each group in a problem of M rows, as kernels are planned, checked and timed.
+        """Return the rows of D of each group for M rows, as kernels are planned, checked and timed.
 
         The rows of ``m_offsets`` are drawn as the experts of tokens are: by softmax(z), with a standard
         normal z for each group. So some groups have several times the mean, and with few rows some have
-        none. Groups of ``m_masked`` have from no row to all M; groups of ``batched`` have M.
+        none. Groups of ``m_masked`` have from no row to all M; ``batched`` and ``k_offsets`` have M.
         """
-        if self.of == "batched":
-            return (m,) * self.count
         if self.of == "m_masked":
             return tuple(m * (group * 7 % 11) // 10 for group in range(self.count))
-        return _routed(m, self.count)
+        if self.of == "m_offsets":
+            return _routed(m, self.count)
+        return (m,) * self.count
+
+    def depths_of_each(self, k: int) -> tuple[int, ...]:
+        """Return the K of each group: all, or a part that is drawn as the rows of ``m_offsets`` are."""
+        return _routed(k, self.count) if self.divides_k else (k,) * self.count
 
 
 @lru_cache(maxsize=1024)

@@ -106,17 +106,18 @@ class Matmul:
         """True if B has a block of N columns for each of several accumulators, one after the other."""
         return self.gated and not self.interleaved
 
-    def has_group_axis(self, name: str) -> bool:
-        """Return True if the descriptor of ``a`` or ``b`` has a dimension for groups, and K is its rows.
+    def has_box_axis(self, name: str) -> bool:
+        """Return True if the descriptor of ``a`` or ``b`` has a dimension for groups, or for boxes of rows.
 
-        A load then ends with the K of its group. If K is the columns, the rows of all groups are one matrix.
+        Its matrices have K along their rows, and a load ends with the K of its group. If K is along the
+        columns, the rows of all groups are one matrix.
         """
         return self.groups is not None and self.operand(name).major == "mn"
 
     @property
     def places_b_by_n(self) -> bool:
         """True if N is part of a place in B: of a second block of columns, or of the rows of a group's B."""
-        return self.in_blocks or (self.groups is not None and not self.has_group_axis("b"))
+        return self.in_blocks or (self.groups is not None and not self.has_box_axis("b"))
 
     @property
     def places_columns_by_n(self) -> bool:
@@ -126,13 +127,18 @@ class Matmul:
         return self.in_blocks and bool(self.parted_vectors)
 
     def rows_of_groups(self, m: int) -> tuple[int, ...]:
-        """Return the rows of each group of a problem of M rows; without groups all M are of one."""
+        """Return the rows of D of each group of a problem of M rows; without groups all M are of one."""
         return self.groups.rows_of_each(m) if self.groups else (m,)
+
+    def depths_of_groups(self, k: int) -> tuple[int, ...]:
+        """Return the K of each group of a problem; without groups all K is of one."""
+        return self.groups.depths_of_each(k) if self.groups else (k,)
 
     def flops(self, shape: Shape) -> int:
         """Return the operations of a problem [M, N, K]: two for each product."""
         m, n, k = shape
-        return 2 * self.b_blocks * sum(self.rows_of_groups(m)) * n * k
+        of_groups = zip(self.rows_of_groups(m), self.depths_of_groups(k), strict=True)
+        return 2 * self.b_blocks * n * sum(rows * depth for rows, depth in of_groups)
 
     def operand(self, name: str) -> Operand:
         """Return the operand ``a`` or ``b``."""

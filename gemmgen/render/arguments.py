@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from gemmgen.hardware import DType
 from gemmgen.literals import python_literal
@@ -108,16 +109,16 @@ class ArgumentTable:
             return "None", "None"
         moved = buffer.loaded_shape or buffer.shape
         extents = [f"{extent_name(e)}.value" if e.measure else str(e.size) for e in moved]
-        boxed = self._has_group_axis(buffer.tensor)
+        boxed = self._has_box_axis(buffer.tensor)
         extents = ["1"] * boxed + extents
         layout = layout_name(buffer, self.plan.shared_buffers, boxed=boxed)
         return f"[{', '.join(extents)}]", f"{layout}.value"
 
-    def _has_group_axis(self, tensor: str) -> bool:
+    def _has_box_axis(self, tensor: str) -> bool:
         """Return True if the descriptor of a tensor has a dimension for groups, or for boxes of D's rows."""
         problem = self.plan.problem
         return (
-            problem.has_group_axis(tensor) if tensor in ("a", "b") else bool(tensor == "d" and problem.groups)
+            problem.has_box_axis(tensor) if tensor in ("a", "b") else bool(tensor == "d" and problem.groups)
         )
 
     def _axes(self, argument: Argument) -> str:
@@ -133,7 +134,8 @@ class ArgumentTable:
         columns = "G" if self.plan.problem.gated else "N"
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         axes = operands.get(argument.tensor, "MN")
-        return f"E{axes}" if groups and (groups.apart or argument.tensor == "b") else axes
+        matrix: Literal["a", "b", "d"] = argument.tensor if argument.tensor in ("a", "b") else "d"
+        return f"E{axes}" if groups and groups.stacks(matrix) else axes
 
     def _k_axis(self, name: str) -> str:
         """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""
@@ -143,7 +145,8 @@ class ArgumentTable:
     def table_meaning(self) -> str:
         """The columns of ARGUMENTS, as the comment on its first line."""
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
-        parts = "; B for each part of its tiles" if self.further_parts else ""
+        in_words = "B of each part" if self.plan.problem.groups else "B for each part of its tiles"
+        parts = f"; {in_words}" if self.further_parts else ""
         blocks = "; G is 2 N" if self.plan.problem.gated else ""
         groups = "; E groups" if self.plan.problem.groups else ""
         return (

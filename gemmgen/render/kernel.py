@@ -254,6 +254,8 @@ class KernelView(ABC):
         problem = self.plan.problem
         n = ("n",) * (problem.places_b_by_n or problem.places_columns_by_n)
         if groups := problem.groups:
+            if groups.divides_k:
+                return ("m", "k", "groups", "tiles_m", "tiles_n")
             walked = ("groups",) * self.plan.persistent
             return ("m", *n, *walked, *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
@@ -270,6 +272,7 @@ class KernelView(ABC):
         extents = {
             "m": m,
             "n": n,
+            "k": self._k_extent,
             "groups": self._groups,
             "tiles_m": f"gl.cdiv({m}, PROGRAM_TILE_M)",
             "tiles_n": f"gl.cdiv({n}, PROGRAM_TILE_N)",
@@ -283,6 +286,8 @@ class KernelView(ABC):
     def _extents_of_d(self) -> tuple[str, str]:
         """M and N by D's descriptor, or by the descriptors of A and B if another kernel stores D."""
         if groups := self.plan.problem.groups:
+            if groups.divides_k:
+                return "a_desc.shape[2]", "d_desc.shape[2]"
             return self._rows_of_group if groups.apart else "a_desc.shape[0]", "d_desc.shape[2]"
         if not self.plan.reduces_apart:
             return "d_desc.shape[0]", "d_desc.shape[1]"
@@ -293,14 +298,16 @@ class KernelView(ABC):
     def _rows_of_group(self) -> str:
         """M of groups that lie apart, by A's descriptor and the number of groups."""
         problem, groups = self.plan.problem, self._groups
-        if problem.has_group_axis("a"):
+        if problem.has_box_axis("a"):
             return "a_desc.shape[2]"
-        return f"a_desc.shape[0] // {groups if problem.has_group_axis('b') else f'({groups})'}"
+        return f"a_desc.shape[0] // {groups if problem.has_box_axis('b') else f'({groups})'}"
 
     @property
     def _groups(self) -> str:
-        """The number of groups, by the rows of B as it is stored and the columns of D."""
-        if self.plan.problem.has_group_axis("b"):
+        """The number of groups, by the rows of B as it is stored and D's columns, or by the boxes of D."""
+        if self.plan.problem.groups and self.plan.problem.groups.divides_k:
+            return "(d_desc.shape[0] - 1) // a_desc.shape[2]"
+        if self.plan.problem.has_box_axis("b"):
             return "b_desc.shape[0]"
         blocks = self.plan.problem.b_blocks
         return f"b_desc.shape[0] // {f'({blocks} * d_desc.shape[2])' if blocks > 1 else 'd_desc.shape[2]'}"
@@ -309,7 +316,9 @@ class KernelView(ABC):
     def _k_extent(self) -> str:
         """K, as A's descriptor has it."""
         problem = self.plan.problem
-        return f"a_desc.shape[{int(problem.a.major == 'k' or problem.has_group_axis('a'))}]"
+        if problem.groups and problem.groups.divides_k:
+            return "a_desc.shape[0]"  # of boxes that begin with each row
+        return f"a_desc.shape[{int(problem.a.major == 'k' or problem.has_box_axis('a'))}]"
 
     @property
     def _k_span(self) -> str:

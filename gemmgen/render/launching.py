@@ -194,9 +194,10 @@ class LaunchView(ArgumentTable):
         """Return an argument of the kernel as it lies in memory, in the order of its descriptor."""
         argument = self.plan.argument(name)
         tensor = passed_as(argument.tensor)
-        if (groups := self.plan.problem.groups) and (name == "b" or (name == "a" and groups.apart)):
+        groups = self.plan.problem.groups
+        if groups and ((name == "b" and groups.stacks("b")) or (name == "a" and groups.apart)):
             stored = f"{name}.mT" if name in self.transposed else name
-            return stored if self._has_group_axis(name) else f"{stored}.flatten(0, 1)"
+            return stored if self._has_box_axis(name) else f"{stored}.flatten(0, 1)"
         if name in self.transposed:
             return f"{tensor}.T"
         viewed = argument.kind == "block_scales" and self.scales_are_bytes
@@ -225,6 +226,8 @@ class LaunchView(ArgumentTable):
             return stored
         if name == "d" and self.plan.problem.groups:
             return "describe_boxes(out)"
+        if self.plan.problem.groups and self.plan.problem.groups.divides_k:
+            return f'describe_rows("{name}", {stored})'
         rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))
         return f'TensorDescriptor.from_tensor({stored}, *ARGUMENTS["{passed_as(name)}"][2:]{rounding})'
 
@@ -254,7 +257,7 @@ class LaunchView(ArgumentTable):
         groups = self.plan.problem.groups
         assert groups is not None
         along_n = "triton.cdiv(n, PROGRAM_TILE_N.value)"
-        if groups.apart:
+        if groups.stacks("d"):
             along_m = "triton.cdiv(m, PROGRAM_TILE_M.value)"
             return f"groups, m, n = out.shape\n    tiles = groups * {along_m} * {along_n}"
         most = (

@@ -56,7 +56,7 @@ class MatmulDocs(LaunchView):
             b_shape = "[K, 2N]"
         if groups := problem.groups:
             rows = "2N" if problem.gated else "N"
-            a_shape, b_shape = f"[{'G, ' * groups.apart}M, K]", f"[G, K, {rows}]"
+            a_shape, b_shape = f"[{'G, ' * groups.apart}M, K]", f"[{'G, ' * groups.stacks('b')}K, {rows}]"
             article = "a" if problem.gated else "an"
             weight = f"of {article} {rows} x K tensor (``weight.T``)"
             b = b.replace(weight, f"of a G x {rows} x K tensor (``weight.mT``)")
@@ -91,7 +91,7 @@ class MatmulDocs(LaunchView):
         own = f"in memory of its own{', or c' * bool(problem.c)}; if None, a new view of padded rows"
         if workspace:
             docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
-        d = "[G, M, N]" if problem.groups and problem.groups.apart else "[M, N]"
+        d = "[G, M, N]" if problem.groups and problem.groups.stacks("d") else "[M, N]"
         docs.append(f"out: {d}, {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
             textwrap.fill(
@@ -110,6 +110,11 @@ class MatmulDocs(LaunchView):
         groups = self.plan.problem.groups
         if groups is None or groups.counts is None:
             return []
+        if groups.divides_k:
+            rest = "A group may have no K, and its D is zero; K behind the last group is of none."
+            return [
+                f"{groups.counts}: [G], torch.int32: the end of each group along K, in rising order. {rest}"
+            ]
         shape = f"{groups.counts}: [G], torch.int32, up to {self.plan.group_slots} groups"
         if groups.apart:
             return [f"{shape}: the number of rows of each; the others of D stay as they are."]
@@ -122,7 +127,7 @@ class MatmulDocs(LaunchView):
         steps = ", as the module's docstring has it" if epilogue_sentence(self.plan.request) else ""
         a, b = ("(a * a_scale)", "(b * b_scale)") if self.scales else ("a", "b")
         if self.plan.problem.groups and not steps:
-            return "Return a @ b of each group of rows."
+            return f"Return a @ b of each group of {'K' if self.plan.problem.groups.divides_k else 'rows'}."
         return f"Return {formula(self.plan.request, a, b, 'c')}{steps}."
 
     @property

@@ -50,9 +50,14 @@ def epilogue_sentence(request: Request) -> str:
 
 
 def groups_sentence(request: Request) -> str:
-    """Return how the rows of A are divided, as a sentence after a space; empty without groups."""
+    """Return how the rows of A, or K, are divided, as a sentence after a space; empty without groups."""
     if (groups := request.matmul.groups) is None:
         return ""
+    if groups.divides_k:
+        return (
+            " K is of G groups, one behind the other, and each group has its own D, the product of its "
+            "columns of A and its rows of B; offs [G] has the end of each along K."
+        )
     if groups.counts is None:
         return " Each of the G groups is multiplied with its own B."
     if groups.apart:
@@ -98,14 +103,15 @@ class KernelOverview(ABC):
     def factors(self) -> tuple[str, str]:
         """The factors of the product with their shapes."""
         if groups := self.plan.problem.groups:
-            return f"A[{'G, ' * groups.apart}M, K]", f"B[G, K, {self._b_columns}]"
+            b = f"B[{'G, ' * groups.stacks('b')}K, {self._b_columns}]"
+            return f"A[{'G, ' * groups.apart}M, K]", b
         return "A[M, K]", f"B[K, {self._b_columns}]"
 
     @property
     def _d_shape(self) -> str:
         """The extents of D, as text."""
         groups = self.plan.problem.groups
-        return "[G, M, N]" if groups and groups.apart else "[M, N]"
+        return "[G, M, N]" if groups and groups.stacks("d") else "[M, N]"
 
     @property
     def _b_columns(self) -> str:
@@ -176,9 +182,12 @@ class KernelOverview(ABC):
         if groups := problem.groups:
             rows = "G * M" if groups.apart else "M"
             product = "D = A @ B for each group of rows" if not problem.gated else f"{product} for each group"
-            a = "A stored as [G, K, M]" if problem.has_group_axis("a") else f"A [{rows}, K]"
-            b = f"B [G, K, {columns}]" if problem.has_group_axis("b") else f"B stored as [G * {columns}, K]"
+            a = "A stored as [G, K, M]" if problem.has_box_axis("a") else f"A [{rows}, K]"
+            b = f"B [G, K, {columns}]" if problem.has_box_axis("b") else f"B stored as [G * {columns}, K]"
             descriptors = f"the descriptors are over {a}, {b}, and boxes of D."
+            if groups.divides_k:
+                product = "D = A @ B for each group of K"
+                descriptors = "the descriptors are over boxes of A stored as [K, M], of B [K, N], and of D."
         if self.plan.reduces_apart:
             product = "Multiply parts of K, and leave the sums of each for the kernel that adds them up"
             descriptors = f"the descriptors are over {' and '.join(stored[:2])}."

@@ -39,6 +39,13 @@ class Walk:
     """The expression of the K steps of a work item."""
     first_steps: str = "tiles.steps()"
     """The expression of the K steps of a program's first work item."""
+    passes: str | None = None
+    """The template by which a ping-pong consumer first passes the K steps of the other consumer's work item.
+
+    None if all work items have equally many K steps: a consumer passes them after its own work item.
+    """
+    k: str = "k_step * PROGRAM_TILE_K"
+    """The expression of the place of a K step along K: `load_stage` takes it."""
 
 
 def _has_one_tile(plan: Kernel) -> bool:
@@ -83,6 +90,16 @@ WALKS: Final[dict[str, Walk]] = {
         lambda plan: plan.group_slots > 0,
         walked="tiles of D, group by group",
         tiles="Tiles(args, load_groups(args))",
+    ),
+    "k_groups": Walk(
+        "k_groups",
+        lambda plan: plan.problem.groups is not None and plan.problem.groups.divides_k,
+        walked="tiles of D, group by group",
+        unpack="piece_of_item",
+        item="piece",
+        steps="tiles.steps(piece)",
+        passes="past_item_before",
+        k="piece.rows(k_step)",
     ),
     "by_gpc": _walk_of_splits(
         "by_gpc",

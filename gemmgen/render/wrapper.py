@@ -85,13 +85,23 @@ class Wrapper(MatmulDocs):
         """The part that finds M, N and K by the shapes of A and B, and checks them."""
         if self.plan.schedule_kind == "single_tile":
             return "extents_single_tile.py.j2"
-        if self.plan.problem.groups:
-            return "extents_groups.py.j2"
+        if groups := self.plan.problem.groups:
+            return "extents_groups_of_k.py.j2" if groups.divides_k else "extents_groups.py.j2"
         if self.plan.problem.gated:
             return "extents_blocks.py.j2"
         packed = [name for name in ("a", "b") if self.packs(name)]
         kinds = {0: "whole", 1: f"packed_{''.join(packed)}", 2: "packed"}
         return f"extents_{kinds[len(packed)]}.py.j2"
+
+    @property
+    def stacks_b(self) -> bool:
+        """True if B has a dimension for groups."""
+        return self.plan.problem.groups is not None and self.plan.problem.groups.stacks("b")
+
+    @property
+    def stacks_d(self) -> bool:
+        """True if D has a dimension for groups."""
+        return self.plan.problem.groups is not None and self.plan.problem.groups.stacks("d")
 
     @property
     def columns_multiple(self) -> int:
@@ -133,9 +143,11 @@ class Wrapper(MatmulDocs):
         columns = "2 * n" if self.plan.problem.gated else "n"
         of_a, of_b = ("a", "m, k"), ("b.mT", f"groups, {columns}, k")
         if groups.apart:
-            of_a = ("a.mT", "groups, k, m") if self._has_group_axis("a") else ("a", "groups, m, k")
-        if self._has_group_axis("b"):
+            of_a = ("a.mT", "groups, k, m") if self._has_box_axis("a") else ("a", "groups, m, k")
+        if self._has_box_axis("b"):
             of_b = ("b", f"groups, k, {columns}")
+        if groups.divides_k:
+            of_a, of_b = ("a.T", "k, m"), ("b", "k, n")
         shapes = {"a": of_a, "b": of_b}
         if argument.kind == "groups":
             return f'("{name}", {name}, [groups])'
@@ -175,6 +187,7 @@ class Wrapper(MatmulDocs):
         chosen = {
             "matmul": True,
             "boxes": self.plan.problem.groups is not None,
+            "boxes_of_k": self.plan.problem.groups is not None and self.plan.problem.groups.divides_k,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
             "plain": True,
             "sums": self.plan.reduces_apart,

@@ -311,11 +311,12 @@ class Epilogue(Model):
 
 
 class Groups(Model):
-    """Groups of rows of A, each multiplied with a matrix of its own of B [G, K, N]."""
+    """Groups of rows of A with a B [K, N] of their own, or groups of K with a D [M, N] of their own."""
 
     kind: GroupKind = Field(
-        description="how a call divides the rows: m_offsets: A [M, K] and offs [G], the row behind the last "
-        "one of each group; m_masked: A [G, M, K] and rows [G], the rows of each group; batched: A [G, M, K]"
+        description="how a call divides M or K: m_offsets: A [M, K] and offs [G], the row behind the last "
+        "one of each group; m_masked: A [G, M, K] and rows [G], the rows of each group; batched: A "
+        "[G, M, K]; k_offsets: A [M, K], B [K, N] and offs [G], the end of each group along K"
     )
     count: Positive = Field(
         description="groups of the problems that the kernel is planned, checked and timed for"

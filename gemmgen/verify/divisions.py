@@ -1,20 +1,22 @@
-"""Checks of kernels that multiply groups of rows, with other divisions of the rows than all other checks."""
+"""Checks of kernels that multiply groups, with other divisions of M or K than all other checks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from gemmgen.numerics.case import Case, numbers
-from gemmgen.numerics.inputs import touched
+from gemmgen.numerics.divided_rows import bounds
+from gemmgen.numerics.inputs import Inputs, touched
 from gemmgen.numerics.reference import Check
 from gemmgen.problem.groups import Groups
 
 
 def divisions(groups: Groups, m: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield divisions of M rows with their names: the numbers that a call is passed in its int32 tensor."""
+    """Yield divisions of M rows, or of K, with their names: the numbers of a call's int32 tensor."""
     count, half = groups.count, groups.count // 2
     if groups.apart:
         yield "no rows", [0] * count
@@ -30,14 +32,19 @@ def divisions(groups: Groups, m: int) -> Iterator[tuple[str, list[int]]]:
 
 
 def other_divisions(case: Case) -> Iterator[Check]:
-    """Check that rows of groups are right for each of `divisions`, and that no other element is written."""
+    """Check that rows of groups are right for each of `divisions`, and that no other element is written.
+
+    If groups divide K, the K of no group holds NaN.
+    """
     groups = case.problem.groups
     assert groups is not None
     assert groups.counts is not None
-    for name, each in divisions(groups, case.shape[0]):
+    for name, each in divisions(groups, groups.extent_of(case.shape)):
         inputs = case.inputs()
         divided: Tensor = inputs.extras[groups.counts]
         divided.copy_(torch.tensor(each, dtype=divided.dtype))
+        if groups.divides_k:
+            _spoil_k_of_no_group(case, inputs, divided)
         out = case.output(guarded=True)
         found = inputs.call(case.matmul, out.view if case.takes_out else None)
         rows = inputs.computed_rows(case.problem, found)
@@ -46,3 +53,13 @@ def other_divisions(case: Case) -> Iterator[Check]:
             yield case.check(f"{name}: elements of no group written", outside, 0)
         if len(rows):
             yield from numbers(case, name, found, inputs)
+
+
+def _spoil_k_of_no_group(case: Case, inputs: Inputs, divided: Tensor) -> None:
+    """Write NaN to the columns of A and the rows of B that no group has: a kernel must not multiply them."""
+    k = case.shape[2]
+    spoiled = torch.ones(k, dtype=torch.bool, device=divided.device)
+    for first, end in bounds(case.problem, k, divided, len(divided)):
+        spoiled[first:end] = False
+    inputs.a[:, spoiled] = math.nan
+    inputs.b[spoiled] = math.nan

@@ -238,9 +238,7 @@ class _Simulated:
     def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         """Run the kernel as ``matmul`` does, and return d [M, N] after the last schedule."""
         inputs = Inputs(a, b, extras, self._problem.b_blocks)
-        rows, n = a.shape[:-1], inputs.shape[1]
-        made = Matrix.poisoned(rows.numel(), n, self._problem.d.name, a.device).view
-        d = made.view(*rows, n) if out is None else out
+        d = self._poisoned_d(inputs) if out is None else out
         module, options = self._module, self._module.LAUNCH_OPTIONS
         arguments = kernel_arguments(module, self._problem, inputs, d, restored=self._restored)
         self.result = self._run(module.matmul_kernel, self._launch.programs, arguments, options)
@@ -254,6 +252,15 @@ class _Simulated:
                 deterministic=self.result.deterministic and reduced.deterministic,
             )
         return d
+
+    def _poisoned_d(self, inputs: Inputs) -> Tensor:
+        """Return a poisoned D [M, N], or [G, M, N] if it has a dimension for groups."""
+        m, n, _ = inputs.shape
+        counts, rows = inputs.rows_of_groups(self._problem), inputs.a.shape[:-1]
+        if self._problem.groups and self._problem.groups.divides_k and counts is not None:
+            rows = torch.Size((len(counts), m))
+        made = Matrix.poisoned(rows.numel(), n, self._problem.d.name, inputs.a.device)
+        return made.view.view(*rows, n)
 
     def _run(
         self, kernel: Any, programs: int, arguments: Sequence[Any], options: Mapping[str, Any]

@@ -58,7 +58,7 @@ def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes:
 def l2_bytes(kernel: Kernel, shape: Shape, step_bytes: float) -> int:
     """Return the bytes that programs load for a problem: a tile's operands at every K step, and its C."""
     tiles_m, tiles_n = kernel.tiles(shape)
-    k_steps = math.ceil(shape[2] / kernel.cta_tile_k)
+    k_steps = kernel.k_steps(shape)
     c = kernel.problem.c
     of_tile = kernel.program_tile_m * kernel.program_tile_n * c.bytes if c else 0
     return round(tiles_m * tiles_n * (k_steps * kernel.cluster_size * step_bytes + of_tile))
@@ -79,6 +79,8 @@ def moved_of(problem: Matmul, shape: Shape) -> Moved:
     """Return the bytes from and to DRAM of a problem [M, N, K]; a B counts if its group has rows."""
     m, n, k = shape
     rows, traffic = problem.rows_of_groups(m), traffic_of(problem)
+    if problem.groups and problem.groups.divides_k:
+        return moved_bytes(traffic._replace(d=traffic.d * len(rows)), m, n, k)
     return moved_bytes(traffic._replace(b=traffic.b * sum(map(bool, rows))), sum(rows), n, k)
 
 

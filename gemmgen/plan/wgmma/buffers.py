@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gemmgen.plan.epilogue_storage import EpilogueStorage, epilogue_storage
-from gemmgen.plan.roles import GROUPS, K_STEPS, TILES_M, TILES_N, Argument, Count, M, N, Partition
+from gemmgen.plan.roles import GROUPS, K_STEPS, TILES_M, TILES_N, Argument, Count, K, M, N, Partition
 from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 
@@ -141,6 +141,8 @@ def counts_of(kernel: WgmmaGeometry) -> tuple[Count, ...]:
     groups = kernel.problem.groups
     if groups is None:
         return (TILES_M, TILES_N, K_STEPS)
+    if groups.divides_k:
+        return (M, K, GROUPS, TILES_M, TILES_N)
     return (M, *([TILES_M] if groups.counts is None else []), TILES_N, GROUPS, K_STEPS)
 
 

@@ -7,6 +7,7 @@ order plans to within a few percent: a time that they give is no measurement.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from gemmgen.hardware import WGMMA
@@ -372,6 +373,7 @@ def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     rows = shape[0]
     if plan.problem.groups is not None:  # tiles that a group's rows do not fill take as long as full ones
         rows = plan.tiles(shape)[0] * plan.program_tile_m
+        k = math.ceil(plan.k_steps(shape) * plan.cta_tile_k) if plan.problem.groups.divides_k else k
     nanoseconds = causes(row_of(plan), card_of(plan.gpu), moved_of(plan.problem, shape), rows, n, k)
     nanoseconds["copies"] = copies_ns(plan, shape)
     hz = plan.gpu.sustained_hz

@@ -1,4 +1,4 @@
-"""The rule of kernels that multiply groups of rows with a B each: experts of a mixture, and batches."""
+"""The rule of kernels that multiply groups: experts of a mixture, their weight gradients, and batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gemmgen.plan.fix import at_most, leave_out, use
 from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.work_rules import whole_k
 
@@ -19,25 +20,43 @@ UNGROUPED = leave_out("groups")
 
 @rule("groups")
 def groups(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A tile is of one group: roles find it by its number, and the store keeps the group's rows alone."""
+    """A tile is of one group: roles find it by its number, and no load or store crosses the group's ends."""
     if plan.problem.groups is not None:
+        yield from _of_loads(plan)
         yield from _of_tensors(plan)
         yield from _of_programs(plan)
 
 
-def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Yield the findings of the number of groups, of the matrices, and of the epilogue."""
+def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of A and B as they lie in memory: a load must be able to stop at a group's ends."""
     problem, groups = plan.problem, plan.problem.groups
     assert groups is not None
-    if groups.counts and groups.count > MOST_GROUPS:
-        limit = f"each warp holds the rows of all groups in registers, of at most {MOST_GROUPS}"
-        yield Finding("groups.count", f"{groups.count:,} groups", limit, at_most(MOST_GROUPS))
+    if groups.divides_k:
+        if problem.gated:
+            limit = "this version loads boxes of rows of K for one accumulator"
+            found = f"{' and '.join(problem.epilogue.accumulators)} as accumulators with {groups.of}"
+            yield Finding("epilogue.d", found, limit, without_expression() | UNGROUPED)
+        limit = "TMA loads along K from multiples of 16 bytes on, and a group begins at any K"
+        for operand in ("a", "b"):
+            if problem.operand(operand).major == "k":
+                found = f"{operand.upper()} is K-contiguous with groups of K"
+                yield Finding(f"operands.{operand}.major", found, limit, use("mn") | UNGROUPED)
+        return
     if problem.a.major == "mn" and not groups.apart:
         limit = "TMA loads along M from multiples of 16 bytes on, and a group begins at any row"
         yield Finding("operands.a.major", "A is M-contiguous with groups", limit, use("k") | UNGROUPED)
     if problem.b.major == "mn" and problem.in_blocks:
         limit = "this version loads blocks of columns from a B that is one matrix"
         yield Finding("operands.b.major", "B is N-contiguous with groups", limit, use("k") | UNGROUPED)
+
+
+def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of the number of groups, of the matrices, and of the epilogue."""
+    problem, groups = plan.problem, plan.problem.groups
+    assert groups is not None
+    if plan.group_slots and groups.count > MOST_GROUPS:
+        limit = f"each warp holds the rows of all groups in registers, of at most {MOST_GROUPS}"
+        yield Finding("groups.count", f"{groups.count:,} groups", limit, at_most(MOST_GROUPS))
     if problem.copies_misaligned:
         limit = "this version copies matrices of two dimensions"
         yield Finding("operands.misaligned", "copy with groups", limit, use("refuse") | UNGROUPED)
@@ -48,6 +67,12 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "this version adds a C to the product of one A and one B"
         fix = (leave_out() & leave_out("epilogue.beta")) | UNGROUPED
         yield Finding("operands.c", f"a C with {groups.of}", limit, fix)
+    if problem.vectors and groups.divides_k:
+        is_listed = plan.request.listed is not None
+        field, fix = ("epilogue.ops", leave_out()) if is_listed else ("epilogue.d", without_expression())
+        found = f"{' and '.join(problem.vectors)} with {groups.of}"
+        limit = "this version has row and column operands of groups of rows, each with a B of its own"
+        yield Finding(field, found, limit, fix | UNGROUPED)
 
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:

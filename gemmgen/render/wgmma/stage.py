@@ -60,8 +60,11 @@ class Stage:
         problem = self.plan.problem
         major = (problem.a if operand == "a" else problem.b).major
         place = f"{problem.b_blocks} * " * (operand == "b" and problem.interleaved) + place
+        if problem.groups and problem.groups.divides_k:
+            within = f"{place} - tile.group * args.m" if operand == "a" else place
+            return f"[k.row, k.ahead, {within}]"
         k = "0" if self.plan.schedule_kind == "single_tile" else "k"
-        if problem.has_group_axis(operand):
+        if problem.has_box_axis(operand):
             within = f"{place} - tile.group * args.m" if operand == "a" else place
             return f"[tile.group, {k}, {within}]"
         if operand == "b" and problem.groups:
@@ -82,7 +85,7 @@ class Stage:
 
     def _as_box(self, operand: str, descriptor: str, tile: str) -> str:
         """Return a tile in shared memory as TMA fills it: with the dimension for groups, if there is one."""
-        return f"as_box({descriptor}, {tile})" if self.plan.problem.has_group_axis(operand) else tile
+        return f"as_box({descriptor}, {tile})" if self.plan.problem.has_box_axis(operand) else tile
 
     @property
     def loads_of_blocks(self) -> Iterator[tuple[str, ...]]:

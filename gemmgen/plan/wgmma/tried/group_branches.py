@@ -1,4 +1,4 @@
-"""Which Hopper kernels are tried for groups of rows: kernels with roles, swap-AB for few rows.
+"""Which Hopper kernels are tried for groups: kernels with roles, swap-AB for few rows.
 
 Batches are also tried in clusters and in programs of one tile each.
 """
@@ -30,6 +30,8 @@ ROWS_CHOICES: Choices = {
     "outstanding_mmas": (0, 1),
 }
 """Values that are tried if rows of A are the instruction's rows."""
+K_GROUPS_CHOICES: Choices = {**ROWS_CHOICES, "cta_tile_m": (256, 128, 64)}
+"""Values that are tried if groups divide K: each group has all rows of D, which fill tall tiles too."""
 SWAP_AB_CHOICES: Choices = {
     "cta_tile_m": (8, 16, 32, 64, 128),
     "cta_tile_n": (64, 128, 256),
@@ -87,7 +89,9 @@ def _persistent(
     lone = {"consumers": 1} if swap_ab and kind == KINDS[0] else {}
     cluster: Values = {} if in_clusters else ONE_CTA
     fixed = {"occupancy": 1, **order, **DEFAULTS, **cluster, **lone, **implied_by(stated, kind)}
-    choices = SWAP_AB_CHOICES if swap_ab else {**ROWS_CHOICES, **CLUSTERS}
+    groups = request.matmul.groups
+    of_rows = K_GROUPS_CHOICES if groups and groups.divides_k else ROWS_CHOICES
+    choices = SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
     return _branch(request, fixed, choices, swap_ab, kind)
 
 
