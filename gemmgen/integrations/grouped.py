@@ -85,7 +85,8 @@ class GroupedMM:
         """
         if isinstance(mat_a, Proxy):  # torch.fx records torch's operator
             return torchs(mat_a, mat_b, offs, bias, out_dtype)
-        asked = self._candidates[offs is not None]
+        divides = 0 if offs is None else 1  # Dynamo of torch 2.11 takes no bool as an index
+        asked = self._candidates[divides]
         reason = _why_torch(mat_a, mat_b, offs, bias, out_dtype)
         if not reason and not asked:
             reason = f"no kernel takes a call {'without' if offs is None else 'with'} offs"
@@ -97,7 +98,7 @@ class GroupedMM:
             return grouped_mm(mat_a, mat_b, offs, *_names_and_rows(asked))
         d = None
         if not reason:
-            d, reason = first_taken(mat_a, mat_b, offs, *self._names_and_rows[offs is not None])
+            d, reason = first_taken(mat_a, mat_b, offs, *self._names_and_rows[divides])
         self.reason = reason
         return torchs(mat_a, mat_b, offs, bias, out_dtype) if d is None else d
 
