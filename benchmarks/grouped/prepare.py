@@ -71,10 +71,12 @@ def problems(suite: Mapping[str, Any]) -> Iterator[Problem]:
                     yield found
 
 
-def source_of(problem: Problem) -> SpecFile:
-    """Return the spec of a problem, with every decision open."""
+def source_of(problem: Problem, *, dependent: bool = False) -> SpecFile:
+    """Return the spec of a problem, with every decision open, and with dependent launch if wanted."""
     shape = {"m": problem.rows, "n": problem.n, "k": problem.k}
-    return _source(problem.kind, groups={"kind": problem.kind, "count": problem.groups}, problem=shape)
+    groups = {"kind": problem.kind, "count": problem.groups}
+    launch = {"dependent_launch": {"early": "nothing"}} if dependent else {}
+    return _source(problem.kind, groups=groups, problem=shape, **launch)
 
 
 def _source(title: str, **sections: object) -> SpecFile:
@@ -115,12 +117,12 @@ class Modules:
         return stem
 
 
-def prepared(problem: Problem, modules: Modules, first: int) -> Prepared:
+def prepared(problem: Problem, modules: Modules, first: int, *, dependent: bool = False) -> Prepared:
     """Write the modules of the kernels that the planner ranks first for a problem, and return their names.
 
     Raises GemmgenError if no kernel is legal.
     """
-    plans = [candidate.plan for candidate in rank(source_of(problem)).legal[:first]]
+    plans = [candidate.plan for candidate in rank(source_of(problem, dependent=dependent)).legal[:first]]
     names = {modules.stem_of(plan): plan for plan in plans}
     dense: dict[str, str] = {}
     if problem.has_large_groups:
@@ -129,11 +131,13 @@ def prepared(problem: Problem, modules: Modules, first: int) -> Prepared:
     return Prepared(problem, tuple(names), dense)
 
 
-def prepared_in(folder: Path, problem: Problem, first: int) -> tuple[Prepared | str, dict[str, str]]:
+def prepared_in(
+    folder: Path, problem: Problem, first: int, dependent: bool
+) -> tuple[Prepared | str, dict[str, str]]:
     """Return a problem with the names and the labels of its kernels, or the reason if no kernel is legal."""
     modules = Modules(folder)
     try:
-        return prepared(problem, modules, first), modules.labels
+        return prepared(problem, modules, first, dependent=dependent), modules.labels
     except GemmgenError as error:
         return f"{problem.name}, {problem.rows} rows: {error}", {}
 
@@ -155,12 +159,14 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=FIRST, help=f"kernels of each problem ({FIRST})")
     parser.add_argument("--processes", type=int, default=2, help="processes that plan (2)")
     parser.add_argument("--only", default="", help="problems whose name has this text")
+    parser.add_argument("--dependent", action="store_true", help="kernels with programmatic dependent launch")
     given = parser.parse_args()
     suite = read_suite()
     begin, folder, found, labels = time.monotonic(), emptied(given.folder), list[Prepared](), dict[str, str]()
     wanted = [each for each in problems(suite) if given.only in each.name]
     with ProcessPoolExecutor(given.processes) as pool:
-        for each, of_each in pool.map(prepared_in, repeat(folder), wanted, repeat(given.first)):
+        constant = repeat(given.first), repeat(given.dependent)
+        for each, of_each in pool.map(prepared_in, repeat(folder), wanted, *constant):
             if isinstance(each, str):
                 sys.stdout.write(f"{each}\n")
             else:

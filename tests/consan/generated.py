@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -222,8 +223,9 @@ Call = tuple[Any, int, list[Any], dict[str, Any]]
 
 def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tensor, list[Call]]:
     """Return a poisoned D on the inputs' device, and the launches that make up a call of the module."""
-    rows, n, problem = inputs.a.shape[:-1], inputs.shape[1], case.problem
-    d = Matrix.poisoned(rows.numel(), n, problem.d.name, inputs.a.device).view.view(*rows, n)
+    (m, n, _), problem = inputs.shape, case.problem
+    rows = (problem.groups.count, m) if problem.groups and problem.groups.stacks("d") else (m,)
+    d = Matrix.poisoned(math.prod(rows), n, problem.d.name, inputs.a.device).view.view(*rows, n)
     plan = case.product.plan
     arguments = kernel_arguments(module, problem, inputs, d, restored=restored_arguments(plan))
     calls: list[Call] = [(module.matmul_kernel, case.launch.programs, arguments, module.LAUNCH_OPTIONS)]
