@@ -538,8 +538,8 @@ class Argument(NamedTuple):
     axes: str
     """The letters of its extents: M, N, K, P for bytes of two elements of K each, 1 for a single element.
 
-    E is for the groups of rows that a B each multiplies, which are experts or batches.
-    G is for the columns of a B that has a block of N columns for each sum of an element of D.
+    G is for groups, which are experts or batches.
+    W is for the columns of a wide B, which has a block of N columns for each sum of an element of D.
     """
     box: Sequence[int] | None
     """The elements that TMA moves at a time; None if the kernel reads the tensor by its address."""
@@ -556,7 +556,7 @@ class Argument(NamedTuple):
     @property
     def is_read_by_element(self) -> bool:
         """It holds one element, a vector, or a vector for each group, which threads read from any address."""
-        return self.box is None and self.axes.removeprefix("E") in ("", "1", "M", "N", "G")
+        return self.box is None and self.axes.removeprefix("G") in ("", "1", "M", "N", "W")
 
     @property
     def has_blocks(self) -> bool:
@@ -653,9 +653,10 @@ class Contract:
             name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
             for name in (*self.inputs, "out")
         }
-        # Zeros are not D if the epilogue makes another value of a product of 0, or if an input says which
-        # rows are of no group: those stay as they are.
-        leaves_rows = any(argument.axes == "E" for argument in self.arguments.values())
+        # Zeros are not D if the epilogue makes another value of a product of 0, or if an input divides rows
+        # into groups: rows of no group stay as they are.
+        has_counts = any(argument.axes == "G" for argument in self.arguments.values())
+        leaves_rows = has_counts and "G" in self.arguments["b"].axes
         self.is_zero_without_k = computes.get("vanishes", True) and not leaves_rows
 
     def first_violation(self, given: Mapping[str, Tensor]) -> str:
@@ -687,8 +688,8 @@ class Contract:
 
     def has_more_dimensions(self, a: Any) -> bool:
         """Return True for an A [..., M, K] of more dimensions than the kernel takes, which M can have."""
-        axes, has_groups_of_k = self.arguments["a"].axes, "E" in self.arguments["out"].axes
-        return isinstance(a, Tensor) and a.dim() > len(axes) and ("E" in axes or not has_groups_of_k)
+        axes, has_groups_of_k = self.arguments["a"].axes, "G" in self.arguments["out"].axes
+        return isinstance(a, Tensor) and a.dim() > len(axes) and ("G" in axes or not has_groups_of_k)
 
     def flattened(
         self, call: Callable[..., Tensor], inputs: tuple[Tensor, ...], out: Tensor | None
@@ -839,12 +840,12 @@ class Contract:
         if tensor.dim() < 2 or tensor.stride(-1 if argument.is_transposed else -2) != 1:
             return found
         # The matrix lies in memory the other way round.
-        if axes in ("NK", "GK"):
+        if axes in ("NK", "WK"):
             rows = "an N" if axes == "NK" else f"a {self.b_blocks}N"
             return f"{found}: pass weight.T of {rows} x K weight"
-        if axes in ("ENK", "EGK"):
-            rows = "N" if axes == "ENK" else f"{self.b_blocks}N"
-            return f"{found}: pass weight.mT of an E x {rows} x K weight"
+        if axes in ("GNK", "GWK"):
+            rows = "N" if axes == "GNK" else f"{self.b_blocks}N"
+            return f"{found}: pass weight.mT of a G x {rows} x K weight"
         contiguous = f"a contiguous {' x '.join(axes)} matrix"
         return f"{found}: pass {'the transposed view of ' if argument.is_transposed else ''}{contiguous}"
 
@@ -855,13 +856,13 @@ class Contract:
 
     def check_extents(self, extents: dict[str, Any]) -> tuple[int, int, int]:
         """Return M, N and K; raise ValueError if the kernel does not take them."""
-        if "G" in extents and extents["G"] % self.b_blocks:
+        if "W" in extents and extents["W"] % self.b_blocks:
             wanted = f"{self.b_blocks} N columns, N for each sum of an element of D"
-            raise ValueError(f"b must have {wanted}, found {extents['G']}")
+            raise ValueError(f"b must have {wanted}, found {extents['W']}")
         m, n = extents["M"], self.count_columns(extents)
         if n % self.computes.get("n_multiple", 1):
             raise ValueError(f"N must be a multiple of {self.computes['n_multiple']}, found {n}")
-        if "E" in extents:
+        if "G" in extents:
             self.check_groups(extents)
         k, k_of_b = (
             2 * extents["P"] if "P" in self.arguments[name].axes else extents["K"] for name in ("a", "b")
@@ -879,10 +880,10 @@ class Contract:
     def check_groups(self, extents: dict[str, Any]) -> None:
         """Raise ValueError if the kernel does not take the groups, or a coordinate would exceed 32 bits."""
         most = self.computes.get("max_groups", self.computes["max_extent"])
-        if not 1 <= extents["E"] <= most:
-            raise ValueError(f"this kernel takes from 1 to {most} groups, found {extents['E']}")
-        stacked = (each for each in self.arguments.values() if each.axes[0] == "E" and len(each.axes) > 1)
-        rows = extents["E"] * max(extents[each.axes[-1 if each.is_transposed else -2]] for each in stacked)
+        if not 1 <= extents["G"] <= most:
+            raise ValueError(f"this kernel takes from 1 to {most} groups, found {extents['G']}")
+        stacked = (each for each in self.arguments.values() if each.axes[0] == "G" and len(each.axes) > 1)
+        rows = extents["G"] * max(extents[each.axes[-1 if each.is_transposed else -2]] for each in stacked)
         if rows > (limit := self.computes["max_extent"]):
             raise ValueError(f"this kernel takes up to {limit} rows of all groups in memory, found {rows}")
 
@@ -892,8 +893,8 @@ class Contract:
 
     def count_columns(self, extents: dict[str, Any]) -> Any:
         """Return N, the columns of D: all columns of B, or the columns of one block; `extents` has N then."""
-        if "G" in extents:
-            extents["N"] = extents["G"] // self.b_blocks
+        if "W" in extents:
+            extents["N"] = extents["W"] // self.b_blocks
         return extents["N"]
 
     def find_output(self, a: Tensor, out: Tensor | None, checked: Checked) -> Tensor:
@@ -992,9 +993,9 @@ class Operator:
             checked = Checked()
             for name, tensor in zip(contract.inputs, inputs, strict=True):
                 self.check_symbolic(name, tensor, checked)
-            if "G" in checked.extents:
+            if "W" in checked.extents:
                 message = f"b must have {contract.b_blocks} N columns"
-                torch._check(checked.extents["G"] % contract.b_blocks == 0, functools.partial(str, message))
+                torch._check(checked.extents["W"] % contract.b_blocks == 0, functools.partial(str, message))
             contract.count_columns(checked.extents)
         extents = contract.extents_of_d(checked.extents)
         return contract.arguments["out"].new_matrix(inputs[0], *extents) if out is None else None

@@ -345,10 +345,10 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; E groups
-    "a": (torch.bfloat16, "EMK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "EKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "out": (torch.bfloat16, "EMN", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
+    "a": (torch.bfloat16, "GMK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
+    "b": (torch.bfloat16, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "out": (torch.bfloat16, "GMN", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {
     "inputs": ("a", "b"),

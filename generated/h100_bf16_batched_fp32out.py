@@ -344,10 +344,10 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; E groups
-    "a": (torch.bfloat16, "EMK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "EKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "out": (torch.float32, "EMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
+    "a": (torch.bfloat16, "GMK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
+    "b": (torch.bfloat16, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "out": (torch.float32, "GMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {
     "inputs": ("a", "b"),

@@ -383,9 +383,9 @@ def matmul_kernel(a_desc, b_desc, c_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G is 2 N
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; W is 2 N
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "KG", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "b": (torch.bfloat16, "KW", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "c": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], C_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
 }

@@ -404,10 +404,10 @@ def matmul_kernel(a_desc, b_desc, column_bias_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G is 2 N
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; W is 2 N
     "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "KG", [PRODUCT_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "column_bias": (torch.bfloat16, "G", [PRODUCT_TILE_N.value], COLUMN_BIAS_LAYOUT.value),
+    "b": (torch.bfloat16, "KW", [PRODUCT_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "column_bias": (torch.bfloat16, "W", [PRODUCT_TILE_N.value], COLUMN_BIAS_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
 }
 COMPUTES = {

@@ -341,10 +341,10 @@ def matmul_kernel(a_desc, b_desc, offs_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; E groups
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "EKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "offs": (torch.int32, "E", None, None),
+    "b": (torch.bfloat16, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "offs": (torch.int32, "G", None, None),
     "out": (torch.bfloat16, "MN", [1, PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {

@@ -400,12 +400,12 @@ def matmul_kernel(a_desc, b_desc, column_bias_ptr, row_scale_ptr, offs_ptr, d_de
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; E groups
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
     "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "EKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "column_bias": (torch.bfloat16, "EN", None, None),
+    "b": (torch.bfloat16, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "column_bias": (torch.bfloat16, "GN", None, None),
     "row_scale": (torch.float32, "M", None, None),
-    "offs": (torch.int32, "E", None, None),
+    "offs": (torch.int32, "G", None, None),
     "out": (torch.bfloat16, "MN", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {

@@ -449,11 +449,11 @@ def matmul_kernel(a_desc, b_desc, column_bias_ptr, offs_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G is 2 N; E groups
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; W is 2 N; G groups
     "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "EKG", [PRODUCT_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "column_bias": (torch.bfloat16, "EG", None, None),
-    "offs": (torch.int32, "E", None, None),
+    "b": (torch.bfloat16, "GKW", [PRODUCT_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "column_bias": (torch.bfloat16, "GW", None, None),
+    "offs": (torch.int32, "G", None, None),
     "out": (torch.bfloat16, "MN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {

@@ -361,13 +361,13 @@ def matmul_kernel(a_desc, b_desc, column_bias_ptr, row_scale_ptr, rows_ptr, d_de
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; E groups
-    "a": (torch.bfloat16, "EMK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "EKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "column_bias": (torch.bfloat16, "EN", None, None),
-    "row_scale": (torch.float32, "EM", None, None),
-    "rows": (torch.int32, "E", None, None),
-    "out": (torch.bfloat16, "EMN", [1, PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
+    "a": (torch.bfloat16, "GMK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
+    "b": (torch.bfloat16, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "column_bias": (torch.bfloat16, "GN", None, None),
+    "row_scale": (torch.float32, "GM", None, None),
+    "rows": (torch.int32, "G", None, None),
+    "out": (torch.bfloat16, "GMN", [1, PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {
     "inputs": ("a", "b", "column_bias", "row_scale", "rows"),

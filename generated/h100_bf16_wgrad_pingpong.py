@@ -399,11 +399,11 @@ def matmul_kernel(a_desc, b_desc, offs_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; E groups
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
     "a": (torch.bfloat16, "MK", [1, PROGRAM_TILE_K.value, PROGRAM_TILE_M.value], A_BOX_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [1, PROGRAM_TILE_K.value, PROGRAM_TILE_N.value], B_BOX_LAYOUT.value),
-    "offs": (torch.int32, "E", None, None),
-    "out": (torch.bfloat16, "EMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+    "offs": (torch.int32, "G", None, None),
+    "out": (torch.bfloat16, "GMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {
     "inputs": ("a", "b", "offs"),

@@ -397,11 +397,11 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G is 2 N
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; W is 2 N
     "a": (torch.float8_e4m3fn, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.float8_e4m3fn, "KG", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "b": (torch.float8_e4m3fn, "KW", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "row_scale": (torch.float32, "M", [CONSUMER_TILE_M.value], ROW_SCALE_LAYOUT.value),
-    "column_scale": (torch.float32, "G", [PROGRAM_TILE_N.value], COLUMN_SCALE_LAYOUT.value),
+    "column_scale": (torch.float32, "W", [PROGRAM_TILE_N.value], COLUMN_SCALE_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
 }
 COMPUTES = {

@@ -391,11 +391,11 @@ def matmul_kernel(a_desc, b_desc, tensor_scale_ptr, offs_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; E groups
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
     "a": (torch.float8_e4m3fn, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.float8_e4m3fn, "EKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "b": (torch.float8_e4m3fn, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "tensor_scale": (torch.float32, "1", None, None),
-    "offs": (torch.int32, "E", None, None),
+    "offs": (torch.int32, "G", None, None),
     "out": (torch.bfloat16, "MN", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {

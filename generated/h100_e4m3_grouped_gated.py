@@ -424,12 +424,12 @@ def matmul_kernel(a_desc, b_desc, row_scale_ptr, column_scale_ptr, offs_ptr, d_d
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G is 2 N; E groups
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; W is 2 N; G groups
     "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.float8_e4m3fn, "EKG", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "b": (torch.float8_e4m3fn, "GKW", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "row_scale": (torch.float32, "M", None, None),
-    "column_scale": (torch.float32, "EG", None, None),
-    "offs": (torch.int32, "E", None, None),
+    "column_scale": (torch.float32, "GW", None, None),
+    "offs": (torch.int32, "G", None, None),
     "out": (torch.bfloat16, "MN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {

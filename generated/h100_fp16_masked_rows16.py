@@ -341,11 +341,11 @@ def matmul_kernel(a_desc, b_desc, rows_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; E groups
-    "a": (torch.float16, "EMK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.float16, "EKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "rows": (torch.int32, "E", None, None),
-    "out": (torch.float16, "EMN", [1, PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
+    "a": (torch.float16, "GMK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
+    "b": (torch.float16, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
+    "rows": (torch.int32, "G", None, None),
+    "out": (torch.float16, "GMN", [1, PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {
     "inputs": ("a", "b", "rows"),

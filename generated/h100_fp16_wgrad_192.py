@@ -448,12 +448,12 @@ def matmul_kernel(a_desc, b_desc, b_1_desc, offs_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; B of each part; E groups
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; B of each part; G groups
     "a": (torch.float16, "MK", [1, PROGRAM_TILE_K.value, PROGRAM_TILE_M.value], A_BOX_LAYOUT.value),
     "b": (torch.float16, "KN", [1, PROGRAM_TILE_K.value, PART_N_0.value], B_BOX_LAYOUT.value),
     "b_1": (torch.float16, "KN", [1, PROGRAM_TILE_K.value, PART_N_1.value], B_BOX_LAYOUT.value),
-    "offs": (torch.int32, "E", None, None),
-    "out": (torch.float32, "EMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+    "offs": (torch.int32, "G", None, None),
+    "out": (torch.float32, "GMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
 }
 COMPUTES = {
     "inputs": ("a", "b", "offs"),

@@ -141,7 +141,7 @@ TORCHS: dict[str, tuple[Call, str]] = {
     ),
     "B of columns": (
         changed(b=signs(5, 64, 8)),
-        "b must lie in memory as E x N x K, found strides (512, 8, 1): pass weight.mT of an E x N x K weight",
+        "b must lie in memory as G x N x K, found strides (512, 8, 1): pass weight.mT of a G x N x K weight",
     ),
     "A past a multiple of 16 bytes, which torch refuses on a GPU": (
         changed(a=signs(40, 72)[:, 1:65]),

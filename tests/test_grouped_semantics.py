@@ -188,7 +188,7 @@ def test_a_call_of_torch_alone_is_refused_with_its_reason(name: str, module: Mod
 def test_a_batch_of_columns_is_refused_with_the_layout_to_pass(module: ModuleType) -> None:
     call = Call(signs(5, 64, 8).mT, signs(5, 32, 64).mT)
     assert call.torchs().shape == (5, 8, 32)
-    text = "a must lie in memory as E x M x K, found strides (512, 1, 8): pass a contiguous E x M x K matrix"
+    text = "a must lie in memory as G x M x K, found strides (512, 1, 8): pass a contiguous G x M x K matrix"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         call.ours(module)
 

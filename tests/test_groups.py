@@ -330,7 +330,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "another k": (offsets_call(b=weights(5, 32, 72)), "b must have shape [5, 64, 32], found [5, 72, 32]"),
     "rows of K": (
         offsets_call(b=cuda(5, 64, 32)),
-        "b must lie in memory as E x N x K, found strides (2048, 32, 1)",
+        "b must lie in memory as G x N x K, found strides (2048, 32, 1)",
     ),
     "gaps between groups": (
         offsets_call(b=cuda(5, 40, 64)[:, :32].mT),

@@ -138,7 +138,7 @@ def _candidate(kernel: Kernel, most_rows: int) -> _Candidate:
     takes_offs = inputs == ("a", "b", "offs")
     is_grouped = takes_offs or inputs == ("a", "b")
     if table and is_grouped:
-        is_grouped = (table["a"][1], table["b"][1]) == ("MK" if takes_offs else "EMK", "EKN")
+        is_grouped = (table["a"][1], table["b"][1]) == ("MK" if takes_offs else "GMK", "GKN")
     if not is_grouped or computes.get("epilogue") != ():
         raise ValueError(f"{name_of(kernel)} computes no groups of a @ b: COMPUTES says {dict(computes)}")
     dtype = table["a"][0] if table else None

@@ -24,7 +24,7 @@ Named: TypeAlias = Sequence[tuple[str, Tensor | None]]
 """The tensors of a call with their names; None for an operand that the call does not have."""
 
 
-class Cast(NamedTuple):
+class Autocasting(NamedTuple):
     """A tensor whose type differs from the one that torch's autocast converts floats to."""
 
     name: str
@@ -83,7 +83,7 @@ def has_own_dispatch(tensor: Tensor) -> bool:
     return is_dispatched or of_function is not plain.__torch_function__.__func__
 
 
-def _cast(tensors: Named) -> Cast | None:
+def _cast(tensors: Named) -> Autocasting | None:
     """Return the first tensor that torch's autocast casts, as it does all floats but float64."""
     first = cast(Tensor, tensors[0][1])
     device = "cuda" if first.is_cuda else first.device.type  # the first is asked in a tenth of the time
@@ -93,7 +93,7 @@ def _cast(tensors: Named) -> Cast | None:
     for name, tensor in tensors:
         if tensor is None or tensor.dtype in (wanted, torch.float64) or not tensor.is_floating_point():
             continue
-        return Cast(name, tensor.dtype, wanted)
+        return Autocasting(name, tensor.dtype, wanted)
     return None
 
 

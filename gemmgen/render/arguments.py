@@ -126,16 +126,16 @@ class ArgumentTable:
         if argument.kind == "scalar":
             return "1"
         if argument.kind == "groups":
-            return "E"
+            return "G"
         groups = self.plan.problem.groups
         if argument.along:
-            axis = "G" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
-            return f"E{axis}" if groups and (groups.apart or argument.along == "n") else axis
-        columns = "G" if self.plan.problem.gated else "N"
+            axis = "W" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
+            return f"G{axis}" if groups and (groups.apart or argument.along == "n") else axis
+        columns = "W" if self.plan.problem.gated else "N"
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         axes = operands.get(argument.tensor, "MN")
         matrix: Literal["a", "b", "d"] = argument.tensor if argument.tensor in ("a", "b") else "d"
-        return f"E{axes}" if groups and groups.stacks(matrix) else axes
+        return f"G{axes}" if groups and groups.stacks(matrix) else axes
 
     def _k_axis(self, name: str) -> str:
         """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""
@@ -147,8 +147,8 @@ class ArgumentTable:
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
         in_words = "B of each part" if self.plan.problem.groups else "B for each part of its tiles"
         parts = f"; {in_words}" if self.further_parts else ""
-        blocks = "; G is 2 N" if self.plan.problem.gated else ""
-        groups = "; E groups" if self.plan.problem.groups else ""
+        blocks = "; W is 2 N" if self.plan.problem.gated else ""
+        groups = "; G groups" if self.plan.problem.groups else ""
         return (
             f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}{blocks}{groups}"
         )

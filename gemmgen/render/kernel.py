@@ -16,6 +16,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer, numbered
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.described_extents import DescribedExtents
 from gemmgen.render.epilogue import EpilogueView
 from gemmgen.render.overview import KernelOverview
 from gemmgen.render.spelling import (
@@ -268,57 +269,20 @@ class KernelView(ABC):
                 yield Field(name, SCALAR if name.endswith("_ptr") else DESCRIPTOR, name)
 
     def _counts(self) -> Iterator[Field]:
-        m, n = self._extents_of_d
+        described = DescribedExtents(self.plan)
+        (m, n), k = described.extents_of_d, described.k
         extents = {
             "m": m,
             "n": n,
-            "k": self._k_extent,
-            "groups": self._groups,
+            "k": k,
+            "groups": described.groups,
             "tiles_m": f"gl.cdiv({m}, PROGRAM_TILE_M)",
             "tiles_n": f"gl.cdiv({n}, PROGRAM_TILE_N)",
-            "k_steps": f"gl.cdiv({self._k_extent}, {self._k_span})",
+            "k_steps": f"gl.cdiv({k}, {self._k_span})",
         }
         if (together := self.plan.tiles_together) > 1:
             extents["tiles_n"] = f"{together} * gl.cdiv({n}, {together} * PROGRAM_TILE_N)"
         return (Field(name, SCALAR, f"{name}={extents[name]}") for name in self.counts)
-
-    @property
-    def _extents_of_d(self) -> tuple[str, str]:
-        """M and N by D's descriptor, or by the descriptors of A and B if another kernel stores D."""
-        if groups := self.plan.problem.groups:
-            if groups.divides_k:
-                return "a_desc.shape[2]", "d_desc.shape[2]"
-            return self._rows_of_group if groups.apart else "a_desc.shape[0]", "d_desc.shape[2]"
-        if not self.plan.reduces_apart:
-            return "d_desc.shape[0]", "d_desc.shape[1]"
-        a, b = self.plan.problem.a.major, self.plan.problem.b.major
-        return f"a_desc.shape[{int(a == 'mn')}]", f"b_desc.shape[{int(b == 'mn')}]"
-
-    @property
-    def _rows_of_group(self) -> str:
-        """M of groups that lie apart, by A's descriptor and the number of groups."""
-        problem, groups = self.plan.problem, self._groups
-        if problem.has_box_axis("a"):
-            return "a_desc.shape[2]"
-        return f"a_desc.shape[0] // {groups if problem.has_box_axis('b') else f'({groups})'}"
-
-    @property
-    def _groups(self) -> str:
-        """The number of groups, by the rows of B as it is stored and D's columns, or by the boxes of D."""
-        if self.plan.problem.groups and self.plan.problem.groups.divides_k:
-            return "(d_desc.shape[0] - 1) // a_desc.shape[2]"
-        if self.plan.problem.has_box_axis("b"):
-            return "b_desc.shape[0]"
-        blocks = self.plan.problem.b_blocks
-        return f"b_desc.shape[0] // {f'({blocks} * d_desc.shape[2])' if blocks > 1 else 'd_desc.shape[2]'}"
-
-    @property
-    def _k_extent(self) -> str:
-        """K, as A's descriptor has it."""
-        problem = self.plan.problem
-        if problem.groups and problem.groups.divides_k:
-            return "a_desc.shape[0]"  # of boxes that begin with each row
-        return f"a_desc.shape[{int(problem.a.major == 'k' or problem.has_box_axis('a'))}]"
 
     @property
     def _k_span(self) -> str:

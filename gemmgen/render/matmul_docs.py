@@ -78,8 +78,7 @@ class MatmulDocs(LaunchView):
         if problem.c:
             docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
         for name in self.vectors:
-            axes = {"E": "G", "G": "2N"}
-            extent = ", ".join(axes.get(axis, axis) for axis in self._axes(self.plan.argument(name)))
+            extent = ", ".join(self._axes(self.plan.argument(name))).replace("W", "2N")
             meaning = meaning_of(problem.epilogue, name)
             multiple = f"; N is a multiple of {problem.n_multiple}" if name in problem.parted_vectors else ""
             multiple *= problem.n_multiple > 1

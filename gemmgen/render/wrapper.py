@@ -132,7 +132,7 @@ class Wrapper(MatmulDocs):
         axes = self._axes(argument)
         half = "packed_k" if self.packs("a") and self.packs("b") else "k // 2"
         letters = reversed(axes) if name in self.transposed else axes
-        extents = ", ".join({"P": half, "G": "2 * n"}.get(letter, letter.lower()) for letter in letters)
+        extents = ", ".join({"P": half, "W": "2 * n"}.get(letter, letter.lower()) for letter in letters)
         rows = f"{name}.reshape(-1)" if argument.kind == "scalar" else self._lying(name)
         return f'("{name}", {rows}, [{extents}])'
 
@@ -151,7 +151,7 @@ class Wrapper(MatmulDocs):
         shapes = {"a": of_a, "b": of_b}
         if argument.kind == "groups":
             return f'("{name}", {name}, [groups])'
-        letters = {"E": "groups", "G": columns}
+        letters = {"G": "groups", "W": columns}
         own = ", ".join(letters.get(letter, letter.lower()) for letter in self._axes(argument))
         rows, extents = shapes.get(name, (name, own))
         return f'("{name}", {rows}, [{extents}])'

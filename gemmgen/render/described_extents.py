@@ -1,0 +1,53 @@
+"""Extents of a problem as a kernel reads them from the descriptors of its matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.plan.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class DescribedExtents:
+    """The expressions of M, N, K and the number of groups in one plan's kernel."""
+
+    plan: Kernel
+
+    @property
+    def extents_of_d(self) -> tuple[str, str]:
+        """M and N by D's descriptor, or by the descriptors of A and B if another kernel stores D."""
+        if groups := self.plan.problem.groups:
+            if groups.divides_k:
+                return "a_desc.shape[2]", "d_desc.shape[2]"
+            return self._rows_of_group if groups.apart else "a_desc.shape[0]", "d_desc.shape[2]"
+        if not self.plan.reduces_apart:
+            return "d_desc.shape[0]", "d_desc.shape[1]"
+        a, b = self.plan.problem.a.major, self.plan.problem.b.major
+        return f"a_desc.shape[{int(a == 'mn')}]", f"b_desc.shape[{int(b == 'mn')}]"
+
+    @property
+    def _rows_of_group(self) -> str:
+        """M of groups that lie apart, by A's descriptor and the number of groups."""
+        problem = self.plan.problem
+        if problem.has_box_axis("a"):
+            return "a_desc.shape[2]"
+        return f"a_desc.shape[0] // {self.groups if problem.has_box_axis('b') else f'({self.groups})'}"
+
+    @property
+    def groups(self) -> str:
+        """The number of groups, by the rows of B as it is stored and D's columns, or by the boxes of D."""
+        problem = self.plan.problem
+        if problem.groups and problem.groups.divides_k:
+            return "(d_desc.shape[0] - 1) // a_desc.shape[2]"
+        if problem.has_box_axis("b"):
+            return "b_desc.shape[0]"
+        blocks = problem.b_blocks
+        return f"b_desc.shape[0] // {f'({blocks} * d_desc.shape[2])' if blocks > 1 else 'd_desc.shape[2]'}"
+
+    @property
+    def k(self) -> str:
+        """K, as A's descriptor has it."""
+        problem = self.plan.problem
+        if problem.groups and problem.groups.divides_k:
+            return "a_desc.shape[0]"  # of boxes that begin with each row
+        return f"a_desc.shape[{int(problem.a.major == 'k' or problem.has_box_axis('a'))}]"
