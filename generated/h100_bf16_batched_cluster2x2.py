@@ -129,7 +129,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.jit

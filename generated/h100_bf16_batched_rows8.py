@@ -112,7 +112,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.jit
@@ -190,6 +190,7 @@ def load_stage(args, tile, k, ring):
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    # A tile at the end of a group also loads rows of the next group: their products are not stored.
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
     tma.async_load(args.b_desc, [tile.group * args.n + tile.column, k], ready, args.b_smem.index(ring.stage))
 

@@ -1,8 +1,8 @@
 """bf16 matmul of groups of rows with a bias, and a factor for each row.
 
 D[M, N] = epilogue(A[M, K] @ B[G, K, N]) on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
-The rows of A are of G groups, one behind the other, and each group is multiplied with its own B; offs
-[G] has the row behind the last one of each. The epilogue, in order: plus a bias for each column, times a
+The rows of A form G groups, one after the other, and each group is multiplied with its own B; offs [G]
+has the row after the last one of each. The epilogue, in order: plus a bias for each column, times a
 scale for each row.
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A
@@ -114,7 +114,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.aggregate
@@ -139,7 +139,7 @@ class Groups:
 
     number: gl.tensor
     start: gl.tensor  # the first row
-    end: gl.tensor  # the row behind the last one
+    end: gl.tensor  # the row after the last one
     tiles: gl.tensor  # rows of tiles of this group and of those before it
 
 
@@ -223,6 +223,7 @@ def load_stage(args, tile, k, ring):
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(ready, CONSUMERS * args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    # A tile at the end of a group also loads rows of the next group: their products are not stored.
     for i in gl.static_range(CONSUMERS):
         a_tile = args.a_smem[i].index(ring.stage)
         tma.async_load(args.a_desc, [tile.row + i * CONSUMER_TILE_M, k], ready, a_tile)
@@ -272,12 +273,12 @@ def multiply(args, a_smem, k_steps, ring):
 @gluon.jit
 def epilogue(tile, args, group, row, column, end):
     """The epilogue's operations on a sub-tile of A @ B, before it is converted and stored."""
+    # The threads read vectors: TMA would take places at multiples of 16 bytes, and groups begin anywhere.
     rows = row + gl.arange(0, tile.shape[0], gl.SliceLayout(1, tile.type.layout))
     columns = column + gl.arange(0, tile.shape[1], gl.SliceLayout(0, tile.type.layout))
     column_bias_ptrs = args.column_bias_ptr + group * args.n + columns
     column_bias = gl.load(column_bias_ptrs, mask=columns < args.n, other=0).to(gl.float32)
     tile += column_bias[None, :]
-    # TMA loads vectors from multiples of 16 bytes on, and a group begins at any row: the threads read it.
     row_scale = gl.load(args.row_scale_ptr + rows, mask=rows < end, other=0)
     tile *= row_scale[:, None]
     return tile
@@ -429,8 +430,9 @@ def matmul(
         b: [G, K, N], torch.bfloat16, K contiguous: the transposed view of a G x N x K tensor (``weight.mT``).
         column_bias: [G, N], torch.bfloat16, contiguous: a summand for each column.
         row_scale: [M], torch.float32, contiguous: a factor for each row.
-        offs: [G], torch.int32, up to 32 groups: the row behind the last one of each, in rising order. A group
-            may have no row; rows behind the last group stay as they are.
+        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
+            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
+            D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, column_bias, row_scale, offs, out=out)

@@ -1,10 +1,10 @@
 """bf16 matmul of groups of rows with the gate of gpt-oss, of interleaved columns with a bias.
 
 D[M, N] = epilogue(A[M, K] @ B[G, K, 2N]) on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
-The rows of A are of G groups, one behind the other, and each group is multiplied with its own B; offs
-[G] has the row behind the last one of each. The epilogue, of the sums gate, of the even columns of B,
-and up, of the odd ones: quick_gelu(clamp_max(gate + column_bias, max=7), alpha=1.702) * (clamp(up +
-column_bias, min=-7, max=7) + 1).
+The rows of A form G groups, one after the other, and each group is multiplied with its own B; offs [G]
+has the row after the last one of each. The epilogue, of the sums gate, of the even columns of B, and up,
+of the odd ones: quick_gelu(clamp_max(gate + column_bias, max=7), alpha=1.702) * (clamp(up + column_bias,
+min=-7, max=7) + 1).
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A
 and B through TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with
@@ -125,7 +125,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.aggregate
@@ -150,7 +150,7 @@ class Groups:
 
     number: gl.tensor
     start: gl.tensor  # the first row
-    end: gl.tensor  # the row behind the last one
+    end: gl.tensor  # the row after the last one
     tiles: gl.tensor  # rows of tiles of this group and of those before it
 
 
@@ -234,6 +234,7 @@ def load_stage(args, tile, k, ring):
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    # A tile at the end of a group also loads rows of the next group: their products are not stored.
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
     # Columns of gate and up alternate in B: one of each belongs to a column of D.
     tma.async_load(
@@ -324,6 +325,7 @@ def elements_in_turn(operand, sums):
 @gluon.jit
 def epilogue(gate, up, args, group, column):
     """The tile of D that the epilogue computes from the sums gate and up, before it is converted."""
+    # The threads read vectors: TMA would take places at multiples of 16 bytes, and groups begin anywhere.
     columns = column + gl.arange(0, gate.shape[1], gl.SliceLayout(0, gate.type.layout))
     gate_column_bias_ptrs = args.column_bias_ptr + 2 * (group * args.n + columns)
     gate_column_bias = gl.load(gate_column_bias_ptrs, mask=columns < args.n, other=0).to(gl.float32)
@@ -481,8 +483,9 @@ def matmul(a: Tensor, b: Tensor, *, column_bias: Tensor, offs: Tensor, out: Tens
         b: [G, K, 2N], torch.bfloat16, K contiguous: the transposed view of a G x 2N x K tensor
             (``weight.mT``), whose even rows are of gate and whose odd rows are of up.
         column_bias: [G, 2N], torch.bfloat16, contiguous: a summand for each column of B.
-        offs: [G], torch.int32, up to 32 groups: the row behind the last one of each, in rising order. A group
-            may have no row; rows behind the last group stay as they are.
+        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
+            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
+            D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, column_bias, offs, out=out)

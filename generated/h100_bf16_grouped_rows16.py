@@ -1,8 +1,8 @@
 """bf16 matmul of groups of a few rows.
 
 D[M, N] = A[M, K] @ B[G, K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32. The rows of
-A are of G groups, one behind the other, and each group is multiplied with its own B; offs [G] has the
-row behind the last one of each.
+A form G groups, one after the other, and each group is multiplied with its own B; offs [G] has the row
+after the last one of each.
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A
 and B through TMA into a ring of stages. One consumer of 4 warps multiplies with wgmma and stores D
@@ -106,7 +106,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.aggregate
@@ -131,7 +131,7 @@ class Groups:
 
     number: gl.tensor
     start: gl.tensor  # the first row
-    end: gl.tensor  # the row behind the last one
+    end: gl.tensor  # the row after the last one
     tiles: gl.tensor  # rows of tiles of this group and of those before it
 
 
@@ -215,6 +215,7 @@ def load_stage(args, tile, k, ring):
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    # A tile at the end of a group also loads rows of the next group: their products are not stored.
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
     tma.async_load(args.b_desc, [tile.group * args.n + tile.column, k], ready, args.b_smem.index(ring.stage))
 
@@ -365,8 +366,9 @@ def matmul(a: Tensor, b: Tensor, *, offs: Tensor, out: Tensor | None = None) -> 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [G, K, N], torch.bfloat16, K contiguous: the transposed view of a G x N x K tensor (``weight.mT``).
-        offs: [G], torch.int32, up to 32 groups: the row behind the last one of each, in rising order. A group
-            may have no row; rows behind the last group stay as they are.
+        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
+            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
+            D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, offs, out=out)

@@ -113,7 +113,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.aggregate
@@ -138,7 +138,7 @@ class Groups:
 
     number: gl.tensor
     start: gl.tensor  # the first row
-    end: gl.tensor  # the row behind the last one
+    end: gl.tensor  # the row after the last one
     tiles: gl.tensor  # rows of tiles of this group and of those before it
 
 
@@ -221,6 +221,7 @@ def load_stage(args, tile, k, ring):
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    # A tile at the end of a group also loads rows of the next group: their products are not stored.
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
     tma.async_load(args.b_desc, [tile.group * args.n + tile.column, k], ready, args.b_smem.index(ring.stage))
 
@@ -398,7 +399,8 @@ def matmul(a: Tensor, b: Tensor, *, rows: Tensor, out: Tensor | None = None) -> 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [G, M, K], torch.bfloat16, K contiguous.
         b: [G, K, N], torch.bfloat16, K contiguous: the transposed view of a G x N x K tensor (``weight.mT``).
-        rows: [G], torch.int32, up to 32 groups: the number of rows of each; the others of D stay as they are.
+        rows: [G], torch.int32, up to 32 groups: the number of rows of each. Other rows stay as they are in
+            `out`, and have any values in a new D.
         out: [G, M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded
             rows.
     """

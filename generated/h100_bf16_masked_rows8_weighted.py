@@ -108,7 +108,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.aggregate
@@ -133,7 +133,7 @@ class Groups:
 
     number: gl.tensor
     start: gl.tensor  # the first row
-    end: gl.tensor  # the row behind the last one
+    end: gl.tensor  # the row after the last one
     tiles: gl.tensor  # rows of tiles of this group and of those before it
 
 
@@ -216,6 +216,7 @@ def load_stage(args, tile, k, ring):
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    # A tile at the end of a group also loads rows of the next group: their products are not stored.
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
     tma.async_load(args.b_desc, [tile.group * args.n + tile.column, k], ready, args.b_smem.index(ring.stage))
 
@@ -273,12 +274,12 @@ def multiply(args, a_smem, k_steps, ring):
 @gluon.jit
 def epilogue(tile, args, group, row, column, end):
     """The epilogue's operations on a tile of A @ B, before it is converted and stored."""
+    # The threads read vectors: TMA would take places at multiples of 16 bytes, and groups begin anywhere.
     rows = row + gl.arange(0, tile.shape[0], gl.SliceLayout(1, tile.type.layout))
     columns = column + gl.arange(0, tile.shape[1], gl.SliceLayout(0, tile.type.layout))
     column_bias_ptrs = args.column_bias_ptr + group * args.n + columns
     column_bias = gl.load(column_bias_ptrs, mask=columns < args.n, other=0).to(gl.float32)
     tile += column_bias[None, :]
-    # TMA loads vectors from multiples of 16 bytes on, and a group begins at any row: the threads read it.
     row_scale = gl.load(args.row_scale_ptr + rows, mask=rows < end, other=0)
     tile *= row_scale[:, None]
     return tile
@@ -390,8 +391,8 @@ def matmul(
         b: [G, K, N], torch.bfloat16, K contiguous: the transposed view of a G x N x K tensor (``weight.mT``).
         column_bias: [G, N], torch.bfloat16, contiguous: a summand for each column.
         row_scale: [G, M], torch.float32, contiguous: a factor for each row.
-        rows: [G], torch.int32, up to 128 groups: the number of rows of each; the others of D stay as they
-            are.
+        rows: [G], torch.int32, up to 128 groups: the number of rows of each. Other rows stay as they are in
+            `out`, and have any values in a new D.
         out: [G, M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded
             rows.
     """

@@ -1,9 +1,9 @@
 """e4m3 matmul of groups of rows with a gate, silu(gate) * up, scaled by rows and columns.
 
 D[M, N] = epilogue(A[M, K] @ B[G, K, 2N]) on Hopper (sm_90a): A and B e4m3, D bf16, accumulated in fp32.
-The rows of A are of G groups, one behind the other, and each group is multiplied with its own B; offs
-[G] has the row behind the last one of each. The epilogue, of the sums gate, of the first N columns of B,
-and up, of the other N: silu(gate * row_scale * column_scale) * (up * row_scale * column_scale).
+The rows of A form G groups, one after the other, and each group is multiplied with its own B; offs [G]
+has the row after the last one of each. The epilogue, of the sums gate, of the first N columns of B, and
+up, of the other N: silu(gate * row_scale * column_scale) * (up * row_scale * column_scale).
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A
 and B through TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with
@@ -120,7 +120,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.aggregate
@@ -145,7 +145,7 @@ class Groups:
 
     number: gl.tensor
     start: gl.tensor  # the first row
-    end: gl.tensor  # the row behind the last one
+    end: gl.tensor  # the row after the last one
     tiles: gl.tensor  # rows of tiles of this group and of those before it
 
 
@@ -229,10 +229,11 @@ def load_stage(args, tile, k, ring):
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(ready, args.a_desc.nbytes_per_cta + 2 * args.b_desc.nbytes_per_cta)
+    # A tile at the end of a group also loads rows of the next group: their products are not stored.
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
     b_tile = args.b_smem.index(ring.stage)
-    # B is stored as [2N, K]: N rows of gate, then N of up. At an edge the first load also brings rows of the
-    # second block, and the second one zeros: their sums belong to columns beyond N, which TMA drops.
+    # B is stored as [G * 2N, K]: N rows of gate, then N of up, for each group. At an edge a load also
+    # brings rows of the next block: their sums belong to columns beyond N, which TMA drops.
     tma.async_load(
         args.b_desc, [tile.group * 2 * args.n + tile.column, k], ready, b_tile.slice(0, PROGRAM_TILE_N)
     )
@@ -302,9 +303,9 @@ def silu(x):
 @gluon.jit
 def epilogue(gate, up, args, group, row, column, end):
     """The tile of D that the epilogue computes from the sums gate and up, before it is converted."""
+    # The threads read vectors: TMA would take places at multiples of 16 bytes, and groups begin anywhere.
     rows = row + gl.arange(0, gate.shape[0], gl.SliceLayout(1, gate.type.layout))
     columns = column + gl.arange(0, gate.shape[1], gl.SliceLayout(0, gate.type.layout))
-    # TMA loads vectors from multiples of 16 bytes on, and a group begins at any row: the threads read it.
     row_scale = gl.load(args.row_scale_ptr + rows, mask=rows < end, other=0)
     gate *= row_scale[:, None]
     gate_column_scale_ptrs = args.column_scale_ptr + 2 * group * args.n + columns
@@ -455,8 +456,9 @@ def matmul(
             (``weight.mT``), whose first N rows are of gate and whose last N rows are of up.
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_scale: [G, 2N], torch.float32, contiguous: a factor for each column of B.
-        offs: [G], torch.int32, up to 32 groups: the row behind the last one of each, in rising order. A group
-            may have no row; rows behind the last group stay as they are.
+        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
+            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
+            D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, row_scale, column_scale, offs, out=out)

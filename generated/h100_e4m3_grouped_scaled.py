@@ -1,9 +1,9 @@
 """e4m3 matmul of groups of rows with a scale for each row and each column.
 
 D[M, N] = epilogue(A[M, K] @ B[G, K, N]) on Hopper (sm_90a): A and B e4m3, D bf16, accumulated in fp32.
-The rows of A are of G groups, one behind the other, and each group is multiplied with its own B; offs
-[G] has the row behind the last one of each. The epilogue, in order: times a scale for each row, times a
-scale for each column.
+The rows of A form G groups, one after the other, and each group is multiplied with its own B; offs [G]
+has the row after the last one of each. The epilogue, in order: times a scale for each row, times a scale
+for each column.
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A
 and B through TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with
@@ -119,7 +119,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.aggregate
@@ -144,7 +144,7 @@ class Groups:
 
     number: gl.tensor
     start: gl.tensor  # the first row
-    end: gl.tensor  # the row behind the last one
+    end: gl.tensor  # the row after the last one
     tiles: gl.tensor  # rows of tiles of this group and of those before it
 
 
@@ -228,6 +228,7 @@ def load_stage(args, tile, k, ring):
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    # A tile at the end of a group also loads rows of the next group: their products are not stored.
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
     tma.async_load(args.b_desc, [tile.group * args.n + tile.column, k], ready, args.b_smem.index(ring.stage))
 
@@ -284,9 +285,9 @@ def multiply(args, a_smem, k_steps, ring):
 @gluon.jit
 def epilogue(tile, args, group, row, column, end):
     """The epilogue's operations on a sub-tile of A @ B, before it is converted and stored."""
+    # The threads read vectors: TMA would take places at multiples of 16 bytes, and groups begin anywhere.
     rows = row + gl.arange(0, tile.shape[0], gl.SliceLayout(1, tile.type.layout))
     columns = column + gl.arange(0, tile.shape[1], gl.SliceLayout(0, tile.type.layout))
-    # TMA loads vectors from multiples of 16 bytes on, and a group begins at any row: the threads read it.
     row_scale = gl.load(args.row_scale_ptr + rows, mask=rows < end, other=0)
     tile *= row_scale[:, None]
     column_scale_ptrs = args.column_scale_ptr + group * args.n + columns
@@ -442,8 +443,9 @@ def matmul(
             (``weight.mT``).
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_scale: [G, N], torch.float32, contiguous: a factor for each column.
-        offs: [G], torch.int32, up to 32 groups: the row behind the last one of each, in rising order. A group
-            may have no row; rows behind the last group stay as they are.
+        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
+            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
+            D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, row_scale, column_scale, offs, out=out)

@@ -1,8 +1,8 @@
 """fp16 weight gradients of the experts of a mixture, in tiles of 192 columns.
 
-D[G, M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B fp16, D fp32, accumulated in fp32. K is of G
-groups, one behind the other, and each group has its own D, the product of its columns of A and its rows
-of B; offs [G] has the end of each along K.
+D[G, M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B fp16, D fp32, accumulated in fp32. K is
+divided into G groups, one after the other. Each group has its own D, the product of its columns of A and
+its rows of B; offs [G] has the end of each along K.
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A
 and B through TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with
@@ -123,7 +123,7 @@ class Tile:
     group: gl.tensor
     row: gl.tensor
     column: gl.tensor
-    end: gl.tensor  # the row behind the last one of the group
+    end: gl.tensor  # the row after the last one of the group
 
 
 @gluon.jit
@@ -177,7 +177,7 @@ class Piece:
 
     tile: gl.tensor
     start: gl.tensor
-    end: gl.tensor  # the row behind the last one
+    end: gl.tensor  # the row after the last one
 
     @gluon.jit
     def rows(self, k_step):
@@ -470,8 +470,8 @@ def matmul(a: Tensor, b: Tensor, *, offs: Tensor, out: Tensor | None = None) -> 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float16, M contiguous: the transposed view of a K x M tensor.
         b: [K, N], torch.float16, N contiguous.
-        offs: [G], torch.int32: the end of each group along K, in rising order. A group may have no K, and its
-            D is zero; K behind the last group is of none.
+        offs: [G], torch.int32: the end of each group along K, in rising order. A group may have no K: its D
+            is zero. K after the last end is ignored.
         out: [G, M, N], torch.float32, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, offs, out=out)

@@ -235,7 +235,9 @@ def test_a_text_points_at_the_value_and_quotes_it(stem: str) -> None:
         assert found.column is not None
         named = value_at(path, found.field or "")
         said = json.dumps(named) if isinstance(named, bool) else str(named)
-        stands = r"\{" if isinstance(named, dict) else rf"{re.escape(said)}(?![\w.+-])"
+        # A mapping and a list are not quoted in full.
+        begins = r"\{" if isinstance(named, dict) else r"\[" if isinstance(named, list) else ""
+        stands = begins or rf"{re.escape(said)}(?![\w.+-])"
         value = re.match(stands, lines[found.line - 1][found.column - 1 :])
         assert value, "the place is not that of the value"
         if value[0].isdecimal() and found.code not in SPEAKS_OF_SOMETHING_ELSE:

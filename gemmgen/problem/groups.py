@@ -11,7 +11,7 @@ from typing import Final, Literal
 GroupKind = Literal["m_offsets", "m_masked", "batched", "k_offsets"]
 """How a call divides A and B into groups.
 
-``m_offsets``: A is [M, K], and ``offs`` [G] has the row behind the last one of each group. ``m_masked``: A is
+``m_offsets``: A is [M, K], and ``offs`` [G] has the row after the last one of each group. ``m_masked``: A is
 [G, M, K], and ``rows`` [G] has the number of rows of each group. ``batched``: A is [G, M, K], all of it. Each
 group of these has a B [K, N] of its own. ``k_offsets``: A is [M, K] and B [K, N], ``offs`` [G] has the end of
 each group along K, and each group has a D [M, N] of its own.

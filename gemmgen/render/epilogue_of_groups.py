@@ -32,6 +32,8 @@ class GroupEpilogueView(EpilogueView):
     @property
     def parts(self) -> Iterator[Part]:
         """The parts between accumulator and conversion, after the places of a sub-tile's elements."""
+        if self._vector_axes:
+            yield Part("vectors_of_group")
         for axis in self._vector_axes:
             yield Part("rows_of_group" if axis == "m" else "columns_of_group")
         yield from super().parts

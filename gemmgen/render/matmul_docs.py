@@ -110,15 +110,17 @@ class MatmulDocs(LaunchView):
         if groups is None or groups.counts is None:
             return []
         if groups.divides_k:
-            rest = "A group may have no K, and its D is zero; K behind the last group is of none."
+            rest = "A group may have no K: its D is zero. K after the last end is ignored."
             return [
                 f"{groups.counts}: [G], torch.int32: the end of each group along K, in rising order. {rest}"
             ]
         shape = f"{groups.counts}: [G], torch.int32, up to {self.plan.group_slots} groups"
         if groups.apart:
-            return [f"{shape}: the number of rows of each; the others of D stay as they are."]
-        rest = "A group may have no row; rows behind the last group stay as they are."
-        return [f"{shape}: the row behind the last one of each, in rising order. {rest}"]
+            rest = "Other rows stay as they are in `out`, and have any values in a new D."
+            return [f"{shape}: the number of rows of each. {rest}"]
+        rest = "A group may have no row. Rows after the last group stay as they are in `out`"
+        rest = f"{rest}, and have any values in a new D."
+        return [f"{shape}: the row after the last one of each, in rising order. {rest}"]
 
     @property
     def summary(self) -> str:

@@ -55,7 +55,7 @@ def groups_sentence(request: Request) -> str:
         return ""
     if groups.divides_k:
         return (
-            " K is of G groups, one behind the other, and each group has its own D, the product of its "
+            " K is divided into G groups, one after the other. Each group has its own D, the product of its "
             "columns of A and its rows of B; offs [G] has the end of each along K."
         )
     if groups.counts is None:
@@ -63,8 +63,8 @@ def groups_sentence(request: Request) -> str:
     if groups.apart:
         return " Each of the G groups is multiplied with its own B; rows [G] has the number of its rows."
     return (
-        " The rows of A are of G groups, one behind the other, and each group is multiplied with its own B; "
-        "offs [G] has the row behind the last one of each."
+        " The rows of A form G groups, one after the other, and each group is multiplied with its own B; "
+        "offs [G] has the row after the last one of each."
     )
 
 

@@ -314,7 +314,7 @@ class Groups(Model):
     """Groups of rows of A with a B [K, N] of their own, or groups of K with a D [M, N] of their own."""
 
     kind: GroupKind = Field(
-        description="how a call divides M or K: m_offsets: A [M, K] and offs [G], the row behind the last "
+        description="how a call divides M or K: m_offsets: A [M, K] and offs [G], the row after the last "
         "one of each group; m_masked: A [G, M, K] and rows [G], the rows of each group; batched: A "
         "[G, M, K]; k_offsets: A [M, K], B [K, N] and offs [G], the end of each group along K"
     )

@@ -20,7 +20,7 @@ UNGROUPED = leave_out("groups")
 
 @rule("groups")
 def groups(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A tile is of one group: roles find it by its number, and no load or store crosses the group's ends."""
+    """A tile is of one group: roles find it by its number, and no store crosses the group's ends."""
     if plan.problem.groups is not None:
         yield from _of_loads(plan)
         yield from _of_tensors(plan)
@@ -46,8 +46,9 @@ def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "TMA loads along M from multiples of 16 bytes on, and a group begins at any row"
         yield Finding("operands.a.major", "A is M-contiguous with groups", limit, use("k") | UNGROUPED)
     if problem.b.major == "mn" and problem.in_blocks:
-        limit = "this version loads blocks of columns from a B that is one matrix"
-        yield Finding("operands.b.major", "B is N-contiguous with groups", limit, use("k") | UNGROUPED)
+        limit = "this version loads the blocks of a gate from a B of groups that is contiguous along K"
+        fix = use("k") | use("interleaved", field="epilogue.columns") | UNGROUPED
+        yield Finding("operands.b.major", "an N-contiguous B of blocks with groups", limit, fix)
 
 
 def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
@@ -77,11 +78,16 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of programs: of their schedule, and of their tiles."""
+    groups = plan.problem.groups
+    assert groups is not None
     if not plan.specialized and plan.schedule_kind == "single_tile":
         limit = "a program of a single tile has one A and one B"
         yield Finding("schedule.kind", "single_tile with groups", limit, use("persistent") | UNGROUPED)
-    elif not plan.specialized and plan.group_slots:
-        limit = "roles of their own walk over the tiles of groups, whose number the host does not know"
+    elif plan.schedule_kind == "tiled" and groups.counts:
+        limit = "programs walk over the tiles of groups, whose ends the host does not know"
+        yield Finding("schedule.kind", "tiled with groups", limit, use("persistent") | UNGROUPED)
+    elif not plan.specialized and groups.counts:
+        limit = "a producer and consumers walk over the tiles of groups, whose ends the host does not know"
         fix = use("cooperative", "ping_pong") | UNGROUPED
         yield Finding("warp_specialization.kind", f"{plan.specialization} with groups", limit, fix)
     if plan.splits > 1:
@@ -91,14 +97,14 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.divides_last_wave:
         limit = "the tiles of the last wave are divided by a number of tiles that the host knows"
         yield Finding("schedule.last_wave", "stream_k with groups", limit, use("whole") | UNGROUPED)
-    if plan.read_early and plan.group_slots:
+    if plan.read_early and groups.counts:
         limit = "the kernel ahead may still write where groups end, and no load begins before that is read"
         fix = use("nothing") | UNGROUPED
         yield Finding("dependent_launch.early", f"{plan.early_launch} with groups", limit, fix)
     if plan.staggered:
         limit = "a group may end between the two tiles of a rectangle"
         yield Finding("tile.staggered", "a staggered tile with groups", limit, use(False) | UNGROUPED)
-    if plan.group_slots and plan.cluster_size > 1:
+    if groups.counts and plan.cluster_size > 1:
         limit = "this version finds the tile of a group in programs of one CTA"
         for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
             if ctas > 1:

@@ -105,6 +105,8 @@ class Stage:
     @property
     def b_stored(self) -> str:
         """The words about the extents of B as it is stored."""
+        if self.plan.problem.groups:
+            return "B is stored as [G * 2N, K]"
         return "B is stored as [2N, K]" if self.plan.problem.b.major == "k" else "B is [K, 2N]"
 
     @property
