@@ -27,8 +27,10 @@ def _specs(directory: Path) -> tuple[Path, ...]:
 _FILES = {spec.stem: spec for folder in (ROOT / "specs", COMMITTED, PAIRS.sources) for spec in _specs(folder)}
 WANTED = _specs(ROOT / "specs")
 """The specs that a person would want."""
-GROUPED_SPECS = tuple(path for path in WANTED if "\ngroups:" in path.read_text(encoding="utf-8"))
-"""The specs of groups of rows."""
+GROUPED_SPECS = tuple(
+    _FILES[stem] for stem in sorted(_FILES) if "\ngroups:" in _FILES[stem].read_text(encoding="utf-8")
+)
+"""The specs of groups, with those of their gradients."""
 SPECS = tuple(_FILES[stem] for stem in sorted(_FILES) if _FILES[stem] not in GROUPED_SPECS)
 HOPPER_SPECS = tuple(spec for spec in SPECS if spec.stem.startswith("h100_"))
 BLACKWELL_SPECS = tuple(spec for spec in SPECS if spec.stem.startswith("b200_"))

@@ -25,9 +25,14 @@ def simulated(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
     It takes tensors of the class `Cuda` and returns such. A launch with a finding fails the test.
     """
+    return simulated_file(module_file(stem), made(spec_file(stem)), monkeypatch)
+
+
+def simulated_file(file: Path, product: Product, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the same of the module in a file, which a product has."""
     on_a_fake_gpu(monkeypatch)
-    module = import_generated(module_file(stem))
-    kernel, target = module.matmul_kernel, made(spec_file(stem)).plan.architecture
+    module = import_generated(file)
+    kernel, target = module.matmul_kernel, product.plan.architecture
 
     def launch(programs: int, arguments: list[Any]) -> None:
         given = [on_the_cpu(argument) for argument in arguments]
@@ -36,7 +41,7 @@ def simulated(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         assert result.findings == ()
 
     launch_into(module, launch)
-    monkeypatch.setitem(sys.modules, stem, module)
+    monkeypatch.setitem(sys.modules, file.stem, module)
     return module
 
 

@@ -165,6 +165,8 @@ def _gradient_text(gradient: Gradient, source: SpecFile) -> str:
     transposed = ", transposed" * gradient.transposed[2]
     title = f"gradient of {gradient.operand.upper()}{transposed}: {gradient.formula} of {stem}"
     data: dict[str, Any] = {"title": title[:TITLE_LIMIT].strip(), "target": spec.target, "operands": operands}
+    if gradient.groups:
+        data["groups"] = {"kind": gradient.groups.of, "count": gradient.groups.count}
     if (alpha := problem.epilogue.alpha) != 1:
         data["epilogue"] = {"alpha": alpha}
     if problem.deterministic:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
+from gemmgen.problem.groups import Groups
 from gemmgen.problem.matmul import Matmul
 
 OPERANDS: Final = ("a", "b")
@@ -23,6 +24,9 @@ class Gradient:
     For D = A @ B the gradient of A is dD @ B.T, and the gradient of B is A.T @ dD. Each is computed as its
     operand lies in memory, so that the gradient of a parameter is dense as the parameter is, and transposes
     are views: no matrix is copied.
+
+    With groups of rows, the gradient of A is a product of the same groups of rows. The gradient of B adds up
+    the rows, which are groups of K there: each has the gradient of its own B.
     """
 
     operand: str
@@ -55,6 +59,24 @@ class Gradient:
         return AXES[left] != m + k, AXES[right] != k + n, wanted != m + n
 
     @property
+    def groups(self) -> Groups | None:
+        """The groups of the product; None if there is one A and one B."""
+        groups = self.problem.groups
+        if groups is None or self.operand == "a":
+            return groups
+        return replace(groups, of="k_offsets")
+
+    @property
+    def leaves_rows(self) -> bool:
+        """True if the product leaves rows of no group as they are, in which the gradient is zero."""
+        return self.groups is not None and not self.groups.divides_k
+
+    def turn(self, matrix: str, *, transposed: bool) -> str:
+        """Return the text that follows the name of a matrix in Python, ``.T``, if it is transposed."""
+        is_stacked = matrix == "b" and self.problem.groups is not None
+        return (".mT" if is_stacked else ".T") * transposed
+
+    @property
     def majors(self) -> tuple[str, str]:
         """Which dimension of each factor is contiguous in memory, as specs have it."""
         left, right = ("k" if self.lies[factor][1] == self.axes[2] else "mn" for factor in self.factors)
@@ -65,7 +87,7 @@ class Gradient:
         """The formula for titles: ``dD @ B.T``."""
         names = {"a": "A", "b": "B", "d": "dD"}
         left, right = (
-            names[factor] + ".T" * turned
+            names[factor] + self.turn(factor, transposed=turned)
             for factor, turned in zip(self.factors, self.transposed[:2], strict=True)
         )
         return f"{left} @ {right}"

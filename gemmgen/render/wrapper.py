@@ -38,7 +38,7 @@ class Wrapper(MatmulDocs):
     @property
     def return_gradients(self) -> str:
         """The statement that returns the gradient of each input."""
-        gradients = ["grad_a", "grad_b", *self._summed_gradients()]
+        gradients = ["grad_a", "grad_b", *self._other_gradients()]
         line = f"return {', '.join(gradients)}"
         return line if 4 + len(line) <= LINE_LENGTH else f"return {fit('(', gradients, ')', indent=4)}"
 
@@ -47,19 +47,38 @@ class Wrapper(MatmulDocs):
         """The statements that multiply the gradients of A and B from matrices or their transposed views."""
         names = {"a": "a", "b": "b", "d": "grad"}
         for gradient in self.gradients:
-            left, right, made = (".T" * turned for turned in gradient.transposed)
-            pairs = zip(gradient.factors, (left, right), strict=True)
-            factors = [names[factor] + turned for factor, turned in pairs]
+            matrices = (*gradient.factors, gradient.operand)
+            pairs = zip(matrices, gradient.transposed, strict=True)
+            *turns, made = (gradient.turn(matrix, transposed=turned) for matrix, turned in pairs)
+            factors = [names[factor] + turn for factor, turn in zip(gradient.factors, turns, strict=True)]
+            factors += [f"{name}={name}" for name in self.counts]
             (other,) = (factor for factor in gradient.factors if factor != "d")
-            product = f"matmul_for_{gradient.operand}({', '.join(factors)}){made}"
+            over_zeros = "call.multiply_over_zeros(" if gradient.leaves_rows else ""
+            multiply = f"{over_zeros}matmul_for_{gradient.operand}{', ' if over_zeros else '('}"
+            product = f"{multiply}{', '.join(factors)}){made}"
             yield f"grad_{gradient.operand} = None if {other} is None else {product}"
 
-    def _summed_gradients(self) -> Iterator[str]:
-        """Yield the gradients of the summands of A @ B."""
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The tensor that divides rows into groups, which a backward keeps; empty without one."""
+        groups = self.plan.problem.groups
+        return (groups.counts,) if groups and groups.counts else ()
+
+    @property
+    def kept_inputs(self) -> str:
+        """The names of the inputs that a backward keeps if it needs them, and where the operator has them."""
+        names = ", ".join(("a", "b", *self.counts))
+        return f"{names} = inputs" if self.counts else f"{names} = inputs[:2]"
+
+    def _other_gradients(self) -> Iterator[str]:
+        """Yield the gradients of the inputs but A and B; the ends of groups have none."""
         factor = self.plan.problem.epilogue.beta
         beta = f" * {factor!r}" * (factor not in (0.0, 1.0))
         sums = {"row": "grad.sum(1)", "column": "grad.sum(0)"}
         for number, name in enumerate(self.extras, start=2):
+            if name in self.counts:
+                yield "None"
+                continue
             summed = f"grad{beta}" if name == "c" else sums[OPERATIONS[name].operand]
             yield f"{summed} if ctx.needs_input_grad[{number}] else None"
 

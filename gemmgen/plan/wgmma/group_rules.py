@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.plan.fix import at_most, leave_out, use
+from gemmgen.plan.fix import Fix, at_most, leave_out, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -24,6 +24,7 @@ def groups(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.problem.groups is not None:
         yield from _of_loads(plan)
         yield from _of_tensors(plan)
+        yield from _of_gradients(plan)
         yield from _of_programs(plan)
 
 
@@ -61,19 +62,40 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
     if problem.copies_misaligned:
         limit = "this version copies matrices of two dimensions"
         yield Finding("operands.misaligned", "copy with groups", limit, use("refuse") | UNGROUPED)
-    if problem.backward:
-        limit = "this version multiplies gradients of one A and one B"
-        yield Finding("backward", "a backward with groups", limit, use(False) | UNGROUPED)
     if problem.c is not None:
         limit = "this version adds a C to the product of one A and one B"
         fix = (leave_out() & leave_out("epilogue.beta")) | UNGROUPED
         yield Finding("operands.c", f"a C with {groups.of}", limit, fix)
     if problem.vectors and groups.divides_k:
-        is_listed = plan.request.listed is not None
-        field, fix = ("epilogue.ops", leave_out()) if is_listed else ("epilogue.d", without_expression())
-        found = f"{' and '.join(problem.vectors)} with {groups.of}"
         limit = "this version has row and column operands of groups of rows, each with a B of its own"
-        yield Finding(field, found, limit, fix | UNGROUPED)
+        yield from _of_vectors(plan, groups.of, limit, UNGROUPED)
+
+
+def _of_vectors(plan: WgmmaKernel, other: str, limit: str, fix: Fix) -> Iterator[Finding]:
+    """Yield the findings of row and column operands beside something else, which `fix` leaves out."""
+    vectors, listed = plan.problem.vectors, plan.request.listed
+    if listed is None:
+        found = f"{' and '.join(vectors)} with {other}"
+        yield Finding("epilogue.d", found, limit, without_expression() | fix)
+        return
+    for name in vectors:
+        field = f"epilogue.ops.{listed.ops.index(name)}"
+        yield Finding(field, f"{name} with {other}", limit, leave_out() | fix)
+
+
+def _of_gradients(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of a backward: its kernels multiply groups of rows, and the same groups of K."""
+    problem, groups = plan.problem, plan.problem.groups
+    assert groups is not None
+    if not problem.backward:
+        return
+    if groups.of != "m_offsets":
+        limit = "this version has gradients of groups of rows in one A, which offs divides"
+        yield Finding("backward", f"a backward with {groups.of}", limit, use(False) | UNGROUPED)
+    elif problem.vectors:
+        limit = "the gradient of a vector of each group is a sum over its rows, which no kernel computes"
+        fix = leave_out("backward") | UNGROUPED
+        yield from _of_vectors(plan, "a backward of groups", limit, fix)
 
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
