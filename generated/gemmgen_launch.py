@@ -282,13 +282,30 @@ class Host:
             return None
         argument = self.contract.arguments[name]
         stored = argument.stored(tensor)
-        rows, columns = stored.shape
+        *rows, columns = stored.shape
+        *groups, pitch, stride = stored.stride()
         multiple = argument.row_multiple
-        is_aligned = stored.stride(0) % multiple == 0 and tensor.storage_offset() % multiple == 0
-        if stored.stride(1) == 1 and stored.stride(0) >= columns and (is_aligned or self.copy):
+        is_aligned = pitch % multiple == 0 and tensor.storage_offset() % multiple == 0
+        is_dense = stride == 1 and pitch >= columns and groups in ([], [rows[-1] * pitch])
+        if is_dense and (is_aligned or self.copy):
             return tensor
-        padded = tensor.new_empty((rows, argument.padded(columns)))[:, :columns]
+        padded = tensor.new_empty((*rows, argument.padded(columns)))[..., :columns]
         return argument.stored(padded.copy_(stored))
+
+    def multiply_over_zeros(
+        self, multiply: Callable[..., Tensor], a: Tensor, b: Tensor, *, offs: Tensor
+    ) -> Tensor:
+        """Return the products of groups of rows, with zeros in the rows of no group.
+
+        A backward calls it: the kernel that `multiply` launches leaves these rows as they are.
+        """
+        rows, columns = a.shape[0], b.shape[-1]
+        if columns == self.contract.arguments["a"].padded(columns):
+            return multiply(a, b, offs=offs, out=a.new_zeros((rows, columns)))
+        # No kernel takes an `out` of these rows: the ones of no group are behind the last end.
+        d = multiply(a, b, offs=offs)
+        is_of_none = torch.arange(rows, device=d.device) >= offs[-1]
+        return d.masked_fill_(is_of_none[:, None], 0)
 
 
 def requires_backward(inputs: tuple[Tensor, ...]) -> bool:

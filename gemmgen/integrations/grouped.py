@@ -179,7 +179,7 @@ def _why_torch(
 def _may_be_taken(kernel: _Candidate, mat_a: Tensor, mat_b: Tensor) -> bool:
     """Return False if a kernel refuses a call for facts that torch guards: types, strides, gradients."""
     if torch.is_grad_enabled() and (mat_a.requires_grad or mat_b.requires_grad):
-        return False  # no kernel of groups has a backward
+        return False  # the operator has no derivative: torch computes the call and its gradients
     is_whole = mat_a.shape[-1] * mat_a.element_size() % 16 == 0
     is_by_k = mat_a.stride(-1) == 1 and mat_b.stride(-2) == 1
     has_type = mat_a.dtype == mat_b.dtype and kernel.dtype in (None, mat_a.dtype)
