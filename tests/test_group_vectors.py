@@ -22,7 +22,7 @@ BIAS, GPTOSS, SCALED, MASKED = (
     "h100_bf16_grouped_bias",
     "h100_bf16_grouped_gptoss",
     "h100_e4m3_grouped_scaled",
-    "h100_bf16_masked_rows8_weighted",
+    "h100_bf16_masked_weighted",
 )
 BF16, INT, FP32, E4M3 = torch.bfloat16, torch.int32, torch.float32, torch.float8_e4m3fn
 

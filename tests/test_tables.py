@@ -429,7 +429,7 @@ class Tiles:
 
     args: Args
 
-{% include "walks/by_turns.py.j2" %}
+{% with items = "self.args.tiles_m * self.args.tiles_n" %}{% include "walks/by_turns.py.j2" %}{% endwith %}
 {% if view.walks_steps %}
     @gluon.jit
     def steps(self):

@@ -12,7 +12,7 @@ rows, swapped, gated, batches, masked = (
     of(f"h100_bf16_{name}") for name in ("grouped", "grouped_rows64", "grouped_gated", "batched", "masked")
 )
 biased, gated_bias, weighted = (
-    of(f"h100_bf16_{name}") for name in ("grouped_bias", "grouped_gptoss", "masked_rows8_weighted")
+    of(f"h100_bf16_{name}") for name in ("grouped_bias", "grouped_gptoss", "masked_weighted")
 )
 clusters, along_n, along_m, tiled = (
     of(f"h100_bf16_batched_{name}") for name in ("cluster2", "nn", "tt", "tiled")
