@@ -30,7 +30,7 @@ WANTED = _specs(ROOT / "specs")
 GROUPED_SPECS = tuple(
     _FILES[stem] for stem in sorted(_FILES) if "\ngroups:" in _FILES[stem].read_text(encoding="utf-8")
 )
-"""The specs of groups, with those of their gradients."""
+"""The specs with groups, and the generated specs of their gradients."""
 SPECS = tuple(_FILES[stem] for stem in sorted(_FILES) if _FILES[stem] not in GROUPED_SPECS)
 HOPPER_SPECS = tuple(spec for spec in SPECS if spec.stem.startswith("h100_"))
 BLACKWELL_SPECS = tuple(spec for spec in SPECS if spec.stem.startswith("b200_"))

@@ -85,9 +85,7 @@ class Call:
 
     def d_shape(self, m: int = 24, n: int = N) -> tuple[int, ...]:
         """Return the extents of D."""
-        groups = self.problem.groups
-        assert groups is not None
-        return (groups.count, m, n) if groups.stacks("d") else (m, n)
+        return self.problem.extents_of_d(m, n)
 
     def rows_of_groups(self, d: Tensor) -> Tensor:
         """Return the rows of a D that are of a group."""

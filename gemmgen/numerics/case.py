@@ -61,8 +61,7 @@ class Case:
     @property
     def d_shape(self) -> tuple[int, ...]:
         """Extents of d: [M, N], or [G, M, N] if it has a dimension for groups."""
-        groups = self.problem.groups
-        return (groups.count, *self.shape[:2]) if groups and groups.stacks("d") else self.shape[:2]
+        return self.problem.extents_of_d(*self.shape[:2])
 
     @property
     def _rows(self) -> int:

@@ -340,7 +340,7 @@ def _inputs(
         return matrix(keyword, dtype, 1, groups.count * extent)[0].view(groups.count, extent)
 
     def operand(name: str, rows: int, columns: int, count: int | None) -> Tensor:
-        """Return an operand as it lies in memory, of a number of groups; None if they have no dimension."""
+        """Return an operand as it lies in memory, with a dimension for `count` groups if they have one."""
         made = matrix(name, problem.operand(name).dtype.name, rows * (count or 1), columns)
         return made.view(count, rows, -1) if count else made
 

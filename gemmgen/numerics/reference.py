@@ -61,26 +61,31 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
 def _references_of_groups(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]]:
     """Yield slices of the rows of all groups, and those rows of the exact D: each group is a matmul."""
     alone, before = replace(problem, groups=None), 0
-    if problem.groups and problem.groups.divides_k:
-        m, _, k = inputs.shape
-        counts = inputs.rows_of_groups(problem)
-        for first, end in bounds(problem, k, counts, len(counts if counts is not None else ())):
-            of_group = replace(inputs, a=inputs.a[:, first:end], b=inputs.b[first:end])
-            for rows, exact in references(of_group, alone):
-                yield slice(before + rows.start, before + rows.start + len(exact)), exact
-            before += m
-        return
+    divides_k = problem.groups is not None and problem.groups.divides_k
+    for each in (_of_each_k if divides_k else _of_each_rows)(inputs, problem):
+        for rows, exact in references(each, alone):
+            yield slice(before + rows.start, before + rows.start + len(exact)), exact
+        before += each.shape[0]
+
+
+def _of_each_k(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
+    """Yield the inputs of each group of K: its columns of A, and its rows of B."""
+    counts = inputs.rows_of_groups(problem)
+    assert counts is not None
+    for first, end in bounds(problem, inputs.shape[2], counts, len(counts)):
+        yield replace(inputs, a=inputs.a[:, first:end], b=inputs.b[first:end])
+
+
+def _of_each_rows(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
+    """Yield the inputs of each group of rows: its rows of A, its B, and its vectors."""
     a, counts = inputs.a.flatten(0, -2), inputs.rows_of_groups(problem)
     of_groups = bounds(problem, inputs.a.shape[-2], counts, len(inputs.b))
     for group, ((first, end), b) in enumerate(zip(of_groups, inputs.b, strict=True)):
-        extras = {
-            name: tensor.flatten()[first:end] if name in ROW_VECTORS else tensor[group]
-            for name, tensor in inputs.extras.items()
-            if name in problem.vectors
-        } | {name: tensor for name, tensor in inputs.extras.items() if name not in problem.vectors}
-        for rows, exact in references(replace(inputs, a=a[first:end], b=b, extras=extras), alone):
-            yield slice(before + rows.start, before + rows.start + len(exact)), exact
-        before += end - first
+        extras = dict(inputs.extras)
+        for name in problem.vectors:
+            vector = inputs.extras[name]
+            extras[name] = vector.flatten()[first:end] if name in ROW_VECTORS else vector[group]
+        yield replace(inputs, a=a[first:end], b=b, extras=extras)
 
 
 def reference(inputs: Inputs, problem: Matmul) -> Tensor:

@@ -126,6 +126,10 @@ class Matmul:
             return any(OPERATIONS[name].along == "n" for name in self.vectors)
         return self.in_blocks and bool(self.parted_vectors)
 
+    def extents_of_d(self, m: int, n: int) -> tuple[int, ...]:
+        """Return the extents of D: [M, N], or [G, M, N] if it has a dimension for groups."""
+        return (self.groups.count, m, n) if self.groups and self.groups.stacks("d") else (m, n)
+
     def rows_of_groups(self, m: int) -> tuple[int, ...]:
         """Return the rows of D of each group of a problem of M rows; without groups all M are of one."""
         return self.groups.rows_of_each(m) if self.groups else (m,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -254,12 +255,9 @@ class _Simulated:
         return d
 
     def _poisoned_d(self, inputs: Inputs) -> Tensor:
-        """Return a poisoned D [M, N], or [G, M, N] if it has a dimension for groups."""
-        m, n, _ = inputs.shape
-        counts, rows = inputs.rows_of_groups(self._problem), inputs.a.shape[:-1]
-        if self._problem.groups and self._problem.groups.divides_k and counts is not None:
-            rows = torch.Size((len(counts), m))
-        made = Matrix.poisoned(rows.numel(), n, self._problem.d.name, inputs.a.device)
+        """Return a poisoned D."""
+        *rows, n = self._problem.extents_of_d(*inputs.shape[:2])
+        made = Matrix.poisoned(math.prod(rows), n, self._problem.d.name, inputs.a.device)
         return made.view.view(*rows, n)
 
     def _run(

@@ -21,7 +21,6 @@ from torch import Tensor
 from consan.case import CLEAN, Device, Simulated
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import kernel_arguments, reduction_arguments, reduction_programs
-from gemmgen.numerics.divided_rows import of_groups
 from gemmgen.numerics.encoding import bits, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs, touched
 from gemmgen.numerics.reference import deviation, reference, tolerance
@@ -51,7 +50,7 @@ WRONG_NUMBERS = f"{Kind.WRONG_NUMBERS} d_desc"
 LAUNCHES = 3
 """Of each kernel under ConSan, for a race need not show in the first."""
 MOST_GROUPS = 5
-"""Groups of a call of a module of groups: ConSan is slow, and so many have different numbers of rows."""
+"""Most groups of a call: ConSan is slow, and five groups already have different numbers of rows."""
 
 
 @dataclass(frozen=True)
@@ -223,8 +222,8 @@ Call = tuple[Any, int, list[Any], dict[str, Any]]
 
 def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tensor, list[Call]]:
     """Return a poisoned D on the inputs' device, and the launches that make up a call of the module."""
-    (m, n, _), problem = inputs.shape, case.problem
-    rows = (problem.groups.count, m) if problem.groups and problem.groups.stacks("d") else (m,)
+    problem = case.problem
+    *rows, n = problem.extents_of_d(*inputs.shape[:2])
     d = Matrix.poisoned(math.prod(rows), n, problem.d.name, inputs.a.device).view.view(*rows, n)
     plan = case.product.plan
     arguments = kernel_arguments(module, problem, inputs, d, restored=restored_arguments(plan))
@@ -242,7 +241,8 @@ def wrong_elements(d: Tensor, inputs: Inputs, case: ModuleCase) -> int:
 
     An element of no group is wrong if it has been written.
     """
-    problem, rows = case.problem, in_groups(d, inputs, case)
+    problem = case.problem
+    rows = inputs.computed_rows(problem, d)
     outside = touched(d) - touched(rows)
     if is_exact(problem):
         return outside + int((rows != rounded(reference(inputs, problem), d.dtype)).sum().item())
@@ -250,19 +250,15 @@ def wrong_elements(d: Tensor, inputs: Inputs, case: ModuleCase) -> int:
     return outside + (0 if deviation(d, inputs, problem).relative <= allowed.relative else d.numel())
 
 
-def in_groups(d: Tensor, inputs: Inputs, case: ModuleCase) -> Tensor:
-    """Return the rows of D that are of a group, as one matrix; all of D without groups."""
-    return of_groups(case.problem, d, inputs.rows_of_groups(case.problem))
-
-
 def numbers(module: ModuleType, case: ModuleCase, device: Device) -> dict[str, Any]:
     """Return how the simulator's D and the GPU's differ on small integers and on normals."""
     exact, random = case.integers, random_inputs(case.launch.shape, case.problem, generator())
     simulated_exact, simulated_random = (
-        in_groups(simulated(module, case, inputs, "random")[1], inputs, case) for inputs in (exact, random)
+        each.computed_rows(case.problem, simulated(module, case, each, "random")[1])
+        for each in (exact, random)
     )
     gpu_exact, gpu_random = (
-        in_groups(launched(module, case, inputs, device), inputs, case) for inputs in (exact, random)
+        each.computed_rows(case.problem, launched(module, case, each, device)) for each in (exact, random)
     )
     error = gpu_random.double() - simulated_random.double()
     rms = simulated_random.double().square().mean().sqrt()
