@@ -48,7 +48,7 @@ class Point:
 
 
 def points(index: Index) -> Iterator[Point]:
-    """Yield the points of an index, those of one layer together."""
+    """Yield the points of an index, layer by layer."""
     for each in index.prepared:
         for skew in index.skews if each.problem.kind == "m_offsets" else (None,):
             yield Point(each, skew)

@@ -25,7 +25,7 @@ READER = "best of 5 replays of a Triton kernel that reads 4 GiB and writes nothi
 
 
 def captured(calls: Sequence[Call], count: int) -> torch.cuda.CUDAGraph:
-    """Return a graph of so many calls, which repeats the calls in their order."""
+    """Return a graph of `count` calls, which takes the calls of a sequence in turn."""
     for call in calls:
         call()
     torch.cuda.synchronize()
