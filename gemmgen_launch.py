@@ -302,7 +302,7 @@ class Host:
         rows, columns = a.shape[0], b.shape[-1]
         if columns == self.contract.arguments["a"].padded(columns):
             return multiply(a, b, offs=offs, out=a.new_zeros((rows, columns)))
-        # No kernel takes an `out` of these rows: the ones of no group are behind the last end.
+        # No kernel takes an `out` of these rows. Rows of no group come after the last end.
         d = multiply(a, b, offs=offs)
         is_of_none = torch.arange(rows, device=d.device) >= offs[-1]
         return d.masked_fill_(is_of_none[:, None], 0)

@@ -330,7 +330,7 @@ def matmul_kernel(a_desc, b_desc, b_1_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; B for each part of its tiles
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; B for each part
     "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PART_N_0.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "b_1": (torch.bfloat16, "KN", [PART_N_1.value, PROGRAM_TILE_K.value], B_LAYOUT.value),

@@ -452,8 +452,7 @@ def matmul(a: Tensor, b: Tensor, *, offs: Tensor, out: Tensor | None = None) -> 
         b: [G, K, 2N], torch.bfloat16, K contiguous: the transposed view of a G x 2N x K tensor
             (``weight.mT``), whose first N rows are of gate and whose last N rows are of up.
         offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
-            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
-            D.
+            may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, offs, out=out)

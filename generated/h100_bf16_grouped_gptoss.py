@@ -484,8 +484,7 @@ def matmul(a: Tensor, b: Tensor, *, column_bias: Tensor, offs: Tensor, out: Tens
             (``weight.mT``), whose even rows are of gate and whose odd rows are of up.
         column_bias: [G, 2N], torch.bfloat16, contiguous: a summand for each column of B.
         offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
-            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
-            D.
+            may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, column_bias, offs, out=out)

@@ -416,8 +416,7 @@ def matmul(a: Tensor, b: Tensor, *, offs: Tensor, out: Tensor | None = None) -> 
         a: [M, K], torch.bfloat16, K contiguous.
         b: [G, K, N], torch.bfloat16, K contiguous: the transposed view of a G x N x K tensor (``weight.mT``).
         offs: [G], torch.int32, up to 128 groups: the row after the last one of each, in rising order. A group
-            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
-            D.
+            may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, offs, out=out)

@@ -418,8 +418,7 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, offs: Tensor, out: Ten
         b: [G, K, N], torch.float8_e4m3fn, K contiguous: the transposed view of a G x N x K tensor
             (``weight.mT``).
         offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
-            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
-            D.
+            may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         tensor_scale: one element, torch.float32: a factor for all of D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
@@ -486,7 +485,7 @@ def plain_matmul(
     for name, stored, shape in (
         ("a", a, [m, k]),
         ("b", b.mT, [groups, n, k]),
-        ("tensor_scale", tensor_scale, [1]),
+        ("tensor_scale", tensor_scale.reshape(-1), [1]),
         ("offs", offs, [groups]),
     ):
         dtype = ARGUMENTS[name][0]

@@ -457,8 +457,7 @@ def matmul(
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_scale: [G, 2N], torch.float32, contiguous: a factor for each column of B.
         offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
-            may have no row. Rows after the last group stay as they are in `out`, and have any values in a new
-            D.
+            may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, row_scale, column_scale, offs, out=out)

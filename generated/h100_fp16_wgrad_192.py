@@ -167,8 +167,8 @@ class Steps:
 class StepRows:
     """The rows of K that a K step loads, as coordinates of a box that begins with any row."""
 
-    row: gl.tensor  # the first one that is of the group
-    ahead: gl.tensor  # minus the rows of the box that lie ahead of it, which TMA fills with zeros
+    row: gl.tensor  # the first one that belongs to the group
+    ahead: gl.tensor  # 0, or minus the number of places ahead of it, which TMA fills with zeros
 
 
 @gluon.aggregate
@@ -220,8 +220,8 @@ class Tiles:
     def steps(self, piece):
         """Return the K steps of a piece, numbered from its end back to -1; one if its group has no rows.
 
-        Only the first step can have fewer rows than PROGRAM_TILE_K: TMA drops rows ahead of a box, and could
-        not drop those behind a group's end.
+        Only the first step can have fewer rows than PROGRAM_TILE_K: TMA fills places ahead of a box with
+        zeros, and after a group's end it would load rows of the next group.
         """
         return Steps(-gl.maximum(gl.cdiv(piece.end - piece.start, PROGRAM_TILE_K), 1), gl.to_tensor(0))
 
@@ -377,13 +377,12 @@ def store(args, d_smem, row, column, accumulators, end):
 @gluon.jit
 def consumer_partition(args, consumer: gl.constexpr):
     """One of two consumers that take turns: multiply and store every other tile."""
-    # The producer loads both consumers' tiles in turn: the second consumer starts one tile later in the ring.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     turn = 1 - consumer  # the phase of its next turn
     tiles = Tiles(args)
     for item in range(tiles.first() + consumer * tiles.stride(), tiles.end(), CONSUMERS * tiles.stride()):
         piece = tiles.piece(item)
-        # The tile ahead of this one is the other consumer's, and has K steps of its own.
+        # The producer loads both consumers' tiles in turn: pass the K steps of the other consumer's tile.
         ring = ring.ahead(tiles.steps_before(item))
         tile = tiles.at(piece)
         k_steps = tiles.steps(piece).count()
@@ -448,7 +447,7 @@ def matmul_kernel(a_desc, b_desc, b_1_desc, offs_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; B of each part; G groups
+ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; B for each part; G groups
     "a": (torch.float16, "MK", [1, PROGRAM_TILE_K.value, PROGRAM_TILE_M.value], A_BOX_LAYOUT.value),
     "b": (torch.float16, "KN", [1, PROGRAM_TILE_K.value, PART_N_0.value], B_BOX_LAYOUT.value),
     "b_1": (torch.float16, "KN", [1, PROGRAM_TILE_K.value, PART_N_1.value], B_BOX_LAYOUT.value),
@@ -501,9 +500,9 @@ def describe_boxes(out: Tensor) -> TensorDescriptor:
 
 
 def describe_rows(name: str, rows: Tensor) -> TensorDescriptor:
-    """Return the descriptor of a matrix [K, M or N] as boxes of rows, of which box r begins with row r.
+    """Return the descriptor of a matrix [K, M or N] as overlapping boxes of rows: box r begins with row r.
 
-    The boxes overlap: a load may begin at any row of K, and ahead of it. Rows ahead of a box are zeros.
+    So a load may begin at any row of K. TMA fills places ahead of a box with zeros.
     """
     box, layout = ARGUMENTS[name][2:]
     pitch = rows.stride(0)
@@ -533,7 +532,8 @@ def plain_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Tensor | None = Non
         raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
     (m, k), (_, n), groups = a.shape, b.shape, len(offs)
     if min(m, n, k, groups) < 1 or max(groups * m, n, k) > COMPUTES["max_extent"]:
-        raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")
+        limits = f"from 1 on, and N, K and the rows of D of all groups up to {COMPUTES['max_extent']}"
+        raise ValueError(f"groups, M, N and K must be {limits}, found {groups}, {m}, {n}, {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
     for name, stored, shape in ("a", a.T, [k, m]), ("b", b, [k, n]), ("offs", offs, [groups]):

@@ -117,9 +117,9 @@ class ArgumentTable:
     def _has_box_axis(self, tensor: str) -> bool:
         """Return True if the descriptor of a tensor has a dimension for groups, or for boxes of D's rows."""
         problem = self.plan.problem
-        return (
-            problem.has_box_axis(tensor) if tensor in ("a", "b") else bool(tensor == "d" and problem.groups)
-        )
+        if tensor in ("a", "b"):
+            return problem.has_box_axis(tensor)
+        return tensor == "d" and problem.groups is not None
 
     def _axes(self, argument: Argument) -> str:
         """Return the axes of an argument, a letter each: scales have their rows', one element has 1."""
@@ -145,8 +145,7 @@ class ArgumentTable:
     def table_meaning(self) -> str:
         """The columns of ARGUMENTS, as the comment on its first line."""
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
-        in_words = "B of each part" if self.plan.problem.groups else "B for each part of its tiles"
-        parts = f"; {in_words}" if self.further_parts else ""
+        parts = "; B for each part" if self.further_parts else ""
         blocks = "; W is 2 N" if self.plan.problem.gated else ""
         groups = "; G groups" if self.plan.problem.groups else ""
         return (

@@ -34,8 +34,11 @@ class GroupEpilogueView(EpilogueView):
         """The parts between accumulator and conversion, after the places of a sub-tile's elements."""
         if self._vector_axes:
             yield Part("vectors_of_group")
+        tile = self.tiles[0]
         for axis in self._vector_axes:
-            yield Part("rows_of_group" if axis == "m" else "columns_of_group")
+            number, first = (0, "row") if axis == "m" else (1, "column")
+            layout = f"gl.SliceLayout({1 - number}, {tile}.type.layout)"
+            yield Part("statement", f"{first}s = {first} + gl.arange(0, {tile}.shape[{number}], {layout})")
         yield from super().parts
 
     @property
@@ -59,8 +62,9 @@ class GroupEpilogueView(EpilogueView):
 
     def _load(self, load: Load) -> Part:
         """Return the lines that read an operand by address."""
-        along = OPERATIONS[load.tensor].along
-        return replace(super()._load(load), template="row_of_group" if along == "m" else "column_of_group")
+        if OPERATIONS[load.tensor].along == "m":
+            return replace(super()._load(load), template="vector_read", limit="end")
+        return replace(super()._load(load), template="column_of_group")
 
     def _loaded(self, load: Load) -> str:
         """Return a loaded operand as it broadcasts to a tile."""

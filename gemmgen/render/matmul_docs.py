@@ -118,9 +118,10 @@ class MatmulDocs(LaunchView):
         if groups.apart:
             rest = "Other rows stay as they are in `out`, and have any values in a new D."
             return [f"{shape}: the number of rows of each. {rest}"]
-        rest = "A group may have no row. Rows after the last group stay as they are in `out`"
-        rest = f"{rest}, and have any values in a new D."
-        return [f"{shape}: the row after the last one of each, in rising order. {rest}"]
+        order = "the row after the last one of each, in rising order. A group may have no row."
+        return [
+            f"{shape}: {order} Rows of no group stay as they are in `out`, and have any values in a new D."
+        ]
 
     @property
     def summary(self) -> str:

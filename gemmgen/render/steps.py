@@ -38,6 +38,8 @@ class Part:
     """The operand that it loads, if any."""
     widened: str = ""
     """The conversion of the operand to fp32, if it needs one."""
+    limit: str = ""
+    """The index before which a vector that is read by address ends, if not with its dimension of D."""
 
     @property
     def name(self) -> str:
@@ -57,7 +59,7 @@ class Part:
     @property
     def inside(self) -> str:
         """The condition that an index of a vector's elements is inside the vector."""
-        return f"{self.along} < args.{OPERATIONS[self.name].along}"
+        return f"{self.along} < {self.limit or f'args.{OPERATIONS[self.name].along}'}"
 
 
 @dataclass(frozen=True)

@@ -144,36 +144,16 @@ class Wrapper(MatmulDocs):
         )
 
     def _row(self, name: str) -> str:
-        """Return the name of an argument, its matrix in memory and its extents, as a tuple's text."""
-        if self.plan.problem.groups:
-            return self._row_of_groups(name)
+        """Return the name of an argument, its tensor in memory and its extents, as a tuple's text."""
         argument = self.plan.argument(name)
         axes = self._axes(argument)
+        stored = f"{name}.reshape(-1)" if argument.kind == "scalar" else name
+        if name in self.transposed:
+            stored, axes = f"{name}.{'mT' if len(axes) > 2 else 'T'}", f"{axes[:-2]}{axes[-1]}{axes[-2]}"
         half = "packed_k" if self.packs("a") and self.packs("b") else "k // 2"
-        letters = reversed(axes) if name in self.transposed else axes
-        extents = ", ".join({"P": half, "W": "2 * n"}.get(letter, letter.lower()) for letter in letters)
-        rows = f"{name}.reshape(-1)" if argument.kind == "scalar" else self._lying(name)
-        return f'("{name}", {rows}, [{extents}])'
-
-    def _row_of_groups(self, name: str) -> str:
-        """Return the same of an argument of a module with groups, whose B has a third extent."""
-        argument, groups = self.plan.argument(name), self.plan.problem.groups
-        assert groups is not None
-        columns = "2 * n" if self.plan.problem.gated else "n"
-        of_a, of_b = ("a", "m, k"), ("b.mT", f"groups, {columns}, k")
-        if groups.apart:
-            of_a = ("a.mT", "groups, k, m") if self._has_box_axis("a") else ("a", "groups, m, k")
-        if self._has_box_axis("b"):
-            of_b = ("b", f"groups, k, {columns}")
-        if groups.divides_k:
-            of_a, of_b = ("a.T", "k, m"), ("b", "k, n")
-        shapes = {"a": of_a, "b": of_b}
-        if argument.kind == "groups":
-            return f'("{name}", {name}, [groups])'
-        letters = {"G": "groups", "W": columns}
-        own = ", ".join(letters.get(letter, letter.lower()) for letter in self._axes(argument))
-        rows, extents = shapes.get(name, (name, own))
-        return f'("{name}", {rows}, [{extents}])'
+        words = {"P": half, "W": "2 * n", "G": "groups"}
+        extents = ", ".join(words.get(letter, letter.lower()) for letter in axes)
+        return f'("{name}", {stored}, [{extents}])'
 
     @property
     def checks_scales(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violatio
 
 
 def as_stated(violation: Violation, spec: Spec) -> Violation:
-    """Return a violation whose fix leaves out, beside its own field, fields that the spec states alone."""
+    """Return a violation whose fix leaves out another field only if the spec states that field."""
     data = stated(spec)
     fix = violation.fix.for_stated(lambda path: value_at(data, path) is not None)
     return replace(violation, fix=fix)

@@ -60,13 +60,11 @@ class Stage:
         problem = self.plan.problem
         major = (problem.a if operand == "a" else problem.b).major
         place = f"{problem.b_blocks} * " * (operand == "b" and problem.interleaved) + place
-        if problem.groups and problem.groups.divides_k:
-            within = f"{place} - tile.group * args.m" if operand == "a" else place
-            return f"[k.row, k.ahead, {within}]"
         k = "0" if self.plan.schedule_kind == "single_tile" else "k"
-        if problem.has_box_axis(operand):
+        if problem.groups and problem.has_box_axis(operand):
+            box = "k.row, k.ahead" if problem.groups.divides_k else "tile.group, k"
             within = f"{place} - tile.group * args.m" if operand == "a" else place
-            return f"[tile.group, {k}, {within}]"
+            return f"[{box}, {within}]"
         if operand == "b" and problem.groups:
             columns = f"{problem.b_blocks} * args.n" if problem.gated else "args.n"
             place = f"tile.group * {columns} + {place}"
