@@ -17,6 +17,7 @@ biased, gated_bias, weighted = (
 clusters, along_n, along_m, tiled = (
     of(f"h100_bf16_batched_{name}") for name in ("cluster2", "nn", "tt", "tiled")
 )
+ragged_clusters = of("h100_bf16_grouped_cluster2")
 END = "    end = gl.load(args.offs_ptr + number, mask=is_group, other=0)\n"
 CLAMPED_END = "    end = gl.minimum(gl.maximum(end, 0), args.m)\n"
 START = "args.offs_ptr + number - 1, mask=is_group & (number > 0), other=0"
@@ -96,6 +97,12 @@ MUTANTS = {
     "groups_batch_all_rows_stored": batches(K.GLOBAL_RACE, "d_desc", "tma.async_store(", (KEPT, "rows")),
     "groups_cluster_all_rows_stored": clusters(K.GLOBAL_RACE, "d_desc", "tma.async_store(", (KEPT, "rows")),
     "groups_cluster_rows_of_one_cta_stored": clusters(
+        WRONG_NUMBERS, "d_desc", "", (KEPT, KEPT.replace(" rows", " rows // 2"))
+    ),
+    "groups_ragged_cluster_all_rows_stored": ragged_clusters(
+        K.GLOBAL_RACE, "d_desc", "tma.async_store(", (KEPT, "rows")
+    ),
+    "groups_ragged_cluster_rows_of_one_cta_stored": ragged_clusters(
         WRONG_NUMBERS, "d_desc", "", (KEPT, KEPT.replace(" rows", " rows // 2"))
     ),
     "groups_b_along_n_of_the_first": along_n(

@@ -126,11 +126,6 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.staggered:
         limit = "a group may end between the two tiles of a rectangle"
         yield Finding("tile.staggered", "a staggered tile with groups", limit, use(False) | UNGROUPED)
-    if groups.counts and plan.cluster_size > 1:
-        limit = "this version finds the tile of a group in programs of one CTA"
-        for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
-            if ctas > 1:
-                yield Finding(field, f"{ctas:,} CTAs with groups", limit, use(1) | UNGROUPED)
     if (plan.order, plan.minor) != ("grouped", "m"):
         limit = "within a group, tiles go down some rows of tiles and then to the right"
         fix = (use("grouped") & leave_out("schedule.minor")) | UNGROUPED

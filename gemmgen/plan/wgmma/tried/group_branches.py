@@ -5,7 +5,7 @@ Batches are also tried in clusters and in programs of one tile each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gemmgen.plan.search import Branch, Choices, Values
 from gemmgen.plan.wgmma.tried.branches import implied_by, kinds_of
@@ -21,6 +21,8 @@ from gemmgen.plan.wgmma.tried.values import (
 )
 from gemmgen.problem import Request
 
+EARLY = frozenset(("early_operand",))
+"""Decisions of an early launch, which programs of one tile each have too: they load ahead."""
 ONE_CTA: Values = {"cluster_m": 1, "cluster_n": 1}
 """The cluster of programs that find the group of a tile."""
 ROWS_CHOICES: Choices = {
@@ -62,6 +64,12 @@ TILED_SWAP_AB_CHOICES: Choices = {
     "outstanding_mmas": (1, 0),
 }
 """Values that are tried in such programs with swap-AB."""
+TILED_STEP_BYTES = (128, 256, 512)
+"""Bytes of rows of a K step of such programs.
+
+Steps of 64 bytes were the fastest at none of eight shapes, and took up to 1.16 times the time of steps of
+128 bytes of the same tile (``benchmarks/grouped/h200_batched_steps.jsonl``).
+"""
 
 
 def branches_of_groups(request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
@@ -77,7 +85,7 @@ def branches_of_groups(request: Request, stated: Values, wanted: Choices) -> Ite
         kinds = wanted.get("specialization") or kinds_of({**DEFAULTS, **stated})
         for kind in () if is_tiled else kinds:
             yield _persistent(request, stated, swap_ab, kind, in_clusters=batches and not swap_ab)
-        if is_tiled or (batches and not OF_ROLES & {*stated, *wanted}):
+        if is_tiled or (batches and not (OF_ROLES - EARLY) & {*stated, *wanted}):
             yield _tiled(request, stated, swap_ab)
 
 
@@ -92,7 +100,7 @@ def _persistent(
     groups = request.matmul.groups
     of_rows = K_GROUPS_CHOICES if groups and groups.divides_k else ROWS_CHOICES
     choices = SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
-    return _branch(request, fixed, choices, swap_ab, kind)
+    return _branch(request, fixed, choices, kind, swap_ab, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES)
 
 
 def _tiled(request: Request, stated: Values, swap_ab: object) -> Branch:
@@ -101,12 +109,19 @@ def _tiled(request: Request, stated: Values, swap_ab: object) -> Branch:
     order = {"order": "grouped", "minor": "m", "width": 16}
     fixed = {**order, **DEFAULTS, **tiled, **implied_by({**stated, **tiled}, "none")}
     choices = TILED_SWAP_AB_CHOICES if swap_ab else TILED_ROWS_CHOICES
-    return _branch(request, fixed, choices, swap_ab, "none")
+    return _branch(request, fixed, choices, "none", swap_ab, TILED_STEP_BYTES)
 
 
-def _branch(request: Request, fixed: Values, choices: Choices, swap_ab: object, kind: object) -> Branch:
+def _branch(
+    request: Request,
+    fixed: Values,
+    choices: Choices,
+    kind: object,
+    swap_ab: object,
+    step_bytes: Iterable[int],
+) -> Branch:
     """Return a branch with the choices that are not fixed, and the K steps that are tried."""
-    steps = steps_of(request.matmul, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES)
+    steps = steps_of(request.matmul, step_bytes)
     tried = {name: values for name, values in choices.items() if name not in fixed}
     return Branch(fixed, {**tried, "cta_tile_k": steps}, {"swap_ab": swap_ab, "specialization": kind})
 
