@@ -187,10 +187,11 @@ def _arguments(
         if kind == "ptr":
             yield stored[name]
         elif kind == "desc":
-            if name == "d" and problem.groups:
-                yield module.describe_boxes(d)
+            passed = "out" if name == "d" else name
+            if name in ("c", "d") and problem.groups:
+                yield module.describe_boxes(passed, stored[name])
                 continue
-            _, _, box, layout = table["out" if name == "d" else name]
+            _, _, box, layout = table[passed]
             name = tensors[name]
             tensor = packed_scales(module, stored[name]) if name in BLOCK_SCALES else stored[name]
             if name in ("a", "b") and problem.groups and problem.groups.divides_k:

@@ -332,7 +332,8 @@ def _inputs(
             rows = m if keyword == "a_scale" else n
             return matrix(keyword, dtype_of(problem, keyword), rows, math.ceil(k / scale.vector))
         if keyword == "c":
-            return matrix(keyword, dtype_of(problem, keyword), m, n)
+            *counts, _ = extents = problem.extents_of_d(m, n)
+            return matrix(keyword, dtype_of(problem, keyword), math.prod(counts), n).view(extents)
         along, dtype = OPERATIONS[keyword].operand, dtype_of(problem, keyword)
         extent = 1 if along == "scalar" else m if along == "row" else columns
         if groups is None or along == "scalar" or (along == "row" and not groups.apart):

@@ -72,16 +72,20 @@ def _of_each_k(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
     """Yield the inputs of each group of K: its columns of A, and its rows of B."""
     counts = inputs.rows_of_groups(problem)
     assert counts is not None
-    for first, end in bounds(problem, inputs.shape[2], counts, len(counts)):
-        yield replace(inputs, a=inputs.a[:, first:end], b=inputs.b[first:end])
+    for group, (first, end) in enumerate(bounds(problem, inputs.shape[2], counts, len(counts))):
+        own = {"c": inputs.extras["c"][group]} if "c" in inputs.extras else {}
+        extras = {**inputs.extras, **own}
+        yield replace(inputs, a=inputs.a[:, first:end], b=inputs.b[first:end], extras=extras)
 
 
 def _of_each_rows(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
-    """Yield the inputs of each group of rows: its rows of A, its B, and its vectors."""
+    """Yield the inputs of each group of rows: its rows of A and C, its B, and its vectors."""
     a, counts = inputs.a.flatten(0, -2), inputs.rows_of_groups(problem)
     of_groups = bounds(problem, inputs.a.shape[-2], counts, len(inputs.b))
     for group, ((first, end), b) in enumerate(zip(of_groups, inputs.b, strict=True)):
         extras = dict(inputs.extras)
+        if problem.c is not None:
+            extras["c"] = extras["c"].flatten(0, -2)[first:end]
         for name in problem.vectors:
             vector = inputs.extras[name]
             extras[name] = vector.flatten()[first:end] if name in ROW_VECTORS else vector[group]

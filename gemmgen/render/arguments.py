@@ -115,11 +115,11 @@ class ArgumentTable:
         return f"[{', '.join(extents)}]", f"{layout}.value"
 
     def _has_box_axis(self, tensor: str) -> bool:
-        """Return True if the descriptor of a tensor has a dimension for groups, or for boxes of D's rows."""
+        """Return True if a tensor's descriptor has a dimension for groups, or for boxes of rows of C or D."""
         problem = self.plan.problem
         if tensor in ("a", "b"):
             return problem.has_box_axis(tensor)
-        return tensor == "d" and problem.groups is not None
+        return tensor in ("c", "d") and problem.groups is not None
 
     def _axes(self, argument: Argument) -> str:
         """Return the axes of an argument, a letter each: scales have their rows', one element has 1."""

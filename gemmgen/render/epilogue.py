@@ -272,6 +272,6 @@ class ReadingEpilogueView(EpilogueView):
         """The parameters of the function that does its steps."""
         return ", ".join(("tile", *self._places, *self._scalar))
 
-    def call(self, tile: str, subtile: int | str = "") -> str:  # noqa: ARG002  a tile is whole here
+    def call(self, tile: str) -> str:
         """Return the call on a piece of a tile."""
         return f"epilogue({', '.join((tile, *self._places, *self._scalar))})"

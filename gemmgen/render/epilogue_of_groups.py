@@ -41,14 +41,9 @@ class GroupEpilogueView(EpilogueView):
             yield Part("statement", f"{first}s = {first} + gl.arange(0, {tile}.shape[{number}], {layout})")
         yield from super().parts
 
-    @property
-    def parameters(self) -> str:
-        """The parameters of the function that does the steps."""
-        return ", ".join((*self.tiles, *self._places, *self._scalar))
-
-    def call(self, tile: str, subtile: int | str = "") -> str:  # noqa: ARG002  its place tells it apart
-        """Return the call on an accumulator, or on a part of it."""
-        return f"epilogue({', '.join((tile, *self._places, *self._scalar))})"
+    def place_of_c(self, row: str, column: str, tile: str = "") -> tuple[str, ...]:
+        """Return the arguments that place a tile of C, whose group's end is a member of ``tile``."""
+        return row, column, f"{tile}end"
 
     @property
     def _places(self) -> tuple[str, ...]:
@@ -62,6 +57,8 @@ class GroupEpilogueView(EpilogueView):
 
     def _load(self, load: Load) -> Part:
         """Return the lines that read an operand by address."""
+        if load.operand == "matrix":
+            return super()._load(load)
         if OPERATIONS[load.tensor].along == "m":
             return replace(super()._load(load), template="vector_read", limit="end")
         return replace(super()._load(load), template="column_of_group")

@@ -97,13 +97,18 @@ class KernelLayouts:
         """The layouts of the epilogue's operands, and of D."""
         plan, problem = self.plan, self.plan.problem
         if problem.c:
-            yield self._shared("C", plan.c_swizzle_bytes, problem.c, plan.bases(0, 1))
+            yield from self._of_rows("C", plan.c_swizzle_bytes, problem.c)
         for vector in problem.tma_vectors:
             bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
-        yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
-        if problem.groups:
-            yield self._shared("D_BOX", plan.d_swizzle_bytes, problem.d, plan.bases(1, 2, rank=3), rank=3)
+        yield from self._of_rows("D", plan.d_swizzle_bytes, problem.d)
+
+    def _of_rows(self, name: str, swizzle_bytes: int, dtype: DType) -> Iterator[str]:
+        """Yield the layout of sub-tiles of C or D, and with groups that of the boxes of its descriptor."""
+        yield self._shared(name, swizzle_bytes, dtype, self.plan.bases(0, 1))
+        if self.plan.problem.groups:
+            bases = self.plan.bases(1, 2, rank=3)
+            yield self._shared(f"{name}_BOX", swizzle_bytes, dtype, bases, rank=3)
 
     def _shared(
         self, name: str, swizzle_bytes: int, dtype: DType, bases: list[list[int]], rank: int = 2
@@ -316,6 +321,14 @@ class KernelView(ABC):
     def vector_origin(self) -> str:
         """The first elements of the row and column operands of an epilogue's tile."""
         return self.epilogue.vector_origin(self.first_row, self.first_column)
+
+    def load_of_c(self, number: str) -> str:
+        """Return the call that starts to load a sub-tile of C; without a number, the whole tile."""
+        place = self.epilogue.place_of_c(self.first_row, self.first_column, "tile.")
+        arguments = ["args", self.own_value, *place, *filter(None, (number,))]
+        in_loops = self.plan.persistent + (self.epilogue.loads_c == "ring")
+        margin = 4 * (self.epilogue.loads_c == "ring")
+        return fit("load_c(", arguments, ")", indent=4 + 4 * in_loops, margin=margin)
 
     # --- allocations
 

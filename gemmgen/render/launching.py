@@ -224,8 +224,8 @@ class LaunchView(ArgumentTable):
         stored = self._lying(name)
         if self.plan.argument(name).kind in ("scalar", "groups", "group_vector"):
             return stored
-        if name == "d" and self.plan.problem.groups:
-            return "describe_boxes(out)"
+        if name in ("c", "d") and self.plan.problem.groups:
+            return f'describe_boxes("{passed_as(name)}", {stored})'
         if self.plan.problem.groups and self.plan.problem.groups.divides_k:
             return f'describe_rows("{name}", {stored})'
         rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))

@@ -75,8 +75,9 @@ class MatmulDocs(LaunchView):
             vector = self.vector("a_scale")
             shape = f"[M or N, ceil(K / {vector})]"
             docs.append(f"a_scale, b_scale: {shape}, {self.scale_torch}; or packed by `pack_scales`.")
+        d = "[G, M, N]" if problem.groups and problem.groups.stacks("d") else "[M, N]"
         if problem.c:
-            docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
+            docs.append(f"c: {d}, {problem.c.torch}, N contiguous.")
         for name in self.vectors:
             extent = ", ".join(self._axes(self.plan.argument(name))).replace("W", "2N")
             meaning = meaning_of(problem.epilogue, name)
@@ -90,7 +91,6 @@ class MatmulDocs(LaunchView):
         own = f"in memory of its own{', or c' * bool(problem.c)}; if None, a new view of padded rows"
         if workspace:
             docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
-        d = "[G, M, N]" if problem.groups and problem.groups.stacks("d") else "[M, N]"
         docs.append(f"out: {d}, {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
             textwrap.fill(
@@ -110,7 +110,8 @@ class MatmulDocs(LaunchView):
         if groups is None or groups.counts is None:
             return []
         if groups.divides_k:
-            rest = "A group may have no K: its D is zero. K after the last end is ignored."
+            zero = "its D is zero" if self.vanishes else "its sums are zero"
+            rest = f"A group may have no K: {zero}. K after the last end is ignored."
             return [
                 f"{groups.counts}: [G], torch.int32: the end of each group along K, in rising order. {rest}"
             ]

@@ -159,7 +159,7 @@ class KernelOverview(ABC):
     def formula_paragraph(self) -> str:
         """Formula, place and types, wrapped."""
         architecture = self.plan.architecture.name
-        product = formula(self.plan.request, *self.factors, "C[M, N]")
+        product = formula(self.plan.request, *self.factors, f"C{self._d_shape}")
         text = f"D{self._d_shape} = {product} on {self.generation} ({architecture}): {self.dtypes}."
         groups = groups_sentence(self.plan.request)
         return textwrap.fill(text + groups + epilogue_sentence(self.plan.request), width=105)
@@ -181,13 +181,14 @@ class KernelOverview(ABC):
         descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."
         if groups := problem.groups:
             rows = "G * M" if groups.apart else "M"
-            product = "D = A @ B for each group of rows" if not problem.gated else f"{product} for each group"
+            has_formula = problem.gated or problem.c is not None
+            kind = "" if problem.gated else f" of {'K' if groups.divides_k else 'rows'}"
+            product = f"{product if has_formula else 'D = A @ B'} for each group{kind}"
             a = "A stored as [G, K, M]" if problem.has_box_axis("a") else f"A [{rows}, K]"
             b = f"B [G, K, {columns}]" if problem.has_box_axis("b") else f"B stored as [G * {columns}, K]"
-            descriptors = f"the descriptors are over {a}, {b}, and boxes of D."
-            if groups.divides_k:
-                product = "D = A @ B for each group of K"
-                descriptors = "the descriptors are over boxes of A stored as [K, M], of B [K, N], and of D."
+            a, b = ("boxes of A stored as [K, M]", "of B [K, N]") if groups.divides_k else (a, b)
+            boxes = f"{'' if groups.divides_k else 'boxes '}of {'C and D' if problem.c else 'D'}"
+            descriptors = f"the descriptors are over {a}, {b}, and {boxes}."
         if self.plan.reduces_apart:
             product = "Multiply parts of K, and leave the sums of each for the kernel that adds them up"
             descriptors = f"the descriptors are over {' and '.join(stored[:2])}."

@@ -19,6 +19,8 @@ from gemmgen.problem.epilogue import (
     Spelling,
 )
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.runs import Run
+from gemmgen.render.spelling import fit
 from gemmgen.render.statements import Statement, statements
 
 
@@ -247,8 +249,13 @@ class StepsView:
     def _numbered(self) -> bool:
         """True if the operations on a sub-tile depend on its number."""
         problem = self.plan.problem
-        columns = any(OPERATIONS[vector].along == "n" for vector in problem.vectors) and not problem.gated
+        columns = any(OPERATIONS[name].along == "n" for name in problem.tma_vectors) and not problem.gated
         return self.plan.subtiles > 1 and (columns or bool(problem.c and (self.refills or self.buffer)))
+
+    @property
+    def _places(self) -> tuple[str, ...]:
+        """The parameters that place the elements of operands which are read by address."""
+        return ()
 
     @property
     def _scalar(self) -> tuple[str, ...]:
@@ -261,18 +268,29 @@ class StepsView:
             (
                 *self.tiles,
                 *(("subtile: gl.constexpr",) if self._numbered else ()),
+                *self._places,
                 *(("buffers",) if self.loads else ()),
                 *self._scalar,
                 *(("phase",) if self._c_phased else ()),
             )
         )
 
-    def call(self, tile: str, subtile: int | str = "") -> str:
-        """Return the call on an accumulator, or on a part of it."""
-        number = (str(subtile),) if self._numbered else ()
+    def call(self, tile: str) -> str:
+        """Return the call on a whole accumulator, or on a sub-tile whose place is all that tells it apart."""
+        return f"epilogue({', '.join(self._arguments(tile, '', 'column'))})"
+
+    def call_on(self, run: Run) -> str:
+        """Return the statement that computes the sub-tiles of a run."""
+        arguments = self._arguments(run.sums, run.number, run.column)
+        return fit("tile = epilogue(", arguments, ")", indent=8 if run.numbers else 4, margin=4)
+
+    def _arguments(self, tile: str, subtile: str, column: str) -> tuple[str, ...]:
+        """Return the arguments of the steps on a sub-tile with this number and first column."""
+        number = (subtile,) if self._numbered else ()
+        places = (column if name == "column" else name for name in self._places)
         buffers = ("buffers",) if self.loads else ()
         phase = ("phase",) if self._c_phased else ()
-        return f"epilogue({', '.join((tile, *number, *buffers, *self._scalar, *phase))})"
+        return tile, *number, *places, *buffers, *self._scalar, *phase
 
     @property
     def own(self) -> str:
@@ -401,6 +419,10 @@ class StepsView:
     def vector_origin(self, row: str, column: str) -> str:
         """Return where the vectors begin of a tile that has this first row and column."""
         return ", ".join(row if axis == "m" else column for axis in self._vector_axes)
+
+    def place_of_c(self, row: str, column: str, tile: str = "") -> tuple[str, ...]:  # noqa: ARG002  of groups
+        """Return the arguments that place a tile of C, whose group's end is a member of ``tile``."""
+        return row, column
 
     @property
     def loads_c(self) -> Literal["", "one", "ring"]:

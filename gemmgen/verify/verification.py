@@ -61,6 +61,14 @@ def given_output(case: Case) -> Iterator[Check]:
     yield from numbers(case, "out=", out.view, inputs)
 
 
+def in_place(case: Case) -> Iterator[Check]:
+    """Check the numbers of a D that is written over C, as sums of gradients are."""
+    inputs = case.inputs()
+    kept = replace(inputs, extras={**inputs.extras, "c": inputs.extras["c"].clone()})
+    if case.takes_out:
+        yield from numbers(case, "in place", inputs.call(case.matmul, inputs.extras["c"]), kept)
+
+
 def strided(case: Case) -> Iterator[Check]:
     """Check views in wider storage: poison surrounds the inputs, and the memory around D must not change.
 
@@ -228,6 +236,8 @@ PORTABLE: Final[tuple[tuple[str, Group], ...]] = (
     ("repeated", repeated),
 )
 """Every group for all modules that needs no GPU, with the name that progress and failures show."""
+ACCUMULATED: Final[tuple[tuple[str, Group], ...]] = (("in place", in_place),)
+"""The group of a module whose C has the type of D; it needs no GPU."""
 BLOCK_SCALED: Final[tuple[tuple[str, Group], ...]] = (("packed scales", packed_scales),)
 """The group that only modules with block-scaled operands have; it needs no GPU either."""
 BATCH_INVARIANT: Final[tuple[tuple[str, Group], ...]] = (("batch invariance", batch_invariant),)
@@ -358,7 +368,9 @@ def groups_of(problem: Matmul, device: Device) -> Groups:
     scaled = BLOCK_SCALED if problem.block_scaled else ()
     invariant = BATCH_INVARIANT if problem.batch_invariant else ()
     divided = DIVIDED if problem.groups and problem.groups.counts else ()
-    return (*scaled, *PORTABLE, *invariant, *divided, *(GPU_ONLY if device == "cuda" else ()))
+    accumulated = ACCUMULATED if problem.c is not None and problem.c == problem.d else ()
+    of_problem = (*accumulated, *invariant, *divided)
+    return (*scaled, *PORTABLE, *of_problem, *(GPU_ONLY if device == "cuda" else ()))
 
 
 def run_checks(

@@ -8,8 +8,10 @@ from mutants.mutant import NOTHING, of
 
 K = Kind
 
-cooperative, in_turn = of("h100_bf16_wgrad"), of("h100_bf16_wgrad_pingpong")
+cooperative, in_turn, added = (of(f"h100_bf16_wgrad{ending}") for ending in ("", "_pingpong", "_accumulated"))
 STORED_ROW = "            tile.row + consumer * CONSUMER_TILE_M,\n"
+LOADED = "load_c(args, args.buffers[consumer], tile.row"
+LOADED_ROWS = "rows: gl.constexpr = c_smem.shape[0]\n    kept = gl.maximum(gl.minimum(end - row, rows), 0)\n"
 ROW, AHEAD = "gl.maximum(row, self.start)", "gl.minimum(row - self.start, 0)"
 NO_ROWS = "gl.to_tensor(0)"
 ACQUIRE = "mbarrier.wait(args.load_empty.index("
@@ -65,5 +67,26 @@ MUTANTS = {
     ),
     "k_groups_all_items_alike": in_turn(
         K.DEADLOCK, "load_empty", ACQUIRE, (PASS, "ring = ring.ahead(tiles.steps(piece).count())")
+    ),
+    "k_groups_c_of_the_first_group": added(
+        WRONG_NUMBERS, "d_desc", "", (LOADED, LOADED.replace("tile.row", "tile.row - tile.group * args.m"))
+    ),
+    "k_groups_c_a_row_too_few": added(
+        WRONG_NUMBERS, "d_desc", "", (LOADED_ROWS, LOADED_ROWS.replace("end - row", "end - row - 1"))
+    ),
+    "k_groups_c_from_a_row_further": added(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        ("[row + kept, rows - kept, column + s", "[row + kept + 1, rows - kept, column + s"),
+    ),
+    "k_groups_c_of_the_first_columns": added(
+        WRONG_NUMBERS, "d_desc", "", ("rows - kept, column + subtile * SUBTILE_N]", "rows - kept, column]")
+    ),
+    "k_groups_c_not_awaited": added(
+        K.READ_AFTER_WRITE,
+        "c_smem",
+        "c = buffers.c_smem.load(",
+        ("    mbarrier.wait(buffers.c_ready, subtile & 1)\n", f"    {NOTHING}\n"),
     ),
 }

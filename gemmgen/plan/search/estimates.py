@@ -80,7 +80,7 @@ def moved_of(problem: Matmul, shape: Shape) -> Moved:
     m, n, k = shape
     rows, traffic = problem.rows_of_groups(m), traffic_of(problem)
     if problem.groups and problem.groups.divides_k:
-        return moved_bytes(traffic._replace(d=traffic.d * len(rows)), m, n, k)
+        return moved_bytes(traffic._replace(c=traffic.c * len(rows), d=traffic.d * len(rows)), m, n, k)
     return moved_bytes(traffic._replace(b=traffic.b * sum(map(bool, rows))), sum(rows), n, k)
 
 

@@ -62,10 +62,6 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
     if problem.copies_misaligned:
         limit = "this version copies matrices of two dimensions"
         yield Finding("operands.misaligned", "copy with groups", limit, use("refuse") | UNGROUPED)
-    if problem.c is not None:
-        limit = "this version adds a C to the product of one A and one B"
-        fix = (leave_out() & leave_out("epilogue.beta")) | UNGROUPED
-        yield Finding("operands.c", f"a C with {groups.of}", limit, fix)
     if problem.vectors and groups.divides_k:
         limit = "this version has row and column operands of groups of rows, each with a B of its own"
         yield from _of_vectors(plan, groups.of, limit, UNGROUPED)
@@ -92,6 +88,10 @@ def _of_gradients(plan: WgmmaKernel) -> Iterator[Finding]:
     if groups.of != "m_offsets":
         limit = "this version has gradients of groups of rows in one A, which offs divides"
         yield Finding("backward", f"a backward with {groups.of}", limit, use(False) | UNGROUPED)
+    elif problem.c is not None:
+        limit = "the gradient of a C of groups is that of D in their rows alone, which no kernel copies"
+        fix = (leave_out() & leave_out("epilogue.beta")) | use(False, field="backward") | UNGROUPED
+        yield Finding("operands.c", "a C with a backward of groups", limit, fix)
     elif problem.vectors:
         limit = "the gradient of a vector of each group is a sum over its rows, which no kernel computes"
         fix = leave_out("backward") | UNGROUPED

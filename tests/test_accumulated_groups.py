@@ -1,0 +1,379 @@
+"""A C of groups: each kind of groups adds to it, in place too, and reads the rows of a tile's group alone."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import Cuda, on_a_fake_gpu
+from fake_triton import FakeDriver, on_a_fake_driver
+from modules import made, module_file, spec_file
+from torch import Tensor
+
+from gemmgen.module import import_generated
+from gemmgen.numerics.case import Case, kernel_arguments
+from gemmgen.numerics.divided_rows import bounds
+from gemmgen.numerics.encoding import TORCH_DTYPES
+from gemmgen.numerics.inputs import Inputs, integer_inputs, random_inputs
+from gemmgen.numerics.reference import reference
+from gemmgen.plan import plan_spec
+from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.product import Product, make_of
+from gemmgen.spec.load import parse_spec
+from gemmgen.verify import verify
+from gemmgen.verify.divisions import other_divisions
+from gemmgen.verify.launches import all_launches
+from gemmgen.verify.simulation import simulate_product
+from gemmgen.verify.verification import in_place
+from gluonsim import simulate
+from gluonsim.execution import run
+
+descriptors: Any = importlib.import_module("kernels.descriptors")
+gl: Any = importlib.import_module("triton.experimental.gluon.language")
+TensorDescriptor: Any = importlib.import_module("triton.experimental.gluon.nvidia.hopper").TensorDescriptor
+
+WGRAD, BATCHED = "h100_bf16_wgrad_accumulated", "h100_bf16_batched_accumulated"
+STEMS = (WGRAD, BATCHED)
+every_spec = pytest.mark.parametrize("stem", STEMS)
+BF16, FP32, INT = torch.bfloat16, torch.float32, torch.int32
+
+
+# --- the problem
+
+
+def test_c_and_d_of_each_group_of_k_are_moved() -> None:
+    problem = made(spec_file(WGRAD)).source.problem
+    m, n, k = shape = 640, 512, 1024
+    assert dram_bytes(problem, shape) == 2 * (m * k + k * n) + 2 * 4 * 8 * m * n
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_the_reference_adds_the_c_of_each_group(stem: str) -> None:
+    problem = made(spec_file(stem)).source.problem
+    inputs = random_inputs((40, 24, 64), problem, torch.Generator().manual_seed(3))
+    a, b, c = inputs.a.double(), inputs.b.double(), inputs.extras["c"].double()
+    assert c.shape == (problem.groups.count if problem.groups else 0, 40, 24)
+    if stem == BATCHED:
+        expected = 0.5 * (a @ b) + 2 * c
+    else:
+        ends = bounds(problem, 64, inputs.extras["offs"], 8)
+        expected = torch.stack([a[:, first:end] @ b[first:end] for first, end in ends]) + c
+    assert torch.equal(reference(inputs, problem), expected.flatten(0, 1))
+
+
+OPEN = """\
+title: open
+target: h100
+operands:
+  a: {{dtype: bf16, major: mn}}
+  b: {{dtype: bf16, major: mn}}
+  c: {{dtype: fp32}}
+  d: {{dtype: fp32}}
+groups: {{kind: {kind}, count: 32}}
+problem: {{m: 2048, n: 768, k: 8192}}
+"""
+
+
+@pytest.mark.parametrize("kind", ["k_offsets", "batched"])
+def test_an_open_spec_with_a_c_is_planned(kind: str) -> None:
+    plan = plan_spec(parse_spec(OPEN.format(kind=kind).encode(), "open"))
+    assert plan.problem.c == plan.problem.d
+
+
+# --- the simulator
+
+
+class Simulated:
+    """The `matmul` of a module, in the simulator."""
+
+    def __init__(self, product: Product, module: ModuleType) -> None:
+        self.product, self.module, self.problem = product, module, product.source.problem
+
+    @classmethod
+    def of(cls, stem: str) -> Simulated:
+        return cls(made(spec_file(stem)), import_generated(module_file(stem)))
+
+    def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
+        c = extras["c"]
+        d = torch.full(c.shape, float("nan"), dtype=TORCH_DTYPES[self.problem.d.name]) if out is None else out
+        result = run(
+            self.module.matmul_kernel,
+            (3,),
+            kernel_arguments(self.module, self.problem, Inputs(a, b, extras), d),
+            target=self.product.plan.architecture,
+            schedules=("random",),
+            **self.module.LAUNCH_OPTIONS,
+        )
+        assert result.findings == ()
+        return d
+
+
+def case_of(stem: str, shape: tuple[int, int, int] = (72, 136, 200)) -> Case:
+    simulated = Simulated.of(stem)
+    return Case(simulated, shape, simulated.problem, torch.Generator().manual_seed(1), 1, promote_k=None)
+
+
+@every_spec
+def test_d_may_be_written_over_c(stem: str) -> None:
+    checks = list(in_place(case_of(stem)))
+    assert [str(check) for check in checks if not check.passed] == []
+    assert len(checks) >= 2
+
+
+def test_other_divisions_of_k_add_to_c() -> None:
+    checks = list(other_divisions(case_of(WGRAD)))
+    assert [str(check) for check in checks if not check.passed] == []
+    assert len(checks) >= 16
+
+
+@every_spec
+def test_two_calls_add_two_products(stem: str) -> None:
+    simulated = Simulated.of(stem)
+    first = integer_inputs((72, 136, 200), simulated.problem, torch.Generator().manual_seed(4))
+    second = integer_inputs((72, 136, 200), simulated.problem, torch.Generator().manual_seed(5))
+    sums = first.extras["c"].zero_()
+    alone = [reference(each, simulated.problem) for each in (first,)]
+    second.extras["c"].zero_()
+    alone.append(reference(second, simulated.problem))
+    for each in (first, second):
+        simulated(each.a, each.b, **{**each.extras, "c": sums}, out=sums)
+    factor = 2 if stem == BATCHED else 1
+    expected = (factor * alone[0] + alone[1]).view(sums.shape)
+    assert torch.allclose(sums.double(), expected, atol=0, rtol=1e-2 if stem == BATCHED else 0)
+
+
+ROWS = """\
+title: {kind} with a C
+target: h200
+operands:
+  a: {{dtype: bf16, major: {a}}}
+  b: {{dtype: bf16, major: {b}}}
+  c: {{dtype: {c}}}
+  d: {{dtype: {d}}}
+groups: {{kind: {kind}, count: 16}}
+problem: {{m: 256, n: 512, k: 1024}}
+check: {{shapes: [[72, 136, 128], [200, 200, 264]]}}
+{decisions}
+"""
+
+
+def spec(kind: str, decisions: str, *, majors: str = "k k", dtypes: str = "bf16 bf16") -> bytes:
+    """Return the text of a spec; `majors` are those of A and B, `dtypes` those of C and D."""
+    (a, b), (c, d) = majors.split(), dtypes.split()
+    return ROWS.format(kind=kind, a=a, b=b, c=c, d=d, decisions=decisions).encode()
+
+
+VARIANTS = {
+    "a residual among vectors of groups": spec(
+        "m_offsets",
+        "tile: {m: 128, n: 128, k: 64}\nepilogue: {ops: [column_bias, silu, row_scale, residual]}",
+    ),
+    "a ring of buffers and a bias": spec(
+        "m_offsets",
+        "tile: {m: 128, n: 256, k: 64}\nbuffering: {epilogue: 2}\nepilogue: {ops: [column_bias, residual]}",
+        majors="k mn",
+    ),
+    "swap-AB": spec(
+        "m_offsets", "mma: {swap_ab: true}\ntile: {m: 16, n: 128, k: 128}\nepilogue: {ops: [residual]}"
+    ),
+    "a gate of masked rows": spec(
+        "m_masked",
+        "tile: {m: 128, n: 64, k: 64}\n"
+        "epilogue: {accumulators: [gate, up], d: silu(gate) * up + c, columns: interleaved}",
+        majors="mn mn",
+    ),
+    "one tile a program, another type": spec(
+        "batched",
+        "tile: {m: 64, n: 64, k: 64}\nschedule: {kind: tiled}",
+        majors="mn mn",
+        dtypes="bf16 fp32",
+    ),
+    "one step at a time": spec(
+        "batched", "tile: {m: 64, n: 64, k: 64}\nschedule: {kind: tiled}\nbuffering: {stages: 1}"
+    ),
+    "several tiles without roles": spec(
+        "batched", "tile: {m: 64, n: 64, k: 64}\nwarp_specialization: {kind: none}", majors="k mn"
+    ),
+    "composed tiles of groups of K": spec(
+        "k_offsets", "tile: {m: 128, n: 192, k: 64}", majors="mn mn", dtypes="fp32 fp32"
+    ),
+    "ping-pong of groups of K": spec(
+        "k_offsets",
+        "tile: {m: 128, n: 128, k: 64}\nwarp_specialization: {kind: ping_pong}\nepilogue: {beta: 0.5}",
+        majors="mn mn",
+    ),
+}
+"""Specs of kernels that no committed module has."""
+
+
+@pytest.mark.parametrize("text", VARIANTS.values(), ids=VARIANTS)
+def test_a_variant_is_clean_in_the_simulator(text: bytes) -> None:
+    product = make_of(parse_spec(text, "rows"))
+    assert simulate_product(product, all_launches(product.plan, 2)).problems == ()
+
+
+def test_d_over_c_changes_no_row_of_no_group(tmp_path: Path) -> None:
+    product = make_of(parse_spec(VARIANTS["swap-AB"], "rows"))
+    (tmp_path / "rows.py").write_text(product.module, encoding="utf-8")
+    simulated = Simulated(product, import_generated(tmp_path / "rows.py"))
+    problem = product.source.problem
+    inputs = integer_inputs((72, 136, 128), problem, torch.Generator().manual_seed(1))
+    c, expected = inputs.extras["c"], reference(inputs, problem)
+    claimed = torch.zeros(72, dtype=torch.bool)
+    for first, end in bounds(problem, 72, inputs.extras["offs"], 16):
+        claimed[first:end] = True
+    assert 0 < claimed.sum() < 72
+    c[~claimed] = float("nan")
+    simulated(inputs.a, inputs.b, **inputs.extras, out=c)
+    assert torch.equal(c[claimed], expected.to(c.dtype))
+    assert c[~claimed].isnan().all()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5, 32])
+def test_a_box_that_ends_with_a_row_has_zeros_after_it(kept: int) -> None:
+    x, found = torch.arange(6400.0).view(100, 64).half() + 1, torch.full((1, 32, 64), -1.0).half()
+    layout = gl.NVMMASharedLayout.get_default_for([1, 32, 64], gl.float16)
+    ahead = Ahead(x, 32 * 64)
+    described = [
+        TensorDescriptor(ahead, [101, 32, 64], [64, 64, 1], [1, 32, 64], layout),
+        TensorDescriptor(found, [1, 32, 64], [2048, 64, 1], [1, 32, 64], layout),
+    ]
+    kernel = simulate(descriptors.rows_ahead_kernel, "h100")
+    assert not kernel[1](*described, 40 + kept, 32 - kept).findings
+    wanted = torch.zeros(32, 64).half()
+    wanted[:kept] = x[40 : 40 + kept]
+    assert torch.equal(found[0], wanted)
+
+
+class Ahead:
+    """The address of memory ahead of a tensor."""
+
+    def __init__(self, tensor: Tensor, elements: int) -> None:
+        self.tensor, self.dtype, self.offset = tensor, tensor.dtype, elements * tensor.itemsize
+
+    def data_ptr(self) -> int:
+        return self.tensor.data_ptr() - self.offset
+
+
+# --- the function
+
+
+def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
+    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    found = import_generated(module_file(WGRAD))
+    monkeypatch.setitem(sys.modules, WGRAD, found)
+    return found
+
+
+@pytest.fixture
+def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    on_a_fake_gpu(monkeypatch)
+    found = on_a_fake_driver(module, monkeypatch)
+    found.set_current_device(0)
+    return found
+
+
+def test_c_is_described_as_d_is(module: ModuleType, driver: FakeDriver) -> None:
+    a, b, offs = cuda(500, 304).T, cuda(500, 640), cuda(5, dtype=INT)
+    sums = cuda(5, 304, 640, dtype=FP32)
+    assert module.matmul(a, b, c=sums, offs=offs, out=sums) is sums
+    ((_, _, arguments),) = driver.jit
+    c, d = arguments[2], arguments[4]
+    assert [*c.shape] == [*d.shape] == [5 * 304 + 1, 64, 640]
+    assert c.block_shape == d.block_shape == [1, 64, 32]
+    assert c.base.data_ptr() == d.base.data_ptr() == sums.data_ptr() - 64 * 640 * 4
+
+
+def test_both_paths_take_a_c_of_padded_rows(module: ModuleType, driver: FakeDriver) -> None:
+    a, b, offs = cuda(64, 40).T, cuda(64, 56)[:, :50], cuda(3, dtype=INT)
+    sums = module.matmul(a, b, c=cuda(3, 40, 52, dtype=FP32)[..., :50], offs=offs)
+    assert sums.stride() == (40 * 52, 52, 1)
+    assert module.matmul(a, b, c=sums, offs=offs).shape == (3, 40, 50)
+    assert module.plain_matmul(a, b, sums, offs).shape == (3, 40, 50)
+    assert len(driver.jit) == 3
+
+
+WRONG = {
+    "a C of one group": (cuda(40, 56, dtype=FP32), "c must have 3 dimensions, found shape [40, 56]"),
+    "a C of other groups": (cuda(4, 40, 56, dtype=FP32), "offs must have shape [4], found [3]"),
+    "another type": (cuda(3, 40, 56), "c must be strided torch.float32, found strided torch.bfloat16"),
+    "gaps between groups": (
+        cuda(3, 48, 56, dtype=FP32)[:, :40],
+        "c must have groups one behind the other, 2240 elements apart, found 2688",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_c_is_refused_by_both_paths(case: str, module: ModuleType, driver: FakeDriver) -> None:
+    c, text = WRONG[case]
+    a, b, offs = cuda(64, 40).T, cuda(64, 56), cuda(3, dtype=INT)
+    with pytest.raises((TypeError, ValueError)) as refused:
+        module.matmul(a, b, c=c, offs=offs)
+    assert str(refused.value).startswith(text)
+    with pytest.raises((TypeError, ValueError)):
+        module.plain_matmul(a, b, c, offs)
+    assert driver.jit == []
+
+
+def test_an_out_that_overlaps_c_elsewhere_is_refused(module: ModuleType, driver: FakeDriver) -> None:
+    a, b, offs = cuda(64, 40).T, cuda(64, 56), cuda(3, dtype=INT)
+    memory = cuda(4, 40, 56, dtype=FP32)
+    with pytest.raises(ValueError, match=r"^out must share no memory with c"):
+        module.matmul(a, b, c=memory[:3], offs=offs, out=memory[1:])
+    assert driver.jit == []
+
+
+def test_without_k_the_kernel_copies_c(module: ModuleType, driver: FakeDriver) -> None:
+    module.matmul(cuda(0, 40).T, cuda(0, 56), c=cuda(3, 40, 56, dtype=FP32), offs=cuda(3, dtype=INT))
+    assert len(driver.jit) == 1
+
+
+# --- a GPU
+
+
+@pytest.mark.gpu
+@every_spec
+def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
+    source = made(spec_file(stem)).source
+    shapes = source.request.check_shapes
+    module = import_generated(module_file(stem))
+    found = verify(module, source, (*shapes, *[(m + 8, n + 8, k + 8) for m, n, k in shapes]), repeats=5)
+    assert [str(check) for check in found.failures] == []
+    assert len(found.checks) > 20
+
+
+@pytest.mark.gpu
+def test_gradients_are_accumulated_over_micro_batches_on_a_gpu() -> None:
+    module = import_generated(module_file(WGRAD))
+    sums = torch.zeros(8, 264, 328, device="cuda")
+    expected = torch.zeros(8, 264, 328, device="cuda", dtype=torch.float64)
+    for seed in range(4):
+        drawn = torch.Generator("cuda").manual_seed(seed)
+        dy = torch.randn(400, 264, device="cuda", dtype=BF16, generator=drawn)
+        x = torch.randn(400, 328, device="cuda", dtype=BF16, generator=drawn)
+        offs = torch.randint(0, 401, (8,), device="cuda", generator=drawn).sort().values.to(INT)
+        assert module.matmul(dy.T, x, c=sums, offs=offs, out=sums) is sums
+        problem = made(spec_file(WGRAD)).source.problem
+        for group, (first, end) in enumerate(bounds(problem, 400, offs, 8)):
+            expected[group] += dy[first:end].T.double() @ x[first:end].double()
+    assert torch.allclose(sums.double(), expected, atol=1e-2, rtol=1e-4)
+
+
+@pytest.mark.gpu
+def test_the_numbers_are_those_of_torchs_baddbmm() -> None:
+    module = import_generated(module_file(BATCHED))
+    a = torch.randn(16, 200, 256, device="cuda", dtype=BF16)
+    b = torch.randn(16, 256, 384, device="cuda", dtype=BF16)
+    c = torch.randn(16, 200, 384, device="cuda", dtype=BF16)
+    theirs = torch.baddbmm(c, a, b, beta=2.0, alpha=0.5)
+    assert torch.allclose(module.matmul(a, b, c=c).float(), theirs.float(), atol=0.25, rtol=0.02)
