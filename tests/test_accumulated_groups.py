@@ -202,6 +202,16 @@ VARIANTS = {
     "composed tiles of groups of K": spec(
         "k_offsets", "tile: {m: 128, n: 192, k: 64}", majors="mn mn", dtypes="fp32 fp32"
     ),
+    "a cluster of groups of K": spec(
+        "k_offsets",
+        "tile: {m: 128, n: 128, k: 64}\ncluster: {m: 2}\nwarp_specialization: {kind: ping_pong}",
+        majors="mn mn",
+        dtypes="fp32 fp32",
+    ),
+    "a cluster of batches with a bias": spec(
+        "batched",
+        "tile: {m: 128, n: 128, k: 64}\ncluster: {m: 2}\nepilogue: {ops: [column_bias, residual]}",
+    ),
     "ping-pong of groups of K": spec(
         "k_offsets",
         "tile: {m: 128, n: 128, k: 64}\nwarp_specialization: {kind: ping_pong}\nepilogue: {beta: 0.5}",

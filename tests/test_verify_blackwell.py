@@ -174,9 +174,11 @@ def test_every_spec_has_the_checks_of_all_modules_and_scaled_ones_one_more(path:
     module, spec = module_and_spec(path)
     scaled = spec.spec.operands.a.scale is not None
     names = [name for name, _ in groups_of(spec.problem, "cuda")]
-    everywhere = ["own output", "out=", "strided", "special values", "repeated", "cuda graph", "side stream"]
-    assert names == [*(["packed scales"] if scaled else []), *everywhere]
-    assert everywhere == [name for name, _ in (*PORTABLE, *GPU_ONLY)]
+    portable = ["own output", "out=", "strided", "special values", "repeated"]
+    over_c = ["in place"] * (spec.problem.c is not None and spec.problem.c == spec.problem.d)
+    on_a_gpu = ["cuda graph", "side stream"]
+    assert names == [*(["packed scales"] if scaled else []), *portable, *over_c, *on_a_gpu]
+    assert [*portable, *on_a_gpu] == [name for name, _ in (*PORTABLE, *GPU_ONLY)]
     assert (pack_scales_of(module) is not None) == scaled
 
 

@@ -8,7 +8,9 @@ from mutants.mutant import NOTHING, of
 
 K = Kind
 
-cooperative, in_turn, added = (of(f"h100_bf16_wgrad{ending}") for ending in ("", "_pingpong", "_accumulated"))
+cooperative, in_turn, added, clusters = (
+    of(f"h100_bf16_wgrad{ending}") for ending in ("", "_pingpong", "_accumulated", "_cluster2")
+)
 STORED_ROW = "            tile.row + consumer * CONSUMER_TILE_M,\n"
 LOADED = "load_c(args, args.buffers[consumer], tile.row"
 LOADED_ROWS = "rows: gl.constexpr = c_smem.shape[0]\n    kept = gl.maximum(gl.minimum(end - row, rows), 0)\n"
@@ -88,5 +90,15 @@ MUTANTS = {
         "c_smem",
         "c = buffers.c_smem.load(",
         ("    mbarrier.wait(buffers.c_ready, subtile & 1)\n", f"    {NOTHING}\n"),
+    ),
+    "k_groups_cluster_rows_of_one_cta_stored": clusters(
+        WRONG_NUMBERS, "d_desc", "", ("gl.minimum(end - row, rows)", "gl.minimum(end - row, rows // 2)")
+    ),
+    "k_groups_cluster_first_step_unclipped": clusters(WRONG_NUMBERS, "d_desc", "", (AHEAD, NO_ROWS)),
+    "k_groups_cluster_shared_stage_not_awaited": clusters(
+        K.WRITE_AFTER_WRITE,
+        "b_smem",
+        "tma.async_load(",
+        ("mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)", NOTHING),
     ),
 }
