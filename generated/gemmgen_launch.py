@@ -603,6 +603,26 @@ class Argument(NamedTuple):
             return tensor.squeeze(0 if self.axes == "N" else 1)
         return tensor
 
+    @property
+    def is_shared(self) -> bool:
+        """All groups share its matrix, which a caller may also pass without a dimension for groups."""
+        return self.axes[0] == "1" and len(self.axes) == 3
+
+    def as_shared(self, tensor: Tensor, extents: dict[str, Any]) -> Tensor:
+        """Return the one matrix that all groups share, with a first dimension of 1.
+
+        Raises ValueError if it is expanded to another number of groups than `extents` has.
+        """
+        if not self.is_shared or tensor.dim() not in (2, 3):
+            return tensor
+        if tensor.dim() == 2:
+            return tensor[None]
+        if tensor.shape[0] == 1 or tensor.stride(0):
+            return tensor
+        if tensor.shape[0] != (groups := extents.setdefault("G", tensor.shape[0])):
+            raise ValueError(f"a and b must have the same groups, found {groups} and {tensor.shape[0]}")
+        return tensor[:1]
+
     def rows(self, tensor: Tensor) -> Rows:
         """Return the rows of a tensor; a single row, which has no pitch, gets one that TMA takes."""
         stored = self.stored(tensor)
@@ -705,8 +725,8 @@ class Contract:
 
     def has_more_dimensions(self, a: Any) -> bool:
         """Return True for an A [..., M, K] of more dimensions than the kernel takes, which M can have."""
-        axes, has_groups_of_k = self.arguments["a"].axes, "G" in self.arguments["out"].axes
-        return isinstance(a, Tensor) and a.dim() > len(axes) and ("G" in axes or not has_groups_of_k)
+        has_rows_alone = "G" not in self.arguments["out"].axes
+        return isinstance(a, Tensor) and a.dim() > len(self.arguments["a"].axes) and has_rows_alone
 
     def flattened(
         self, call: Callable[..., Tensor], inputs: tuple[Tensor, ...], out: Tensor | None
@@ -753,7 +773,7 @@ class Contract:
     def check_alone(self, name: str, tensor: Tensor, checked: Checked) -> Tensor:
         """Return a tensor that violates nothing, a vector in one dimension; raise as `check` does."""
         self.check_type(name, tensor)
-        tensor = self.arguments[name].as_vector(tensor)
+        tensor = self.arguments[name].as_shared(self.arguments[name].as_vector(tensor), checked.extents)
         refuse_first(name, self.violations(name, tensor, checked))
         return tensor
 
@@ -1026,17 +1046,20 @@ class Operator:
             return
         if tensor.dim() == 2 and len(argument.axes) == 1:
             tensor = tensor.flatten()
+        tensor = argument.as_shared(tensor, checked.extents)
         if tensor.dim() != len(argument.axes):
             raise ValueError(
                 f"{name} must have {len(argument.axes)} dimensions, found shape {[*tensor.shape]}"
             )
         for axis, extent in zip(argument.axes, tensor.shape, strict=True):
-            wanted = checked.extents.setdefault(axis, extent)
+            wanted = 1 if axis == "1" else checked.extents.setdefault(axis, extent)
             message = f"{name} must have the {axis} of the other tensors"
             torch._check(extent == wanted, functools.partial(str, message))
 
     def count_flops(self, a_shape: Sequence[int], b_shape: Sequence[int], *_: object, **__: object) -> int:
         """Return 2 M N K, N the columns of B, which torch's FlopCounterMode adds up."""
+        if self.contract.arguments["a"].is_shared:
+            a_shape = b_shape[0], *a_shape[-2:]
         elements_of_a = math.prod(a_shape) * (2 if "P" in self.contract.arguments["a"].axes else 1)
         return 2 * elements_of_a * b_shape[-1]
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -346,10 +346,13 @@ def _inputs(
         return made.view(count, rows, -1) if count else made
 
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
-    count_of_a = groups.count if groups and groups.apart else None
-    a = operand("a", *((k, m) if a_transposed else (m, k)), count_of_a)
-    count_of_b = groups.count if groups and groups.stacks("b") else None
-    b = operand("b", *((columns, k) if b_transposed else (k, columns)), count_of_b)
+
+    def count_of(name: Literal["a", "b"]) -> int | None:
+        spans = groups is not None and groups.spans(name)
+        return (groups.count if groups.stacks(name) else 1) if groups and spans else None
+
+    a = operand("a", *((k, m) if a_transposed else (m, k)), count_of("a"))
+    b = operand("b", *((columns, k) if b_transposed else (k, columns)), count_of("b"))
     extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
     a, b = a.mT if a_transposed else a, b.mT if b_transposed else b
     return Inputs(a, b, MappingProxyType(extras), problem.b_blocks)

@@ -80,9 +80,13 @@ def _of_each_k(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
 
 def _of_each_rows(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
     """Yield the inputs of each group of rows: its rows of A and C, its B, and its vectors."""
-    a, counts = inputs.a.flatten(0, -2), inputs.rows_of_groups(problem)
-    of_groups = bounds(problem, inputs.a.shape[-2], counts, len(inputs.b))
-    for group, ((first, end), b) in enumerate(zip(of_groups, inputs.b, strict=True)):
+    a, each_b, counts = inputs.a, inputs.b, inputs.rows_of_groups(problem)
+    count = len(each_b)
+    if problem.groups is not None and problem.groups.broadcast:
+        count = max(len(a), len(each_b))
+        a, each_b = a.expand(count, -1, -1), each_b.expand(count, -1, -1)
+    of_groups, a = bounds(problem, a.shape[-2], counts, count), a.flatten(0, -2)
+    for group, ((first, end), b) in enumerate(zip(of_groups, each_b, strict=True)):
         extras = dict(inputs.extras)
         if problem.c is not None:
             extras["c"] = extras["c"].flatten(0, -2)[first:end]

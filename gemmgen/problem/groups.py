@@ -43,6 +43,8 @@ class Groups:
     of: GroupKind
     count: int
     """The groups of the problems for which the kernel is planned, checked and timed."""
+    broadcast: Literal["a", "b"] | None = None
+    """The matrix that all groups share, as torch.matmul broadcasts it; None if each group has its own."""
 
     @property
     def counts(self) -> str | None:
@@ -56,12 +58,20 @@ class Groups:
 
     @property
     def apart(self) -> bool:
-        """True if A and D have a dimension for groups, with M rows in each."""
-        return self.stacks("a")
+        """True if D has M rows for each group, and A too unless all groups share it."""
+        return "a" in _DIVISIONS[self.of].stacked
 
     def stacks(self, matrix: Literal["a", "b", "d"]) -> bool:
         """Return True if a matrix has a dimension for groups."""
+        return matrix in _DIVISIONS[self.of].stacked and matrix != self.broadcast
+
+    def spans(self, matrix: Literal["a", "b", "d"]) -> bool:
+        """Return True if a matrix has a first dimension of groups, or of one that all groups share."""
         return matrix in _DIVISIONS[self.of].stacked
+
+    def first_axis(self, matrix: Literal["a", "b", "d"]) -> str:
+        """Return the first axis of a matrix: G of groups, 1 if all groups share it; empty if it has none."""
+        return ("1" if matrix == self.broadcast else "G") * self.spans(matrix)
 
     def extent_of(self, shape: tuple[int, int, int]) -> int:
         """Return the extent of a problem [M, N, K] that the groups divide, in each matrix of A: M or K."""

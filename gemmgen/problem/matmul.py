@@ -109,10 +109,13 @@ class Matmul:
     def has_box_axis(self, name: str) -> bool:
         """Return True if the descriptor of ``a`` or ``b`` has a dimension for groups, or for boxes of rows.
 
-        Its matrices have K along their rows, and a load ends with the K of its group. If K is along the
-        columns, the rows of all groups are one matrix.
+        Matrices with K along their rows have it, so that a load ends with the K of its group. If K is along
+        the columns, the rows of all groups are one matrix. If all groups share A or B, both have the dimension:
+        the coordinate is 0 in the shared matrix.
         """
-        return self.groups is not None and self.operand(name).major == "mn"
+        if self.groups is None:
+            return False
+        return self.operand(name).major == "mn" or self.groups.broadcast is not None
 
     @property
     def places_b_by_n(self) -> bool:

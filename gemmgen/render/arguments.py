@@ -135,7 +135,7 @@ class ArgumentTable:
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         axes = operands.get(argument.tensor, "MN")
         matrix: Literal["a", "b", "d"] = argument.tensor if argument.tensor in ("a", "b") else "d"
-        return f"G{axes}" if groups and groups.stacks(matrix) else axes
+        return f"{groups.first_axis(matrix)}{axes}" if groups else axes
 
     def _k_axis(self, name: str) -> str:
         """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""

@@ -30,7 +30,7 @@ class DescribedExtents:
         """M of groups that lie apart, by A's descriptor and the number of groups."""
         problem = self.plan.problem
         if problem.has_box_axis("a"):
-            return "a_desc.shape[2]"
+            return f"a_desc.shape[{1 if problem.a.major == 'k' else 2}]"
         return f"a_desc.shape[0] // {self.groups if problem.has_box_axis('b') else f'({self.groups})'}"
 
     @property
@@ -39,6 +39,8 @@ class DescribedExtents:
         problem = self.plan.problem
         if problem.groups and problem.groups.divides_k:
             return "(d_desc.shape[0] - 1) // a_desc.shape[2]"
+        if problem.groups and problem.groups.broadcast == "b":
+            return "a_desc.shape[0]"
         if problem.has_box_axis("b"):
             return "b_desc.shape[0]"
         blocks = problem.b_blocks
@@ -50,4 +52,4 @@ class DescribedExtents:
         problem = self.plan.problem
         if problem.groups and problem.groups.divides_k:
             return "a_desc.shape[0]"  # of boxes that begin with each row
-        return f"a_desc.shape[{int(problem.a.major == 'k' or problem.has_box_axis('a'))}]"
+        return f"a_desc.shape[{(problem.a.major == 'k') + problem.has_box_axis('a')}]"

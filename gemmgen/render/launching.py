@@ -195,7 +195,7 @@ class LaunchView(ArgumentTable):
         argument = self.plan.argument(name)
         tensor = passed_as(argument.tensor)
         groups = self.plan.problem.groups
-        if groups and ((name == "b" and groups.stacks("b")) or (name == "a" and groups.apart)):
+        if groups and ((name == "b" and groups.spans("b")) or (name == "a" and groups.apart)):
             stored = f"{name}.mT" if name in self.transposed else name
             return stored if self._has_box_axis(name) else f"{stored}.flatten(0, 1)"
         if name in self.transposed:

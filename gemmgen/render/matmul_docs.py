@@ -56,10 +56,16 @@ class MatmulDocs(LaunchView):
             b_shape = "[K, 2N]"
         if groups := problem.groups:
             rows = "2N" if problem.gated else "N"
-            a_shape, b_shape = f"[{'G, ' * groups.apart}M, K]", f"[{'G, ' * groups.stacks('b')}K, {rows}]"
+            a_shape, b_shape = (
+                f"[{'G, ' * groups.stacks('a')}M, K]",
+                f"[{'G, ' * groups.stacks('b')}K, {rows}]",
+            )
             article = "a" if problem.gated else "an"
             weight = f"of {article} {rows} x K tensor (``weight.T``)"
-            b = b.replace(weight, f"of a G x {rows} x K tensor (``weight.mT``)")
+            if groups.stacks("b"):
+                b = b.replace(weight, f"of a G x {rows} x K tensor (``weight.mT``)")
+            shared = "; all groups share it, also as [1, …] or expanded to [G, …]"
+            a, b = (doc + shared * (groups.broadcast == name) for name, doc in (("a", a), ("b", b)))
         if self.packs("a") and self.packs("b"):
             b = "K contiguous, as ``weight.T`` of an N x K weight is; packed as a is"
         step = self.plan.architecture.tma_padded_alignment_bytes

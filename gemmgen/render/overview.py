@@ -58,6 +58,10 @@ def groups_sentence(request: Request) -> str:
             " K is divided into G groups, one after the other. Each group has its own D, the product of its "
             "columns of A and its rows of B; offs [G] has the end of each along K."
         )
+    if groups.broadcast == "a":
+        return " Each of the G groups multiplies the same A with its own B."
+    if groups.broadcast == "b":
+        return " Each of the G groups is multiplied with the same B."
     if groups.counts is None:
         return " Each of the G groups is multiplied with its own B."
     if groups.apart:
@@ -104,7 +108,7 @@ class KernelOverview(ABC):
         """The factors of the product with their shapes."""
         if groups := self.plan.problem.groups:
             b = f"B[{'G, ' * groups.stacks('b')}K, {self._b_columns}]"
-            return f"A[{'G, ' * groups.apart}M, K]", b
+            return f"A[{'G, ' * groups.stacks('a')}M, K]", b
         return "A[M, K]", f"B[K, {self._b_columns}]"
 
     @property
@@ -186,6 +190,11 @@ class KernelOverview(ABC):
             product = f"{product if has_formula else 'D = A @ B'} for each group{kind}"
             a = "A stored as [G, K, M]" if problem.has_box_axis("a") else f"A [{rows}, K]"
             b = f"B [G, K, {columns}]" if problem.has_box_axis("b") else f"B stored as [G * {columns}, K]"
+            if groups.broadcast:
+                first_a, first_b = (groups.first_axis(each) for each in ("a", "b"))
+                a = f"A [{first_a}, M, K]" if problem.a.major == "k" else f"A stored as [{first_a}, K, M]"
+                b = f"B [{first_b}, K, {columns}]"
+                b = f"B stored as [{first_b}, {columns}, K]" if problem.b.major == "k" else b
             a, b = ("boxes of A stored as [K, M]", "of B [K, N]") if groups.divides_k else (a, b)
             boxes = f"{'' if groups.divides_k else 'boxes '}of {'C and D' if problem.c else 'D'}"
             descriptors = f"the descriptors are over {a}, {b}, and {boxes}."

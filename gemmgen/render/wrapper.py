@@ -114,8 +114,22 @@ class Wrapper(MatmulDocs):
 
     @property
     def stacks_b(self) -> bool:
-        """True if B has a dimension for groups."""
-        return self.plan.problem.groups is not None and self.plan.problem.groups.stacks("b")
+        """True if B has a dimension for groups, or a first one that all groups share."""
+        return self.plan.problem.groups is not None and self.plan.problem.groups.spans("b")
+
+    @property
+    def unpack_groups(self) -> str:
+        """The statement that finds the groups, M and K by the shapes of A and B."""
+        groups = self.plan.problem.groups
+        if groups and groups.broadcast == "a":
+            return "(_, m, k), groups = a.shape, b.shape[0]"
+        return "groups, m, k = a.shape" if groups and groups.apart else "(m, k), groups = a.shape, b.shape[0]"
+
+    @property
+    def broadcast(self) -> tuple[str, ...]:
+        """The name of the matrix that all groups share; empty if each group has its own."""
+        groups = self.plan.problem.groups
+        return (groups.broadcast,) if groups and groups.broadcast else ()
 
     @property
     def stacks_d(self) -> bool:

@@ -321,6 +321,9 @@ class Groups(Model):
     count: Positive = Field(
         description="groups of the problems that the kernel is planned, checked and timed for"
     )
+    broadcast: Literal["a", "b"] | None = Field(
+        default=None, description="the matrix that all batches share, [M, K] or [K, N]; none if left out"
+    )
 
 
 class Runs(Model):

@@ -40,8 +40,14 @@ def _matmul(spec: Spec) -> Matmul:
         batch_invariant=spec.batch_invariant,
         copies_misaligned=spec.operands.misaligned == "copy",
         backward=spec.backward,
-        groups=Groups(spec.groups.kind, spec.groups.count) if spec.groups else None,
+        groups=_groups(spec),
     )
+
+
+def _groups(spec: Spec) -> Groups | None:
+    """Return the groups of a spec; None if it has one A and one B."""
+    stated = spec.groups
+    return Groups(stated.kind, stated.count, stated.broadcast) if stated else None
 
 
 def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:

@@ -14,8 +14,8 @@ rows, swapped, gated, batches, masked = (
 biased, gated_bias, weighted = (
     of(f"h100_bf16_{name}") for name in ("grouped_bias", "grouped_gptoss", "masked_weighted")
 )
-clusters, along_n, along_m, tiled = (
-    of(f"h100_bf16_batched_{name}") for name in ("cluster2", "nn", "tt", "tiled")
+clusters, along_n, along_m, tiled, one_a, one_b = (
+    of(f"h100_bf16_batched_{name}") for name in ("cluster2", "nn", "tt", "tiled", "one_a", "one_b")
 )
 ragged_clusters = of("h100_bf16_grouped_cluster2")
 END = "    end = gl.load(args.offs_ptr + number, mask=is_group, other=0)\n"
@@ -111,6 +111,17 @@ MUTANTS = {
     "groups_a_along_m_from_the_first_row_of_all": along_m(
         K.UNALIGNED_TRANSFER, "a_desc", "tma.async_load(", ("tile.row - tile.group * args.m", "tile.row")
     ),
+    "groups_one_a_of_each_group": one_a(
+        WRONG_NUMBERS, "d_desc", "", ("[0, tile.row", "[tile.group, tile.row")
+    ),
+    "groups_one_a_by_rows_of_d": one_a(WRONG_NUMBERS, "d_desc", "", (" - tile.group * args.m, k]", ", k]")),
+    "groups_one_a_with_one_b": one_a(
+        WRONG_NUMBERS, "d_desc", "", ("[tile.group, k, tile.column]", "[0, k, tile.column]")
+    ),
+    "groups_one_b_of_each_group": one_b(
+        WRONG_NUMBERS, "d_desc", "", ("[0, tile.column, k]", "[tile.group, tile.column, k]")
+    ),
+    "groups_one_b_with_one_a": one_b(WRONG_NUMBERS, "d_desc", "", ("[tile.group, tile.row", "[0, tile.row")),
     "groups_tiled_batch_of_whole_tiles": tiled(
         WRONG_NUMBERS,
         "d_desc",

@@ -81,7 +81,14 @@ def moved_of(problem: Matmul, shape: Shape) -> Moved:
     rows, traffic = problem.rows_of_groups(m), traffic_of(problem)
     if problem.groups and problem.groups.divides_k:
         return moved_bytes(traffic._replace(c=traffic.c * len(rows), d=traffic.d * len(rows)), m, n, k)
-    return moved_bytes(traffic._replace(b=traffic.b * sum(map(bool, rows))), sum(rows), n, k)
+    shares = problem.groups.broadcast if problem.groups else None
+    moved = moved_bytes(
+        traffic._replace(b=traffic.b * (1 if shares == "b" else sum(map(bool, rows)))), sum(rows), n, k
+    )
+    if shares != "a":
+        return moved
+    less = (sum(rows) - m) * k * traffic.a // 8  # rows of A that other groups share
+    return moved._replace(every=moved.every - less, operands_and_d=moved.operands_and_d - less)
 
 
 def traffic_of(problem: Matmul) -> Traffic:

@@ -59,6 +59,10 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.group_slots and groups.count > MOST_GROUPS:
         limit = f"each warp holds the rows of all groups in registers, of at most {MOST_GROUPS}"
         yield Finding("groups.count", f"{groups.count:,} groups", limit, at_most(MOST_GROUPS))
+    if groups.broadcast and groups.counts:
+        limit = "groups that a tensor divides have rows of A, or columns of A and rows of B, of their own"
+        fix = leave_out("groups.broadcast") | use("batched", field="groups.kind")
+        yield Finding("groups.broadcast", f"one {groups.broadcast.upper()} with {groups.of}", limit, fix)
     if problem.copies_misaligned:
         limit = "this version copies matrices of two dimensions"
         yield Finding("operands.misaligned", "copy with groups", limit, use("refuse") | UNGROUPED)

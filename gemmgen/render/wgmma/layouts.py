@@ -26,14 +26,16 @@ class HopperLayouts(KernelLayouts):
         a_axes, b_axes = (0, 1) if problem.a.major == "k" else (1, 0), (0 if problem.b.major == "k" else 1)
         yield self._shared("A", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(a_axes[0], None))
         if problem.has_box_axis("a"):
-            yield self._shared("A_BOX", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(2, None, rank=3), 3)
+            yield self._shared(
+                "A_BOX", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(1 + a_axes[0], None, rank=3), 3
+            )
         buffers = plan.resources.b
         for part in buffers:
             if part is buffers[0] or part.swizzle_bytes != buffers[0].swizzle_bytes:
                 name = part.operand.upper()
                 yield self._shared(name, part.swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
                 if problem.has_box_axis("b"):
-                    bases = plan.bases(None, 2, rank=3)
+                    bases = plan.bases(None, 1 + b_axes, rank=3)
                     yield self._shared(f"{name}_BOX", part.swizzle_bytes, problem.b.dtype, bases, 3)
         if plan.reduces_apart:
             yield "# L2 keeps A and B no longer than it must: the second kernel reads the sums out of it."

@@ -62,9 +62,11 @@ class Stage:
         place = f"{problem.b_blocks} * " * (operand == "b" and problem.interleaved) + place
         k = "0" if self.plan.schedule_kind == "single_tile" else "k"
         if problem.groups and problem.has_box_axis(operand):
-            box = "k.row, k.ahead" if problem.groups.divides_k else "tile.group, k"
             within = f"{place} - tile.group * args.m" if operand == "a" else place
-            return f"[{box}, {within}]"
+            if problem.groups.divides_k:
+                return f"[k.row, k.ahead, {within}]"
+            group = "0" if problem.groups.broadcast == operand else "tile.group"
+            return f"[{group}, {within}, {k}]" if major == "k" else f"[{group}, {k}, {within}]"
         if operand == "b" and problem.groups:
             columns = f"{problem.b_blocks} * args.n" if problem.gated else "args.n"
             place = f"tile.group * {columns} + {place}"
@@ -93,7 +95,8 @@ class Stage:
             coordinates = self._coordinates("b", f"{first}tile.column")
             dimension = ", dim=1" * (self.plan.problem.b.major == "mn")
             tile = f"b_tile.slice({block}, PROGRAM_TILE_N{dimension})"
-            yield ("args.b_desc", coordinates, "ready", tile, *load.options)
+            box = self._as_box("b", "args.b_desc", tile)
+            yield ("args.b_desc", coordinates, "ready", box, *load.options)
 
     @property
     def b_lines(self) -> str:
@@ -103,8 +106,9 @@ class Stage:
     @property
     def b_stored(self) -> str:
         """The words about the extents of B as it is stored."""
-        if self.plan.problem.groups:
-            return "B is stored as [G * 2N, K]"
+        if groups := self.plan.problem.groups:
+            first = f"{groups.first_axis('b')}, " if groups.broadcast else "G * "
+            return f"B is stored as [{first}2N, K]"
         return "B is stored as [2N, K]" if self.plan.problem.b.major == "k" else "B is [K, 2N]"
 
     @property
