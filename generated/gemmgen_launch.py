@@ -214,6 +214,8 @@ class Host:
             refuse_in_deterministic_mode(self.traced.name)
         d = contract.find_output(a, out, checked)
         result = d if out is None else out
+        if contract.scatters and 0 in (m, *d.shape):  # no row of D is stored
+            return result
         if 0 in (m, n, k) or a.is_meta:  # nothing to multiply, or torch asks for the shape
             return result.zero_()
         if out is not None:
@@ -236,7 +238,7 @@ class Host:
         if places == [tensor.data_ptr() for tensor in (*passed, d)]:
             tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
             groups = d.shape[0] if d.dim() > 2 else 0
-            sizes = (groups or 1) * m, n, contract.arguments["out"].padded(n), extents, groups
+            sizes = math.prod(d.shape[:-1]), n, contract.arguments["out"].padded(n), extents, groups
             self.replay.keep(key, tensors, sizes, d, memory, launched)
         if out is not None:
             increment_version(out)  # autograd learns of the write
@@ -555,6 +557,7 @@ class Argument(NamedTuple):
     axes: str
     """The letters of its extents: M, N, K, P for bytes of two elements of K each, 1 for a single element.
 
+    R is for the rows of a D in which an index has the place of each of the M rows of the product.
     G is for groups, which are experts or batches.
     W is for the columns of a wide B, which has a block of N columns for each sum of an element of D.
     """
@@ -690,6 +693,7 @@ class Contract:
             name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
             for name in (*self.inputs, "out")
         }
+        self.scatters = "R" in self.arguments["out"].axes
         # Zeros are not D if the epilogue makes another value of a product of 0, or if an input divides rows
         # into groups: rows of no group stay as they are.
         has_counts = any(argument.axes == "G" for argument in self.arguments.values())
@@ -725,7 +729,7 @@ class Contract:
 
     def has_more_dimensions(self, a: Any) -> bool:
         """Return True for an A [..., M, K] of more dimensions than the kernel takes, which M can have."""
-        has_rows_alone = "G" not in self.arguments["out"].axes
+        has_rows_alone = "G" not in self.arguments["out"].axes and not self.scatters
         return isinstance(a, Tensor) and a.dim() > len(self.arguments["a"].axes) and has_rows_alone
 
     def flattened(
@@ -925,8 +929,11 @@ class Contract:
             raise ValueError(f"this kernel takes up to {limit} rows of all groups in memory, found {rows}")
 
     def extents_of_d(self, extents: dict[str, Any]) -> list[Any]:
-        """Return the extents of D by the letters of its axes."""
-        return [extents[axis] for axis in self.arguments["out"].axes]
+        """Return the extents of D by the letters of its axes; if there is no `out`, R is M."""
+        return [
+            extents["M" if axis == "R" and axis not in extents else axis]
+            for axis in self.arguments["out"].axes
+        ]
 
     def count_columns(self, extents: dict[str, Any]) -> Any:
         """Return N, the columns of D: all columns of B, or the columns of one block; `extents` has N then."""
@@ -939,10 +946,11 @@ class Contract:
 
         New rows are copied to `out` after the launch; raises ValueError if the module copies nothing.
         """
-        argument, extents = self.arguments["out"], self.extents_of_d(checked.extents)
+        argument = self.arguments["out"]
         if out is None:
-            return argument.new_matrix(a, *extents)
+            return argument.new_matrix(a, *self.extents_of_d(checked.extents))
         out = self.check_alone("out", out, checked)
+        extents = self.extents_of_d(checked.extents)
         checked.places["out"] = argument.place(out)
         m, n = extents[-2:]
         is_whole = n == argument.padded(n) or not m

@@ -130,8 +130,8 @@ def test_the_compiler_makes_what_the_plan_says(stem: str, compiled: dict[str, Lo
 def test_a_group_is_found_without_a_barrier_and_stored_by_boxes(
     stem: str, compiled: dict[str, Lowered]
 ) -> None:
-    ptx = compiled[stem].artifacts["ptx"].decode()
-    assert "cp.async.bulk.tensor.3d.global.shared" in ptx
+    ptx, problem = compiled[stem].artifacts["ptx"].decode(), made(spec_file(stem)).plan.problem
+    assert ("cp.async.bulk.tensor.3d.global.shared" in ptx) == problem.stores_boxes
     assert "cp.async.bulk.tensor.2d.global.shared" not in ptx
     assert ("redux.sync" in ptx) == (made(spec_file(stem)).plan.group_slots > 0)
 

@@ -19,6 +19,7 @@ from mutants import (
     kinds,
     parallel,
     rings,
+    rows,
     splits,
     stream_k,
 )
@@ -31,7 +32,20 @@ from gemmgen.verify.launches import all_launches, pinned_launches, takes_parts
 from gemmgen.verify.simulation import simulate_product
 from gluonsim import POLICIES, Severity
 
-FAMILIES = (rings, kinds, splits, parallel, stream_k, early, gates, groups, k_groups, committed, epilogues)
+FAMILIES = (
+    rings,
+    kinds,
+    splits,
+    parallel,
+    stream_k,
+    early,
+    gates,
+    groups,
+    k_groups,
+    rows,
+    committed,
+    epilogues,
+)
 MUTANTS = {name: mutant for family in FAMILIES for name, mutant in family.MUTANTS.items()}
 CONSEQUENCE_FIRST = {
     # The load into the wrong stage ends before anyone reads it: it is the reader who seems to be too early.

@@ -19,7 +19,8 @@ from torch import Tensor
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.elements import FP8
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType
-from gemmgen.numerics.inputs import Inputs, dtype_of
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.keywords import dtype_of
 from gemmgen.problem import Matmul
 from gemmgen.problem.contest import formats_text
 from gemmgen.spec import SpecFile

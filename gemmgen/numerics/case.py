@@ -188,7 +188,7 @@ def _arguments(
             yield stored[name]
         elif kind == "desc":
             passed = "out" if name == "d" else name
-            if name in ("c", "d") and problem.groups:
+            if problem.in_boxes(name):
                 yield module.describe_boxes(passed, stored[name])
                 continue
             _, _, box, layout = table[passed]

@@ -34,6 +34,12 @@ def drawn_rows(groups: Groups, shape: Shape, generator: torch.Generator) -> Tens
     return (drawn if groups.apart else drawn.sort().values).to(torch.int32)
 
 
+def drawn_index(name: str, m: int, generator: torch.Generator) -> Tensor:
+    """Return a random int32 index [M] of rows: ``d_rows`` has each of M rows of D once."""
+    assert name == "d_rows"
+    return torch.randperm(m, generator=generator, device=generator.device).to(torch.int32)
+
+
 def bounds(problem: Matmul, extent: int, divided: Tensor | None, count: int) -> Iterator[tuple[int, int]]:
     """Yield the first row of each group and the row behind its last one, in A [M, K], A [G * M, K] or K.
 

@@ -6,7 +6,7 @@ They lie in poisoned storage, which shows reads and writes outside of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Literal
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from gemmgen.hardware import DTYPES
 from gemmgen.module import MatmulFunction
-from gemmgen.numerics.divided_rows import drawn_rows, of_groups, tensor_of_rows
+from gemmgen.numerics.divided_rows import drawn_index, drawn_rows, of_groups, tensor_of_rows
 from gemmgen.numerics.encoding import E2M1_VALUES, TORCH_DTYPES, bits, elements_per_byte, encoded, poison
+from gemmgen.numerics.keywords import dtype_of, keywords_of
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.epilogue import (
     TIMES,
@@ -33,7 +34,6 @@ from gemmgen.problem.epilogue import (
 )
 from gemmgen.problem.operations import (
     BLOCK_SCALES,
-    KEYWORDS,
     OPERATIONS,
     SCALES,
     few_bits,
@@ -109,31 +109,6 @@ def touched(matrix: Tensor) -> int:
     return int((bits(matrix) != untouched).sum().item())
 
 
-def dtype_of(problem: Matmul, keyword: str) -> str:
-    """Return the element type of an input other than A and B.
-
-    Block scales have the type of their format, other scales are fp32; biases are D's type or fp32.
-    """
-    if keyword in BLOCK_SCALES:
-        scale = problem.operand(keyword[0]).scale
-        assert scale is not None
-        return scale.dtype.name
-    if keyword == "c":
-        assert problem.c is not None
-        return problem.c.name
-    return problem.vector_dtype(keyword).name
-
-
-def keywords_of(problem: Matmul) -> Iterator[str]:
-    """Yield the names of ``matmul``'s inputs after A and B, in the order of its signature."""
-    for keyword in KEYWORDS:
-        scaled = keyword in BLOCK_SCALES and problem.operand(keyword[0]).scale is not None
-        if scaled or keyword in problem.epilogue.loads:
-            yield keyword
-    if problem.groups and problem.groups.counts:
-        yield problem.groups.counts
-
-
 Fill = Callable[[str, tuple[int, int]], Tensor]
 """Returns fp32 numbers of this shape for the input of this name."""
 
@@ -189,7 +164,12 @@ class Inputs:
         return self.extras[name] if name else None
 
     def computed_rows(self, problem: Matmul, d: Tensor) -> Tensor:
-        """Return the rows of D that belong to a group, group by group, as one matrix; without groups, D."""
+        """Return the rows of D that belong to a group, group by group, as one matrix; without groups, D.
+
+        Rows that an index scatters are in the order of the product.
+        """
+        if problem.scatters_d:
+            d = d[self.extras["d_rows"].long()]
         return of_groups(problem, d, self.rows_of_groups(problem))
 
     @property
@@ -249,7 +229,7 @@ def random_inputs(
             return (torch.rand(extents, generator=generator, device=device) + 0.5) * sizes[name]
         return torch.randn(extents, generator=generator, device=device) * sizes[name]
 
-    return _inputs(shape, problem, generator.device, fill, guarded=guarded, misaligned=misaligned)
+    return _inputs(shape, problem, generator, fill, guarded=guarded, misaligned=misaligned)
 
 
 def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) -> Inputs:
@@ -277,7 +257,7 @@ def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) ->
     multiplied = problem.gated and problem.d.largest < NARROW
     small = 1 if long or multiplied else SMALL
     divided = drawn_rows(problem.groups, shape, generator) if problem.groups else None
-    return _inputs(shape, problem, generator.device, fill, divided=divided)
+    return _inputs(shape, problem, generator, fill, divided=divided)
 
 
 def is_exact(problem: Matmul) -> bool:
@@ -298,14 +278,14 @@ def is_exact(problem: Matmul) -> bool:
 def _inputs(
     shape: Shape,
     problem: Matmul,
-    device: torch.device,
+    generator: torch.Generator,
     fill: Fill,
     *,
     guarded: bool = False,
     misaligned: bool = False,
     divided: Tensor | None = None,
 ) -> Inputs:
-    m, n, k = shape
+    (m, n, k), device = shape, generator.device
     columns = problem.b_blocks * n
     padded = [name for name, operand in (("a", problem.a), ("b", problem.b)) if operand.padded]
 
@@ -326,6 +306,8 @@ def _inputs(
     def extra(keyword: str) -> Tensor:
         if groups and keyword == groups.counts:
             return divided if divided is not None else tensor_of_rows(groups, shape, device)
+        if groups and keyword in groups.row_indices:
+            return drawn_index(keyword, m, generator)
         if keyword in BLOCK_SCALES:
             scale = problem.operand(keyword[0]).scale
             assert scale is not None

@@ -15,7 +15,8 @@ from gemmgen.hardware.elements import Column
 from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
 from gemmgen.numerics.evaluation import evaluated, sums_of
-from gemmgen.numerics.inputs import Inputs, dtype_of
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.keywords import dtype_of
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.operations import ROW_VECTORS
 

@@ -13,7 +13,15 @@ from typing import Literal
 
 from gemmgen.hardware import Architecture
 from gemmgen.hardware.elements import DType
-from gemmgen.plan.storage import POINTER_BYTES, SCALAR_BYTES, Barrier, SharedBuffer, TensorBuffer, numbered
+from gemmgen.plan.storage import (
+    POINTER_BYTES,
+    SCALAR_BYTES,
+    STRIDE_BYTES,
+    Barrier,
+    SharedBuffer,
+    TensorBuffer,
+    numbered,
+)
 
 
 @dataclass(frozen=True)
@@ -122,9 +130,20 @@ class Argument:
 
     tensor: str
     """The tensor of the argument: ``a``, ``bias`` or ``partials``, for example."""
-    kind: Literal["matrix", "block_scales", "vector", "group_vector", "scalar", "groups", "workspace"]
-    """A scalar, the counts of groups, vectors of groups and a workspace are passed by their addresses; TMA
-    moves all others.
+    kind: Literal[
+        "matrix",
+        "block_scales",
+        "vector",
+        "group_vector",
+        "scalar",
+        "groups",
+        "row_index",
+        "address",
+        "workspace",
+    ]
+    """TMA moves matrices, scales of blocks and vectors. All others are passed by their addresses. An
+    ``address`` is that of a matrix whose descriptor is an argument too: threads access it, and the descriptor
+    has its extents.
     """
     dtype: DType
     along: Literal["m", "n"] | None = None
@@ -134,8 +153,8 @@ class Argument:
 
     @property
     def name(self) -> str:
-        """The tensor, with the number of a further part."""
-        return numbered(self.tensor, self.part)
+        """The tensor, with the number of a further part; an address has a name beside its descriptor's."""
+        return f"{self.tensor}_address" if self.kind == "address" else numbered(self.tensor, self.part)
 
     @property
     def capture_bytes(self) -> int:
@@ -147,16 +166,18 @@ class Argument:
 class Count:
     """A number that the kernel computes from the extents of its arguments."""
 
-    name: Literal["m", "n", "k", "groups", "tiles_m", "tiles_n", "k_steps"]
+    name: Literal["m", "n", "k", "groups", "tiles_m", "tiles_n", "k_steps", "rows_of_d", "d_stride"]
+    bytes: int = SCALAR_BYTES
 
     @property
     def capture_bytes(self) -> int:
         """Bytes that it takes where a worker partition is passed it."""
-        return SCALAR_BYTES
+        return self.bytes
 
 
 M, N, K, GROUPS = Count("m"), Count("n"), Count("k"), Count("groups")
 TILES_M, TILES_N, K_STEPS = Count("tiles_m"), Count("tiles_n"), Count("k_steps")
+ROWS_OF_D, D_STRIDE = Count("rows_of_d"), Count("d_stride", STRIDE_BYTES)
 Passed = Argument | SharedBuffer | Barrier | TensorBuffer | Count
 """A value that the kernel passes to a partition."""
 

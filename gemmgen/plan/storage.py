@@ -25,6 +25,7 @@ COUNTER_SCRATCH_BYTES = 4  # [gluon] in which a partition's threads get what one
 COUNTER_SCRATCH_ALIGNMENT_BYTES = 128  # [gluon]
 CLUSTER_BARRIER_BYTES = 32  # [gluon] two mbarriers and a phase, with which a partition's CTAs meet
 SCALAR_BYTES = 4  # [gluon] a captured i32
+STRIDE_BYTES = 8  # [gluon] a captured stride of a descriptor, an i64
 POINTER_BYTES = 8  # [gluon] a captured tensor descriptor; the base of a captured memory descriptor
 OFFSET_BYTES = 4  # [gluon] per dimension of a captured memory descriptor
 

@@ -110,12 +110,26 @@ class Matmul:
         """Return True if the descriptor of ``a`` or ``b`` has a dimension for groups, or for boxes of rows.
 
         Matrices with K along their rows have it, so that a load ends with the K of its group. If K is along
-        the columns, the rows of all groups are one matrix. If all groups share A or B, both have the dimension:
-        the coordinate is 0 in the shared matrix.
+        the columns, the rows of all groups are one matrix. If all groups share A or B, both have the
+        dimension: the coordinate is 0 in the shared matrix.
         """
         if self.groups is None:
             return False
         return self.operand(name).major == "mn" or self.groups.broadcast is not None
+
+    @property
+    def scatters_d(self) -> bool:
+        """True if an index has the row of D [R, N] in which each row of the product is stored."""
+        return self.groups is not None and self.groups.d_rows
+
+    @property
+    def stores_boxes(self) -> bool:
+        """True if TMA stores the rows of a group through a descriptor of overlapping boxes of D's rows."""
+        return self.groups is not None and not self.scatters_d
+
+    def in_boxes(self, tensor: str) -> bool:
+        """Return True if C or D has a descriptor of overlapping boxes of its rows."""
+        return self.stores_boxes if tensor == "d" else tensor == "c" and self.groups is not None
 
     @property
     def places_b_by_n(self) -> bool:

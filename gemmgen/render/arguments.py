@@ -95,8 +95,8 @@ class ArgumentTable:
     def table(self) -> Iterator[str]:
         """Each argument in the kernel's order: its dtype, its axes, its box and the box's layout."""
         for argument in self.plan.arguments:
-            if argument.kind == "workspace":
-                continue  # which `make_workspace` makes
+            if argument.kind in ("address", "workspace"):
+                continue  # of a tensor that is in the table, or from `make_workspace`
             dtype = self.scale_name if argument.kind == "block_scales" else argument.dtype.torch
             entry = (dtype, f'"{self._axes(argument)}"', *self._box(argument.name))
             head = f'"{passed_as(argument.name)}": '
@@ -119,7 +119,7 @@ class ArgumentTable:
         problem = self.plan.problem
         if tensor in ("a", "b"):
             return problem.has_box_axis(tensor)
-        return tensor in ("c", "d") and problem.groups is not None
+        return problem.in_boxes(tensor)
 
     def _axes(self, argument: Argument) -> str:
         """Return the axes of an argument, a letter each: scales have their rows', one element has 1."""
@@ -127,6 +127,10 @@ class ArgumentTable:
             return "1"
         if argument.kind == "groups":
             return "G"
+        if argument.kind == "row_index":
+            return "M"
+        if argument.tensor == "d" and self.plan.problem.scatters_d:
+            return "RN"
         groups = self.plan.problem.groups
         if argument.along:
             axis = "W" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
@@ -148,6 +152,7 @@ class ArgumentTable:
         parts = "; B for each part" if self.further_parts else ""
         blocks = "; W is 2 N" if self.plan.problem.gated else ""
         groups = "; G groups" if self.plan.problem.groups else ""
+        groups += "; R rows of D" * self.plan.problem.scatters_d
         return (
             f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}{blocks}{groups}"
         )

@@ -19,7 +19,7 @@ class DescribedExtents:
         if groups := self.plan.problem.groups:
             if groups.divides_k:
                 return "a_desc.shape[2]", "d_desc.shape[2]"
-            return self._rows_of_group if groups.apart else "a_desc.shape[0]", "d_desc.shape[2]"
+            return self._rows_of_group if groups.apart else "a_desc.shape[0]", self._columns_of_group
         if not self.plan.reduces_apart:
             return "d_desc.shape[0]", "d_desc.shape[1]"
         a, b = self.plan.problem.a.major, self.plan.problem.b.major
@@ -43,8 +43,13 @@ class DescribedExtents:
             return "a_desc.shape[0]"
         if problem.has_box_axis("b"):
             return "b_desc.shape[0]"
-        blocks = problem.b_blocks
-        return f"b_desc.shape[0] // {f'({blocks} * d_desc.shape[2])' if blocks > 1 else 'd_desc.shape[2]'}"
+        blocks, n = problem.b_blocks, self._columns_of_group
+        return f"b_desc.shape[0] // {f'({blocks} * {n})' if blocks > 1 else n}"
+
+    @property
+    def _columns_of_group(self) -> str:
+        """N of groups of rows, by D's descriptor: of boxes, or of a matrix."""
+        return f"d_desc.shape[{2 if self.plan.problem.stores_boxes else 1}]"
 
     @property
     def k(self) -> str:

@@ -101,6 +101,11 @@ class EpilogueView(StepsView):
         return "d_subtile" if self.plan.epilogue_buffers > 1 else self.d_smem
 
     @property
+    def stores_by_tma(self) -> bool:
+        """True if TMA stores D, so that a buffer must outlive the store that reads it."""
+        return True
+
+    @property
     def leaf(self) -> str:
         """The function that converts and stores, which for a plain tile is the whole of a store."""
         if self.plan.subtiles > 1:

@@ -30,6 +30,35 @@ class GroupEpilogueView(EpilogueView):
         return self.of_group if self.computes else ("end",)
 
     @property
+    def stores_by_tma(self) -> bool:
+        """True if TMA stores D, so that a buffer must outlive the store that reads it."""
+        return not self.plan.problem.scatters_d
+
+    @property
+    def awaits_buffer(self) -> bool:
+        """True if an earlier store, of this tile or of another one, may still read the buffer."""
+        return self.stores_by_tma and super().awaits_buffer
+
+    @property
+    def store_parts(self) -> Iterator[str]:
+        """The templates that store a tile, callees first."""
+        convert, *rest = super().store_parts
+        yield convert if self.stores_by_tma else "shared/store/scatter"
+        yield from rest
+
+    @property
+    def store_summary(self) -> str:
+        """The docstring of the function that stores a tile."""
+        summary = super().store_summary
+        return summary if self.stores_by_tma else f"{summary.partition(';')[0]}."
+
+    @property
+    def constants(self) -> tuple[tuple[str, str, str], ...]:
+        """The name, value and meaning of each constant of the epilogue."""
+        unit = "elements of D in 16 bytes, which a thread stores at a time"
+        return (*super().constants, *((("D_UNIT", str(self.plan.d_unit), unit),) * (not self.stores_by_tma)))
+
+    @property
     def parts(self) -> Iterator[Part]:
         """The parts between accumulator and conversion, after the places of a sub-tile's elements."""
         if self._vector_axes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
-from gemmgen.render.arguments import TMA_UNIT_BYTES, ArgumentTable, passed_as
-from gemmgen.render.spelling import LINE_LENGTH, fit
+from gemmgen.render.arguments import ArgumentTable, passed_as
+from gemmgen.render.spelling import ADDRESSED, LINE_LENGTH, fit
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class LaunchView(ArgumentTable):
     @property
     def out_unit(self) -> int:
         """The elements of D in 16 bytes, which TMA writes at a time."""
-        return TMA_UNIT_BYTES // self.plan.problem.d.bytes
+        return self.plan.d_unit
 
     @property
     def padded_n(self) -> str:
@@ -222,9 +222,9 @@ class LaunchView(ArgumentTable):
     def _kernel_argument(self, name: str) -> str:
         """Return the expression of one tensor: its descriptor by its box and layout in ARGUMENTS."""
         stored = self._lying(name)
-        if self.plan.argument(name).kind in ("scalar", "groups", "group_vector"):
+        if self.plan.argument(name).kind in ADDRESSED:
             return stored
-        if name in ("c", "d") and self.plan.problem.groups:
+        if self.plan.problem.in_boxes(name):
             return f'describe_boxes("{passed_as(name)}", {stored})'
         if self.plan.problem.groups and self.plan.problem.groups.divides_k:
             return f'describe_rows("{name}", {stored})'
@@ -264,4 +264,5 @@ class LaunchView(ArgumentTable):
             "# Each group has at most one tile that is not full, and only groups with rows have tiles.\n    "
         )
         rows = "tile_rows = min(m, m // PROGRAM_TILE_M.value + offs.shape[0])"
-        return f"m, n = out.shape\n    {most}{rows}\n    tiles = tile_rows * {along_n}"
+        extents = "a.shape[0], out.shape[1]" if self.plan.problem.scatters_d else "out.shape"
+        return f"m, n = {extents}\n    {most}{rows}\n    tiles = tile_rows * {along_n}"

@@ -97,6 +97,8 @@ class MatmulDocs(LaunchView):
         own = f"in memory of its own{', or c' * bool(problem.c)}; if None, a new view of padded rows"
         if workspace:
             docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
+        if problem.scatters_d:
+            d, own = "[R, N]", f"{own}, R = M"
         docs.append(f"out: {d}, {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
             textwrap.fill(
@@ -126,9 +128,14 @@ class MatmulDocs(LaunchView):
             rest = "Other rows stay as they are in `out`, and have any values in a new D."
             return [f"{shape}: the number of rows of each. {rest}"]
         order = "the row after the last one of each, in rising order. A group may have no row."
-        return [
-            f"{shape}: {order} Rows of no group stay as they are in `out`, and have any values in a new D."
-        ]
+        others = "stay as they are in `out`, and have any values in a new D"
+        if not self.plan.problem.scatters_d:
+            return [f"{shape}: {order} Rows of no group {others}."]
+        index = (
+            "the row of D in which each row of the product is stored. A row with an index outside of D is "
+            f"dropped. Of several rows with one index, D has elements of any. Rows without one {others}."
+        )
+        return [f"{shape}: {order}", f"d_rows: [M], torch.int32: {index}"]
 
     @property
     def summary(self) -> str:

@@ -66,9 +66,10 @@ def groups_sentence(request: Request) -> str:
         return " Each of the G groups is multiplied with its own B."
     if groups.apart:
         return " Each of the G groups is multiplied with its own B; rows [G] has the number of its rows."
+    scattered = " Row r of the product is stored to row d_rows[r] of D." * request.matmul.scatters_d
     return (
         " The rows of A form G groups, one after the other, and each group is multiplied with its own B; "
-        "offs [G] has the row after the last one of each."
+        f"offs [G] has the row after the last one of each.{scattered}"
     )
 
 
@@ -115,6 +116,8 @@ class KernelOverview(ABC):
     def _d_shape(self) -> str:
         """The extents of D, as text."""
         groups = self.plan.problem.groups
+        if self.plan.problem.scatters_d:
+            return "[R, N]"
         return "[G, M, N]" if groups and groups.stacks("d") else "[M, N]"
 
     @property
@@ -198,6 +201,8 @@ class KernelOverview(ABC):
             a, b = ("boxes of A stored as [K, M]", "of B [K, N]") if groups.divides_k else (a, b)
             boxes = f"{'' if groups.divides_k else 'boxes '}of {'C and D' if problem.c else 'D'}"
             descriptors = f"the descriptors are over {a}, {b}, and {boxes}."
+            if problem.scatters_d:
+                descriptors = f"the descriptors are over {a}, {b}, and D [R, N], which has its extents alone."
         if self.plan.reduces_apart:
             product = "Multiply parts of K, and leave the sums of each for the kernel that adds them up"
             descriptors = f"the descriptors are over {' and '.join(stored[:2])}."

@@ -30,7 +30,7 @@ MEASURES: dict[Measure, str] = {
     "scale_blocks_k": "SCALE_BLOCKS_K",
 }
 """The constant that holds each measure."""
-ADDRESSED = ("scalar", "groups", "group_vector", "workspace")
+ADDRESSED = ("scalar", "groups", "row_index", "group_vector", "address", "workspace")
 """The kinds of arguments that a kernel is passed by their addresses."""
 RING_INDICES: dict[Measure, str] = {
     "stages": "stage",
@@ -59,6 +59,8 @@ def layout_name(buffer: SharedBuffer, buffers: Sequence[SharedBuffer], *, boxed:
 
 def argument_name(argument: Argument) -> str:
     """Return an argument's name in the kernel: of its descriptor, or of its address."""
+    if argument.kind == "address":
+        return f"{argument.tensor}_ptr"
     return f"{argument.name}_{'ptr' if argument.kind in ADDRESSED else 'desc'}"
 
 

@@ -199,7 +199,7 @@ class Wrapper(MatmulDocs):
         """The parts with functions, in order."""
         chosen = {
             "matmul": True,
-            "boxes": self.plan.problem.groups is not None,
+            "boxes": self.plan.problem.stores_boxes,
             "boxes_of_k": self.plan.problem.groups is not None and self.plan.problem.groups.divides_k,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
             "plain": True,

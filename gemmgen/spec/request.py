@@ -10,6 +10,7 @@ from gemmgen.problem.epilogue import ACCUMULATOR, Listed, d_is
 from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec.expression import parsed
 from gemmgen.spec.model import Epilogue, InputB, Spec
+from gemmgen.spec.model import Groups as GroupsOfSpec
 
 
 def request_of(spec: Spec) -> Request:
@@ -40,14 +41,13 @@ def _matmul(spec: Spec) -> Matmul:
         batch_invariant=spec.batch_invariant,
         copies_misaligned=spec.operands.misaligned == "copy",
         backward=spec.backward,
-        groups=_groups(spec),
+        groups=_groups(spec.groups) if spec.groups else None,
     )
 
 
-def _groups(spec: Spec) -> Groups | None:
-    """Return the groups of a spec; None if it has one A and one B."""
-    stated = spec.groups
-    return Groups(stated.kind, stated.count, stated.broadcast) if stated else None
+def _groups(stated: GroupsOfSpec) -> Groups:
+    """Return the groups of a spec."""
+    return Groups(stated.kind, stated.count, stated.broadcast, d_rows=stated.d_rows)
 
 
 def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:

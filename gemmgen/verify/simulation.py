@@ -41,7 +41,7 @@ from gluonsim.timeline.trace import Trace
 
 def d_argument(plan: Kernel) -> str:
     """Return the name of D's argument in the kernel that stores D."""
-    return "d_ptr" if plan.reduces_apart else "d_desc"
+    return "d_ptr" if plan.reduces_apart or plan.problem.scatters_d else "d_desc"
 
 
 def restored_arguments(plan: Kernel) -> tuple[str, ...]:

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gemmgen.plan.epilogue_storage import EpilogueStorage, epilogue_storage
-from gemmgen.plan.roles import GROUPS, K_STEPS, TILES_M, TILES_N, Argument, Count, K, M, N, Partition
+from gemmgen.plan.roles import (
+    D_STRIDE,
+    GROUPS,
+    K_STEPS,
+    ROWS_OF_D,
+    TILES_M,
+    TILES_N,
+    Argument,
+    Count,
+    K,
+    M,
+    N,
+    Partition,
+)
 from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 
@@ -95,8 +108,14 @@ def partitions_of(
 ) -> tuple[Partition, ...]:
     """Return all roles; the first is the default partition, the others are workers."""
     loaded = tuple(argument for argument in arguments if argument.tensor in kernel.stage.tensors)
-    stored = tuple(argument for argument in arguments if argument.name == "d")
-    sources = tuple(argument for argument in arguments if argument not in (*loaded, *stored))
+    places_n, extents = kernel.problem.places_columns_by_n, ()
+    described = tuple(argument for argument in arguments if argument.name == "d")
+    stored = described
+    if kernel.problem.scatters_d:
+        # Threads store D by its address: its descriptor stays in the kernel, which passes the extents on.
+        stored = tuple(argument for argument in arguments if argument.kind == "address")
+        places_n, extents = True, (ROWS_OF_D, D_STRIDE)
+    sources = tuple(argument for argument in arguments if argument not in (*loaded, *described, *stored))
     turn = (resources.mma_turn,) if resources.mma_turn else ()
     consumers = (
         Partition(
@@ -113,7 +132,8 @@ def partitions_of(
                 *turn,
                 *sources,
                 *(consumer.epilogue.loaded if consumer.epilogue else ()),
-                *((N,) * kernel.problem.places_columns_by_n),
+                *((N,) * places_n),
+                *extents,
                 *counts_of(kernel),
             ),
         )

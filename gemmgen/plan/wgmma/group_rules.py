@@ -25,6 +25,7 @@ def groups(plan: WgmmaKernel) -> Iterator[Finding]:
         yield from _of_loads(plan)
         yield from _of_tensors(plan)
         yield from _of_gradients(plan)
+        yield from _of_indices(plan)
         yield from _of_programs(plan)
 
 
@@ -100,6 +101,37 @@ def _of_gradients(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "the gradient of a vector of each group is a sum over its rows, which no kernel computes"
         fix = leave_out("backward") | UNGROUPED
         yield from _of_vectors(plan, "a backward of groups", limit, fix)
+
+
+def _of_indices(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of indices of rows: they have a place for each row of one A, which offs divides."""
+    problem, groups = plan.problem, plan.problem.groups
+    assert groups is not None
+    for index in groups.row_indices:
+        unindexed = leave_out(f"groups.{index}")
+        if groups.of != "m_offsets":
+            limit = "this version has an index of the rows of one A, which offs divides"
+            fix = leave_out() | use("m_offsets", field="groups.kind")
+            yield Finding(f"groups.{index}", f"{index} with {groups.of}", limit, fix)
+        if problem.backward:
+            limit = "the gradients of A and B would read the gradient of D by the index, which no kernel does"
+            yield Finding("backward", f"a backward with {index}", limit, use(False) | unindexed)
+    if not problem.scatters_d:
+        return
+    unindexed = leave_out("groups.d_rows")
+    if problem.c is not None:
+        limit = "this version adds a C whose rows lie as those of the product"
+        fix = (leave_out() & leave_out("epilogue.beta")) | unindexed
+        yield Finding("operands.c", "a C with d_rows", limit, fix)
+    for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
+        if ctas > 1:
+            limit = "this version stores rows by their index in programs of one CTA"
+            yield Finding(field, f"{ctas:,} CTAs with d_rows", limit, use(1) | unindexed)
+    if plan.epilogue_buffers > 1:
+        limit = "threads read a buffer back before they fill the next one, which then needs none of its own"
+        found = f"{plan.epilogue_buffers:,} buffers of sub-tiles with d_rows"
+        fix = use(1) | unindexed
+        yield Finding("buffering.epilogue", found, limit, fix)
 
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:

@@ -152,7 +152,10 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         counters = (Argument("counters", "workspace", DTYPES["int32"]),) * self.counts_parts
         divided = problem.groups.counts if problem.groups else None
         groups = (Argument(divided, "groups", DTYPES["int32"]),) if divided else ()
-        return (*self.stage.arguments, *epilogue_arguments(problem), *groups, d, *partials, *counters)
+        indices = problem.groups.row_indices if problem.groups else ()
+        groups += tuple(Argument(name, "row_index", DTYPES["int32"]) for name in indices)
+        stored = (d, *((Argument("d", "address", problem.d),) * problem.scatters_d))
+        return (*self.stage.arguments, *epilogue_arguments(problem), *groups, *stored, *partials, *counters)
 
     @cached_property
     def kernel_arguments(self) -> tuple[Argument, ...]:

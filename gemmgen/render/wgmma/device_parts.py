@@ -36,7 +36,8 @@ class DeviceParts:
     def names(self) -> tuple[str, ...]:
         """The templates of the module's device code, callees first."""
         plan = self.plan
-        parts = ["shared/args", *(("shared/store/as_box",) * (plan.problem.groups is not None))]
+        boxes = plan.problem.stores_boxes or any(map(plan.problem.has_box_axis, ("a", "b")))
+        parts = ["shared/args", *(("shared/store/as_box",) * boxes)]
         if self.epilogue.loads:
             parts.insert(0, "shared/buffers")
         if plan.problem.copies_misaligned:

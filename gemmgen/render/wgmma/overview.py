@@ -199,16 +199,21 @@ class HopperOverview(KernelOverview):
             loads += f"; a tile of {shared} is loaded once and multicast to the CTAs that share it"
         return f"{self.walk} {loads}. {self._work()}"
 
+    @property
+    def _d(self) -> str:
+        """How a consumer stores D, in words."""
+        return "rows of D by their index" if self.plan.problem.scatters_d else "D through TMA"
+
     def _work(self) -> str:
         plan = self.plan
         if plan.ping_pong:
             return (
                 f"Two consumers take turns with whole tiles: one multiplies with wgmma{self._operands} while "
-                "the other stores D through TMA."
+                f"the other stores {self._d}."
             )
         if plan.splits > 1:
             return f"{self._parts_work()} {self._reduction[0].upper()}{self._reduction[1:]}"
-        meanwhile = "D through TMA while the next tile is already loading."
+        meanwhile = f"{self._d} while the next tile is already loading."
         if plan.consumers == 1:
             consumer = f"One consumer of {plan.consumer_warps} warps"
             return f"{consumer} multiplies with wgmma{self._operands} and stores {meanwhile}"

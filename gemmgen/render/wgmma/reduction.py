@@ -147,7 +147,7 @@ class ReductionView:
     @property
     def d_unit(self) -> int:
         """Elements of D in 16 bytes."""
-        return TMA_UNIT_BYTES // self.plan.problem.d.bytes
+        return self.plan.d_unit
 
     @property
     def c_unit(self) -> int:

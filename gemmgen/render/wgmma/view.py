@@ -80,7 +80,8 @@ class HopperView(KernelView):
     def gluon_names(self) -> dict[str, list[str]]:
         """The names that a module imports from Gluon's language for Hopper, by the language's module."""
         apart = self.plan.reduces_apart
-        writes_shared = not (apart and self.plan.a_source == "shared")  # by threads, which TMA then reads
+        # Threads write to shared memory what TMA then reads, or read what TMA then overwrites.
+        writes_shared = self.plan.a_source == "registers" or not (apart or self.plan.problem.scatters_d)
         policies = {"ampere": ["CachePolicy", "FractionalEvictionPolicy"]} if apart else {}
         fence = ["fence_async_shared"] * writes_shared
         return {**policies, "hopper": [*fence, "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"]}
@@ -187,7 +188,8 @@ class HopperView(KernelView):
         return (
             *self._descriptors("a"),
             _several("b_desc", b, DESCRIPTOR, each),
-            *self._descriptors(*c, *problem.vectors, *scalar, *self._counts_of_groups, "d", *self._workspace),
+            *self._descriptors(*c, *problem.vectors, *scalar, *self._counts_of_groups),
+            *self._descriptors("d_address" if problem.scatters_d else "d", *self._workspace),
             self._ring("a_smem", [buffer.name for buffer in resources.a]),
             _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
@@ -197,8 +199,9 @@ class HopperView(KernelView):
 
     @property
     def _counts_of_groups(self) -> tuple[str, ...]:
-        """The argument that says how rows are divided into groups, if there is one."""
-        return tuple(argument.name for argument in self.plan.arguments if argument.kind == "groups")
+        """The arguments that divide rows into groups, and that are indices of rows."""
+        kinds = ("groups", "row_index")
+        return tuple(argument.name for argument in self.plan.arguments if argument.kind in kinds)
 
     @property
     def _workspace(self) -> tuple[str, ...]:
