@@ -5,6 +5,7 @@ nearby shapes. gemmgen fills the tables of libraries with it. Each library has a
 it to choose for shapes that were not tuned.
 """
 
+import copy
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
@@ -76,18 +77,15 @@ class Forecast(Generic[Name]):
         self.corrections: dict[Name, list[tuple[Shape, Logarithms, float]]] = {}
         for name, shape, seconds in measured:
             correction = math.log(seconds / self.predicted(name, shape))
-            self.corrections.setdefault(name, []).append((shape, _logarithms(shape), correction))
+            self.corrections.setdefault(name, []).append((shape, self.logarithms(shape), correction))
         every = [correction for rows in self.corrections.values() for *_, correction in rows]
         self.mean = math.fsum(every) / len(every) if every else 0.0
 
     def on(self, card: Card) -> "Forecast[Name]":
         """Return the times on another GPU: its own predictions, corrected as they are here."""
-        found: Forecast[Name] = Forecast(
-            {name: moved_to(card, kernel, self.card) for name, kernel in self.kernels.items()},
-            card,
-            self.traffic,
-        )
-        found.corrections, found.mean = self.corrections, self.mean
+        found = copy.copy(self)
+        found.kernels = {name: moved_to(card, kernel, self.card) for name, kernel in self.kernels.items()}
+        found.card = card
         return found
 
     def candidates(self, shape: Shape, names: Iterable[Name] | None = None) -> list[Name]:
@@ -97,26 +95,26 @@ class Forecast(Generic[Name]):
         are short. The expected times of other kernels are no guide.
         """
         every = list(self.kernels if names is None else names)
-        kinds = tried_swap_ab(*shape)
+        kinds = self.tried_swap_ab(shape)
         considered = [name for name in every if self.kernels[name].swap_ab in kinds] or every
         return [name for name in considered if walks_well(self.kernels[name], *shape[:2])] or considered
 
     def predicted(self, name: Name, shape: Shape) -> float:
         """Return the seconds that a kernel is predicted to take on a shape."""
-        return predicted(self.kernels[name], self.card, moved_bytes(self.traffic, *shape), *shape)
+        return self.seconds(self.kernels[name], shape, self.moved(shape))
 
     def expected(self, name: Name, shape: Shape) -> float:
         """Return the expected seconds: the prediction, corrected by measurements nearby."""
-        return self._expected(name, shape, _logarithms(shape), moved_bytes(self.traffic, *shape))
+        return self._expected(name, shape, self.logarithms(shape), self.moved(shape))
 
     def best(self, names: Iterable[Name], shape: Shape) -> Name:
         """Return the kernel with the least expected time, the first of equals."""
-        place, moved = _logarithms(shape), moved_bytes(self.traffic, *shape)
+        place, moved = self.logarithms(shape), self.moved(shape)
         return min(names, key=lambda name: self._expected(name, shape, place, moved))
 
     def nearest(self, name: Name, shape: Shape) -> Shape | None:
         """Return the shape nearest to this one on which a kernel was measured, None without any."""
-        place = _logarithms(shape)
+        place = self.logarithms(shape)
         rows = self.corrections.get(name, ())
         return min(rows, key=lambda row: math.dist(row[1], place))[0] if rows else None
 
@@ -126,7 +124,7 @@ class Forecast(Generic[Name]):
         The correction is a mean, by weights that fall with the distance in octaves, of how far the kernel's
         own corrections are from the mean of all kernels.
         """
-        seconds = predicted(self.kernels[name], self.card, moved, *shape)
+        seconds = self.seconds(self.kernels[name], shape, moved)
         if not self.corrections:
             return seconds
         weights, weighted = PRIOR, 0.0
@@ -136,7 +134,21 @@ class Forecast(Generic[Name]):
             weighted += weight * (correction - self.mean)
         return seconds * math.exp(self.mean + weighted / weights)
 
+    # --- the shape of a problem: problems of groups have these four in `group_forecast`
 
-def _logarithms(shape: Shape) -> Logarithms:
-    m, n, k = shape
-    return math.log2(m), math.log2(n), math.log2(k)
+    def moved(self, shape: Shape) -> Moved:
+        """Return the bytes from and to DRAM for a shape."""
+        return moved_bytes(self.traffic, *shape)
+
+    def seconds(self, kernel: Tiles | Stream, shape: Shape, moved: Moved) -> float:
+        """Return the seconds that a kernel with this row is predicted to take."""
+        return predicted(kernel, self.card, moved, *shape)
+
+    def logarithms(self, shape: Shape) -> Logarithms:
+        """Return the logarithms by which the distance of two shapes is measured."""
+        m, n, k = shape
+        return math.log2(m), math.log2(n), math.log2(k)
+
+    def tried_swap_ab(self, shape: Shape) -> tuple[bool, ...]:
+        """Return the values of swap-AB of the kernels that the planner considers for a shape."""
+        return tried_swap_ab(*shape)

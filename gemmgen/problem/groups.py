@@ -84,6 +84,39 @@ class Groups:
         """Return the extent of a problem [M, N, K] that the groups divide, in each matrix of A: M or K."""
         return shape[2] if self.divides_k else shape[0]
 
+    def mean_extents(self, shape: tuple[int, int, int]) -> tuple[float, float, float]:
+        """Return M, N and K of a group of a problem [M, N, K], in the mean of groups that divide one extent.
+
+        M of groups with a dimension of A for them is the M of each.
+        """
+        m, n, k = shape
+        if self.divides_k:
+            return m, n, k / self.count
+        return (m if self.apart else m / self.count), n, k
+
+    def resized(
+        self, shape: tuple[int, int, int], count: int, mean_rows: int | None = None
+    ) -> tuple[int, int, int]:
+        """Return the problem of `self.count` groups that are as large as those of another problem.
+
+        Args:
+            shape: M, N and K of the other problem.
+            count: The number of groups of the other problem.
+            mean_rows: Rows that a group of ``m_masked`` has in the mean; None if they have from no row to M.
+
+        Raises ValueError if `count` or `mean_rows` is less than 1.
+        """
+        if min(count, 1 if mean_rows is None else mean_rows) < 1:
+            found = count if mean_rows is None else f"{count} with {mean_rows} rows"
+            raise ValueError(f"a problem must have 1 group or more, and 1 row in the mean, found {found}")
+        m, n, k = shape
+        if self.divides_k:
+            return m, n, -(-k * self.count // count)
+        if mean_rows is not None:
+            shares = sum(map(_masked_share, range(self.count)))
+            return max(1, -(-mean_rows * self.count * MASKED_SHARES // (shares or MASKED_SHARES))), n, k
+        return (m if self.apart else -(-m * self.count // count)), n, k
+
     def all_rows(self, m: int) -> int:
         """Return the rows of D of a problem of M rows: M, or M for each group."""
         return m * self.count if self.stacks("d") else m
@@ -96,7 +129,7 @@ class Groups:
         none. Groups of ``m_masked`` have from no row to all M; ``batched`` and ``k_offsets`` have M.
         """
         if self.of == "m_masked":
-            return tuple(m * (group * 7 % 11) // 10 for group in range(self.count))
+            return tuple(m * _masked_share(group) // MASKED_SHARES for group in range(self.count))
         if self.of == "m_offsets":
             return _routed(m, self.count)
         return (m,) * self.count
@@ -104,6 +137,15 @@ class Groups:
     def depths_of_each(self, k: int) -> tuple[int, ...]:
         """Return the K of each group: all, or a part that is drawn as the rows of ``m_offsets`` are."""
         return _routed(k, self.count) if self.divides_k else (k,) * self.count
+
+
+MASKED_SHARES: Final = 10
+"""Number of equal parts of the rows that a group of ``m_masked`` has."""
+
+
+def _masked_share(group: int) -> int:
+    """Return the parts that have rows, of `MASKED_SHARES` of a group of ``m_masked``: from none to all."""
+    return group * 7 % (MASKED_SHARES + 1)
 
 
 @lru_cache(maxsize=1024)

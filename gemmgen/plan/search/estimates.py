@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from gemmgen.plan.group_forecast import moved_of_groups
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.timing import Moved, Traffic, moved_bytes
 from gemmgen.problem import Matmul, Shape
@@ -77,18 +78,10 @@ def dram_bytes(problem: Matmul, shape: Shape) -> int:
 
 def moved_of(problem: Matmul, shape: Shape) -> Moved:
     """Return the bytes from and to DRAM of a problem [M, N, K]; a B counts if its group has rows."""
-    m, n, k = shape
-    rows, traffic = problem.rows_of_groups(m), traffic_of(problem)
-    if problem.groups and problem.groups.divides_k:
-        return moved_bytes(traffic._replace(c=traffic.c * len(rows), d=traffic.d * len(rows)), m, n, k)
-    shares = problem.groups.broadcast if problem.groups else None
-    moved = moved_bytes(
-        traffic._replace(b=traffic.b * (1 if shares == "b" else sum(map(bool, rows)))), sum(rows), n, k
-    )
-    if shares != "a":
-        return moved
-    less = (sum(rows) - m) * k * traffic.a // 8  # rows of A that other groups share
-    return moved._replace(every=moved.every - less, operands_and_d=moved.operands_and_d - less)
+    traffic = traffic_of(problem)
+    if problem.groups:
+        return moved_of_groups(traffic, problem.groups, shape)
+    return moved_bytes(traffic, *shape)
 
 
 def traffic_of(problem: Matmul) -> Traffic:

@@ -7,12 +7,12 @@ order plans to within a few percent: a time that they give is no measurement.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import GPUS, Gpu, Product
 from gemmgen.plan.decisions import LINES
+from gemmgen.plan.group_forecast import whole_problem
 from gemmgen.plan.rule import once
 from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, moved_of, whole_cycles
 from gemmgen.plan.timing import Card, Stream, Tiles, causes
@@ -369,12 +369,9 @@ def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
 
 def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     """Return the cycles by cause; infinite for a cluster of more CTAs than the GPU has SMs."""
-    _, n, k = shape
-    rows = shape[0]
-    if plan.problem.groups is not None:  # tiles that a group's rows do not fill take as long as full ones
-        rows = plan.tiles(shape)[0] * plan.program_tile_m
-        k = math.ceil(plan.k_steps(shape) * plan.cta_tile_k) if plan.problem.groups.divides_k else k
-    nanoseconds = causes(row_of(plan), card_of(plan.gpu), moved_of(plan.problem, shape), rows, n, k)
+    row, groups = row_of(plan), plan.problem.groups
+    whole = whole_problem(row, groups, shape) if groups else shape
+    nanoseconds = causes(row, card_of(plan.gpu), moved_of(plan.problem, shape), *whole)
     nanoseconds["copies"] = copies_ns(plan, shape)
     hz = plan.gpu.sustained_hz
     return {cause: time * hz / 1e9 for cause, time in nanoseconds.items() if time}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gemmgen.plan.group_forecast import tries_swap_ab
 from gemmgen.plan.search import Branch, Choices, Values
 from gemmgen.plan.wgmma.tried.branches import implied_by, kinds_of
 from gemmgen.plan.wgmma.tried.derived import steps_of
@@ -40,14 +41,6 @@ SWAP_AB_CHOICES: Choices = {
     "outstanding_mmas": (1,),
 }
 """Values that are tried with swap-AB, for groups of few rows."""
-SWAP_AB_MEAN_ROWS = 128
-"""Mean rows of the groups that have rows, up to which swap-AB is tried.
-
-On an H200 it was the fastest at none of six layers with 256 rows a group in the mean, and at all with 4
-(``benchmarks/grouped/h200_sweep.json``).
-"""
-
-
 CLUSTERS: Choices = {"cluster_m": (1, 2), "cluster_n": (1, 2)}
 """Clusters that are tried for batches, whose tiles the host knows."""
 TILED_ROWS_CHOICES: Choices = {
@@ -128,8 +121,6 @@ def _branch(
 
 def _swaps(request: Request) -> tuple[bool, ...]:
     """Return the values of swap-AB that are tried: both for few rows a group, unless a gate excludes one."""
-    few = False
-    for m, _, _ in request.planned_shapes:
-        rows = [each for each in request.matmul.rows_of_groups(m) if each]
-        few |= sum(rows) <= SWAP_AB_MEAN_ROWS * len(rows)
+    groups = request.matmul.groups
+    few = groups is not None and any(tries_swap_ab(groups, m) for m, _, _ in request.planned_shapes)
     return (False, True) if few and not request.matmul.gated else (False,)
