@@ -20,7 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from gemmgen.bench.baseline import cublas
 from gemmgen.build import export
 from gemmgen.errors import GemmgenError
-from gemmgen.library.source_files import refuse_kernel
 from gemmgen.lower import Lowered, lower
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
@@ -430,12 +429,6 @@ def test_a_model_is_compiled_and_exported_for_any_rows(module: ModuleType) -> No
 
 
 # --- refusals
-
-
-@pytest.mark.parametrize("stem", [OFFSETS, BATCHED])
-def test_a_library_is_refused(stem: str) -> None:
-    with pytest.raises(GemmgenError, match="cannot be in a library: it multiplies groups of rows"):
-        refuse_kernel(Path(f"{stem}.yaml"), made(spec_file(stem)).plan)
 
 
 def test_an_export_to_c_is_refused(tmp_path: Path) -> None:

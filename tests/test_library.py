@@ -66,6 +66,8 @@ LIBRARIES = {
     "h200_e4m3": (E4M3_TENSOR, "suites/h200_few_rows_e4m3", "suites/h200_many_rows_e4m3"),
 }
 """The committed libraries: the problem of each, and the records that it is made from."""
+OF_GROUPS = "h200_bf16_experts"
+"""The committed library of kernels of groups, which is made from its specs."""
 CARD = "NVIDIA H200"
 FP16 = contest("h100_fp16")
 Run = Callable[..., tuple[int, str, str]]
@@ -445,10 +447,10 @@ def committed_files(name: str) -> list[Path]:
 
 
 def test_the_committed_libraries_are_these() -> None:
-    assert [each.folder.name for each in libraries()] == [*LIBRARIES]
+    assert [each.folder.name for each in libraries()] == sorted([*LIBRARIES, OF_GROUPS])
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", [*LIBRARIES, OF_GROUPS])
 def test_a_library_is_rendered_from_what_git_has_of_it_and_has_the_recorded_digests(name: str) -> None:
     """Where a change is meant to move its bytes, ``python -m tools.rendered --record`` records them."""
     made = built_library(name)

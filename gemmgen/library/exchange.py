@@ -97,8 +97,12 @@ def _config(plan: Kernel) -> dict[str, int] | None:
 def write_configs(library: Library, directory: Path) -> str:
     """Write these tables into a directory; return a text about the written and the omitted shapes.
 
-    Raises GemmgenError (``no-kernels``) if no tuned shape has such a tile.
+    Raises GemmgenError (``no-kernels``) if no tuned shape has such a tile, or if its kernels have groups:
+    vLLM has another format for experts.
     """
+    if library.members[0].product.plan.problem.groups:
+        message = "its kernels multiply groups, and these tables are for one A and one B"
+        raise GemmgenError([Diagnostic(library.name, "no-kernels", message)])
     files, count, left_out = configs_of(library)
     if not files:
         message = "no tuned shape has a tile that a kernel of Triton can have"

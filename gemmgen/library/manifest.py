@@ -28,13 +28,15 @@ SPECS: Final = "specs"
 PARTS: Final = (
     "__init__.py",
     "forecast.py",
+    "group_forecast.py",
+    "groups.py",
     "timing.py",
     "cards.py",
     "coefficients.py",
     "measured.py",
     LAUNCHER,
 )
-"""The modules of a package that are around its kernels."""
+"""The modules of a package that are around its kernels; the two of groups only if its kernels have groups."""
 EARLIER_PARTS: Final = ("rule.py",)
 """Modules that only packages of an earlier gemmgen have: these are stale, and can be refreshed."""
 

@@ -154,7 +154,8 @@ def _imported(package: Path) -> ModuleType:
     sys.modules[name] = module  # its own imports look there
     spec.loader.exec_module(module)
     for part in sorted(PART_NAMES - {"__init__"}):
-        import_module(f"{name}.{part}")
+        if (package / f"{part}.py").exists():
+            import_module(f"{name}.{part}")
     return module
 
 

@@ -12,6 +12,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library.pinned import KernelObservation
 from gemmgen.library.sources import Sources
 from gemmgen.plan.forecast import Forecast
+from gemmgen.plan.group_forecast import GroupForecast
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import counted
 from gemmgen.plan.search import traffic_of
@@ -73,7 +74,10 @@ def forecast_of(
     rows: dict[Kernel, Tiles | Stream] = {kernel: row_of(kernel) for kernel in predictable("--from", kernels)}
     measured = ((one.kernel, one.shape, one.seconds) for one in measurements)
     first = next(iter(rows))
-    return Forecast(rows, card_of(first.gpu), traffic_of(first.problem), measured)
+    card, traffic = card_of(first.gpu), traffic_of(first.problem)
+    if groups := first.problem.groups:
+        return GroupForecast(rows, card, traffic, measured, division=groups)
+    return Forecast(rows, card, traffic, measured)
 
 
 def predictable(place: str, kernels: Iterable[Kernel]) -> list[WgmmaKernel]:

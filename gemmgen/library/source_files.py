@@ -99,8 +99,6 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
         why = "it has a backward, which the operator of a library does not support: remove it"
     elif kernel.problem.gated:
         why = "it computes D from several accumulators, and a library checks a B of N columns"
-    elif kernel.problem.groups:
-        why = "it multiplies groups of rows, and a library checks one A and one B"
     else:
         return
     raise refused(path, "library-kernel", f"cannot be in a library: {why}")

@@ -7,7 +7,6 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -16,6 +15,7 @@ from gemmgen.documents.files import read_text
 from gemmgen.hardware.gpus import HOPPER_PRODUCTS
 from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.library.assemble import Library
+from gemmgen.library.call_view import CallView
 from gemmgen.library.manifest import (
     LIBRARY_FORMAT,
     MANIFEST,
@@ -24,23 +24,18 @@ from gemmgen.library.manifest import (
 )
 from gemmgen.library.selection import predictable
 from gemmgen.literals import python_literal
-from gemmgen.plan import cards, forecast, timing
-from gemmgen.plan.kernel import Kernel
+from gemmgen.plan import cards, forecast, group_forecast, timing
 from gemmgen.plan.search import traffic_of
 from gemmgen.plan.wgmma.cost import card_of, row_of
-from gemmgen.problem.operations import OPERATIONS
+from gemmgen.problem import groups
 from gemmgen.render import render_template
-from gemmgen.render.spelling import LINE_LENGTH, fit
-from gemmgen.render.wrapper import Wrapper
+from gemmgen.render.spelling import LINE_LENGTH
 
 
 def rendered(library: Library) -> dict[str, str]:
     """Return the package by the names of its files; the manifest, which has the hashes, comes last."""
-    values: dict[str, object] = {
-        "library": library,
-        "view": LibraryView(library),
-        "library_format": LIBRARY_FORMAT,
-    }
+    view = LibraryView(library)
+    values: dict[str, object] = {"library": library, "view": view, "library_format": LIBRARY_FORMAT}
     found = {
         "__init__.py": render_template("library/init.py.j2", **values),
         "forecast.py": _source(forecast),
@@ -50,6 +45,8 @@ def rendered(library: Library) -> dict[str, str]:
         "measured.py": render_template("library/measured.py.j2", **values),
         LAUNCHER: launcher_text(),
     }
+    if view.groups:
+        found |= {"group_forecast.py": _source(group_forecast), "groups.py": _source(groups)}
     for member in library.members:
         found[module_file(member.stem)] = member.product.module
         found[spec_file(member.stem)] = member.spec
@@ -98,40 +95,8 @@ def _sha256(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class LibraryView:
+class LibraryView(CallView):
     """A library as its templates see it."""
-
-    library: Library
-
-    @property
-    def plan(self) -> Kernel:
-        """The plan of the first kernel, which computes what all do."""
-        return self.library.members[0].product.plan
-
-    @cached_property
-    def wrapper(self) -> Wrapper:
-        """The public function of its module."""
-        return Wrapper(self.plan)
-
-    @cached_property
-    def unordered(self) -> tuple[str, ...]:
-        """The names of the kernels that add up sums in any order."""
-        return tuple(member.stem for member in self.library.members if not member.product.plan.deterministic)
-
-    @property
-    def define_unordered(self) -> str:
-        """The constant that holds these names."""
-        return fit("UNORDERED = {", [python_literal(stem) for stem in self.unordered], "}")
-
-    @property
-    def in_mode(self) -> str:
-        """A further part of the key of a choice: torch's deterministic mode excludes unordered kernels."""
-        return ", torch.are_deterministic_algorithms_enabled()" if self.unordered else ""
-
-    @property
-    def modes(self) -> str:
-        """Words about the mode for the comment at the key of a choice."""
-        return ", the mode" if self.unordered else ""
 
     @property
     def and_allowed(self) -> str:
@@ -146,17 +111,23 @@ class LibraryView:
     @property
     def title(self) -> str:
         """The first line of the docstring."""
+        if self.groups:
+            return f"Matmuls of all shapes: {self.library.description}."
         return f"{self.library.description} matmuls of all shapes."
 
     @property
     def formula(self) -> str:
         """Formula of the result, with the types."""
-        from gemmgen.render.overview import epilogue_sentence, formula
+        from gemmgen.render.overview import epilogue_sentence, formula, groups_sentence
 
         problem = self.plan.problem
-        product = formula(self.plan.request, "A[M, K]", "B[K, N]", "C[M, N]")
-        text = f"D[M, N] = {product}: A {problem.a.dtype.name}, B {problem.b.dtype.name}, D {problem.d.name}."
-        return textwrap.fill(text + epilogue_sentence(self.plan.request), width=LINE_LENGTH - 5)
+        a, b, d = (
+            f"{name.upper()}[{', '.join(self.wrapper.axes_of(self.plan.argument(name)))}]" for name in "abd"
+        )
+        product = formula(self.plan.request, a, b, "C[M, N]")
+        text = f"{d} = {product}: A {problem.a.dtype.name}, B {problem.b.dtype.name}, D {problem.d.name}."
+        text += groups_sentence(self.plan.request) + epilogue_sentence(self.plan.request)
+        return textwrap.fill(text, width=LINE_LENGTH - 5)
 
     @property
     def what(self) -> str:
@@ -171,97 +142,6 @@ class LibraryView:
         else:
             text += " Nothing was measured: the planner's rule chooses."
         return textwrap.fill(text, width=LINE_LENGTH - 5)
-
-    def _define(self, name: str, rest: list[str], returns: str = "Tensor") -> str:
-        """Return the head of a function of A and B, what else it takes, and `out`."""
-        arguments = ["a: Tensor", "b: Tensor", *rest, "out: Tensor | None = None"]
-        return fit(f"def {name}(", arguments, f") -> {returns}:")
-
-    @property
-    def _extras(self) -> list[str]:
-        return [f"{extra}: Tensor" for extra in self.wrapper.extras]
-
-    @property
-    def define(self) -> str:
-        """The head of `matmul`."""
-        return self._define("matmul", ["*", *self._extras])
-
-    @property
-    def define_run(self) -> str:
-        """Head of the operator's function, with the arguments of the kernels' functions."""
-        arguments = ["a: Tensor", "b: Tensor", *self._extras, "*"]
-        arguments += ["out: Tensor | None = None"]
-        return fit("def _run(", arguments, ") -> Tensor | None:")
-
-    @property
-    def define_shaped(self) -> str:
-        """Head of the operator's function for tensors without memory."""
-        return self._define("_shaped", ["*_: Tensor" if self._extras else "*"], "Tensor | None")
-
-    @property
-    def inputs(self) -> str:
-        """Tensors that it reads, in the order of the operator."""
-        return ", ".join(("a", "b", *self.wrapper.extras))
-
-    @property
-    def operator_inputs(self) -> str:
-        """Names of the tensors that it reads, as a tuple."""
-        return ", ".join(map(python_literal, ("a", "b", *self.wrapper.extras)))
-
-    @property
-    def summary(self) -> str:
-        """Description of the result."""
-        return self.wrapper.summary
-
-    @property
-    def argument_docs(self) -> str:
-        """Documentation of the arguments: those of the kernels, without the memory for parts of K."""
-        return self.wrapper.docs_of_arguments(workspace=False)
-
-    @property
-    def empty_inputs(self) -> Iterator[str]:
-        """Yield expressions of the inputs for a shape, which lie in memory as the kernels read them."""
-        problem = self.plan.problem
-        a, b = (
-            f"torch.empty({rows}, {columns}, dtype={operand.dtype.torch}, device=device){turn}"
-            for operand, rows, columns, turn in (
-                (problem.a, *(("m", "k", "") if problem.a.major == "k" else ("k", "m", ".T"))),
-                (problem.b, *(("n", "k", ".T") if problem.b.major == "k" else ("k", "n", ""))),
-            )
-        )
-        yield a
-        yield b
-        for name in self.wrapper.extras:
-            extent = {"c": "m, n", "tensor_scale": "1"}.get(name) or OPERATIONS[name].along
-            yield f"{name}=torch.empty({extent}, dtype={self.wrapper.dtype(name).torch}, device=device)"
-
-    @property
-    def a_torch(self) -> str:
-        """The element type of A."""
-        return self.plan.problem.a.dtype.torch
-
-    @property
-    def b_torch(self) -> str:
-        """The element type of B."""
-        return self.plan.problem.b.dtype.torch
-
-    @property
-    def d_torch(self) -> str:
-        """The element type of D."""
-        return self.plan.problem.d.torch
-
-    @property
-    def rows_of_units(self) -> Iterator[tuple[str, str, str, int]]:
-        """Yield whose rows must be whole units: operand, the extent along them, its variable, the unit."""
-        problem = self.plan.problem
-        if problem.copies_misaligned:
-            return
-        found: dict[tuple[str, int], list[str]] = {}
-        for name, operand, other in (("a", problem.a, "m"), ("b", problem.b, "n")):
-            extent = "k" if operand.major == "k" else other
-            found.setdefault((extent, 16 * 8 // operand.dtype.bits), []).append(name)
-        for (extent, unit), names in found.items():
-            yield " and ".join(names), extent.upper(), extent, unit
 
     @property
     def table(self) -> str:

@@ -97,7 +97,7 @@ class Groups:
     def resized(
         self, shape: tuple[int, int, int], count: int, mean_rows: int | None = None
     ) -> tuple[int, int, int]:
-        """Return the problem of `self.count` groups that are as large as those of another problem.
+        """Return the problem of `self.count` groups with the mean size of the groups of another problem.
 
         Args:
             shape: M, N and K of the other problem.
@@ -140,11 +140,11 @@ class Groups:
 
 
 MASKED_SHARES: Final = 10
-"""Number of equal parts of the rows that a group of ``m_masked`` has."""
+"""Equal parts of M: each group of ``m_masked`` has rows in some of them."""
 
 
 def _masked_share(group: int) -> int:
-    """Return the parts that have rows, of `MASKED_SHARES` of a group of ``m_masked``: from none to all."""
+    """Return the number of parts with rows in a group of ``m_masked``: from 0 to `MASKED_SHARES`."""
     return group * 7 % (MASKED_SHARES + 1)
 
 

@@ -98,7 +98,7 @@ class ArgumentTable:
             if argument.kind in ("address", "workspace"):
                 continue  # of a tensor that is in the table, or from `make_workspace`
             dtype = self.scale_name if argument.kind == "block_scales" else argument.dtype.torch
-            entry = (dtype, f'"{self._axes(argument)}"', *self._box(argument.name))
+            entry = (dtype, f'"{self.axes_of(argument)}"', *self._box(argument.name))
             head = f'"{passed_as(argument.name)}": '
             yield head + fit("(", entry, "),", indent=4 + len(head), margin=4)
 
@@ -121,7 +121,7 @@ class ArgumentTable:
             return problem.has_box_axis(tensor)
         return problem.in_boxes(tensor)
 
-    def _axes(self, argument: Argument) -> str:
+    def axes_of(self, argument: Argument) -> str:
         """Return the axes of an argument, a letter each: scales have their rows', one element has 1."""
         if argument.kind == "scalar":
             return "1"

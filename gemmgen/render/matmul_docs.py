@@ -85,7 +85,7 @@ class MatmulDocs(LaunchView):
         if problem.c:
             docs.append(f"c: {d}, {problem.c.torch}, N contiguous.")
         for name in self.vectors:
-            extent = ", ".join(self._axes(self.plan.argument(name))).replace("W", "2N")
+            extent = ", ".join(self.axes_of(self.plan.argument(name))).replace("W", "2N")
             meaning = meaning_of(problem.epilogue, name)
             multiple = f"; N is a multiple of {problem.n_multiple}" if name in problem.parted_vectors else ""
             multiple *= problem.n_multiple > 1

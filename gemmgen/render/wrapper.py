@@ -160,7 +160,7 @@ class Wrapper(MatmulDocs):
     def _row(self, name: str) -> str:
         """Return the name of an argument, its tensor in memory and its extents, as a tuple's text."""
         argument = self.plan.argument(name)
-        axes = self._axes(argument)
+        axes = self.axes_of(argument)
         stored = f"{name}.reshape(-1)" if argument.kind == "scalar" else name
         if name in self.transposed:
             stored, axes = f"{name}.{'mT' if len(axes) > 2 else 'T'}", f"{axes[:-2]}{axes[-1]}{axes[-2]}"

@@ -1,0 +1,423 @@
+"""The functions of a library that see tensors or sizes of a call, as the template of the package has them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from gemmgen.library.assemble import Library
+from gemmgen.literals import python_literal
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.roles import Argument
+from gemmgen.problem.groups import GroupKind, Groups
+from gemmgen.render.spelling import LINE_LENGTH, fit
+from gemmgen.render.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class CallSizes:
+    """The expressions with which a library reads the sizes of a problem from the tensors of a call."""
+
+    condition: str
+    """The dimensions of A and B that the next statement needs."""
+    read: str
+    """The statement that reads M, N and K, and the number of groups if there are any."""
+    dimensions: tuple[int, int]
+    """The dimensions of A and B for the operator."""
+    read_by_operator: str
+    """The statement that reads the same from an A and a B of these dimensions."""
+    d: str
+    """The extents of D before N."""
+    flattens: bool = False
+    """True if A may have more dimensions, which are then all of M."""
+    key: tuple[str, ...] = ()
+    """Further parts of the key of a choice, beside the shapes of A and B."""
+    chosen_by: tuple[str, ...] = ()
+    """Further arguments that a choice depends on, beside A and B."""
+    expects_rows: bool = False
+    """True if a caller may say how many rows a group has in the mean: it is no property of a shape."""
+    m: str = "M"
+    """Meaning of M in the table."""
+
+
+APART: Final = CallSizes(
+    "a.dim() == b.dim() == 3",
+    "m, (groups, k, n) = a.shape[1], b.shape",
+    (3, 3),
+    "(groups, m, k), (_, b_rows, n) = a.shape, b.shape",
+    "groups, m",
+    m="the rows of each group in A",
+)
+"""The sizes of groups for which A has a dimension."""
+CALL_SIZES: Final[dict[GroupKind | None, CallSizes]] = {
+    None: CallSizes(
+        "a.dim() >= b.dim() == 2",
+        "m, (k, n) = math.prod(a.shape[:-1]), b.shape",
+        (2, 2),
+        "(m, k), (b_rows, n) = a.shape, b.shape",
+        "m",
+        flattens=True,
+    ),
+    "m_offsets": CallSizes(
+        "a.dim() >= 2 and b.dim() == 3",
+        "m, (groups, k, n) = math.prod(a.shape[:-1]), b.shape",
+        (2, 3),
+        "(m, k), (_, b_rows, n) = a.shape, b.shape",
+        "m",
+        flattens=True,
+        m="the rows of all groups",
+    ),
+    "m_masked": CallSizes(
+        APART.condition,
+        APART.read,
+        APART.dimensions,
+        APART.read_by_operator,
+        APART.d,
+        key=("expected_m",),
+        chosen_by=("expected_m",),
+        expects_rows=True,
+        m=APART.m,
+    ),
+    "batched": APART,
+    "k_offsets": CallSizes(
+        "a.dim() == b.dim() == 2",
+        "m, (k, n), groups = a.shape[0], b.shape, offs.numel()",
+        (2, 2),
+        "(m, k), (b_rows, n), groups = a.shape, b.shape, offs.numel()",
+        "groups, m",
+        key=("offs.shape",),
+        chosen_by=("offs",),
+        m="the rows of A, and K the K of all groups",
+    ),
+}
+"""By the kind of groups; None stands for one A and one B."""
+EXTENT_NAMES: Final = {"G": "groups", "1": "1"}
+"""Variables of the extents whose axes have other letters."""
+EXPECTED_M: Final = "expected_m: int | None = None"
+"""The parameter with the rows that a group has in the mean."""
+EXPECTED_M_DOC: Final = (
+    "expected_m: Rows of a group in the mean, by which the kernel is chosen; if None, from no row to M."
+)
+
+
+@dataclass(frozen=True)
+class CallView:
+    """The calls of a library as its template sees them."""
+
+    library: Library
+
+    @property
+    def plan(self) -> Kernel:
+        """The plan of the first kernel, which computes what all do."""
+        return self.library.members[0].product.plan
+
+    @cached_property
+    def wrapper(self) -> Wrapper:
+        """The public function of its module."""
+        return Wrapper(self.plan)
+
+    @property
+    def groups(self) -> Groups | None:
+        """The groups of all kernels, with the number that they are planned for; None without groups."""
+        return self.plan.problem.groups
+
+    @property
+    def call(self) -> CallSizes:
+        """The expressions of the sizes of a call."""
+        return CALL_SIZES[self.groups.of if self.groups else None]
+
+    # --- choices
+
+    @cached_property
+    def unordered(self) -> tuple[str, ...]:
+        """The names of the kernels that add up sums in any order."""
+        return tuple(member.stem for member in self.library.members if not member.product.plan.deterministic)
+
+    @property
+    def define_unordered(self) -> str:
+        """The constant that holds these names."""
+        return fit("UNORDERED = {", [python_literal(stem) for stem in self.unordered], "}")
+
+    @property
+    def key(self) -> str:
+        """The key of a choice; torch's deterministic mode is part of it if it excludes unordered kernels."""
+        mode = ("torch.are_deterministic_algorithms_enabled()",) * bool(self.unordered)
+        return ", ".join(("a.shape", "b.shape", *self.call.key, "a.get_device()", *mode))
+
+    @property
+    def key_in_words(self) -> str:
+        """The comment on the dict of choices, without the number sign."""
+        names = ["the shapes of a and b", *self.call.key, *["the mode"] * bool(self.unordered)]
+        return f"by {', '.join(names)} and a's device: what the `matmul` of a kernel calls"
+
+    @property
+    def chosen_by(self) -> str:
+        """The arguments that a choice depends on."""
+        return ", ".join(("a", "b", *self.call.chosen_by))
+
+    @property
+    def are_tensors(self) -> str:
+        """The condition that the tensors are tensors whose shapes a choice depends on."""
+        if "offs" in self.call.chosen_by:
+            return "all(isinstance(each, Tensor) for each in (a, b, offs))"
+        return "isinstance(a, Tensor) and isinstance(b, Tensor)"
+
+    @property
+    def define_chosen(self) -> str:
+        """The head of the function that chooses for tensors."""
+        kinds = {"expected_m": "int | None"}
+        rest = [f"{name}: {kinds.get(name, 'Tensor')}" for name in self.call.chosen_by]
+        return fit("def _chosen(", ["a: Tensor", "b: Tensor", *rest], ") -> Callable:")
+
+    @property
+    def counted(self) -> str:
+        """The variables of the sizes without which nothing is launched."""
+        return "m, n, k, groups" if self.groups else "m, n, k"
+
+    @property
+    def sizes(self) -> str:
+        """The variables of the sizes by which a kernel is chosen."""
+        return self.counted + ", expected_m" * self.call.expects_rows
+
+    @property
+    def _size_parameters(self) -> list[str]:
+        parameters = ["m: int", "n: int", "k: int"]
+        if self.groups:
+            parameters.append(f"groups: int = {self.groups.count}")
+        return [*parameters, *[EXPECTED_M] * self.call.expects_rows]
+
+    @property
+    def define_choose(self) -> str:
+        """The head of `choose`."""
+        return fit("def choose(", [*self._size_parameters, "*", "gpu: str | None = None"], ") -> Choice:")
+
+    @property
+    def define_explain(self) -> str:
+        """The head of `explain`."""
+        return fit("def explain(", [*self._size_parameters, "*", "gpu: str | None = None"], ") -> str:")
+
+    @property
+    def define_warmup(self) -> str:
+        """The head of `warmup`."""
+        device = 'device: torch.device | str = "cuda"'
+        shapes = "shapes: Iterable[tuple[int, int, int]]"
+        return fit("def warmup(", [shapes, "*", *self._size_parameters[3:], device], ") -> None:")
+
+    @property
+    def define_can_implement(self) -> str:
+        """The head of `can_implement`."""
+        parameters = [
+            "a_shape: Sequence[int]",
+            "b_shape: Sequence[int]",
+            f"a_dtype: torch.dtype = {self.a_torch}",
+            f"b_dtype: torch.dtype = {self.b_torch}",
+        ]
+        more = [*self._groups_of_call, *[EXPECTED_M] * self.call.expects_rows]
+        return fit("def can_implement(", parameters + ["*"] * bool(more) + more, ") -> tuple[bool, str]:")
+
+    @property
+    def _groups_of_call(self) -> list[str]:
+        """The parameter of `can_implement` with the number of groups, unless A or B has it."""
+        hidden = self.groups is not None and not self.groups.stacks("b")
+        return [f"groups: int = {self.groups.count}"] if self.groups and hidden else []
+
+    @property
+    def same_groups(self) -> tuple[str, ...]:
+        """The statement that scales a problem to the planned number of groups; empty without groups."""
+        if not self.groups:
+            return ()
+        rows = ", expected_m" * self.call.expects_rows
+        return (f"m, n, k = GROUPS.resized((m, n, k), groups{rows})",)
+
+    @property
+    def size_docs(self) -> tuple[str, ...]:
+        """The paragraph about M and the number of groups in the docstring of `choose`, in lines."""
+        if not self.groups:
+            return ()
+        of = "K" if self.groups.divides_k else "rows"
+        text = f"M is {self.call.m}. The kernel is the one for {self.groups.count} groups of as many {of} in"
+        text += " the mean, to which M, or K, of another number of groups is scaled."
+        if self.call.expects_rows:
+            text += " Groups are expected to have from no row to M, or `expected_m` in the mean."
+        return ("", *textwrap.wrap(text, LINE_LENGTH - 5, initial_indent="    ", subsequent_indent="    "))
+
+    @property
+    def in_groups(self) -> str:
+        """Words of an explanation about the groups for which the table is."""
+        return f" in {self.groups.count} groups" if self.groups else ""
+
+    @property
+    def forecast(self) -> str:
+        """The class of the expected times."""
+        return "GroupForecast" if self.groups else "Forecast"
+
+    @property
+    def forecast_module(self) -> str:
+        """The part of the package with this class."""
+        return "group_forecast" if self.groups else "forecast"
+
+    @property
+    def division(self) -> str:
+        """A further argument of the class: the groups of a problem."""
+        return ", division=GROUPS" if self.groups else ""
+
+    # --- functions of tensors
+
+    def _define(self, name: str, rest: list[str], returns: str = "Tensor") -> str:
+        """Return the head of a function of A and B, what else it takes, and `out`."""
+        arguments = ["a: Tensor", "b: Tensor", *rest, "out: Tensor | None = None"]
+        return fit(f"def {name}(", arguments, f") -> {returns}:")
+
+    @property
+    def _extras(self) -> list[str]:
+        return [f"{extra}: Tensor" for extra in self.wrapper.extras]
+
+    @property
+    def _expected(self) -> list[str]:
+        return [EXPECTED_M] * self.call.expects_rows
+
+    @property
+    def define(self) -> str:
+        """The head of `matmul`."""
+        return self._define("matmul", ["*", *self._extras, *self._expected])
+
+    @property
+    def define_traced(self) -> str:
+        """The head of the function that calls the operator."""
+        inputs = "*inputs: Tensor | int | None" if self._expected else "*inputs: Tensor"
+        return f"def _traced({inputs}, out: Tensor | None = None) -> Tensor:"
+
+    @property
+    def define_run(self) -> str:
+        """Head of the operator's function, with the arguments of the kernels' functions."""
+        arguments = ["a: Tensor", "b: Tensor", *self._extras, *self._expected, "*"]
+        arguments += ["out: Tensor | None = None"]
+        return fit("def _run(", arguments, ") -> Tensor | None:")
+
+    @property
+    def define_shaped(self) -> str:
+        """Head of the operator's function for tensors without memory."""
+        if "offs" in self.call.chosen_by:
+            return self._define("_shaped", ["offs: Tensor", "*"], "Tensor | None")
+        rest = "*_: object" if self._expected else "*_: Tensor" if self._extras else "*"
+        return self._define("_shaped", [rest], "Tensor | None")
+
+    @property
+    def inputs(self) -> str:
+        """Tensors that it reads, in the order of the operator."""
+        return ", ".join(("a", "b", *self.wrapper.extras))
+
+    @property
+    def traced_inputs(self) -> str:
+        """The arguments of the operator."""
+        return self.inputs + ", expected_m" * self.call.expects_rows
+
+    @property
+    def operator_inputs(self) -> str:
+        """Names of the tensors that it reads, as a tuple."""
+        return ", ".join(map(python_literal, ("a", "b", *self.wrapper.extras)))
+
+    @property
+    def define_operator(self) -> str:
+        """The call that registers the operator."""
+        hint = ["int? expected_m=None"] * self.call.expects_rows
+        inputs = ", ".join(map(python_literal, ("a", "b", *self.wrapper.extras, *hint)))
+        arguments = ["operator_name(__name__)", f"({inputs})", "_run", "_shaped", "count_flops=_count_flops"]
+        return fit("define_operator(", arguments, ")")
+
+    @property
+    def summary(self) -> str:
+        """Description of the result."""
+        return self.wrapper.summary
+
+    @property
+    def argument_docs(self) -> str:
+        """Documentation of the arguments: those of the kernels, without the memory for parts of K."""
+        docs = self.wrapper.docs_of_arguments(workspace=False)
+        return f"{docs}\n        {EXPECTED_M_DOC}" if self.call.expects_rows else docs
+
+    @property
+    def empty_inputs(self) -> Iterator[str]:
+        """Yield expressions of the inputs for a shape, which lie in memory as the kernels read them.
+
+        All groups are empty: a kernel may write any row that is of a group.
+        """
+        for name in self.wrapper.inputs:
+            argument = self.plan.argument(name)
+            keyword = "" if name in ("a", "b") else f"{name}="
+            yield f"{keyword}{self._empty(argument)}"
+        if self.call.expects_rows:
+            yield "expected_m=expected_m"
+
+    def _empty(self, argument: Argument) -> str:
+        """Return the expression of a tensor without values, or of the counts of groups without rows."""
+        axes, turn = self.wrapper.axes_of(argument), ""
+        if argument.name in self.wrapper.transposed:
+            axes, turn = f"{axes[:-2]}{axes[-1]}{axes[-2]}", ".mT" if len(axes) > 2 else ".T"
+        extents = ", ".join(EXTENT_NAMES.get(axis, axis.lower()) for axis in axes)
+        made = "zeros" if argument.kind == "groups" else "empty"
+        return f"torch.{made}({extents}, dtype={argument.dtype.torch}, device=device){turn}"
+
+    @property
+    def a_torch(self) -> str:
+        """The element type of A."""
+        return self.plan.problem.a.dtype.torch
+
+    @property
+    def b_torch(self) -> str:
+        """The element type of B."""
+        return self.plan.problem.b.dtype.torch
+
+    @property
+    def d_torch(self) -> str:
+        """The element type of D."""
+        return self.plan.problem.d.torch
+
+    # --- shapes that it takes
+
+    @property
+    def can_implement(self) -> str:
+        """The template of the body of `can_implement`."""
+        return f"library/can_implement{'_groups' * bool(self.groups)}.py.j2"
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """The axes of A and of B as they are passed, a letter each."""
+        return self.wrapper.axes_of(self.plan.argument("a")), self.wrapper.axes_of(self.plan.argument("b"))
+
+    @property
+    def known_extents(self) -> str:
+        """The extents of a problem of groups that neither A nor B has."""
+        return '{"G": groups}' if self._groups_of_call else "{}"
+
+    @property
+    def most_groups(self) -> int:
+        """Most groups of a call; 0 if only their rows in memory are limited."""
+        return self.plan.group_slots
+
+    @property
+    def rows_in_memory(self) -> str:
+        """The largest number of rows of all groups in one matrix, as TMA counts them."""
+        found = dict[str, None]()
+        for name in ("a", "b", "d"):
+            axes = self.wrapper.axes_of(self.plan.argument(name))
+            if axes[0] == "G":
+                found[axes[-1 if name in self.wrapper.transposed else -2].lower()] = None
+        names = ", ".join(found)
+        return f"groups * max({names})" if len(found) > 1 else f"groups * {names}"
+
+    @property
+    def rows_of_units(self) -> Iterator[tuple[str, str, str, int]]:
+        """Yield whose rows must be whole units: operand, the extent along them, its variable, the unit."""
+        problem = self.plan.problem
+        if problem.copies_misaligned:
+            return
+        found: dict[tuple[str, int], list[str]] = {}
+        for name, operand, other in (("a", problem.a, "m"), ("b", problem.b, "n")):
+            extent = "k" if operand.major == "k" else other
+            found.setdefault((extent, 16 * 8 // operand.dtype.bits), []).append(name)
+        for (extent, unit), names in found.items():
+            yield " and ".join(names), extent.upper(), extent, unit
