@@ -377,9 +377,6 @@ def _refusals(product: Product) -> Iterator[Violation]:
             "the launcher in C passes a B of N columns",
             module,
         )
-    if problem.groups:
-        limit = "the launcher in C makes descriptors of matrices, and D of groups has one of boxes"
-        yield Violation("export-groups", "groups", problem.groups.of, limit, module)
     if stem.endswith("_test"):
         limit = "in C that is the name of a test program"
         renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")

@@ -14,9 +14,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from fake_driver import AOT, compiled_driver, export_and_compile, started
 from hopper import hopper
 from modules import HOPPER_SPECS, ROOT, made, spec_file
 from programs import compiled_c, program
@@ -38,32 +40,20 @@ from gemmgen.render.c_test_program import float_bits
 from gemmgen.render.launcher import Launcher
 from gemmgen.triton_api import cuda_include
 
-AOT = ROOT / "tests" / "aot"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a libcuda.so.1 that writes down calls."""
-    directory = tmp_path_factory.mktemp("driver")
-    compiled_c("-shared", "-fPIC", "-o", directory / "libcuda.so.1", AOT / "fake_cuda.c")
-    return directory
+    return compiled_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture
 def run(driver: Path, tmp_path: Path) -> Run:
     """Run a program with that driver; its log is `log.txt`."""
 
-    def started(*command: object, **settings: str) -> subprocess.CompletedProcess[str]:
-        environment = {f"FAKE_CUDA_{name.upper()}": value for name, value in settings.items()}
-        log = {"FAKE_CUDA_LOG": str(tmp_path / "log.txt"), "LD_LIBRARY_PATH": str(driver)}
-        words = [str(word) for word in command]
-        (tmp_path / "log.txt").unlink(missing_ok=True)
-        return subprocess.run(
-            words, env=os.environ | log | environment, capture_output=True, text=True, check=False, timeout=60
-        )
-
-    return started
+    return partial(started, driver, tmp_path / "log.txt")
 
 
 def log(tmp_path: Path) -> list[str]:
@@ -90,11 +80,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def build(stem: str) -> Path:
         if stem not in _exported:
-            directory = tmp_path_factory.mktemp(stem)
-            export(spec_file(stem), directory)
-            sources = (directory / f"{stem}_test.c", directory / f"{stem}.c")
-            compiled_c("-o", directory / f"{stem}_test", *sources, "-ldl", "-lm")
-            _exported[stem] = directory
+            _exported[stem] = export_and_compile(stem, tmp_path_factory.mktemp(stem))
         return _exported[stem]
 
     return build
@@ -300,7 +286,7 @@ def test_every_part_of_the_templates_is_in_a_launcher(monkeypatch: pytest.Monkey
 
     environment = renderer._environment.__wrapped__()  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(renderer, "_environment", lambda: environment)
-    for stem in ("h100_bf16", "h100_bf16_split8_bias"):
+    for stem in ("h100_bf16", "h100_bf16_split8_bias", "h100_bf16_grouped"):
         texts(stem)
     assert environment.cache is not None
     rendered = {name for _, name in environment.cache}

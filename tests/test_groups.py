@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -18,7 +17,6 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from gemmgen.bench.baseline import cublas
-from gemmgen.build import export
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import Lowered, lower
 from gemmgen.module import import_generated
@@ -429,12 +427,6 @@ def test_a_model_is_compiled_and_exported_for_any_rows(module: ModuleType) -> No
 
 
 # --- refusals
-
-
-def test_an_export_to_c_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GemmgenError) as refused:
-        export(spec_file(OFFSETS), tmp_path)
-    assert {found.code for found in refused.value.diagnostics} == {"export-groups"}
 
 
 def test_bench_says_where_groups_are_timed() -> None:

@@ -41,6 +41,16 @@ class DoublePrecision(Spelling):
         return OPERATIONS[call.op].c.format(x=bracketed(argument, ATOM_RANK), **parameters), OPEN_RANK
 
 
+class OfGroup(DoublePrecision):
+    """How the test program writes an epilogue of groups: column operands have elements for each group."""
+
+    def load(self, load: Load) -> Spelled:
+        """Return the number of a tensor."""
+        if load.operand == "column":
+            return f"p->{load.tensor}.numbers[group * p->n + column]", ATOM_RANK
+        return super().load(load)
+
+
 @dataclass(frozen=True)
 class Element:
     """An element type as the test program writes and reads it."""
@@ -98,7 +108,8 @@ class TestProgram(DescribedTensors):
     @property
     def test_inputs(self) -> tuple[Element, ...]:
         """The element types that the test program writes, D's among them."""
-        dtypes = {argument.dtype.name: argument.dtype for argument in self._test_arguments}
+        filled = (argument for argument in self._test_arguments if argument.kind != "groups")
+        dtypes = {argument.dtype.name: argument.dtype for argument in filled}
         return tuple(map(Element, dtypes.values()))
 
     @property
@@ -115,7 +126,10 @@ class TestProgram(DescribedTensors):
     def test_tensors(self) -> Iterator[str]:
         """The statements that make the tensors."""
         for argument in self._test_arguments:
-            extents = ("1",) if argument.kind == "scalar" else self._extents(argument)
+            if argument.kind == "groups":
+                yield f"{argument.name} = counted(p.counts);"
+                continue
+            extents = ("1",) if argument.kind == "scalar" else self._all_extents(argument)
             rows, columns = ("1", *extents)[-2:]
             unit = "1" if argument.dtype.integer else "0.25"
             given = f"{rows}, {columns}, {argument.dtype.bytes}, {unit}, put_{argument.dtype.name}"
@@ -136,18 +150,91 @@ class TestProgram(DescribedTensors):
     @property
     def a_index(self) -> str:
         """The index of A[row, i] among the numbers of A."""
-        return "row * p->k + i" if self.plan.problem.a.major == "k" else "i * p->m + row"
+        if self.plan.problem.a.major == "k":
+            return "row * p->k + i"
+        if self.groups is None:
+            return "i * p->m + row"
+        return f"{'i' if self.groups.divides_k else '(group * p->k + i)'} * p->m + row % p->m"
 
     @property
     def b_index(self) -> str:
         """The index of B[i, column] among the numbers of B."""
-        return "column * p->k + i" if self.plan.problem.b.major == "k" else "i * p->n + column"
+        stacked = self.groups is not None and self.groups.stacks("b")
+        if self.plan.problem.b.major == "k":
+            return f"{'(group * p->n + column)' if stacked else 'column'} * p->k + i"
+        return f"{'(group * p->k + i)' if stacked else 'i'} * p->n + column"
+
+    @property
+    def first_k(self) -> str:
+        """The first index along K of a row's group."""
+        return "group > 0 ? p->counts[group - 1] : 0" if self.groups and self.groups.divides_k else "0"
+
+    @property
+    def end_k(self) -> str:
+        """The index after the last one along K of a row's group."""
+        return "p->counts[group]" if self.groups and self.groups.divides_k else "p->k"
+
+    @property
+    def find_group(self) -> tuple[str, ...]:
+        """The statements that return the group of a row of D; -1 stands for a row of no group."""
+        groups = self.groups
+        if groups is None:
+            return ()
+        if not groups.apart and not groups.divides_k:
+            return (
+                "for (int64_t group = 0; group < GROUPS; group++)",
+                "    if (row < p->counts[group])",
+                "        return group;",
+                "return -1;",
+            )
+        if groups.of == "m_masked":
+            return (
+                "const int64_t group = row / p->m;",
+                "return row % p->m < p->counts[group] ? group : -1;",
+            )
+        return ("return row / p->m;",)
+
+    @property
+    def counts(self) -> str:
+        """The numbers that divide a problem into groups: one is empty, and some rows, or some K, are left."""
+        groups = self.groups
+        assert groups is not None
+        if groups.of == "m_masked":
+            return "{m, 0, (m + 1) / 2}"
+        extent = "k" if groups.divides_k else "m"
+        return f"{{{extent} / 3, {extent} / 3, {extent} > 2 ? {extent} - 2 : {extent}}}"
+
+    @property
+    def counts_of_problem(self) -> str:
+        """The member with these numbers, in the initializer of a problem; empty if nothing counts."""
+        return f", .counts = {self.counts}" if self.groups and self.groups.counts else ""
+
+    @property
+    def number_of_groups(self) -> str:
+        """The constant with the number of groups, after other constants."""
+        return ", GROUPS = 3" if self.groups else ""
+
+    @property
+    def all_rows_of_problem(self) -> str:
+        """The rows of D of a problem."""
+        return "GROUPS * p->m" if self.groups and self.groups.stacks("d") else "p->m"
+
+    @property
+    def beside_d(self) -> str:
+        """Where nothing may be written, in words."""
+        return "between D's rows, and in rows of no group" if self.leaves_rows else "between D's rows"
+
+    @property
+    def first_unused_byte(self) -> str:
+        """The first byte of a row that may not be written."""
+        return "group_of(p, row) < 0 ? 0 : used_bytes" if self.leaves_rows else "used_bytes"
 
     @property
     def steps(self) -> Iterator[str]:
         """The statements of the epilogue, with the sums in ``value``."""
         declared = {"value"}
-        for statement in statements(self.plan.problem.epilogue, DoublePrecision(), "value"):
+        spelling = OfGroup() if self.groups else DoublePrecision()
+        for statement in statements(self.plan.problem.epilogue, spelling, "value"):
             yield f"{'double ' * (statement.variable not in declared)}{statement};"
             declared.add(statement.variable)
 

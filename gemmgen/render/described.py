@@ -10,6 +10,8 @@ from gemmgen.hardware import DType
 from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem.groups import Groups
+from gemmgen.render.spelling import fit
 from gemmgen.render.wrapper import Wrapper
 
 TENSOR_MAP_BYTES = 128  # [cuda] sizeof(CUtensorMap)
@@ -46,6 +48,22 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Boxes:
+    """Boxes of rows as the third dimension of a descriptor: D of groups, and operands that groups divide.
+
+    The numbers are expressions in C.
+    """
+
+    count: str
+    rows: str
+    """Rows of a box."""
+    apart: str
+    """Rows from the beginning of a box to that of the next: boxes overlap if it is less than `rows`."""
+    ahead: str = "0"
+    """Rows ahead of the tensor at which the first box begins."""
+
+
+@dataclass(frozen=True)
 class Described:
     """A tensor that TMA moves, as the launcher describes it."""
 
@@ -56,7 +74,9 @@ class Described:
     box: tuple[int, ...]
     """One CTA's, the contiguous dimension last."""
     extents: tuple[str, ...]
-    """Its rows and columns as they lie in memory, or a vector's elements; in terms of m, n and k."""
+    """Its rows and columns as they lie in memory, or a vector's elements; in terms of m, n, k and groups."""
+    boxes: Boxes | None = None
+    """The third dimension of its descriptor; None if it has at most two."""
 
     @property
     def constant(self) -> str:
@@ -101,16 +121,26 @@ class Described:
     @property
     def describe(self) -> str:
         """The call that checks and describes it."""
-        kind = "vector" if self.is_vector else "matrix"
-        given = f"arguments->{self.passed}, {', '.join(self.extents)}, &{self.argument.name}"
-        return f"describe_{kind}(kernel, &{self.constant}, {given})"
+        kind = "vector" if self.is_vector else "boxes" if self.boxes else "matrix"
+        boxes = self.boxes
+        numbers = (*self.extents, *((boxes.count, boxes.rows, boxes.apart, boxes.ahead) if boxes else ()))
+        given = (
+            "kernel",
+            f"&{self.constant}",
+            f"arguments->{self.passed}",
+            *numbers,
+            f"&{self.argument.name}",
+        )
+        return fit(f"describe_{kind}(", given, ")", indent=len("    status = "), margin=8)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters of the kernel for this tensor: the map, each extent, and each stride."""
-        members = (
-            (("extent",), ("stride",)) if self.is_vector else (("rows", "columns"), ("row_stride", "stride"))
-        )
+        members = (("rows", "columns"), ("row_stride", "stride"))
+        if self.is_vector:
+            members = (("extent",), ("stride",))
+        if self.boxes:
+            members = (("boxes", "rows", "columns"), ("box_stride", "row_stride", "stride"))
         name = self.argument.name
         return (
             Parameter(f"&{name}.map", TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT_BYTES),
@@ -138,6 +168,33 @@ class DescribedTensors:
         }
         return stored.get(argument.tensor, ("m", "n"))
 
+    def _all_extents(self, argument: Argument) -> tuple[str, ...]:
+        """Return the rows of all groups and the columns of a tensor, or the elements of a vector, in C.
+
+        The matrices of groups follow one another, as do the vectors of groups.
+        """
+        *rows, last = self._extents(argument)
+        axes = self._wrapper.axes_of(argument)
+        if self.plan.problem.groups is None or axes[0] != "G" or axes == "G":
+            return (*rows, last)
+        return (f"groups * {rows[0]}", last) if rows else (f"groups * {last}",)
+
+    def _boxes(self, argument: Argument, buffer: SharedBuffer) -> Boxes | None:
+        """Return the third dimension of the descriptor of a tensor; None if it has none."""
+        groups = self.plan.problem.groups
+        tensor = argument.tensor
+        if groups is None:
+            return None
+        rows = str((buffer.loaded_shape or buffer.shape)[0].size)
+        if tensor == "d":
+            return Boxes(f"{self._all_extents(argument)[0]} + 1", rows, "1", rows)
+        if not self.plan.problem.has_box_axis(tensor):
+            return None
+        if groups.divides_k:
+            return Boxes("k", rows, "1")
+        of_group = self._extents(argument)[0]
+        return Boxes("groups", of_group, of_group)
+
     def _box(self, buffer: SharedBuffer, argument: Argument) -> tuple[int, ...]:
         """Return the box of one TMA instruction of a CTA: at most a swizzle span of a row."""
         ctas = {"m": self.plan.cluster_m, "n": self.plan.cluster_n}
@@ -146,7 +203,8 @@ class DescribedTensors:
             extent.size // ctas.get(axis, 1) for extent, axis in zip(buffer.shape, extents, strict=True)
         ]
         span = buffer.swizzle_bytes // argument.dtype.bytes or TMA_BOX_MOST
-        return (*(min(share, TMA_BOX_MOST) for share in shares[:-1]), min(shares[-1], span))
+        boxed = (1,) if self._boxes(argument, buffer) else ()
+        return (*boxed, *(min(share, TMA_BOX_MOST) for share in shares[:-1]), min(shares[-1], span))
 
     @property
     def tensors(self) -> tuple[Described, ...]:
@@ -158,7 +216,8 @@ class DescribedTensors:
                 passed=argument.tensor,
                 swizzle_bytes=buffers[argument.name].swizzle_bytes,
                 box=self._box(buffers[argument.name], argument),
-                extents=self._extents(argument),
+                extents=self._all_extents(argument),
+                boxes=self._boxes(argument, buffers[argument.name]),
             )
             for argument in self.plan.arguments
             if argument.name in buffers
@@ -168,6 +227,11 @@ class DescribedTensors:
     def vectors(self) -> tuple[Described, ...]:
         """The tensors of one dimension."""
         return tuple(tensor for tensor in self.tensors if tensor.is_vector)
+
+    @property
+    def has_matrices(self) -> bool:
+        """True if a descriptor has two dimensions."""
+        return any(not (tensor.is_vector or tensor.boxes) for tensor in self.tensors)
 
     @property
     def parameters(self) -> Iterator[Parameter]:
@@ -190,12 +254,15 @@ class DescribedTensors:
     @property
     def locals(self) -> Iterator[str]:
         """The declarations of the variables that hold the parameters."""
-        matrices = ", ".join(tensor.argument.name for tensor in self.tensors if not tensor.is_vector)
-        yield f"PassedMatrix {matrices};"
-        if self.vectors:
-            yield f"PassedVector {', '.join(tensor.argument.name for tensor in self.vectors)};"
-        if self.plan.problem.scalar:
-            yield "CUdeviceptr tensor_scale = arguments->tensor_scale;"
+        kinds: dict[str, list[str]] = {}
+        for tensor in self.tensors:
+            kind = "Vector" if tensor.is_vector else "Boxes" if tensor.boxes else "Matrix"
+            kinds.setdefault(kind, []).append(tensor.argument.name)
+        for kind in ("Matrix", "Boxes", "Vector"):
+            if kind in kinds:
+                yield f"Passed{kind} {', '.join(kinds[kind])};"
+        for name, _, _ in self.addressed:
+            yield f"CUdeviceptr {name} = arguments->{name};"
         if self.plan.shares_tiles:
             behind = "counter_bytes(arguments->workspace.counters)"
             yield f"CUdeviceptr partials = arguments->workspace.address + {behind};"
@@ -203,9 +270,32 @@ class DescribedTensors:
         yield "CUdeviceptr no_scratch = 0;"
 
     @property
+    def addressed(self) -> Iterator[tuple[str, int, str]]:
+        """The tensors that threads read: the name, bytes of an element, and words for its elements."""
+        for argument in self.plan.arguments:
+            if argument.kind in ("scalar", "groups", "group_vector"):
+                numbers = "a float" if argument.kind == "scalar" else f"{argument.dtype.name} numbers"
+                yield argument.name, argument.dtype.bytes, numbers
+
+    @property
+    def groups(self) -> Groups | None:
+        """The groups of a problem; None without groups."""
+        return self.plan.problem.groups
+
+    @property
+    def leaves_rows(self) -> bool:
+        """True if rows of no group stay as they are, also if K is 0."""
+        return self.groups is not None and self.groups.counts is not None and not self.groups.divides_k
+
+    @property
     def vanishes(self) -> bool:
         """D is zero if A @ B is."""
-        return self._wrapper.vanishes
+        return self._wrapper.vanishes and not self.leaves_rows
+
+    @property
+    def all_rows(self) -> str:
+        """The rows of D in memory, as an expression in C."""
+        return self._all_extents(self.plan.argument("d"))[0]
 
     @property
     def _wrapper(self) -> Wrapper:

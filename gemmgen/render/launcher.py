@@ -75,13 +75,25 @@ class Launcher(TestProgram):
             f"All matrices lie in the memory of one GPU of compute capability {self._capability}, row by "
             "row. Addresses, and the distances of rows, are multiples of 16 bytes; a row of D is a whole "
             f"number of them, so N is a multiple of {self.out_unit}. M, N and K are from 0 to "
-            f"{self.max_extent:,}{self._k_limit}.{self._single_tile} D shares no memory with what is read. "
-            "Of the host's memory only the structures below are read."
+            f"{self.max_extent:,}{self._k_limit}.{self._single_tile}{self._groups} "
+            "D shares no memory with what is read. Of the host's memory only the structures below are read."
         )
 
     @property
     def _k_limit(self) -> str:
-        return "" if self.vanishes else ", K at least 1, for D is not zero where A @ B is"
+        return "" if self.vanishes else f", K at least 1: {self.not_zero}"
+
+    @property
+    def not_zero(self) -> str:
+        """The reason for which a K of 0 is refused."""
+        return "rows of no group stay as they are" if self.leaves_rows else "D is not zero where A @ B is"
+
+    @property
+    def _groups(self) -> str:
+        if self.groups is None:
+            return ""
+        most = f"{self.plan.group_slots:,}" if self.plan.group_slots else "any number"
+        return f" There are up to {most} groups; their matrices, and their vectors, follow one another."
 
     @property
     def _single_tile(self) -> str:
@@ -124,20 +136,69 @@ class Launcher(TestProgram):
         for argument in self.plan.arguments:
             name = argument.name
             if argument.kind == "matrix" and argument.part is None:
-                rows, columns = (extent.upper() for extent in self._extents(argument))
-                lies = "; B is its transposed view" if name == "b" and rows == "N" else ""
-                lies = "; A is its transposed view" if name == "a" and rows == "K" else lies
+                rows, columns = map(_in_words, self._all_extents(argument))
+                turned = name in self._wrapper.transposed
+                lies = f"; {name.upper()} is its transposed view" if turned else ""
                 elements = f"{rows} rows of {columns} {argument.dtype.name}"
                 yield f"{self.stem}_matrix {name}; /* {elements}{lies} */"
-            elif argument.kind == "vector":
+            elif argument.kind == "groups":
+                yield f"CUdeviceptr {name}; /* G {argument.dtype.name}: {self._meaning_of_counts} */"
+            elif argument.kind in ("vector", "group_vector"):
                 meaning = meaning_of(self.plan.problem.epilogue, name)
-                extent = self._extents(argument)[0].upper()
+                extent = _in_words(self._all_extents(argument)[0])
                 yield f"CUdeviceptr {name}; /* {extent} {argument.dtype.name}: {meaning} */"
             elif argument.kind == "scalar":
                 meaning = meaning_of(self.plan.problem.epilogue, name)
                 yield f"CUdeviceptr {name}; /* one {argument.dtype.name}: {meaning} */"
         if self.plan.shares_tiles:
             yield f"{self.stem}_workspace workspace;"
+
+    @property
+    def _meaning_of_counts(self) -> str:
+        """Meaning of the tensor that divides rows, or K, into groups."""
+        groups = self.groups
+        assert groups is not None
+        if groups.divides_k:
+            return "the end of each group along K, in rising order"
+        return "the rows of each group" if groups.apart else "the end of each group's rows, in rising order"
+
+    @property
+    def extents(self) -> str:
+        """The members of the arguments that are extents."""
+        return "m, n, k, groups" if self.groups else "m, n, k"
+
+    @property
+    def read_extents(self) -> str:
+        """The declarations of the extents of a call."""
+        return ", ".join(f"{name} = arguments->{name}" for name in self.extents.split(", "))
+
+    @property
+    def most_groups(self) -> str:
+        """The greatest number of groups, in C."""
+        return str(self.plan.group_slots) if self.plan.group_slots else "MAX_EXTENT"
+
+    @property
+    def stacked(self) -> Iterator[tuple[str, str]]:
+        """The name of each matrix that has a dimension for groups, and its rows of all groups in C."""
+        for argument in self.plan.arguments:
+            rows = self._all_extents(argument)[0]
+            if argument.kind == "matrix" and rows.startswith("groups"):
+                yield argument.name, rows
+
+    @property
+    def most_dimensions(self) -> int:
+        """The most dimensions of a descriptor."""
+        return 3 if self.groups else 2
+
+    @property
+    def rows_to_clear(self) -> str:
+        """The rows of D in memory, by the arguments of a call."""
+        return " * ".join(f"arguments->{name}" for name in self.all_rows.split(" * "))
+
+    @property
+    def tiles_head(self) -> str:
+        """The parameters of the function that returns the number of tiles."""
+        return "int64_t m, int64_t n" + ", int64_t groups" * bool(self.groups)
 
     @property
     def constants(self) -> Iterator[tuple[str, int, str]]:
@@ -208,7 +269,7 @@ class Launcher(TestProgram):
     def programs_head(self) -> str:
         """The parameters of the function that returns the number of programs."""
         known = [name for name, used in (("sm_count", self.plan.persistent),) if used]
-        extents = {"m": True, "n": True, "k": self.plan.divides_last_wave}
+        extents = {"m": True, "n": True, "k": self.plan.divides_last_wave, "groups": bool(self.groups)}
         if self.plan.schedule_kind == "single_tile":
             return "void"
         return ", ".join(
@@ -221,7 +282,8 @@ class Launcher(TestProgram):
         if self.plan.schedule_kind == "single_tile":
             return ""
         known = ["kernel->sm_count"] if self.plan.persistent else []
-        return ", ".join((*known, "m", "n", *(["k"] if self.plan.divides_last_wave else [])))
+        more = [*["k"] * self.plan.divides_last_wave, *["groups"] * bool(self.groups)]
+        return ", ".join((*known, "m", "n", *more))
 
     @property
     def programs_body(self) -> Iterator[str]:
@@ -230,7 +292,7 @@ class Launcher(TestProgram):
         if plan.schedule_kind == "single_tile":
             yield "return 1;"
             return
-        work = "tiles_of(m, n)"
+        work = "tiles_of(m, n, groups)" if self.groups else "tiles_of(m, n)"
         if plan.divides_last_wave:
             work += " * divided_up(k, CTA_TILE_K)"
         elif plan.shares_tiles:
@@ -262,7 +324,7 @@ class Launcher(TestProgram):
         """The expression for a call with a K of 0."""
         if self.vanishes:
             return "clear(kernel, arguments, stream)"
-        return 'fail(BAD_EXTENT, "k must be at least 1: D is not zero where A @ B is")'
+        return f'fail(BAD_EXTENT, "k must be at least 1: {self.not_zero}")'
 
     @property
     def attributes(self) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
@@ -313,4 +375,22 @@ class Launcher(TestProgram):
         along_n = "divided_up(n, PROGRAM_TILE_N)"
         if (together := self.plan.tiles_together) > 1:
             along_n = f"{together} * divided_up(n, {together} * PROGRAM_TILE_N)"
-        return f"divided_up(m, PROGRAM_TILE_M) * {along_n}"
+        along_m = "divided_up(m, PROGRAM_TILE_M)"
+        if self.groups and self.groups.stacks("d"):
+            return f"groups * {along_m} * {along_n}"
+        return f"{'tile_rows' if self.groups else along_m} * {along_n}"
+
+    @property
+    def count_tile_rows(self) -> tuple[str, ...]:
+        """The statements that count rows of tiles of groups whose ends the GPU knows; empty without them."""
+        if self.groups is None or self.groups.stacks("d"):
+            return ()
+        return (
+            "/* Each group has at most one tile that is not full, and only groups with rows have tiles. */",
+            "const int64_t most = m / PROGRAM_TILE_M + groups, tile_rows = most < m ? most : m;",
+        )
+
+
+def _in_words(extent: str) -> str:
+    """Return an expression of extents as readers of a header know it: ``G x N``."""
+    return extent.replace("groups", "G").replace("*", "x").upper().replace(" X ", " x ")

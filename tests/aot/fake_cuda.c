@@ -1,9 +1,10 @@
 /* A CUDA driver that there is not: its memory is the host's, and it writes down what it is asked for.
  *
  * FAKE_CUDA_LOG is the file of the log, FAKE_CUDA_FAIL a function that fails, FAKE_CUDA_CAPABILITY the GPU's
- * compute capability (90). FAKE_CUDA_PARAMETERS has a letter for each tensor of the kernel: `m` a matrix, `v` a
- * vector, `p` an address. With FAKE_CUDA_MULTIPLY a launch multiplies: bf16, both operands K-major, no epilogue;
- * with the value `wrong` it forgets the last column.
+ * compute capability (90). FAKE_CUDA_PARAMETERS has a letter for each tensor of the kernel: `m` a matrix, `b` a
+ * matrix as boxes of rows, `v` a vector, `p` an address. With FAKE_CUDA_MULTIPLY a launch multiplies: bf16, both
+ * operands K-major, no epilogue; with the value `wrong` it forgets the last column. With an address, it has the
+ * rows of D after the last one of each group.
  */
 #include <cuda.h>
 #include <stdarg.h>
@@ -170,8 +171,8 @@ CUresult cuStreamSynchronize(CUstream stream)
     return stream ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
-/* What a tensor map holds here: the address, a bit that some drivers set wrongly, extents and a stride. */
-enum { ADDRESS, BITS, COLUMNS, ROWS, STRIDE_BYTES };
+/* What a tensor map holds here: the address, a bit that some drivers set wrongly, extents and strides. */
+enum { ADDRESS, BITS, COLUMNS, ROWS, STRIDE_BYTES, BOXES, BOX_BYTES };
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
                                 const cuuint64_t *extents, const cuuint64_t *strides, const cuuint32_t *box,
@@ -185,10 +186,17 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     map->opaque[COLUMNS] = extents[0];
     map->opaque[ROWS] = rank > 1 ? extents[1] : 1;
     map->opaque[STRIDE_BYTES] = rank > 1 ? strides[0] : 0;
-    const int plain = steps[0] == 1 && (rank == 1 || steps[1] == 1) && interleave == 0 && fill == 0;
-    return called("cuTensorMapEncodeTiled", " type %d extents %dx%d stride %d box %dx%d swizzle %d L2 %d plain %d",
+    map->opaque[BOXES] = rank > 2 ? extents[2] : 0;
+    map->opaque[BOX_BYTES] = rank > 2 ? strides[1] : 0;
+    int plain = interleave == 0 && fill == 0;
+    for (cuuint32_t i = 0; i < rank; i++)
+        plain &= steps[i] == 1;
+    char boxes[64] = "";
+    if (rank > 2)
+        snprintf(boxes, sizeof boxes, " boxes %d stride %d box %d", (int)extents[2], (int)strides[1], (int)box[2]);
+    return called("cuTensorMapEncodeTiled", " type %d extents %dx%d stride %d box %dx%d swizzle %d L2 %d plain %d%s",
                   (int)type, (int)map->opaque[ROWS], (int)extents[0], (int)map->opaque[STRIDE_BYTES],
-                  rank > 1 ? (int)box[1] : 1, (int)box[0], (int)swizzle, (int)promotion, plain);
+                  rank > 1 ? (int)box[1] : 1, (int)box[0], (int)swizzle, (int)promotion, plain, boxes);
 }
 
 static float number_at(const CUtensorMap *map, uint64_t row, uint64_t column)
@@ -203,19 +211,30 @@ static float number_at(const CUtensorMap *map, uint64_t row, uint64_t column)
     return number;
 }
 
-static void multiply(const CUtensorMap *a, const CUtensorMap *b, const CUtensorMap *d)
+/* Multiply the rows of each group with a B of its own; without `ends`, all rows are of one group. D may be boxes
+ * of rows, of which box r ends with row r - 1. */
+static void multiply(const CUtensorMap *a, const CUtensorMap *b, const int32_t *ends, const CUtensorMap *d)
 {
     const int forgotten = strcmp(setting("FAKE_CUDA_MULTIPLY"), "wrong") == 0;
-    for (uint64_t row = 0; row < d->opaque[ROWS]; row++) {
-        for (uint64_t column = 0; column + forgotten < d->opaque[COLUMNS]; column++) {
+    const uint64_t columns = d->opaque[COLUMNS], groups = ends ? b->opaque[ROWS] / columns : 1;
+    const uint64_t rows = d->opaque[BOXES] ? d->opaque[BOXES] - 1 : d->opaque[ROWS];
+    char *place = (char *)(uintptr_t)d->opaque[ADDRESS];
+    if (d->opaque[BOXES])
+        place += d->opaque[ROWS] * d->opaque[STRIDE_BYTES];
+    for (uint64_t row = 0; row < rows; row++) {
+        uint64_t group = 0;
+        while (ends && group < groups && (int64_t)row >= ends[group])
+            group++;
+        if (group == groups)
+            continue;
+        for (uint64_t column = 0; column + forgotten < columns; column++) {
             float sum = 0;
             uint32_t bits;
             for (uint64_t k = 0; k < a->opaque[COLUMNS]; k++)
-                sum += number_at(a, row, k) * number_at(b, column, k);
+                sum += number_at(a, row, k) * number_at(b, group * columns + column, k);
             memcpy(&bits, &sum, sizeof bits);
             const uint16_t half = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-            memcpy((char *)(uintptr_t)d->opaque[ADDRESS] + row * d->opaque[STRIDE_BYTES] + 2 * column, &half,
-                   sizeof half);
+            memcpy(place + row * d->opaque[STRIDE_BYTES] + 2 * column, &half, sizeof half);
         }
     }
 }
@@ -237,6 +256,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
 {
     const char *kinds = setting("FAKE_CUDA_PARAMETERS");
     const CUtensorMap *maps[8] = {NULL};
+    const int32_t *ends = NULL;
     int next = 0, count = 0;
     const CUresult result = called(
         "cuLaunchKernelEx", " %d grid %ux%ux%u block %ux%ux%u smem %u on %p extra %d",
@@ -247,7 +267,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     for (const char *kind = kinds; *kind; kind++) {
         void **values = parameters + next;
         if (*kind == 'p') {
-            called("  address", " %s", *(CUdeviceptr *)values[0] ? "given" : "none");
+            const CUdeviceptr address = *(CUdeviceptr *)values[0];
+            called("  address", " %s", address ? "given" : "none");
+            if (address && strchr(kinds, 'b'))
+                ends = (const int32_t *)(uintptr_t)address;
             next += 1;
             continue;
         }
@@ -257,6 +280,12 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
             called("  matrix", " %dx%d strides %lld %lld small %d", *(int32_t *)values[1], *(int32_t *)values[2],
                    (long long)*(int64_t *)values[3], (long long)*(int64_t *)values[4], small);
             next += 5;
+        } else if (*kind == 'b') {
+            const int32_t *extents[] = {values[1], values[2], values[3]};
+            const int64_t *strides[] = {values[4], values[5], values[6]};
+            called("  boxes", " %dx%dx%d strides %lld %lld %lld small %d", *extents[0], *extents[1], *extents[2],
+                   (long long)*strides[0], (long long)*strides[1], (long long)*strides[2], small);
+            next += 7;
         } else {
             called("  vector", " %d stride %lld small %d", *(int32_t *)values[1],
                    (long long)*(int64_t *)values[2], small);
@@ -264,6 +293,6 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         }
     }
     if (result == CUDA_SUCCESS && *setting("FAKE_CUDA_MULTIPLY"))
-        multiply(maps[0], maps[1], maps[2]);
+        multiply(maps[0], maps[1], ends, maps[2]);
     return result;
 }
