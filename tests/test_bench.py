@@ -41,7 +41,6 @@ from gemmgen.bench.record import (
     GpuState,
     Spread,
     ceilings_of,
-    flops,
 )
 from gemmgen.bench.rival import other_module, rival
 from gemmgen.bench.single import AGAINST_A_MODULE
@@ -51,6 +50,7 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem import Shape
 from gemmgen.problem.dtypes import Dtypes, moved_bytes
+from gemmgen.problem.observation import flops
 from gemmgen.product import make
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.verify.shapes import single_tile
@@ -305,10 +305,14 @@ def test_the_roofline_is_the_larger_of_two_times() -> None:
     assert moved_bytes(2, 3, a_row_bytes=10, b_row_bytes=10, d_bytes=4) == (10 + 15) * 2 + 6 * 4
     # 8192**3: 1.0995e12 operations / 873e12 = 1.259 ms; 402.7 MB / 4.3e12 = 0.094 ms.
     large = (8192, 8192, 8192)
-    assert H200.seconds(large, moved_bytes(8192, 8192, 16384, 16384, 2)) == pytest.approx(1.2594e-3, rel=1e-4)
+    assert H200.seconds(flops(large), moved_bytes(8192, 8192, 16384, 16384, 2)) == pytest.approx(
+        1.2594e-3, rel=1e-4
+    )
     # 1x8192x8192: 134 MFLOP in 0.15 us; 134.2 MB / 4.3e12 = 31.2 us.
     row = (1, 8192, 8192)
-    assert H200.seconds(row, moved_bytes(1, 8192, 16384, 16384, 2)) == pytest.approx(31.22e-6, rel=1e-3)
+    assert H200.seconds(flops(row), moved_bytes(1, 8192, 16384, 16384, 2)) == pytest.approx(
+        31.22e-6, rel=1e-3
+    )
     assert ceilings_of("NVIDIA H200") is H200
     assert ceilings_of("NVIDIA H100 80GB HBM3") is None
 
@@ -325,7 +329,7 @@ def test_every_type_has_its_bytes_and_its_roofline() -> None:
         assert ceilings_of("NVIDIA H200", operand) is None
     # 8192**3: 1.0995e12 operations / 1693e12 = 0.649 ms.
     large = (8192, 8192, 8192)
-    assert H200_FP8.seconds(large, moved_bytes(8192, 8192, 8192, 8192, 2)) == pytest.approx(
+    assert H200_FP8.seconds(flops(large), moved_bytes(8192, 8192, 8192, 8192, 2)) == pytest.approx(
         0.6494e-3, rel=1e-4
     )
 

@@ -80,8 +80,8 @@ def test_bytes_and_operations_are_of_both_blocks() -> None:
     problem, shape = made(spec_file(STEM)).source.problem, (128, 64, 32)
     least = 2 * (128 * 32 + 2 * 64 * 32 + 128 * 64)
     assert dram_bytes(problem, shape) == dtypes_of(problem).moved_bytes(shape) == least
-    assert dtypes_of(problem).product(shape) == (128, 128, 32)
-    assert Observation(shape, STEM, 1.0, 2.0, b_blocks=problem.b_blocks).flops == 2 * 128 * 128 * 32
+    assert dtypes_of(problem).flops(shape) == 2 * 128 * 128 * 32
+    assert Observation(shape, STEM, 1.0, 2.0, operations=problem.flops(shape)).flops == 2 * 128 * 128 * 32
 
 
 def test_interleaved_columns_are_loaded_by_one_box() -> None:

@@ -16,8 +16,6 @@ from simulated import Simulated
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from gemmgen.bench.baseline import cublas
-from gemmgen.errors import GemmgenError
 from gemmgen.lower import Lowered, lower
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
@@ -427,11 +425,6 @@ def test_a_model_is_compiled_and_exported_for_any_rows(module: ModuleType) -> No
 
 
 # --- refusals
-
-
-def test_bench_says_where_groups_are_timed() -> None:
-    with pytest.raises(GemmgenError, match=r"benchmarks/grouped/measure\.py"):
-        cublas(made(spec_file(OFFSETS)).source)
 
 
 # --- a GPU

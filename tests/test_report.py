@@ -20,12 +20,13 @@ from programs import program
 from typer.testing import CliRunner
 
 from gemmgen import tune
-from gemmgen.bench.record import flops, read_record
+from gemmgen.bench.record import read_record
 from gemmgen.bench.result_log import Result, ResultLog
 from gemmgen.bench.suite_figures import BEST, RatioFigures, points_of
 from gemmgen.cli import app
 from gemmgen.errors import GemmgenError
 from gemmgen.problem.dtypes import Dtypes
+from gemmgen.problem.observation import flops
 from gemmgen.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale
 from gemmgen.report.page import report
 

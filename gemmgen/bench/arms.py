@@ -25,7 +25,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class InputSet:
-    """Tensors of one call: inputs, and d [M, N] for the result."""
+    """Tensors of one call."""
 
     inputs: Inputs
     """Inputs in the form of the spec, for the reference."""
@@ -34,6 +34,7 @@ class InputSet:
     be.
     """
     d: Tensor
+    """The result: [M, N], or [G, M, N] if it has a dimension for groups."""
 
 
 def dtypes_of(problem: Matmul) -> Dtypes:
@@ -47,6 +48,8 @@ def dtypes_of(problem: Matmul) -> Dtypes:
         a_scale=a.scale.format.name if a.scale else None,
         b_scale=b.scale.format.name if b.scale else None,
         b_blocks=problem.b_blocks if problem.gated else None,
+        group_kind=problem.groups.of if problem.groups else None,
+        group_count=problem.groups.count if problem.groups else None,
     )
 
 
@@ -70,8 +73,13 @@ def input_set(
     generator: torch.Generator,
     pack_scales: Callable[[Tensor], Tensor] | None,
 ) -> InputSet:
-    """Return one set for a shape [M, N, K]: random and normalized inputs, and a poisoned result."""
-    d = Matrix.poisoned(*shape[:2], problem.d.name, generator.device).view
+    """Return one set for a shape [M, N, K]: random and normalized inputs, and a poisoned result.
+
+    Groups have the rows, or the K, for which kernels are planned.
+    """
+    m, n, _ = shape
+    rows = problem.groups.all_rows(m) if problem.groups else m
+    d = Matrix.poisoned(rows, n, problem.d.name, generator.device).view.view(problem.extents_of_d(m, n))
     misaligned = problem.copies_misaligned
     inputs = random_inputs(shape, problem, generator, normalized=True, misaligned=misaligned)
     return InputSet(inputs, inputs.packed(pack_scales) if pack_scales else inputs, d)
@@ -89,7 +97,7 @@ def judged(
     call = bind(inputs_and_d.timed, d)
     d.fill_(poison(d.dtype))
     # Freed at once, so that a result that the call allocates on a GPU gets this poisoned block.
-    Matrix.poisoned(d.shape[0], d.shape[1], problem.d.name, d.device)
+    Matrix.poisoned(d.shape[:-1].numel(), d.shape[-1], problem.d.name, d.device)
     result = call()
     finish()
     return deviation(result, inputs, problem, exact)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gemmgen.bench.torch_groups import bind_vector, head_of_groups, vector_text
 from gemmgen.bench.torch_matmul import Call, Head, head_of
 from gemmgen.hardware.elements import FP8
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
@@ -54,13 +55,16 @@ def cublas(source: SpecFile) -> Baseline:
     The call computes the part of the epilogue that its arguments can express: alpha, beta and C (``addmm``),
     scales and a bias, or block scales (``_scaled_mm``). Each remaining operation is a kernel of its own.
 
-    Raises GemmgenError (``no-baseline``) if torch has no cuBLAS call for the dtypes and formats.
+    Groups have the calls of ``torch_groups``.
+
+    Raises GemmgenError (``no-baseline``) if torch has no call for the dtypes and formats.
     """
-    problem, head = source.problem, head_of(source)
+    problem = source.problem
+    head = head_of_groups(problem, source.promote_k) if problem.groups else head_of(source)
     rest = tuple(steps(problem, head.taken, head.product))
     words, settings = _settings(problem)
     text = ", then ".join((f"{head.text}, {words}", *(step.text for step in rest)))
-    return Baseline(f"cuBLAS's default choice: {text}", partial(_bind, head, rest), settings)
+    return Baseline(f"{head.by}: {text}", partial(_bind, head, rest), settings)
 
 
 def _bind(head: Head, rest: tuple[TorchStep, ...], inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
@@ -83,6 +87,8 @@ def _settings(problem: Matmul) -> tuple[str, Callable[[], AbstractContextManager
     """Return the operands' type and torch's settings for it in words, and the settings to be made."""
     a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
     matmul: Any = torch.backends.cuda.matmul
+    if problem.groups and not problem.groups.apart:
+        return (a if a == b else f"{a} and {b}"), nullcontext
     if problem.block_scaled:
         return f"{formats_text(problem)}, scales packed before", nullcontext
     if a == "tf32":
@@ -130,7 +136,7 @@ def steps(problem: Matmul, taken: int, product: DType) -> Iterator[TorchStep]:
         yield _expression(problem)
     else:
         for step in left:
-            yield _step(step)
+            yield _step(step, problem)
     if TORCH_DTYPES[held] != TORCH_DTYPES[d]:
         yield _conversion(d)
 
@@ -153,9 +159,11 @@ def _parted(problem: Matmul) -> str:
     if not problem.gated:
         return ""
     names = problem.epilogue.accumulators
-    parts = f"d.chunk({len(names)}, 1)"
+    stacked = problem.groups is not None and problem.groups.stacks("d")
+    parts = f"d.chunk({len(names)}, {-1 if stacked else 1})"
     if problem.interleaved:
-        parts = ", ".join(f"d[:, {first}::{len(names)}]" for first in range(len(names)))
+        rows = "..." if stacked else ":"
+        parts = ", ".join(f"d[{rows}, {first}::{len(names)}]" for first in range(len(names)))
     return f"unfused: {', '.join(names)} = {parts}; "
 
 
@@ -166,7 +174,7 @@ def _part_of_vector(load: Load, epilogue: Epilogue) -> str:
     return f"{load.tensor}{part}"
 
 
-def _step(step: EpilogueStep) -> TorchStep:
+def _step(step: EpilogueStep, problem: Matmul) -> TorchStep:
     """Return one step of a chain, in place if torch has a method for that."""
     call, value = step.call, step.operand
     if value is None:
@@ -176,15 +184,17 @@ def _step(step: EpilogueStep) -> TorchStep:
         if isinstance(value, Number):
             factor = value.value
             return TorchStep(f"d.mul_({factor:g})", lambda _: lambda x: x.mul_(factor))
-        return TorchStep(f"d.mul_({_torch_text(value)})", lambda inputs: _multiplying(value, inputs))
+        return TorchStep(
+            f"d.mul_({_operand_text(value, problem)})", lambda inputs: _multiplying(value, problem, inputs)
+        )
     factor, addend = 1.0, value
     match value:
         case EpilogueCall("times", (Number(number), other)):
             factor, addend = number, other
         case _:
             pass
-    text = _with(f"d.add_({_torch_text(addend)}", "alpha", factor)
-    return TorchStep(text, lambda inputs: _adding(addend, factor, inputs))
+    text = _with(f"d.add_({_operand_text(addend, problem)}", "alpha", factor)
+    return TorchStep(text, lambda inputs: _adding(addend, factor, problem, inputs))
 
 
 @dataclass(frozen=True)
@@ -216,12 +226,34 @@ def _operand(value: Value, x: Tensor, inputs: Inputs) -> Tensor:
     return evaluated_operand(value, x, inputs.extras)
 
 
-def _multiplying(factor: Value, inputs: Inputs) -> Callable[[Tensor], Tensor]:
-    return lambda x: x.mul_(_operand(factor, x, inputs))
+def _is_vector_of_groups(value: Value, problem: Matmul) -> bool:
+    """Return True for a row or column operand of groups, which have elements of their own."""
+    return problem.groups is not None and isinstance(value, Load) and value.tensor in problem.vectors
 
 
-def _adding(addend: Value, factor: float, inputs: Inputs) -> Callable[[Tensor], Tensor]:
-    return lambda x: x.add_(_operand(addend, x, inputs), alpha=factor)
+def _operand_text(value: Value, problem: Matmul) -> str:
+    """Return the text of the other operand of a step."""
+    if isinstance(value, Load) and _is_vector_of_groups(value, problem):
+        return vector_text(value, problem)
+    return _torch_text(value)
+
+
+def _bound_operand(value: Value, problem: Matmul, inputs: Inputs) -> Callable[[Tensor], Tensor]:
+    """Return a function from an intermediate result to the other operand of a step."""
+    if isinstance(value, Load) and _is_vector_of_groups(value, problem):
+        vector = bind_vector(value, problem, inputs)
+        return lambda _: vector()
+    return lambda x: _operand(value, x, inputs)
+
+
+def _multiplying(factor: Value, problem: Matmul, inputs: Inputs) -> Callable[[Tensor], Tensor]:
+    operand_of = _bound_operand(factor, problem, inputs)
+    return lambda x: x.mul_(operand_of(x))
+
+
+def _adding(addend: Value, factor: float, problem: Matmul, inputs: Inputs) -> Callable[[Tensor], Tensor]:
+    operand_of = _bound_operand(addend, problem, inputs)
+    return lambda x: x.add_(operand_of(x), alpha=factor)
 
 
 def _conversion(dtype: DType) -> TorchStep:

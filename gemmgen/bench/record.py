@@ -18,9 +18,9 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import GPUS, Gpu
 from gemmgen.hardware.gpus import gpu_of
 from gemmgen.numerics.encoding import DType
-from gemmgen.problem import Shape, shape_text
+from gemmgen.problem import shape_text
 from gemmgen.problem.dtypes import Dtypes
-from gemmgen.problem.observation import Observation, Spread, flops, ratios_of_repetitions
+from gemmgen.problem.observation import Observation, Spread, ratios_of_repetitions
 
 T = TypeVar("T")
 
@@ -37,9 +37,9 @@ class Ceilings:
         if min(self.flops_per_second, self.bytes_per_second) <= 0:
             raise ValueError("a ceiling must be positive")
 
-    def seconds(self, shape: Shape, moved_bytes: int) -> float:
+    def seconds(self, operations: int, moved_bytes: int) -> float:
         """Return the larger of the times for the arithmetic and for the bytes."""
-        return max(flops(shape) / self.flops_per_second, moved_bytes / self.bytes_per_second)
+        return max(operations / self.flops_per_second, moved_bytes / self.bytes_per_second)
 
 
 H200: Final = Ceilings(
@@ -230,15 +230,16 @@ class Measurement:
         if min(*self.shape, self.input_sets) <= 0:
             raise ValueError("extents and the number of input sets must be positive")
 
-    def observed(self, kernel: str = "", b_blocks: int = 1) -> Observation[str]:
+    def observed(self, kernel: str = "", dtypes: Dtypes | None = None) -> Observation[str]:
         """Return the observation of a kernel of this name: medians of all samples, and the ratio's spread.
 
-        B has `b_blocks` blocks of N columns.
+        `dtypes` counts the operations; without it, the product is one matmul [M, N, K].
         """
         ours, baseline = self.timing.ours_seconds, self.timing.baseline_seconds
         seconds, baseline_seconds = (Spread.of(samples).median for samples in (ours, baseline))
         spread = ratios_of_repetitions(baseline, ours)
-        return Observation(self.shape, kernel, seconds, baseline_seconds, spread, b_blocks)
+        operations = dtypes.flops(self.shape) if dtypes else None
+        return Observation(self.shape, kernel, seconds, baseline_seconds, spread, operations)
 
 
 @dataclass(frozen=True)
@@ -287,7 +288,7 @@ class Record:
         if self.ceilings is None:
             return None
         shape, dtypes = measurement.shape, self.dtypes
-        return self.ceilings.seconds(dtypes.product(shape), dtypes.moved_bytes(shape))
+        return self.ceilings.seconds(dtypes.flops(shape), dtypes.moved_bytes(shape))
 
 
 def utc_now() -> str:

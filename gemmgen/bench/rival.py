@@ -27,7 +27,7 @@ CTAS: Final = {1: "one CTA", 2: "pairs of CTAs"}
 
 def bound(matmul: MatmulFunction, inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
     """Bind a module's matmul to its tensors; if it has no ``out``, each call allocates its result."""
-    into: dict[str, Any] = {"out": d} if takes_out(d.shape[1], d.dtype) else {}
+    into: dict[str, Any] = {"out": d} if takes_out(d.shape[-1], d.dtype) else {}
     if make_workspace := make_workspace_of(matmul):  # one for all: its calls are timed in one stream
         into["workspace"] = make_workspace(*d.shape, d.device)
     return partial(matmul, inputs.a, inputs.b, **inputs.extras, **into)

@@ -105,11 +105,12 @@ def points_of(log: ResultLog) -> list[SuiteObservation]:
 
 
 def _point(log: ResultLog, line: Result, found: Observation[str]) -> SuiteObservation:
-    blocks = log.contests[line.contest].dtypes.b_blocks or 1
+    dtypes = log.contests[line.contest].dtypes
     return SuiteObservation(
-        **vars(replace(found, b_blocks=blocks)),
+        **vars(replace(found, operations=dtypes.flops(line.shape))),
         contest=line.contest,
-        splits_k=line.splits_k,
+        # With groups, the second kernel that torch launches prepares its arguments.
+        splits_k=line.splits_k and dtypes.groups is None,
         baseline_kernels=line.baseline_kernels,
     )
 
@@ -134,7 +135,7 @@ def errors_of(log: ResultLog) -> list[str]:
         if contest.peak is None:
             continue
         least = contest.peak.seconds(
-            contest.dtypes.product(point.shape), contest.dtypes.moved_bytes(point.shape)
+            contest.dtypes.flops(point.shape), contest.dtypes.moved_bytes(point.shape)
         )
         for arm, seconds in ((point.kernel, point.seconds), ("the baseline", point.baseline_seconds)):
             if seconds < least:

@@ -47,6 +47,8 @@ class Head:
     bind: Call
     taken: int
     """Number of the spec's terms that the call includes."""
+    by: str = "cuBLAS's default choice"
+    """The software that multiplies, and how its algorithm is chosen."""
 
 
 def terms_of(problem: Matmul) -> tuple[str, ...]:
@@ -63,11 +65,6 @@ def head_of(source: SpecFile) -> Head:
     Raises GemmgenError (``no-baseline``) for dtypes and formats that torch has no cuBLAS call for.
     """
     problem = source.problem
-    if problem.groups:
-        message = (
-            "this version times no groups: benchmarks/grouped/measure.py times them beside torch._grouped_mm"
-        )
-        raise GemmgenError([Diagnostic("cublas", "no-baseline", message)])
     if problem.block_scaled:
         return block_scaled_mm(problem)
     a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name

@@ -77,6 +77,8 @@ Extent = Annotated[int, between(1, MOST_EXTENT, f"from 1 to {MOST_EXTENT:,}")]
 Extents = tuple[Extent, Extent, Extent]
 """M, N and K."""
 Count = Annotated[int, between(1, 2**53, "a number from 1")]
+GroupCount = Annotated[int, between(1, 2**16, "from 1 to 65,536 groups")]
+"""The number of groups in a call: each has numbers of its own, so another program must not state more."""
 Seconds = Annotated[
     float, between(LEAST_SECONDS, MOST_SECONDS, f"seconds from {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
 ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gemmgen.documents.kinds import Count
+from gemmgen.documents.kinds import Count, GroupCount
 from gemmgen.hardware import DTYPES, SCALE_FORMATS
 from gemmgen.hardware.elements import DTypeName, ScaleFormatName
-from gemmgen.problem import Shape
+from gemmgen.problem.extents import Shape
+from gemmgen.problem.groups import GroupKind, Groups
+from gemmgen.problem.observation import flops
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,33 @@ class Dtypes:
     b_blocks: Count | None = None
     """Blocks of N columns that B has for an element of D with several sums; None if B is [K, N]."""
 
-    def product(self, shape: Shape) -> Shape:
-        """Return the extents of A @ B of a problem [M, N, K]: all blocks of B have N columns."""
-        m, n, k = shape
-        return m, n * (self.b_blocks or 1), k
+    group_kind: GroupKind | None = None
+    """Kind of the groups; None without groups."""
+    group_count: GroupCount | None = None
+
+    @property
+    def groups(self) -> Groups | None:
+        """The groups of rows, or of K; None without groups."""
+        return Groups(self.group_kind, self.group_count) if self.group_kind and self.group_count else None
+
+    def flops(self, shape: Shape) -> int:
+        """Return the operations of the product of a problem [M, N, K]: all blocks of B have N columns."""
+        return flops(shape, self.b_blocks or 1, self.groups)
 
     def moved_bytes(self, shape: Shape) -> int:
-        """Return the fewest bytes through device memory of a problem [M, N, K]."""
+        """Return the fewest bytes through device memory of a problem [M, N, K].
+
+        Rows of no group do not count, nor does the B of a group without rows.
+        """
         m, n, k = shape
         c_bytes = _bytes(self.c) if self.c else 0
         a_row, b_row = _row_bytes(self.a, self.a_scale, k), _row_bytes(self.b, self.b_scale, k)
         b_rows = b_row * (self.b_blocks or 1)
-        return moved_bytes(m, n, a_row, b_rows, _bytes(self.d) + c_bytes)
+        if (groups := self.groups) is None:
+            return moved_bytes(m, n, a_row, b_rows, _bytes(self.d) + c_bytes)
+        rows = groups.rows_of_each(m)
+        a_rows, factors = (m, 1) if groups.divides_k else (sum(rows), sum(map(bool, rows)))
+        return moved_bytes(a_rows, factors * n, a_row, b_rows, 0) + sum(rows) * n * _bytes(self.d)
 
 
 def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:

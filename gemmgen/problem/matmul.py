@@ -11,6 +11,7 @@ from gemmgen.problem.canonical import digest
 from gemmgen.problem.epilogue import PLAIN, Epilogue, Load, Value
 from gemmgen.problem.extents import Shape
 from gemmgen.problem.groups import Groups
+from gemmgen.problem.observation import flops
 from gemmgen.problem.operations import OPERATIONS, Operation, OpParameter
 
 TMA_PLACE_BITS = 128
@@ -157,9 +158,7 @@ class Matmul:
 
     def flops(self, shape: Shape) -> int:
         """Return the operations of a problem [M, N, K]: two for each product."""
-        m, n, k = shape
-        of_groups = zip(self.rows_of_groups(m), self.depths_of_groups(k), strict=True)
-        return 2 * self.b_blocks * n * sum(rows * depth for rows, depth in of_groups)
+        return flops(shape, self.b_blocks, self.groups)
 
     def operand(self, name: str) -> Operand:
         """Return the operand ``a`` or ``b``."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gemmgen.problem.extents import Shape
+from gemmgen.problem.groups import Groups
 
 Name = TypeVar("Name")
 
@@ -60,13 +61,13 @@ class Observation(Generic[Name]):
     baseline_seconds: float
     spread: Spread | None = None
     """Spread of the ratio, pair by pair; None if only medians are known."""
-    b_blocks: int = 1
-    """Blocks of N columns that B has, each with as many operations as a matmul [M, N, K]."""
+    operations: int | None = None
+    """Operations of the product; None if it is one matmul [M, N, K]."""
 
     @property
     def flops(self) -> int:
         """The operations of the product."""
-        return self.b_blocks * flops(self.shape)
+        return flops(self.shape) if self.operations is None else self.operations
 
     @property
     def ratio(self) -> float:
@@ -94,7 +95,12 @@ class Observation(Generic[Name]):
         return self.flops / self.baseline_seconds / 1e12
 
 
-def flops(shape: Shape) -> int:
-    """Return the operations of the product: one multiplication and one addition for each m, n, k."""
+def flops(shape: Shape, b_blocks: int = 1, groups: Groups | None = None) -> int:
+    """Return the operations of a product: one multiplication and one addition for each m, n, k.
+
+    B has `b_blocks` blocks of N columns. Rows, or K, that are of no group count nothing.
+    """
     m, n, k = shape
-    return 2 * m * n * k
+    rows, depths = (groups.rows_of_each(m), groups.depths_of_each(k)) if groups else ((m,), (k,))
+    products = (row * depth for row, depth in zip(rows, depths, strict=True))
+    return 2 * b_blocks * n * sum(products)

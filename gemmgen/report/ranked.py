@@ -38,7 +38,7 @@ def ranked_observation(found: Observation[str], kernel: str, rank: int = 0) -> R
         found.seconds,
         found.baseline_seconds,
         found.spread,
-        found.b_blocks,
+        found.operations,
         rank=rank,
     )
 

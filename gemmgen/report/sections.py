@@ -143,7 +143,7 @@ def sections_of_records(records: Sequence[Record]) -> Iterator[ContestSection]:
         record = together[0]
         types = record.dtypes
         trials = ranked(
-            ranked_observation(m.observed(b_blocks=types.b_blocks or 1), each.subject.name)
+            ranked_observation(m.observed(dtypes=types), each.subject.name)
             for each in together
             for m in each.measurements
         )

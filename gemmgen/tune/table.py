@@ -62,8 +62,8 @@ class TunedRow:
     @property
     def observed(self) -> Observation[str]:
         """Observation of the kernel and its baseline, named by the path of its spec."""
-        blocks = self.dtypes.b_blocks or 1
-        return Observation(self.shape, self.spec, self.seconds, self.baseline_seconds, b_blocks=blocks)
+        operations = self.dtypes.flops(self.shape)
+        return Observation(self.shape, self.spec, self.seconds, self.baseline_seconds, operations=operations)
 
     def as_line(self) -> str:
         """Return the row as a line of a table."""

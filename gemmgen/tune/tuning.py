@@ -192,7 +192,7 @@ def _least_seconds(tuned: TuningTarget, gpu: str) -> float:
     problem = tuned.source.problem
     peaks = peaks_of(gpu, max(problem.a.smem_bits, problem.b.smem_bits))
     dtypes, shape = dtypes_of(problem), tuned.shape
-    return peaks.seconds(dtypes.product(shape), dtypes.moved_bytes(shape)) if peaks else 0.0
+    return peaks.seconds(dtypes.flops(shape), dtypes.moved_bytes(shape)) if peaks else 0.0
 
 
 def _refuse_stale(store: Store, study: Study, tuned: TuningTarget, facts: StudyFacts) -> None:

@@ -22,6 +22,7 @@ from gemmgen.bench.figures.style import (
 )
 from gemmgen.bench.record import Measurement, Record
 from gemmgen.problem import shape_text
+from gemmgen.problem.dtypes import Dtypes
 
 GAP: Final = "\N{EM SPACE}"
 """Gap within a text of a plot; an .svg would show several plain spaces as one."""
@@ -50,9 +51,9 @@ def label_of(record: Record, measurement: Measurement) -> str:
     return f"{record.subject.name}{GAP}{shape_text(measurement.shape)}"
 
 
-def figures_text(measurement: Measurement, b_blocks: int = 1) -> str:
-    """Return a row's figures: the median ratio, and both rates, for a B of `b_blocks` blocks of N columns."""
-    found = measurement.observed(b_blocks=b_blocks)
+def figures_text(measurement: Measurement, dtypes: Dtypes | None = None) -> str:
+    """Return a row's figures: the median ratio, and both rates, which `dtypes` counts the operations for."""
+    found = measurement.observed(dtypes=dtypes)
     rates = f"{rate_text(found.tflops)} vs {rate_text(found.baseline_tflops)} TFLOP/s"
     return f"{found.ratio:.3f}{GAP}{rates}"
 
@@ -106,5 +107,5 @@ def _draw_row(
         axes.hlines(row, 1.0, end, color=color, linewidth=0.8, linestyle=(0, (2, 3)))
         axes.plot(end, row, arrow, color=color, markersize=7, clip_on=False)
     place: dict[str, Any] = {"xy": (1.04, row), "xycoords": ("axes fraction", "data")}
-    text = figures_text(measurement, record.dtypes.b_blocks or 1)
+    text = figures_text(measurement, record.dtypes)
     axes.annotate(text, va="center_baseline", color=INK, annotation_clip=False, **place)

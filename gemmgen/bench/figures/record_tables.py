@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gemmgen.bench.record import Measurement, Record
+from gemmgen.hardware.elements import FP8
 from gemmgen.problem import shape_text
 from gemmgen.problem.dtypes import Dtypes
 
@@ -15,6 +16,8 @@ TEXT_COLUMNS: Final = 2
 CUBLAS: Final = "cuBLAS"
 UNFUSED_GATE: Final = "cuBLAS and unfused gate"
 """Baseline of a gated matmul: cuBLAS computes both sums, and kernels of torch the gate."""
+TORCH: Final = "torch"
+"""Baseline of groups for which torch does not call cuBLAS: see ``torch_groups``."""
 GEMMGEN_KERNEL: Final = "a kernel of gemmgen's"
 
 
@@ -49,13 +52,16 @@ def plain_table(records: Sequence[Record]) -> str:
 
 def cublas_name(dtypes: Dtypes) -> str:
     """Return the short name of torch's calls for a problem: with a gate they have kernels after cuBLAS."""
+    groups = dtypes.groups
+    if groups and (not groups.apart or dtypes.a in FP8):
+        return TORCH
     return UNFUSED_GATE if dtypes.b_blocks else CUBLAS
 
 
 def common_baseline(records: Sequence[Record]) -> str:
     """Return the short name of the one baseline of torch that all records have, else `baseline`."""
     names = {_baseline_name(record) for record in records}
-    return next(iter(names)) if names in ({CUBLAS}, {UNFUSED_GATE}) else "baseline"
+    return next(iter(names)) if names in ({CUBLAS}, {UNFUSED_GATE}, {TORCH}) else "baseline"
 
 
 def _baseline_name(record: Record) -> str:
@@ -79,7 +85,7 @@ def _rows(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
     stars = _stars(records)
     for record in records:
         for measurement in record.measurements:
-            found = measurement.observed(b_blocks=record.dtypes.b_blocks or 1)
+            found = measurement.observed(dtypes=record.dtypes)
             yield (
                 record.subject.name,
                 shape_text(measurement.shape),
