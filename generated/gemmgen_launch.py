@@ -1093,7 +1093,8 @@ def define_operator(
 
     Args:
         name: The operator's name.
-        inputs: The names of its tensors; the overload ``out`` takes `out` as well, and returns nothing.
+        inputs: The names of its tensors, and further parameters as torch's schemas have them. The overload
+            ``out`` takes `out` as well, and returns nothing.
         run: Computes, on the GPU.
         shape: Returns D without memory, for fake and meta tensors.
         backward: A function that keeps tensors for the backward, and one that computes the gradients.
@@ -1105,7 +1106,7 @@ def define_operator(
         if operators.pop(name, None) and hasattr(torch.ops.gemmgen, name):  # torch has looked it up already
             delattr(torch.ops.gemmgen, name)
         library = torch.library.Library("gemmgen", "FRAGMENT")
-        reads = ", ".join(f"Tensor {each}" for each in inputs)
+        reads = ", ".join(each if " " in each else f"Tensor {each}" for each in inputs)
         tags = Tag.pt2_compliant_tag, Tag.needs_exact_strides
         # Each function looks up the module executed last, because torch keeps the functions it is given.
         for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):

@@ -53,8 +53,9 @@ class Dtypes:
         if (groups := self.groups) is None:
             return moved_bytes(m, n, a_row, b_rows, _bytes(self.d) + c_bytes)
         rows = groups.rows_of_each(m)
-        a_rows, factors = (m, 1) if groups.divides_k else (sum(rows), sum(map(bool, rows)))
-        return moved_bytes(a_rows, factors * n, a_row, b_rows, 0) + sum(rows) * n * _bytes(self.d)
+        a_rows = m if groups.divides_k or groups.broadcast == "a" else sum(rows)
+        read_b = 1 if groups.divides_k or groups.broadcast == "b" else sum(map(bool, rows))
+        return moved_bytes(a_rows, read_b * n, a_row, b_rows, 0) + sum(rows) * n * (_bytes(self.d) + c_bytes)
 
 
 def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:
