@@ -90,7 +90,8 @@ def _settings(problem: Matmul) -> tuple[str, Callable[[], AbstractContextManager
     if problem.groups and not problem.groups.apart:
         return (a if a == b else f"{a} and {b}"), nullcontext
     if problem.block_scaled:
-        return f"{formats_text(problem)}, scales packed before", nullcontext
+        before = "scales packed before" if problem.packs_scales else "scales as both kernels read them"
+        return f"{formats_text(problem)}, {before}", nullcontext
     if a == "tf32":
         return "tf32, allow_tf32 True", partial(_set, "allow_tf32")
     if a == "fp16" and problem.accumulator.name == "fp16":

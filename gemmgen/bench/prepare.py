@@ -88,7 +88,7 @@ def _primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError |
         return error
     try:
         module = import_generated(module_path)
-        pack_scales = pack_scales_of(module) if request.matmul.block_scaled else None
+        pack_scales = pack_scales_of(module) if request.matmul.packs_scales else None
         made = input_set(shape, request.matmul, torch.Generator(machine.device).manual_seed(0), pack_scales)
         bound(matmul_of(module), made.timed, made.d)()
         machine.finish()

@@ -238,7 +238,7 @@ class SuiteRun:
                 self._time_kernels(task, timing, baseline, kernels)
 
     def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
-        if not task.source.problem.block_scaled:
+        if not task.source.problem.packs_scales:
             return None
         return pack_scales_of(self._module(task.participants[0]))
 

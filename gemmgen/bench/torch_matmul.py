@@ -25,8 +25,13 @@ from gemmgen.problem import Matmul
 from gemmgen.problem.contest import formats_text
 from gemmgen.spec import SpecFile
 
-CUBLAS_FORMATS: Final = ("mxfp8", "nvfp4")
-"""Formats that cuBLAS multiplies, each by itself. For mxfp4 torch supports only AMD, or another library."""
+CUBLAS_FORMATS: Final = (
+    ("mxfp8", "mxfp8"),
+    ("nvfp4", "nvfp4"),
+    ("fp32_1x128", "fp32_128x128"),
+    ("fp32_1x128", "fp32_1x128"),
+)
+"""Formats of A and B that cuBLAS multiplies. For mxfp4 torch supports only AMD, or another library."""
 CUBLAS_D: Final = ("bf16", "fp16", "fp32")
 """Types of D that cuBLAS writes for block-scaled operands."""
 VECTORS: Final = ("row_scale", "column_scale")
@@ -218,15 +223,17 @@ def _bind_scaled(
 def offered(problem: Matmul) -> bool:
     """Return True if ``torch._scaled_mm`` multiplies the block-scaled operands on an NVIDIA GPU."""
     a, b = problem.a, problem.b
-    if a.scale is None or b.scale is None or a.scale.format != b.scale.format:
+    if a.scale is None or b.scale is None:
         return False
-    return a.scale.format.name in CUBLAS_FORMATS and (a.dtype.name, b.dtype.name) != ("e5m2", "e5m2")
+    formats = (a.scale.format.name, b.scale.format.name)
+    return formats in CUBLAS_FORMATS and (a.dtype.name, b.dtype.name) != ("e5m2", "e5m2")
 
 
 def block_scaled_mm(problem: Matmul) -> Head:
     """Return the product of scaled operands in D's type, or in bf16 if cuBLAS cannot write that type.
 
-    The scales must be packed. The call includes no operations, and no factor for the tensor either.
+    Scales that the tensor cores read must be packed; fp32 scales lie as the kernel reads them. The call
+    includes no operations, and no factor for the tensor either.
 
     Raises GemmgenError (``no-baseline``) for formats that it does not support.
     """
@@ -234,23 +241,41 @@ def block_scaled_mm(problem: Matmul) -> Head:
         message = f"torch has no cuBLAS matmul of block-scaled {formats_text(problem)}"
         raise GemmgenError([Diagnostic("cublas", "no-baseline", message)])
     d = problem.d.name
-    product: DType = d if d in CUBLAS_D else "bf16"
+    product: DType = d if d in CUBLAS_D and problem.packs_scales else "bf16"
     into_d = product == d
     operands = tuple(
         f"{name}.view(torch.float4_e2m1fn_x2)" if operand.dtype.name == "e2m1" else name
         for name, operand in (("a", problem.a), ("b", problem.b))
     )
-    scales = {f"scale_{name}": f"{name}_scale" for name in "ab"}
+    scales = {"scale_a": "a_scale", "scale_b": f"b_scale{'.T' * problem.scales_sums}"}
     keywords = {"out_dtype": TORCH_DTYPES[product]}
     text = call_text("_scaled_mm", operands, {**scales, **keywords}, into_d)
-    return Head(text, product, partial(_bind_block_scaled, keywords, into_d), 0)
+    of_call = _packed_scales if problem.packs_scales else _scales_of_sums
+    return Head(text, product, partial(_bind_block_scaled, of_call, keywords, into_d), 0)
+
+
+def _packed_scales(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Return packed scales of A and of B as the call takes them."""
+    return inputs.extras["a_scale"].flatten(), inputs.extras["b_scale"].flatten()
+
+
+def _scales_of_sums(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Return fp32 scales of A and of B as the call takes them: columns of M or N scales without a gap."""
+    scale_a, scale_b = inputs.extras["a_scale"], inputs.extras["b_scale"]
+    if scale_b.shape[0] == inputs.shape[1]:
+        scale_b = scale_b.T.contiguous().T
+    return scale_a.T.contiguous().T, scale_b.T
 
 
 def _bind_block_scaled(
-    keywords: dict[str, Any], into_d: bool, inputs: Inputs, d: Tensor
+    of_call: Callable[[Inputs], tuple[Tensor, Tensor]],
+    keywords: dict[str, Any],
+    into_d: bool,
+    inputs: Inputs,
+    d: Tensor,
 ) -> Callable[[], Tensor]:
-    """Bind the call to its tensors; their scales are packed."""
-    scale_a, scale_b = (inputs.extras[name].flatten() for name in ("a_scale", "b_scale"))
+    """Bind the call to its tensors, with scales as it takes them."""
+    scale_a, scale_b = of_call(inputs)
     into = {"out": d} if into_d else {}
     function: Any = torch
     return partial(

@@ -7,6 +7,8 @@ Sources, cited by their tag:
 * [ocp] OCP Microscaling Formats (MX) Specification 1.0.
 * [ptx] PTX ISA 9.0, sections ``wgmma.mma_async``, ``tcgen05.mma`` and its block scaling.
 * [gluon] Triton 3.9.0, measured by lowering.
+* [cublas] cuBLAS 12.9, "1D and 2D Block Scaling for FP8": VEC128_32F and BLK128x128_32F.
+* [dsv3] DeepSeek-V3 Technical Report (arXiv 2412.19437), 3.3.2.
 """
 
 from __future__ import annotations
@@ -258,7 +260,7 @@ PADDED_K = 128
 
 @dataclass(frozen=True)
 class ScaleFormat:
-    """One scale for each row of an operand and each ``vector`` elements of K."""
+    """One scale for each block of an operand: ``rows`` rows of A, or columns of B, by ``vector`` of K."""
 
     name: str
     elements: tuple[str, ...]
@@ -266,6 +268,13 @@ class ScaleFormat:
     vector: int
     dtype: str
     """Element type of the scales."""
+    mma: Literal["wgmma", "tcgen05"]
+    """The instruction whose kernels multiply such operands: tcgen05 scales products itself, and threads scale
+    the sums of wgmma.
+    """
+    rows: int = 1
+    operands: tuple[str, ...] = ("a", "b")
+    """The operands that can have it."""
     also: tuple[str, ...] = ()
     """Other names for it that a user may write."""
 
@@ -276,13 +285,29 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
         scale.name: scale
         for scale in (
             # [ocp]
-            ScaleFormat("mxfp8", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", also=("mx", "mxfp")),
-            ScaleFormat("mxfp4", elements=("e2m1",), vector=32, dtype="ue8m0", also=("mx", "mxfp")),
+            ScaleFormat(
+                "mxfp8", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", mma="tcgen05",
+                also=("mx", "mxfp"),
+            ),
+            ScaleFormat(
+                "mxfp4", elements=("e2m1",), vector=32, dtype="ue8m0", mma="tcgen05", also=("mx", "mxfp")
+            ),
             # [ptx] block16 of mxf4nvf4
-            ScaleFormat("nvfp4", elements=("e2m1",), vector=16, dtype="e4m3", also=("nv",)),
+            ScaleFormat("nvfp4", elements=("e2m1",), vector=16, dtype="e4m3", mma="tcgen05", also=("nv",)),
+            # [dsv3] [cublas] Of activations, and of both operands of a weight's gradient.
+            ScaleFormat(
+                "fp32_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", mma="wgmma",
+                also=("1x128", "blockwise", "blockwise_1x128", "BlockWise1x128", "vec128", "groupwise"),
+            ),
+            # [dsv3] [cublas] Of weights.
+            ScaleFormat(
+                "fp32_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", mma="wgmma",
+                rows=128, operands=("b",),
+                also=("128x128", "blockwise", "blockwise_128x128", "BlockWise128x128"),
+            ),
         )
     },
-)
+)  # fmt: skip
 ScaleFormatName = Annotated[str, Names(lambda: SCALE_FORMATS)]
 """The name of a format of scales."""
 SCALE_DTYPES = Names(lambda: dict.fromkeys(scale.dtype for scale in SCALE_FORMATS.values()))

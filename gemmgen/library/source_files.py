@@ -93,6 +93,8 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
     """Raise GemmgenError (``library-kernel``) for the kernel of a spec that no library can have."""
     if kernel.problem.block_scaled:
         why = "its scales are packed for one kernel"
+        if kernel.problem.scales_sums:
+            why = "its operands have scales of blocks, which no call of a library takes"
     elif kernel.schedule_kind == "single_tile":
         why = "its kernel computes a single tile"
     elif kernel.problem.backward:

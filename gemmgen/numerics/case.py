@@ -193,7 +193,8 @@ def _arguments(
                 continue
             _, _, box, layout = table[passed]
             name = tensors[name]
-            tensor = packed_scales(module, stored[name]) if name in BLOCK_SCALES else stored[name]
+            is_packed = name in BLOCK_SCALES and problem.packs_scales
+            tensor = packed_scales(module, stored[name]) if is_packed else stored[name]
             if name in ("a", "b") and problem.groups and problem.groups.divides_k:
                 yield module.describe_rows(argument.removesuffix("_desc"), tensor)
                 continue
@@ -216,7 +217,12 @@ def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     if problem.groups:
         a = a if problem.has_box_axis("a") else a.flatten(0, -2)
         b = b if problem.has_box_axis("b") else b.flatten(0, 1)
-    return {"a": a, "b": b, **inputs.extras, "d": d}
+    extras = dict(inputs.extras)
+    for name in BLOCK_SCALES if problem.scales_sums else ():
+        scale = problem.operand(name[0]).scale
+        if scale is not None and scale.format.rows == 1:
+            extras[name] = extras[name].T
+    return {"a": a, "b": b, **extras, "d": d}
 
 
 E2M1: Final = TORCH_DTYPES["e2m1"]
@@ -256,7 +262,7 @@ def _plant(inputs: Inputs) -> int | None:
         # The first row has an infinity, the middle one is -0.0, the last one has a NaN: the row between.
         a_scale[m // 4 or -1, a_scale.shape[1] // 2] = math.nan
     if (b_scale := inputs.extras.get("b_scale")) is not None:
-        b_scale[n // 2, -1] = math.nan
+        b_scale[n // 2 * b_scale.shape[0] // n, -1] = math.nan
     if m < 3:
         return None
     a[m // 2] = E2M1_NEGATIVE_ZEROS if a.dtype == E2M1 else -0.0

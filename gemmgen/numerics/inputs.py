@@ -142,7 +142,7 @@ class Inputs:
     B of a matmul with several accumulators has a block of N columns for each. With groups of rows, B is
     [G, K, N]. If they lie apart, A is [G, M, K].
     e2m1 is uint8 with two elements of K in a byte: A [M, K/2], B [K/2, N]. Scales of blocks are
-    [M, ceil(K / vector)] and [N, ceil(K / vector)].
+    [M, ceil(K / vector)] and [N, ceil(K / vector)], or have a row for each block of columns of B.
     """
 
     a: Tensor
@@ -289,16 +289,12 @@ def _inputs(
     columns = problem.b_blocks * n
     padded = [name for name, operand in (("a", problem.a), ("b", problem.b)) if operand.padded]
 
-    def matrix(name: str, dtype: str, rows: int, columns: int) -> Tensor:
+    def matrix(name: str, dtype: str, rows: int, columns: int, *, may_guard: bool = True) -> Tensor:
         numbers = fill(name, (rows, columns))
         stored = encoded(numbers, dtype) if DTYPES[dtype].bits < 8 else numbers.to(TORCH_DTYPES[dtype])
         alignment = PADDED_ALIGNMENT_BYTES if name in padded else ALIGNMENT_BYTES
-        made = Matrix.poisoned(
-            *(rows, stored.shape[1], dtype, device),
-            guarded=guarded,
-            alignment=alignment,
-            misaligned=misaligned,
-        )
+        at, is_guarded = (rows, stored.shape[1], dtype, device), guarded and may_guard
+        made = Matrix.poisoned(*at, guarded=is_guarded, alignment=alignment, misaligned=misaligned)
         return made.view.copy_(stored)
 
     groups = problem.groups
@@ -309,10 +305,14 @@ def _inputs(
         if groups and keyword in groups.row_indices:
             return drawn_index(keyword, m, generator)
         if keyword in BLOCK_SCALES:
-            scale = problem.operand(keyword[0]).scale
+            scale, dtype = problem.operand(keyword[0]).scale, dtype_of(problem, keyword)
             assert scale is not None
-            rows = m if keyword == "a_scale" else n
-            return matrix(keyword, dtype_of(problem, keyword), rows, math.ceil(k / scale.vector))
+            extents = scale.extents(m if keyword == "a_scale" else n, k)
+            if problem.packs_scales:
+                return matrix(keyword, dtype, *extents)
+            if scale.format.rows == 1:
+                return matrix(keyword, dtype, *extents[::-1]).T
+            return matrix(keyword, dtype, *extents, may_guard=False)  # the kernel reads rows without a gap
         if keyword == "c":
             *counts, _ = extents = problem.extents_of_d(m, n)
             return matrix(keyword, dtype_of(problem, keyword), math.prod(counts), n).view(extents)

@@ -135,7 +135,8 @@ def _exact(inputs: Inputs, problem: Matmul, name: str, rows: slice = slice(None)
     if (block := operand.scale) is None:
         return elements
     scale = f"{name}_scale"
-    scales = decoded(inputs.extras[scale][rows], dtype_of(problem, scale))
+    of_rows = inputs.extras[scale].repeat_interleave(block.format.rows, dim=0)
+    scales = decoded(of_rows[rows][: len(stored)], dtype_of(problem, scale))
     return dequantized(elements, scales, block.vector)
 
 
@@ -278,7 +279,8 @@ def _accumulation(problem: Matmul, k: int, promote_k: int | None) -> float:
     if problem.accumulator.bits == 16:
         return FP16_ACCUMULATION * math.sqrt(k + FP16_INSTRUCTION_K)
     if operand.tolerated_k is None:  # 8 bits or fewer
-        return FP8_ACCUMULATION * math.sqrt(min(k, promote_k or k))
+        block = problem.a.scale.vector if problem.scales_sums and problem.a.scale else k
+        return FP8_ACCUMULATION * math.sqrt(min(k, promote_k or block))
     beyond = max(0, k - operand.tolerated_k)
     return FP32_ACCUMULATION * beyond * operand.bytes / WGMMA.k_bytes
 

@@ -167,10 +167,11 @@ def _of_thread(kernel: Kernel) -> Iterator[Bar]:
     each, begin = _thread_registers(kernel), 0
     held: list[tuple[str, int, str]] = []
     if isinstance(kernel, WgmmaKernel):
-        sums = kernel.accumulator_registers // (2 if kernel.promote_k else 1)
-        held.append(("accumulator", sums, "of its tile"))
+        held.append(("accumulator", kernel.sum_registers, "of its tile"))
         if kernel.promote_k:
-            held.append(("partial sums", sums, f"of {kernel.promote_k} of k"))
+            held.append(("partial sums", kernel.partial_registers, f"of {kernel.promote_k} of k"))
+        if kernel.scale_registers:
+            held.append(("scales", kernel.scale_registers, "of its columns"))
         if kernel.operand_registers:
             held.append(("A", kernel.operand_registers, "of its rows"))
     elif isinstance(kernel, Tcgen05Kernel):

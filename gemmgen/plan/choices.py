@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from gemmgen.hardware import DTYPES, FP8, GPUS
+from gemmgen.hardware import DTYPES, FP8, GPUS, SCALE_FORMATS
 from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.fix import at_least, clause, either, hint, leave_out, use
 from gemmgen.plan.fix import written as written_value
@@ -18,6 +18,7 @@ from gemmgen.plan.shared_rules import without_expression
 from gemmgen.problem.epilogue import Epilogue, Step, written
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile
+from gemmgen.spec.model import BlockScale
 from gemmgen.spec.values import SIZE_LIMIT
 from gemmgen.spec.words import (
     EarlyOperand,
@@ -105,6 +106,7 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
             found = f"{operand.packing} for {operand.dtype}"
             yield Finding(f"{path}.packing", found, "it is a choice for 4-bit elements", leave_out())
         if statement.mma == "tcgen05":
+            yield from _hopper_scale(statement, path, operand.scale)
             continue
         if not DTYPES[operand.dtype].wgmma_accumulators:
             yield Finding(
@@ -113,13 +115,27 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
                 f"wgmma multiplies no 4-bit elements, {only_blackwell}",
                 use(*FP8) | on_blackwell,
             )
-        if operand.scale is not None:
+        if operand.scale is not None and SCALE_FORMATS[operand.scale.format].mma == "tcgen05":
             yield Finding(
                 f"{path}.scale",
                 f"block scales for {statement.target}",
                 f"they need tcgen05, which {either([gpu.name for gpu in others])} has",
                 leave_out() | on_blackwell,
             )
+
+
+def _hopper_scale(statement: Statement, path: str, scale: BlockScale | None) -> Iterator[Finding]:
+    """Yield a finding for scales that only kernels of Hopper apply, for a Blackwell GPU."""
+    if scale is None or SCALE_FORMATS[scale.format].mma == "tcgen05":
+        return
+    others = [gpu.target for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"]
+    formats = [each.name for each in SCALE_FORMATS.values() if each.mma == "tcgen05"]
+    yield Finding(
+        f"{path}.scale.format",
+        f"{scale.format} for {statement.target}",
+        f"this version multiplies it on Hopper alone; tcgen05 has {either(formats)}",
+        leave_out(f"{path}.scale") | use(*others, field="target"),
+    )
 
 
 @rule("search-values")

@@ -126,7 +126,7 @@ class Stage:
 
     def requested_bytes_of(self, tensor: str) -> float:
         """Return the part of `bytes_per_cta` that belongs to a tensor; 0 without any."""
-        return sum(payload.loaded_bytes / payload.sharing for payload in self._of(tensor))
+        return sum(payload.loaded_bytes / payload.sharing for payload in self.payloads_of(tensor))
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
@@ -136,12 +136,12 @@ class Stage:
     @cached_property
     def loads(self) -> dict[str, int]:
         """TMA operations of one CTA, by tensor."""
-        return {tensor: sum(each.loads for each in self._of(tensor)) for tensor in self.tensors}
+        return {tensor: sum(each.loads for each in self.payloads_of(tensor)) for tensor in self.tensors}
 
     @cached_property
     def multicast(self) -> tuple[Payload, ...]:
         """The first payload of each tensor that CTAs share, in order."""
-        firsts = (self._of(tensor)[0] for tensor in self.tensors)
+        firsts = (self.payloads_of(tensor)[0] for tensor in self.tensors)
         return tuple(payload for payload in firsts if payload.sharing > 1)
 
     @property
@@ -161,14 +161,15 @@ class Stage:
 
     def bytes_of(self, tensor: str) -> int:
         """Return the bytes of a tensor's payloads in the shared memory of one CTA; 0 without any."""
-        return sum(payload.bytes for payload in self._of(tensor))
+        return sum(payload.bytes for payload in self.payloads_of(tensor))
 
     def bytes_shared_along(self, dimension: Literal["m", "n"]) -> int:
         """Return the bytes in one CTA of the tiles that it shares with CTAs along a dimension of D."""
         shared = (each for each in self.payloads if each.sharing > 1 and each.axis != dimension)
         return sum(payload.bytes for payload in shared)
 
-    def _of(self, tensor: str) -> list[Payload]:
+    def payloads_of(self, tensor: str) -> list[Payload]:
+        """Return the payloads of a tensor, in order."""
         return [payload for payload in self.payloads if payload.tensor == tensor]
 
 

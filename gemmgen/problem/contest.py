@@ -44,7 +44,8 @@ def formats_text(problem: Matmul) -> str:
     names: list[str] = []
     for operand in (problem.a, problem.b):
         name = operand.scale.format.name if operand.scale else operand.dtype.name
-        names.append(f"{name} ({operand.dtype.name})" if name == "mxfp8" else name)
+        several = operand.scale is not None and len(operand.scale.format.elements) > 1
+        names.append(f"{name} ({operand.dtype.name})" if several else name)
     return names[0] if names[0] == names[1] else " and ".join(names)
 
 

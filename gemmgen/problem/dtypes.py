@@ -74,6 +74,10 @@ def _bytes(dtype: DTypeName) -> int:
 
 
 def _row_bytes(dtype: DTypeName, scale: ScaleFormatName | None, k: int) -> int:
-    """Return the bytes of a row of A or a column of B, with its scales of a byte each."""
+    """Return the bytes of a row of A or a column of B, and of its share of the scales."""
     elements = math.ceil(k * DTYPES[dtype].bits / 8)
-    return elements + (math.ceil(k / SCALE_FORMATS[scale].vector) if scale else 0)
+    if scale is None:
+        return elements
+    scale_format = SCALE_FORMATS[scale]
+    of_block = math.ceil(k / scale_format.vector) * _bytes(scale_format.dtype)
+    return elements + math.ceil(of_block / scale_format.rows)

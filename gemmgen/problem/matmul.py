@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -20,12 +21,16 @@ TMA_PLACE_BITS = 128
 
 @dataclass(frozen=True)
 class BlockScale:
-    """The scales of an operand: one for each row and each ``vector`` elements of K."""
+    """The scales of an operand: one for each block of rows, as its format has them, and ``vector`` of K."""
 
     format: ScaleFormat
     dtype: DType
     """As the spec has it, which a rule holds against the format."""
     vector: int
+
+    def extents(self, rows: int, k: int) -> tuple[int, int]:
+        """Return the extents of the scales of an operand with `rows` rows of A, or columns of B."""
+        return math.ceil(rows / self.format.rows), math.ceil(k / self.vector)
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,16 @@ class Matmul:
     def block_scaled(self) -> bool:
         """True if A or B has a scale for each block of elements."""
         return self.a.scale is not None or self.b.scale is not None
+
+    @cached_property
+    def packs_scales(self) -> bool:
+        """True if the tensor cores read scales of blocks, which are packed for them."""
+        return any(each.scale is not None and each.scale.format.mma == "tcgen05" for each in (self.a, self.b))
+
+    @cached_property
+    def scales_sums(self) -> bool:
+        """True if threads multiply the sums of each block of K by its scales: wgmma takes none."""
+        return self.block_scaled and not self.packs_scales
 
     # --- what its epilogue does
 

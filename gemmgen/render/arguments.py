@@ -15,6 +15,8 @@ from gemmgen.problem import Operand
 from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps, written
 from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit, layout_name
 
+SCALE_KINDS = ("block_scales", "tile_scales")
+"""Kinds of arguments that are scales of blocks."""
 TMA_UNIT_BYTES = 16
 """TMA writes rows in units of 16 bytes; addresses and row strides are multiples of it."""
 
@@ -39,7 +41,12 @@ class ArgumentTable:
     @property
     def scales(self) -> tuple[str, ...]:
         """The arguments that are scales of blocks."""
-        return self._of_kind("block_scales")
+        return tuple(each.name for each in self.plan.arguments if each.kind in SCALE_KINDS)
+
+    @property
+    def packs_scales(self) -> bool:
+        """True if scales are packed for the tensor cores; threads read others as they lie in memory."""
+        return self.plan.problem.packs_scales
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -97,7 +104,8 @@ class ArgumentTable:
         for argument in self.plan.arguments:
             if argument.kind in ("address", "workspace"):
                 continue  # of a tensor that is in the table, or from `make_workspace`
-            dtype = self.scale_name if argument.kind == "block_scales" else argument.dtype.torch
+            packed = self.packs_scales and argument.kind == "block_scales"
+            dtype = self.scale_name if packed else argument.dtype.torch
             entry = (dtype, f'"{self.axes_of(argument)}"', *self._box(argument.name))
             head = f'"{passed_as(argument.name)}": '
             yield head + fit("(", entry, "),", indent=4 + len(head), margin=4)
@@ -132,6 +140,8 @@ class ArgumentTable:
         if argument.tensor == "d" and self.plan.problem.scatters_d:
             return "RN"
         groups = self.plan.problem.groups
+        if argument.name in self.scales and not self.packs_scales:
+            return f"{self._blocks_axis(argument.name)}B"
         if argument.along:
             axis = "W" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
             return f"G{axis}" if groups and (groups.apart or argument.along == "n") else axis
@@ -140,6 +150,11 @@ class ArgumentTable:
         axes = operands.get(argument.tensor, "MN")
         matrix: Literal["a", "b", "d"] = argument.tensor if argument.tensor in ("a", "b") else "d"
         return f"{groups.first_axis(matrix)}{axes}" if groups else axes
+
+    def _blocks_axis(self, name: str) -> str:
+        """Return the axis along the rows of scales: C of blocks of N, or that of the operand itself."""
+        rows = "M" if name == "a_scale" else "N"
+        return "C" if self.plan.argument(name).kind == "tile_scales" else rows
 
     def _k_axis(self, name: str) -> str:
         """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""
@@ -153,6 +168,8 @@ class ArgumentTable:
         blocks = "; W is 2 N" if self.plan.problem.gated else ""
         groups = "; G groups" if self.plan.problem.groups else ""
         groups += "; R rows of D" * self.plan.problem.scatters_d
+        if self.plan.problem.scales_sums:
+            blocks += f"; B{' and C' * bool(self._of_kind('tile_scales'))} blocks"
         return (
             f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}{blocks}{groups}"
         )
@@ -163,7 +180,7 @@ class ArgumentTable:
         problem = self.plan.problem
         a = ("a",) if problem.a.major == "mn" else ()
         b = ("b", *self.further_parts) if problem.b.major == "k" else ()
-        return (*a, *b)
+        return (*a, *b, *(() if self.packs_scales else self._of_kind("block_scales")))
 
     def packs(self, name: str) -> bool:
         """Return True if two elements of an operand share a byte."""
@@ -177,7 +194,7 @@ class ArgumentTable:
     @property
     def transposed_matrices(self) -> str:
         """The names of the transposed matrices, as a tuple's text."""
-        return _literal([name for name in self.transposed if name in ("a", "b")])
+        return _literal([name for name in self.transposed if name in ("a", "b", *self.scales)])
 
     @property
     def epilogue(self) -> str:
@@ -220,6 +237,10 @@ class ArgumentTable:
             yield '"vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros'
         if self.scales:
             yield f'"scale_vector": {self.vector("a_scale")},  # elements of K that share a scale'
+        if self._of_kind("tile_scales"):
+            scale = self.operand("b").scale
+            assert scale is not None
+            yield f'"scale_columns": {scale.format.rows},  # columns of B that share a scale'
         if self.packs("a") != self.packs("b"):
             yield f'"k_multiple": {self.k_multiple},  # TMA pads as many elements of 4 bits at a time'
         if self.padded:

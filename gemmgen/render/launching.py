@@ -200,7 +200,7 @@ class LaunchView(ArgumentTable):
             return stored if self._has_box_axis(name) else f"{stored}.flatten(0, 1)"
         if name in self.transposed:
             return f"{tensor}.T"
-        viewed = argument.kind == "block_scales" and self.scales_are_bytes
+        viewed = argument.kind == "block_scales" and self.packs_scales and self.scales_are_bytes
         return f"{tensor}.view(torch.uint8)" if viewed else tensor
 
     @property

@@ -77,7 +77,9 @@ class MatmulDocs(LaunchView):
             f"a: {a_shape}, {problem.a.dtype.torch}, {a}{early['a']}.",
             f"b: {b_shape}, {problem.b.dtype.torch}, {b}{early['b']}.",
         ]
-        if self.scales:
+        if self.scales and not self.packs_scales:
+            docs += self._docs_of_scales
+        elif self.scales:
             vector = self.vector("a_scale")
             shape = f"[M or N, ceil(K / {vector})]"
             docs.append(f"a_scale, b_scale: {shape}, {self.scale_torch}; or packed by `pack_scales`.")
@@ -110,6 +112,22 @@ class MatmulDocs(LaunchView):
             )
             for doc in docs
         )
+
+    @property
+    def _docs_of_scales(self) -> list[str]:
+        """The lines about scales of blocks that multiply sums: their extents, and their memory."""
+        k, docs = f"ceil(K / {self.vector('a_scale')})", list[str]()
+        for name, rows in (("a_scale", "M"), ("b_scale", "N")):
+            scale = self.operand(name).scale
+            assert scale is not None
+            if scale.format.rows > 1:
+                extents = f"[ceil({rows} / {scale.format.rows}), {k}]"
+                memory = f"rows {k} apart, rounded up to a multiple of 4"
+            else:
+                extents = f"[{rows}, {k}]"
+                memory = f"{rows} contiguous, columns {rows} apart, rounded up to a multiple of 4"
+            docs.append(f"{name}: {extents}, torch.float32; if not {memory}, a copy is made.")
+        return docs
 
     @property
     def _docs_of_groups(self) -> list[str]:

@@ -170,17 +170,33 @@ class Wrapper(MatmulDocs):
         return f'("{name}", {stored}, [{extents}])'
 
     @property
+    def scale_rows_of_b(self) -> str:
+        """The rows of the scales of B: one for each column of B, or one for a block of them."""
+        scale = self.operand("b").scale
+        assert scale is not None  # of block-scaled operands only
+        return f"-(-n // {scale.format.rows})" if scale.format.rows > 1 else "n"
+
+    @property
     def checks_scales(self) -> tuple[str, ...]:
         """The part that checks scales of blocks, if there are any."""
-        return ("wrapper/plain_scales.py.j2",) * bool(self.scales)
+        if not self.scales:
+            return ()
+        return (f"wrapper/plain_scales{'' if self.packs_scales else '_of_sums'}.py.j2",)
 
     @property
     def launched(self) -> str:
         """The call of `launch` without a launcher, which packs scales and makes its own workspace."""
-        inputs = [f"pack_scales({name})" if name in self.scales else name for name in self.inputs]
+        inputs = [self._laid_out(name) if name in self.scales else name for name in self.inputs]
         memory = ["*make_sums(count_sums(m, n), a.device)"] * self.plan.reduces_apart
         memory += ["*make_workspace(m, n, a.device)"] * self.workspace
         return fit("launch(", [*inputs, "d", *memory], ")", indent=8)
+
+    def _laid_out(self, name: str) -> str:
+        """Return the call that lays out scales as the kernel reads them."""
+        if self.packs_scales:
+            return f"pack_scales({name})"
+        turn = ".T" if name in self.transposed else ""
+        return f"lay_out_scales({name}{turn}){turn}"
 
     @property
     def make_host(self) -> str:
@@ -188,7 +204,7 @@ class Wrapper(MatmulDocs):
         options = [f"transposed={self.transposed_matrices}"]
         options += ["make_workspace=make_workspace"] * self.workspace
         options += ["make_sums=make_sums", "count_sums=count_sums"] * self.plan.reduces_apart
-        options += ["pack_scales=pack_scales"] * bool(self.scales)
+        options += ["pack_scales=pack_scales"] * self.packs_scales
         options += ["copy=copy"] * self.plan.problem.copies_misaligned
         options += ["backward=(keep, backward)"] * bool(self.gradients)
         arguments = ["__name__", "ARGUMENTS", "COMPUTES", "launch", *options]
@@ -205,7 +221,8 @@ class Wrapper(MatmulDocs):
             "plain": True,
             "sums": self.plan.reduces_apart,
             f"workspace{'_stream_k' * self.plan.divides_last_wave}": self.workspace,
-            "pack_scales": bool(self.scales),
+            "pack_scales": self.packs_scales,
+            "lay_out_scales": bool(self.scales) and not self.packs_scales,
             "copy": self.plan.problem.copies_misaligned,
             "backward": bool(self.gradients),
         }

@@ -68,8 +68,11 @@ class SpecFile:
 
     @property
     def promote_k(self) -> int | None:
-        """The K after which sums of 8-bit floats are promoted to fp32, None if the spec states none."""
-        return self.spec.mma.promote_k
+        """The K after which the spec has sums of 8-bit floats promoted to fp32; None if it states none.
+
+        Sums that have a scale for each block of K are promoted in any case, and it is None for them.
+        """
+        return None if self.problem.scales_sums else self.spec.mma.promote_k
 
     @cached_property
     def contest(self) -> Contest:

@@ -183,7 +183,7 @@ class Worker:
             )
             self._modules.clear()
             packing = None
-            if comparison.source.problem.block_scaled:
+            if comparison.source.problem.packs_scales:
                 packing = pack_scales_of(self._module(comparison, comparison.against))
             l2_bytes = machine.environment().l2_bytes
             source, shape = comparison.source, comparison.shape

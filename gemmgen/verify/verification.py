@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Final, Literal
 
 import torch
@@ -105,6 +105,19 @@ def packed_scales(case: Case) -> Iterator[Check]:
         found = case.run(inputs.packed(case.pack_scales, names))
         count = int((bits(found) != bits(plain)).sum().item())
         yield case.check(f"packed {' and '.join(names)}: elements that differ", count, 0)
+
+
+def other_scales(case: Case) -> Iterator[Check]:
+    """Check that scales that lie otherwise than the kernel reads them give the same bits: they are copied."""
+    inputs = case.inputs()
+    first = case.run(inputs).clone()
+    scaled = {name: inputs.extras[name] for name in BLOCK_SCALES if name in inputs.extras}
+    for name, scales in scaled.items():
+        for label, other in (("by rows", scales.contiguous()), ("by columns", scales.T.contiguous().T)):
+            extras = MappingProxyType({**inputs.extras, name: other})
+            found = case.run(replace(inputs, extras=extras))
+            count = int((bits(found) != bits(first)).sum().item())
+            yield case.check(f"{name} {label}: elements that differ", count, 0)
 
 
 def batch_invariant(case: Case) -> Iterator[Check]:
@@ -239,7 +252,9 @@ PORTABLE: Final[tuple[tuple[str, Group], ...]] = (
 ACCUMULATED: Final[tuple[tuple[str, Group], ...]] = (("in place", in_place),)
 """The group of a module whose C has the type of D; it needs no GPU."""
 BLOCK_SCALED: Final[tuple[tuple[str, Group], ...]] = (("packed scales", packed_scales),)
-"""The group that only modules with block-scaled operands have; it needs no GPU either."""
+"""The group that only modules whose tensor cores read scales have; it needs no GPU either."""
+SCALED_SUMS: Final[tuple[tuple[str, Group], ...]] = (("other scales", other_scales),)
+"""The group that only modules whose threads scale sums have; it needs no GPU either."""
 BATCH_INVARIANT: Final[tuple[tuple[str, Group], ...]] = (("batch invariance", batch_invariant),)
 """The group of a batch-invariant spec's module; it needs no GPU."""
 DIVIDED: Final[tuple[tuple[str, Group], ...]] = (("other divisions", other_divisions),)
@@ -365,11 +380,12 @@ def groups_of(problem: Matmul, device: Device) -> Groups:
     The group of packed scales comes first: packing allocates memory that a later run would get instead of the
     poisoned block that is meant for D.
     """
-    scaled = BLOCK_SCALED if problem.block_scaled else ()
+    scaled = BLOCK_SCALED if problem.packs_scales else ()
+    scaled_sums = SCALED_SUMS if problem.scales_sums else ()
     invariant = BATCH_INVARIANT if problem.batch_invariant else ()
     divided = DIVIDED if problem.groups and problem.groups.counts else ()
     accumulated = ACCUMULATED if problem.c is not None and problem.c == problem.d else ()
-    of_problem = (*accumulated, *invariant, *divided)
+    of_problem = (*scaled_sums, *accumulated, *invariant, *divided)
     return (*scaled, *PORTABLE, *of_problem, *(GPU_ONLY if device == "cuda" else ()))
 
 

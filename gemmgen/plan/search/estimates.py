@@ -69,7 +69,7 @@ def dram_bytes(problem: Matmul, shape: Shape) -> int:
     """Return the fewest bytes from and to DRAM: all that is read, and D written, once."""
     m, n, k = shape
     scales = sum(
-        rows * math.ceil(k / operand.scale.vector)
+        math.prod(operand.scale.extents(rows, k)) * operand.scale.dtype.bytes
         for operand, rows in ((problem.a, m), (problem.b, n))
         if operand.scale
     )

@@ -110,7 +110,11 @@ def _lone_scale(plan: Tcgen05Kernel, name: str, scale: BlockScale) -> Finding:
 
 def _foreign_elements(name: str, operand: Operand, scale: BlockScale) -> Finding:
     """Return a finding for a format that is for other elements."""
-    fitting = [other.name for other in SCALE_FORMATS.values() if operand.dtype.name in other.elements]
+    fitting = [
+        other.name
+        for other in SCALE_FORMATS.values()
+        if operand.dtype.name in other.elements and other.mma == "tcgen05"
+    ]
     elements, field = either(scale.format.elements), f"operands.{name}.scale"
     other_type = leave_out() | use(*scale.format.elements, field=f"operands.{name}.dtype")
     return Finding(

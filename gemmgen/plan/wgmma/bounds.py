@@ -81,9 +81,10 @@ def least_registers(plan: WgmmaKernel) -> int:
 def needed_registers(plan: WgmmaKernel) -> int:
     """Return the registers per thread that a consumer holds at once, in multiples that can be requested.
 
-    These are its sums, its part of A if A passes through registers, and its working registers.
+    These are its sums, its part of A if A passes through registers, the scales of its columns if they have
+    one each, and its working registers.
     """
-    held = least_registers(plan) + plan.operand_registers
+    held = least_registers(plan) + plan.operand_registers + plan.scale_registers
     return round_up(held, plan.architecture.setmaxnreg_granularity)
 
 
@@ -117,7 +118,7 @@ def expected_registers(plan: WgmmaKernel) -> int:
     to 128 sums: beside 64 sums, C takes 112 registers, SiLU 120, erf 168, three vectors 152, and in steps of
     32 instructions 168, 192, 216 and 152.
     """
-    loop = plan.accumulator_registers + plan.operand_registers + WORKING_REGISTERS
+    loop = plan.accumulator_registers + plan.operand_registers + plan.scale_registers + WORKING_REGISTERS
     kept, epilogue = _kept_registers(plan), _epilogue_registers(plan)
     return loop + kept + epilogue if kept else max(loop, plan.accumulator_elements + epilogue)
 

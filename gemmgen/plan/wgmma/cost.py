@@ -196,7 +196,7 @@ def _exposed_ns(plan: WgmmaKernel) -> float:
     if not (plan.specialized or plan.synchronous or plan.outstanding_mmas):
         exposed += constants.REFILL_NS[plan.schedule_kind]
     if plan.promote_k:
-        cycles = constants.PROMOTION_CYCLES_PER_REGISTER * plan.accumulator_registers / 2
+        cycles = constants.PROMOTION_CYCLES_PER_REGISTER * plan.sum_registers
         exposed += cycles / constants.POWER_CYCLES_PER_NS
     return exposed
 

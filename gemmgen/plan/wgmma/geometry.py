@@ -13,6 +13,7 @@ from gemmgen.plan.stage import Stage
 from gemmgen.plan.timing import chunks
 from gemmgen.plan.wgmma.mma import Mma, mma_of
 from gemmgen.plan.wgmma.payloads import stage_of
+from gemmgen.plan.wgmma.scales.scale_payloads import scales_of_step
 from gemmgen.spec.words import (
     EarlyOperand,
     LastWave,
@@ -374,7 +375,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """A's tiles of each consumer's rows, then B's of each part of the columns."""
         a, b, parts = self.problem.a, self.problem.b, self.column_parts
         of_b = tuple(map(self.b_swizzle_of, parts)) if len(parts) > 1 else (self.b_swizzle_bytes,)
-        return stage_of(
+        matrices = stage_of(
             (a.dtype.name, b.dtype.name),
             (a.major, b.major),
             (self.a_swizzle_bytes, of_b),
@@ -384,6 +385,26 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
             (self.cluster_m, self.cluster_n),
             self.architecture.tma_rows,
         )
+        tile = (self.cta_tile_m, self.cta_tile_n)
+        scales = scales_of_step(self.problem, tile, self.row_shares, self.cluster_m)
+        return Stage((*matrices.payloads, *scales)) if self.problem.scales_sums else matrices
+
+    @property
+    def has_tile_scales(self) -> bool:
+        """True if all columns of a tile have one scale of B in a K step, which threads read by address."""
+        scale = self.problem.b.scale
+        return self.problem.scales_sums and scale is not None and scale.format.rows > 1
+
+    @property
+    def row_slabs(self) -> int:
+        """Slabs of a consumer's rows in a CTA that are multiplied one after the other, 64 rows a warpgroup.
+
+        The partial sums of one slab at a time are in registers, where threads scale them. 1 in kernels that
+        scale no sums, and with swap-AB.
+        """
+        if not self.problem.scales_sums or self.swap_ab:
+            return 1
+        return max(1, self.cta_consumer_tile_m // (WGMMA.rows_per_warp * self.warps_m))
 
     @property
     def epilogue_rows(self) -> int:
@@ -394,42 +415,6 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def vector_columns(self) -> int:
         """Elements of a column operand that a CTA loads for a tile: a block of them, no fewer than it has."""
         return 1 << (self.cta_tile_n - 1).bit_length()
-
-    # --- registers
-
-    @property
-    def accumulator_elements(self) -> int:
-        """Sums of a consumer thread, of the widest consumer."""
-        threads = self.consumer_warps * self.architecture.threads_per_warp
-        return self.cta_consumer_tile_m * self.cta_widest_n // threads
-
-    @property
-    def accumulator_registers(self) -> int:
-        """Registers per consumer thread that hold the accumulator; with promotion, the partial sum too."""
-        registers = self.accumulator_elements * self.problem.accumulator.bits // 32
-        return 2 * registers if self.promote_k else registers
-
-    @property
-    def fragments(self) -> int:
-        """K steps of A in registers: two where the next one is read while the MMAs of one run.
-
-        On an H200 tiles of 128 x 144 and 128 x 160 for two consumers gained 7 and 8 % by two, and lost 4 and
-        3 % by one; 192 x 96 for three, which have fewer registers, lost 7 % by two and gained 5 % by one:
-        ``benchmarks/fit/h200_a_in_registers.json``. Threads that promote sums wait for them anyway.
-        [gluon] A wait keeps no elements of 8 bits in registers.
-        """
-        ahead = self.composed and self.row_shares <= 2 and not self.promote_k
-        wide = self.problem.a.dtype.bits > 8
-        return 2 if ahead and wide and self.a_source == "registers" else 1
-
-    @property
-    def operand_registers(self) -> int:
-        """Registers per consumer thread that hold K steps of A; its warps along N hold the same."""
-        if self.a_source == "shared":
-            return 0
-        threads = self.warps_m * self.architecture.threads_per_warp
-        elements = self.fragments * self.cta_consumer_tile_m * self.cta_tile_k
-        return elements * self.problem.a.dtype.bytes // 4 // threads
 
 
 @cache

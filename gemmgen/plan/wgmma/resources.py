@@ -155,7 +155,9 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         indices = problem.groups.row_indices if problem.groups else ()
         groups += tuple(Argument(name, "row_index", DTYPES["int32"]) for name in indices)
         stored = (d, *((Argument("d", "address", problem.d),) * problem.scatters_d))
-        return (*self.stage.arguments, *epilogue_arguments(problem), *groups, *stored, *partials, *counters)
+        scales = (Argument("b_scale", "tile_scales", DTYPES["fp32"], "n"),) * self.has_tile_scales
+        loaded = (*self.stage.arguments, *scales)
+        return (*loaded, *epilogue_arguments(problem), *groups, *stored, *partials, *counters)
 
     @cached_property
     def kernel_arguments(self) -> tuple[Argument, ...]:
@@ -163,6 +165,60 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         if not self.reduces_apart:
             return self.arguments
         return tuple(each for each in self.arguments if each.tensor in (*self.stage.tensors, "partials"))
+
+    # --- registers
+
+    @property
+    def accumulator_elements(self) -> int:
+        """Sums of a consumer thread, of the widest consumer."""
+        threads = self.consumer_warps * self.architecture.threads_per_warp
+        return self.cta_consumer_tile_m * self.cta_widest_n // threads
+
+    @property
+    def accumulator_registers(self) -> int:
+        """Registers per consumer thread that hold the accumulator; with promotion, the partial sum too."""
+        return self.sum_registers + self.partial_registers
+
+    @property
+    def sum_registers(self) -> int:
+        """Registers per consumer thread that hold the sums of a tile."""
+        return self.accumulator_elements * self.problem.accumulator.bits // 32
+
+    @property
+    def partial_registers(self) -> int:
+        """Registers per consumer thread that hold the partial sums of a slab of rows before promotion."""
+        return self.sum_registers // self.row_slabs if self.promote_k else 0
+
+    @property
+    def scale_registers(self) -> int:
+        """Registers per consumer thread that hold the scales of the accumulator's columns in a K step."""
+        along = self.problem.a if self.swap_ab else self.problem.b
+        if not self.problem.scales_sums or along.scale is None or along.scale.format.rows > 1:
+            return 0
+        threads_of_row = 4  # [ptx] which hold the sums of a row of an instruction
+        return self.consumer_extents[1] // threads_of_row // self.warps_across[1]
+
+    @property
+    def fragments(self) -> int:
+        """K steps of A in registers: two where the next one is read while the MMAs of one run.
+
+        On an H200 tiles of 128 x 144 and 128 x 160 for two consumers gained 7 and 8 % by two, and lost 4 and
+        3 % by one; 192 x 96 for three, which have fewer registers, lost 7 % by two and gained 5 % by one:
+        ``benchmarks/fit/h200_a_in_registers.json``. Threads that promote sums wait for them anyway.
+        [gluon] A wait keeps no elements of 8 bits in registers.
+        """
+        ahead = self.composed and self.row_shares <= 2 and not self.promote_k
+        wide = self.problem.a.dtype.bits > 8
+        return 2 if ahead and wide and self.a_source == "registers" else 1
+
+    @property
+    def operand_registers(self) -> int:
+        """Registers per consumer thread that hold K steps of A; its warps along N hold the same."""
+        if self.a_source == "shared":
+            return 0
+        threads = self.warps_m * self.architecture.threads_per_warp
+        elements = self.fragments * self.cta_consumer_tile_m * self.cta_tile_k
+        return elements * self.problem.a.dtype.bytes // 4 // threads
 
     # --- the kernel that adds up the sums of parts of K
 

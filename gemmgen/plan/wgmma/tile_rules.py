@@ -22,6 +22,7 @@ from gemmgen.plan.wgmma.gate_rules import gated
 from gemmgen.plan.wgmma.group_rules import groups
 from gemmgen.plan.wgmma.part_rules import composed_tile, staggered_tile
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.scales.scale_rules import block_scales, scale_format
 from gemmgen.plan.wgmma.warp_rules import (
     CONSUMERS,
     cluster_shape,
@@ -102,7 +103,7 @@ TILE = (*EXTENTS, tile_rows, mma_n)
 """Where these are kept, instructions can too: else no sum over the tile is true."""
 
 
-@rule("promotion")
+@rule("promotion", after=[scale_format, block_scales])
 def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
     """Only sums of 8-bit floats are promoted, after each K step."""
     if not plan.promote_k:
@@ -162,5 +163,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     tile_rows,
     mma_n,
     mma_k,
+    scale_format,
+    block_scales,
     promotion,
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.plan.storage import Extent, SharedBuffer, numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.spelling import extent_name
 from gemmgen.render.wgmma.lanes import Part, parts_of, turned
+from gemmgen.render.wgmma.scale_reads import ScaleReads
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class KLoop:
         plan = self.plan
         if plan.synchronous:
             return "single_tile" if plan.schedule_kind == "single_tile" else "synchronous"
+        if plan.problem.scales_sums:
+            return "scaled_slabs" if plan.row_slabs > 1 else "scaled"
         if plan.promote_k:
             return "in_order"
         if plan.fragments > 1:
@@ -49,6 +53,27 @@ class KLoop:
     def feed(self) -> str:
         """The template of a K loop's last use of a stage: a release, or a refill."""
         return f"wgmma/feed/{'producer' if self.plan.specialized else 'refill'}.py.j2"
+
+    @property
+    def scales(self) -> ScaleReads:
+        """How the scales of a block of K are read, for sums that have scales."""
+        return ScaleReads(self.plan)
+
+    @property
+    def scale_parameters(self) -> str:
+        """The further parameters of a K loop whose sums have scales; empty for others."""
+        if not self.plan.problem.scales_sums:
+            return ""
+        own = ", a_scale_smem" * self.plan.specialized
+        return own + ", b_scale_ptr" * self.plan.has_tile_scales
+
+    @property
+    def _scale_arguments(self) -> Iterator[str]:
+        """The further arguments of a K loop whose sums have scales; none for others."""
+        if self.plan.problem.scales_sums and self.plan.specialized:
+            yield f"args.a_scale_smem{'[consumer]' * (self.plan.row_shares > 1)}"
+        if self.plan.has_tile_scales:
+            yield "scales_of_tile(args, tile)"
 
     @property
     def multiplied(self) -> str:
@@ -117,9 +142,16 @@ class KLoop:
         return ", parts: gl.constexpr" if self.plan.staggered else ""
 
     @property
-    def parts_argument(self) -> str:
-        """The argument for the parts in a call: the second consumer has all parts except the last one."""
-        return ", parts=PARTS - consumer" if self.plan.staggered else ""
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of a call of the loop; the second consumer has all parts except the last one."""
+        plan = self.plan
+        own = "[consumer]" * (plan.row_shares > 1)
+        passed = ("args", f"args.a_smem{own}", "k_steps", "ring")
+        if not plan.specialized:
+            start = "RingPosition(gl.to_tensor(0), gl.to_tensor(0))"
+            passed = ("args", "ring" if plan.persistent else start, "loads")
+        parts = ("parts=PARTS - consumer",) if plan.staggered else ()
+        return (*passed, *parts, *self._scale_arguments)
 
     @property
     def waits_for_one(self) -> bool:

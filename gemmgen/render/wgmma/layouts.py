@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen.hardware import WGMMA
+from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem.operations import BLOCK_SCALES
 from gemmgen.render.kernel import KernelLayouts
 from gemmgen.render.wgmma.lanes import parts_of
 from gemmgen.render.wgmma.reduction import ReductionView
@@ -37,6 +38,10 @@ class HopperLayouts(KernelLayouts):
                 if problem.has_box_axis("b"):
                     bases = plan.bases(None, 1 + b_axes, rank=3)
                     yield self._shared(f"{name}_BOX", part.swizzle_bytes, problem.b.dtype, bases, 3)
+        for buffers in map(plan.resources.of, BLOCK_SCALES):
+            for buffer in buffers[:1]:
+                bases = plan.bases(1, None) if buffer.tensor == "a_scale" else plan.bases(None, 1)
+                yield self._shared(buffer.tensor.upper(), 0, DTYPES["fp32"], bases)
         if plan.reduces_apart:
             yield "# L2 keeps A and B no longer than it must: the second kernel reads the sums out of it."
             policy = 'FractionalEvictionPolicy("evict_first", 1.0)'

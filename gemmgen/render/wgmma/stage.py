@@ -31,8 +31,12 @@ class Stage:
         """The terms of the bytes of a stage."""
         a = "args.a_desc.nbytes_per_cta"
         blocks = f"{self.plan.problem.b_blocks} * " * self.plan.problem.in_blocks
-        b = (f"{blocks}{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan))
-        return (f"CONSUMERS * {a}" if self.plan.row_shares > 1 else a, *b)
+        b = [f"{blocks}{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan)]
+        each = "CONSUMERS * " * (self.plan.row_shares > 1)
+        tensors = self.plan.stage.tensors
+        b += [f"{each}args.a_scale_desc.nbytes_per_cta"] * ("a_scale" in tensors)
+        b += ["args.b_scale_desc.nbytes_per_cta"] * ("b_scale" in tensors)
+        return (f"{each}{a}", *b)
 
     @property
     def slot(self) -> str:
@@ -82,6 +86,19 @@ class Stage:
                 load.operand, descriptor, f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
             )
             yield (descriptor, coordinates, "ready", tile, *load.options)
+        if f"{load.operand}_scale" in self.plan.stage.tensors:
+            yield self._load_of_scales(load, f".index({self.stage})")
+
+    @property
+    def scales_of_consumer(self) -> tuple[str, ...]:
+        """The arguments of the load of the scales of a consumer's rows, in a loop over consumers."""
+        return self._load_of_scales(self.operands[0], f"[i].index({self.stage})")
+
+    def _load_of_scales(self, load: OperandLoad, slot: str) -> tuple[str, ...]:
+        """Return the arguments of the load of an operand's scales in a K step."""
+        first = row_of(self.plan, "i") if load.operand == "a" else "tile.column"
+        scale = f"args.{load.operand}_scale"
+        return (f"{scale}_desc", f"[k // PROGRAM_TILE_K, {first}]", "ready", f"{scale}_smem{slot}")
 
     def _as_box(self, operand: str, descriptor: str, tile: str) -> str:
         """Return a tile in shared memory as TMA fills it: with the dimension for groups, if there is one."""

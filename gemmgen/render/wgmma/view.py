@@ -9,7 +9,7 @@ from functools import cached_property
 from gemmgen.plan.epilogue_storage import EpilogueStorage
 from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem.operations import OPERATIONS
+from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
 from gemmgen.render.epilogue import EpilogueView, ReadingEpilogueView
 from gemmgen.render.epilogue_of_groups import GroupEpilogueView
 from gemmgen.render.kernel import (
@@ -116,7 +116,13 @@ class HopperView(KernelView):
             if plan.staggered:
                 meaning = "columns that one consumer has more than a tile, and the other one less"
                 yield "STAGGER_N", plan.stagger_n, meaning
-        yield "PROGRAM_TILE_K", plan.cta_tile_k, ""
+        block = ", the block of a scale" * plan.problem.scales_sums
+        yield "PROGRAM_TILE_K", plan.cta_tile_k, f"of a K step{block}" if block else ""
+        if plan.has_tile_scales and plan.problem.b.scale:
+            yield "SCALE_COLUMNS", plan.problem.b.scale.format.rows, "of B that share a scale"
+        if plan.row_slabs > 1:
+            meaning = "rows of a consumer that are multiplied at a time"
+            yield "SLAB_M", plan.cta_consumer_tile_m // plan.row_slabs, meaning
         if plan.consumers > 1:
             yield "CONSUMERS", plan.consumers, ""
         if plan.row_shares > 1:
@@ -185,13 +191,16 @@ class HopperView(KernelView):
         barriers = (resources.load_ready, *resources.load_empty, resources.mma_turn)
         b = [argument_name(plan.argument(buffer.operand)) for buffer in resources.b]
         each = "  # one for each part of a tile's columns"
+        scales = [name for name in BLOCK_SCALES if resources.of(name)]
         return (
             *self._descriptors("a"),
             _several("b_desc", b, DESCRIPTOR, each),
+            *self._descriptors(*(BLOCK_SCALES if problem.scales_sums else ())),
             *self._descriptors(*c, *problem.vectors, *scalar, *self._counts_of_groups),
             *self._descriptors("d_address" if problem.scatters_d else "d", *self._workspace),
             self._ring("a_smem", [buffer.name for buffer in resources.a]),
             _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
+            *(self._ring(f"{name}_smem", [each.name for each in resources.of(name)]) for name in scales),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
             *((self._own,) if plan.specialized and resources.epilogues else ()),
             *self._counts(),
@@ -267,7 +276,7 @@ class HopperView(KernelView):
     def places_early(self) -> bool:
         """True if a tile is found before its K loop: loads in the loop, or of the epilogue, need it."""
         plan = self.plan
-        if not plan.specialized or plan.ping_pong or plan.divides_last_wave:
+        if not plan.specialized or plan.ping_pong or plan.divides_last_wave or plan.has_tile_scales:
             return True
         return self.loads_epilogue_first
 

@@ -82,7 +82,17 @@ def choices_of(
         choices |= SWAP_AB_TILED_CHOICES if swap_ab else TILED_CHOICES
     if request.matmul.batch_invariant:  # what is best for K depends on M
         choices.pop("splits", None)
+    if request.matmul.scales_sums:  # of all K in one program
+        choices.pop("splits", None)
     return choices
+
+
+def with_blocks(request: Request, stated: Values) -> Values:
+    """Return the stated decisions, with those that follow from the blocks of K that scales belong to."""
+    a = request.matmul.a.scale
+    if a is None or not request.matmul.scales_sums:
+        return stated
+    return {"promote_k": a.format.vector, **stated}
 
 
 def thirds_of(stated: Values, wanted: Choices) -> Choices:
@@ -119,6 +129,8 @@ def fitted_tiles(
     open_to = {"cta_tile_n", "cta_tile_m", "consumers"} - {*stated, *wanted}
     plain = {"cluster_n": 1, "warps_n": 1}
     if "cta_tile_n" not in open_to or request.matmul.gated or {"cta_tile_m", "consumers"} & wanted.keys():
+        return
+    if request.matmul.scales_sums:
         return
     if any(stated.get(name, value) != value for name, value in plain.items()):
         return

@@ -22,6 +22,7 @@ from gemmgen.plan.wgmma.tried.branches import (
     staggered_branches,
     swaps_of,
     thirds_of,
+    with_blocks,
 )
 from gemmgen.plan.wgmma.tried.derived import (
     CONSUMER_DERIVED,
@@ -65,6 +66,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
         if request.matmul.groups is not None:
             yield from branches_of_groups(request, stated, wanted)
             return
+        stated = with_blocks(request, stated)
         for swap_ab in wanted.get("swap_ab") or swaps_of(request, stated, wanted):
             defaults = defaults_of(stated, swap_ab)
             for kind in wanted.get("specialization") or kinds_of({**defaults, **stated}):
@@ -73,6 +75,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 order = order_defaults_of(request, {*stated, *wanted}, swap_ab, kind)
                 fixed = {name: value for name, value in {**order, **defaults}.items() if name not in choices}
                 fixed |= implied_by({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
+                fixed["promote_k"] = stated.get("promote_k", fixed["promote_k"])
                 choices |= thirds_of(stated, wanted)
                 told = {"swap_ab": swap_ab, "specialization": kind}
                 yield Branch(fixed, choices, told)
@@ -144,6 +147,8 @@ class WgmmaSpace(Space[WgmmaKernel]):
         choices |= {name: (value,) for name, value in defaults.items()}
         for each in () if swap_ab else ORDER_DERIVED:
             choices[each.name] = (each.value(kernel),)
+        if block := with_blocks(kernel.request, {}):
+            choices |= {"promote_k": (block["promote_k"],), "cta_tile_k": (block["promote_k"],)}
         return choices
 
 

@@ -1,0 +1,56 @@
+"""The scales of blocks in a stage of a Hopper kernel: a scale for each row of A, or each column of B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from gemmgen.hardware import DType
+from gemmgen.plan.stage import Payload
+from gemmgen.plan.storage import Extent
+from gemmgen.problem import Matmul
+
+LEAST_SCALES = 32
+"""Scales that TMA loads at least: 128 bytes, so that the scales of each stage begin where TMA can write."""
+
+
+def scales_of_step(
+    problem: Matmul, tile: tuple[int, int], row_shares: int, cluster_m: int
+) -> Iterator[Payload]:
+    """Yield the scales of a K step that TMA loads; none for a matmul whose sums have no scales.
+
+    `tile` has the rows and columns of a CTA, whose rows `row_shares` consumers divide. A scale of B for all
+    columns of a tile is no payload: threads read it by its address.
+    """
+    if not problem.scales_sums:
+        return
+    m, n = tile
+    rows = m // row_shares
+    if scale := problem.a.scale:
+        measure: Literal["consumer_tile_m", "tile_m"] = "consumer_tile_m" if row_shares > 1 else "tile_m"
+        yield _scales("a_scale", Extent(rows * cluster_m, measure), rows, scale.dtype, row_shares)
+    if (scale := problem.b.scale) and scale.format.rows == 1:
+        yield _scales("b_scale", Extent(n, "tile_n"), n, scale.dtype)
+
+
+def _scales(
+    tensor: Literal["a_scale", "b_scale"], extent: Extent, rows: int, dtype: DType, count: int = 1
+) -> Payload:
+    """Return the scales of `rows` rows of A, or columns of B, in each CTA, for each of `count` consumers.
+
+    `extent` has the rows of all CTAs of a program. Fewer than `LEAST_SCALES` come with the scales of
+    the next rows, which nobody reads.
+    """
+    loaded = max(LEAST_SCALES, rows)
+    return Payload(
+        tensor=tensor,
+        kind="block_scales",
+        dtype=dtype,
+        axis="m" if tensor == "a_scale" else "n",
+        box=(Extent(1), extent if loaded == rows else Extent(loaded * (extent.size // max(1, rows)))),
+        elements=loaded,
+        bits=dtype.bits,
+        loads_per_tile=1,
+        words=f"1 x {loaded} {dtype.name}",
+        count=count,
+    )

@@ -1,0 +1,135 @@
+"""Rules of kernels whose threads multiply the sums of each block of K by the scales of A and of B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gemmgen.plan.fix import Fix, at_most, either, hint, leave_out, use
+from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.shared_rules import without_expression
+from gemmgen.plan.wgmma.extent_rules import consumer_rows, tile_power_of_two
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.warp_rules import CONSUMERS
+from gemmgen.plan.wgmma.work_rules import whole_k
+from gemmgen.problem import BlockScale, Operand
+
+MOST_SLABS = 2
+"""Slabs of 64 rows whose sums a warpgroup holds: with more, the stage is read for too long."""
+UNSCALED: Final = leave_out("operands.a.scale") & leave_out("operands.b.scale")
+"""The fix that leaves the scales out."""
+
+
+@rule("scale-format", subject="problem")
+def scale_format(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Both operands have scales or neither, each of a format for its elements and for the operand."""
+    operands = (("a", plan.problem.a), ("b", plan.problem.b))
+    for (name, operand), (other_name, other) in zip(operands, reversed(operands), strict=True):
+        if scale := operand.scale:
+            yield from _of_format(name, operand, scale)
+            if other.scale is None:
+                yield Finding(
+                    f"operands.{name}.scale",
+                    f"scales of {scale.format.name} for {name.upper()}, and none for {other_name.upper()}",
+                    "this version's kernels scale both operands or neither",
+                    leave_out() | hint(f"an operands.{other_name}.scale"),
+                )
+
+
+def _of_format(name: str, operand: Operand, scale: BlockScale) -> Iterator[Finding]:
+    """Yield the findings of a format: its elements, the operands that can have it, and its scales."""
+    known, field = scale.format, f"operands.{name}.scale"
+    if operand.dtype.name not in known.elements:
+        yield Finding(
+            f"operands.{name}.dtype",
+            f"{known.name} for {operand.dtype.name}",
+            f"the elements of {known.name} are {either(known.elements)}",
+            use(*known.elements) | UNSCALED,
+        )
+    if name not in known.operands:
+        yield Finding(
+            f"{field}.format",
+            f"{known.name} for {name.upper()}",
+            f"a scale for {known.rows} rows is for weights, which are B",
+            use("fp32_1x128"),
+        )
+    stated = (("vector", scale.vector, known.vector), ("dtype", scale.dtype.name, known.dtype))
+    for part, found, wanted in stated:
+        if found != wanted:
+            yield Finding(
+                f"{field}.{part}",
+                f"{part} {found} for {known.name}",
+                f"{known.name} has a scale of {known.dtype} for {known.vector} of K",
+                use(wanted) | leave_out(),
+            )
+
+
+@rule("block-scales", after=[*CONSUMERS, tile_power_of_two, consumer_rows, scale_format])
+def block_scales(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A K step is a block of K, whose sums one thread scales and promotes, in kernels that have that."""
+    if plan.problem.scales_sums:
+        for is_broken, field, found, limit, fix in (*_of_steps(plan), *_of_tiles(plan), *_of_work(plan)):
+            if is_broken:
+                yield Finding(field, f"{found} with block scales", limit, fix)
+
+
+Row = tuple[bool, str, str, str, Fix]
+"""True if there is such a finding; its field, the fault, the limit, and the fix."""
+
+
+def _of_steps(plan: WgmmaKernel) -> Iterator[Row]:
+    """Yield the rows of the K step and of its sums."""
+    assert plan.problem.a.scale is not None
+    block = plan.problem.a.scale.vector
+    limit = f"a K step is one block of {block}, by whose scales its sums are multiplied"
+    for field, k in (("tile.k", plan.cta_tile_k), ("mma.promote_k", plan.promote_k)):
+        yield k != block, field, f"{k:,}", limit, use(block)
+
+
+def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
+    """Yield the rows of tiles, of the cluster, and of the place of A."""
+    b = plan.problem.b.scale
+    columns, slabs = plan.program_tile_n, plan.row_slabs
+    assert b is not None
+    limit = "this version scales the sums of a tile whose columns are one power of two"
+    yield plan.composed, "tile.n", f"{plan.cta_tile_n} columns", limit, use(128, 64)
+    limit = f"all columns of a program's tile have the same scale of B, one for {b.format.rows}"
+    one_scale = b.format.rows % columns == 0 or not plan.has_tile_scales
+    yield (
+        not (plan.composed or one_scale),
+        "cluster.n" if plan.cluster_n > 1 else "tile.n",
+        f"{columns} columns",
+        limit,
+        use(1) if plan.cluster_n > 1 else at_most(b.format.rows),
+    )
+    limit = f"a consumer's warpgroup scales at most {MOST_SLABS} slabs of 64 rows, one after the other"
+    most = plan.cta_tile_m * MOST_SLABS // slabs
+    yield slabs > MOST_SLABS, "tile.m", f"{plan.cta_tile_m:,} rows", limit, at_most(most)
+    limit = "this version loads the scales of columns, and divides slabs of rows, in single CTAs"
+    alone = slabs > 1 or not plan.has_tile_scales
+    yield alone and plan.cluster_m > 1, "cluster.m", f"{plan.cluster_m} CTAs along M", limit, use(1)
+    yield alone and plan.cluster_n > 1, "cluster.n", f"{plan.cluster_n} CTAs along N", limit, use(1)
+    limit = "this version reads the A of scaled sums from shared memory"
+    registers = plan.a_source == "registers"
+    yield registers, "operands.a.source", "A in registers", limit, use("shared")
+
+
+def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
+    """Yield the rows of the schedule, and of matmuls of other kinds."""
+    problem = plan.problem
+    limit = "this version scales the sums of one A and one B"
+    yield problem.groups is not None, "groups", "groups", limit, leave_out() | UNSCALED
+    limit = "this version scales the sums of one accumulator"
+    yield problem.gated, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
+    limit = "this version adds up the scaled sums of all K in one program"
+    yield plan.splits > 1, "schedule.splits", f"{plan.splits} parts of K", limit, whole_k(plan) | UNSCALED
+    stream = plan.divides_last_wave
+    yield stream, "schedule.last_wave", "stream_k", limit, use("whole") | UNSCALED
+    limit = "the first loads bring scales too, and this version loads A or B alone early"
+    early = plan.read_early is not None
+    yield early, "dependent_launch.early", plan.early_launch, limit, use("nothing") | UNSCALED
+    limit = "a block's scales come with a stage of a ring"
+    single = plan.schedule_kind == "single_tile"
+    yield single, "schedule.kind", "a single tile", limit, use("tiled") | UNSCALED
+    lone = plan.synchronous and not single
+    yield lone, "buffering.stages", "1 stage without warp specialization", limit, use(2) | UNSCALED
