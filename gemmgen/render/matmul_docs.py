@@ -120,13 +120,11 @@ class MatmulDocs(LaunchView):
         for name, rows in (("a_scale", "M"), ("b_scale", "N")):
             scale = self.operand(name).scale
             assert scale is not None
+            extents, memory = f"[{rows}, {k}]", f"{rows} contiguous, blocks of K at multiples of 16 bytes"
             if scale.format.rows > 1:
                 extents = f"[ceil({rows} / {scale.format.rows}), {k}]"
                 memory = f"rows {k} apart, rounded up to a multiple of 4"
-            else:
-                extents = f"[{rows}, {k}]"
-                memory = f"{rows} contiguous, columns {rows} apart, rounded up to a multiple of 4"
-            docs.append(f"{name}: {extents}, torch.float32; if not {memory}, a copy is made.")
+            docs.append(f"{name}: {extents}, torch.float32, {memory}; others are copied in each call.")
         return docs
 
     @property

@@ -116,7 +116,8 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     most = most_consumer_registers(plan)
     if needed_registers(plan) <= most:
         return
-    accumulator, working = plan.accumulator_registers, WORKING_REGISTERS + plan.operand_registers
+    accumulator = plan.accumulator_registers
+    working = WORKING_REGISTERS + plan.operand_registers + plan.scale_registers
     room = most - working
     (rows, columns), narrowest = mma_tile(plan), least_columns(plan)
     if step := 0 if plan.promote_k else _halved(plan, "k", plan.mma_shape[2], most):
@@ -178,7 +179,7 @@ def consumer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
             f"{plan.consumer_registers} registers per consumer thread",
             f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_widest_n} takes "
             f"{plan.accumulator_registers}, and the kernel "
-            f"{WORKING_REGISTERS + plan.operand_registers} more to work with",
+            f"{WORKING_REGISTERS + plan.operand_registers + plan.scale_registers} more to work with",
             at_least(needed),
         )
 

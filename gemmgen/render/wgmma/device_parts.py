@@ -57,8 +57,7 @@ class DeviceParts:
             parts += [self._load_stage] * (not plan.read_early)
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         parts += ["wgmma/read_a"] * (plan.a_source == "registers")
-        parts += ["wgmma/scales/of_tile"] * plan.has_tile_scales
-        parts += ["wgmma/scales/join_slabs"] * (plan.row_slabs > 1)
+        parts += self.k_loop.scales.functions if plan.problem.scales_sums else ()
         parts += ["wgmma/wait_for"] * self.k_loop.waits_for_one
         parts += [f"wgmma/issue_mmas/{self.k_loop.count_of_lanes}", f"wgmma/k_loop/{self.k_loop.pace}"]
         if not plan.reduces_apart:

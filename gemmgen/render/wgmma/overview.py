@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem import Operand
 from gemmgen.render.overview import KernelOverview, counted
 
 
@@ -20,10 +21,39 @@ class HopperOverview(KernelOverview):
         return "Hopper"
 
     @property
+    def factors(self) -> tuple[str, str]:
+        """The factors of the product with their shapes."""
+        if not self.plan.problem.scales_sums:
+            return super().factors
+        return "(A[M, K] * a_scale)", "(B[K, N] * b_scale)"
+
+    @property
+    def short_factors(self) -> tuple[str, str]:
+        """The factors of the product."""
+        if not self.plan.problem.scales_sums:
+            return super().short_factors
+        return "(A * a_scale)", "(B * b_scale)"
+
+    @property
+    def more_inputs(self) -> tuple[str, ...]:
+        """The further arguments with a descriptor, after B."""
+        extents = {"a_scale": "[ceil(K / 128), M]", "b_scale": "[ceil(K / 128), N]"}
+        loaded = self.plan.stage.tensors
+        return tuple(f"{name} stored as {each}" for name, each in extents.items() if name in loaded)
+
+    @staticmethod
+    def _typed(operand: Operand) -> str:
+        """Return the element type of an operand, with its scales."""
+        if not (scale := operand.scale):
+            return operand.dtype.name
+        block = f"{scale.format.rows} x {scale.vector}"
+        return f"{operand.dtype.name} with {scale.dtype.name} scales of blocks of {block}"
+
+    @property
     def dtypes(self) -> str:
         """The element types of all matrices, and of the accumulator."""
         problem = self.plan.problem
-        a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
+        a, b, d = self._typed(problem.a), self._typed(problem.b), problem.d.name
         inputs = f"A and B {a}" if a == b else f"A {a}, B {b}"
         inputs += f" ({memory} in memory)" if (memory := problem.a.dtype.in_memory) else ""
         c = f", C {problem.c.name}" if problem.c else ""
@@ -70,7 +100,18 @@ class HopperOverview(KernelOverview):
     def describe(self) -> str:
         """Say how the kernel goes about it."""
         text = self._specialized() if self.plan.specialized else self._unspecialized()
-        return text + self._last_wave + self._parts + self._blocks + self._exchange + self._early
+        of_sums = self._slabs + self._last_wave + self._parts + self._blocks
+        return text + of_sums + self._exchange + self._early
+
+    @property
+    def _slabs(self) -> str:
+        """The words about slabs of rows whose sums are scaled one after the other."""
+        if self.plan.row_slabs == 1:
+            return ""
+        return (
+            " A consumer multiplies its rows in two slabs, one after the other: sums of a block of K are in "
+            "registers for one slab at a time."
+        )
 
     @property
     def _blocks(self) -> str:

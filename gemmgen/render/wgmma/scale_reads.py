@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.render.wgmma.lanes import turned
+from gemmgen.plan.wgmma.scales.scale_payloads import LEAST_SCALES
 
 
 @dataclass(frozen=True)
@@ -23,20 +24,44 @@ class ScaleReads:
         """The template of the scales of B: one for all columns of a tile, or one for each column."""
         return f"wgmma/scales/{'tile' if self.plan.has_tile_scales else 'columns'}.py.j2"
 
-    def of_rows(self, slab: int) -> str:
-        """Return the scales of A as a column or row of the accumulator, of one of several slabs of rows."""
+    @property
+    def functions(self) -> Iterator[str]:
+        """The templates of the functions that read scales."""
         plan = self.plan
-        smem = "a_scale_smem" if plan.specialized else "args.a_scale_smem"
-        scales = f"{smem}.index(ring.stage)"
+        loaded = {"a"} if plan.has_tile_scales else {"a", "b"}
+        if ("b" if plan.swap_ab else "a") in loaded:
+            yield "wgmma/scales/row_scales"
+        if ("a" if plan.swap_ab else "b") in loaded:
+            yield "wgmma/scales/column_scales"
+        if plan.has_tile_scales:
+            yield "wgmma/scales/of_tile"
         if plan.row_slabs > 1:
-            first = "SLAB_M" if slab else "0"
-            scales += f".slice({first}, SLAB_M, dim=1)"
-        elif plan.stage.payloads_of("a_scale")[0].elements > plan.cta_consumer_tile_m:
-            scales += ".slice(0, PROGRAM_TILE_M, dim=1)"
-        return f"{turned(scales, not plan.swap_ab)}.load(ACCUMULATOR_LAYOUT)"
+            yield "wgmma/scales/join_slabs"
 
     @property
-    def of_columns(self) -> str:
-        """The scales of B as a row or column of the accumulator."""
-        scales = "args.b_scale_smem.index(ring.stage)"
-        return f"{turned(scales, self.plan.swap_ab)}.load(ACCUMULATOR_LAYOUT)"
+    def _is_loaded_beyond(self) -> bool:
+        """True if TMA loads scales of more rows of A than the columns of the accumulator with swap-AB."""
+        (first, *_) = self.plan.stage.payloads_of("a_scale")
+        return self.plan.swap_ab and first.elements > self.plan.cta_consumer_tile_m
+
+    @property
+    def loaded(self) -> str:
+        """The words about the scales that TMA loads beyond the columns; empty if there are none."""
+        return f"; TMA loads {LEAST_SCALES}" * self._is_loaded_beyond
+
+    @property
+    def slice(self) -> str:
+        """The selection of the scales of the columns; empty if TMA loads no others."""
+        return ".slice(0, PROGRAM_TILE_M, dim=1)" * self._is_loaded_beyond
+
+    def of_a(self, slab: int) -> str:
+        """Return the scales of A beside the accumulator, of one of several slabs of rows."""
+        scales = f"{'' if self.plan.specialized else 'args.'}a_scale_smem.index(ring.stage)"
+        if self.plan.row_slabs > 1:
+            scales += f".slice({'SLAB_M' if slab else '0'}, SLAB_M, dim=1)"
+        return f"{'column' if self.plan.swap_ab else 'row'}_scales({scales})"
+
+    @property
+    def of_b(self) -> str:
+        """The scales of B beside the accumulator."""
+        return f"{'row' if self.plan.swap_ab else 'column'}_scales(args.b_scale_smem.index(ring.stage))"

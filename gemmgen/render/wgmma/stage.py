@@ -89,11 +89,6 @@ class Stage:
         if f"{load.operand}_scale" in self.plan.stage.tensors:
             yield self._load_of_scales(load, f".index({self.stage})")
 
-    @property
-    def scales_of_consumer(self) -> tuple[str, ...]:
-        """The arguments of the load of the scales of a consumer's rows, in a loop over consumers."""
-        return self._load_of_scales(self.operands[0], f"[i].index({self.stage})")
-
     def _load_of_scales(self, load: OperandLoad, slot: str) -> tuple[str, ...]:
         """Return the arguments of the load of an operand's scales in a K step."""
         first = row_of(self.plan, "i") if load.operand == "a" else "tile.column"
@@ -129,11 +124,13 @@ class Stage:
         return "B is stored as [2N, K]" if self.plan.problem.b.major == "k" else "B is [K, 2N]"
 
     @property
-    def load_of_consumer(self) -> tuple[str, ...]:
-        """The arguments of the load of a consumer's tile of A, in a loop over consumers."""
+    def loads_of_consumer(self) -> Iterator[tuple[str, ...]]:
+        """The arguments of the loads of a consumer's tile of A, and its scales, in a loop over consumers."""
         load = self.operands[0]
         tile = self._as_box("a", "args.a_desc", "a_tile")
-        return ("args.a_desc", load.coordinates, "ready", tile, *load.options)
+        yield ("args.a_desc", load.coordinates, "ready", tile, *load.options)
+        if "a_scale" in self.plan.stage.tensors:
+            yield self._load_of_scales(load, f"[i].index({self.stage})")
 
     @property
     def loads_at_once(self) -> Iterator[tuple[str, ...]]:
