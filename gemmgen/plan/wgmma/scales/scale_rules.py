@@ -98,7 +98,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     yield (
         not (plan.composed or one_scale),
         "cluster.n" if plan.cluster_n > 1 else "tile.n",
-        f"{columns} columns",
+        f"{plan.cluster_n} CTAs of {plan.cta_tile_n} columns" if plan.cluster_n > 1 else f"{columns} columns",
         limit,
         use(1) if plan.cluster_n > 1 else at_most(b.format.rows),
     )
