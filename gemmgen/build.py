@@ -377,6 +377,10 @@ def _refusals(product: Product) -> Iterator[Violation]:
             "the launcher in C passes a B of N columns",
             module,
         )
+    if problem.scales_sums and problem.a.scale:
+        limit = "the launcher in C makes descriptors of A, B, C and D, and none of scales"
+        found = problem.a.scale.format.name
+        yield Violation("export-scales", "operands.a.scale", found, limit, module)
     if stem.endswith("_test"):
         limit = "in C that is the name of a test program"
         renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")

@@ -20,6 +20,7 @@ from mutants import (
     parallel,
     rings,
     rows,
+    scales,
     splits,
     stream_k,
 )
@@ -33,16 +34,7 @@ from gemmgen.verify.simulation import simulate_product
 from gluonsim import POLICIES, Severity
 
 FAMILIES = (
-    rings,
-    kinds,
-    splits,
-    parallel,
-    stream_k,
-    early,
-    gates,
-    groups,
-    k_groups,
-    rows,
+    *(rings, kinds, splits, parallel, stream_k, early, gates, groups, k_groups, rows, scales),
     committed,
     epilogues,
 )

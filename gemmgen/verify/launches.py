@@ -97,9 +97,18 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
     tiles_m = 1 if plan.splits_per_tile > 1 else 2
     if plan.schedule_kind == "tiled":
         k_steps = plan.splits_per_tile * (3 * plan.stages + 2)
-        return Launch(ragged(plan, tiles_m, 2, k_steps), 4, "integers", schedules, wraps=True)
-    tiles_n = max(2, ceil(plan.tiles_to_wrap / tiles_m))
+        shape = ragged(plan, tiles_m, _least_tiles_n(plan), k_steps)
+        return Launch(shape, 4, "integers", schedules, wraps=True)
+    tiles_n = max(_least_tiles_n(plan), ceil(plan.tiles_to_wrap / tiles_m))
     return Launch(ragged(plan, tiles_m, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
+
+
+def _least_tiles_n(plan: Kernel) -> int:
+    """Return the tiles along N of a launch at least: two, or as many as have two scales of columns of B."""
+    scale = plan.problem.b.scale
+    if scale is None or scale.format.rows == 1:
+        return 2
+    return max(2, scale.format.rows // plan.program_tile_n + 1)
 
 
 PARTS_PROGRAMS = 3
