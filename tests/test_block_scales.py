@@ -1,0 +1,302 @@
+"""fp8 operands with fp32 scales of blocks on Hopper: the plan, the numbers, the wrapper, and the baseline."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import Cuda, launch_into, on_a_fake_gpu
+from hopper import hopper
+from modules import WANTED, made, module_file, spec_file
+from torch import Tensor
+
+from gemmgen.bench.baseline import cublas
+from gemmgen.bench.torch_matmul import block_scaled_mm, offered
+from gemmgen.build import export
+from gemmgen.errors import GemmgenError
+from gemmgen.hardware import SCALE_FORMATS
+from gemmgen.library.source_files import refuse_kernel
+from gemmgen.module import import_generated
+from gemmgen.numerics.case import row_major
+from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.reference import reference, tolerance
+from gemmgen.plan.planner import rank
+from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.spec import SpecFile, parse_spec
+from gemmgen.verify import verify
+
+STEM = "h100_e4m3_blockwise"
+COLUMNS = "h100_e4m3_blockwise_wgrad"
+STEMS = sorted(path.stem for path in WANTED if "blockwise" in path.stem)
+M, N, K = 37, 272, 400
+FP32, E4M3 = torch.float32, torch.float8_e4m3fn
+OPEN = """\
+title: open
+target: h100
+operands:
+  a: {dtype: e4m3, scale: {format: fp32_1x128}}
+  b: {dtype: e4m3, scale: {format: fp32_128x128}}
+  d: {dtype: bf16}
+problem: {m: %d, n: %d, k: %d}
+"""
+
+
+def source_of(stem: str) -> SpecFile:
+    return made(spec_file(stem)).source
+
+
+def drawn(stem: str, shape: tuple[int, int, int] = (M, N, K)) -> Inputs:
+    return random_inputs(shape, source_of(stem).problem, torch.Generator().manual_seed(0))
+
+
+# --- the plan
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_step_is_a_block_and_its_sums_are_promoted(stem: str) -> None:
+    plan = hopper(made(spec_file(stem)).plan)
+    assert (plan.cta_tile_k, plan.promote_k, plan.outstanding_mmas) == (128, 128, 0)
+    assert source_of(stem).promote_k is None
+
+
+def test_two_slabs_of_rows_share_their_partial_sums() -> None:
+    plan = hopper(made(spec_file(STEM)).plan)
+    assert (plan.row_slabs, plan.sum_registers, plan.partial_registers) == (2, 128, 64)
+    assert plan.accumulator_registers == 192
+
+
+def test_a_stage_has_the_scales_of_each_consumer_s_rows() -> None:
+    plan = hopper(made(spec_file(STEM)).plan)
+    (of_a,) = plan.stage.payloads_of("a_scale")
+    assert (of_a.count, of_a.tile_bytes, of_a.bytes) == (2, 128 * 4, 1024)
+    assert not plan.stage.payloads_of("b_scale")
+    (of_b,) = hopper(made(spec_file(COLUMNS)).plan).stage.payloads_of("b_scale")
+    assert (of_b.count, of_b.bytes) == (1, 128 * 4)
+
+
+def test_a_stage_of_few_rows_has_scales_of_32() -> None:
+    plan = hopper(made(spec_file("h100_e4m3_blockwise_rows16")).plan)
+    (of_a,) = plan.stage.payloads_of("a_scale")
+    assert of_a.bytes == 128
+    assert plan.row_slabs == 1
+
+
+@pytest.mark.parametrize("shape", [(8192, 8192, 8192), (128, 4096, 7168), (16, 4096, 7168), (1, 2112, 7168)])
+def test_an_open_spec_gets_a_legal_kernel(shape: tuple[int, int, int]) -> None:
+    ranking = rank(parse_spec((OPEN % shape).encode(), "open"))
+    found = [hopper(each.plan) for each in ranking.to_measure(5)]
+    assert len(found) == 5
+    assert {plan.promote_k for plan in found} == {128}
+    assert found[0].swap_ab == (shape[0] <= 16)
+
+
+def test_scales_of_columns_take_registers() -> None:
+    assert hopper(made(spec_file(COLUMNS)).plan).scale_registers == 32
+    assert hopper(made(spec_file(STEM)).plan).scale_registers == 0
+
+
+def test_dram_moves_scales_of_four_bytes() -> None:
+    problem = source_of(STEM).problem
+    elements = M * K + N * K + 2 * M * N
+    assert dram_bytes(problem, (M, N, K)) == elements + 4 * (M * 4 + 3 * 4)
+
+
+# --- the numbers
+
+
+def written_out(inputs: Inputs, block_rows: int) -> Tensor:
+    """Return the product in float64, block by block of K."""
+    a, b = inputs.a.double(), inputs.b.T.double()
+    of_a, of_b = (inputs.extras[name].double() for name in ("a_scale", "b_scale"))
+    columns = torch.arange(b.shape[0]) // block_rows
+    total = torch.zeros(a.shape[0], b.shape[0], dtype=torch.float64)
+    for block in range(of_a.shape[1]):
+        k = slice(128 * block, 128 * block + 128)
+        total += (a[:, k] @ b[:, k].T) * of_a[:, block, None] * of_b[columns, block]
+    return total
+
+
+@pytest.mark.parametrize(("stem", "rows"), [(STEM, 128), (COLUMNS, 1)])
+def test_the_reference_scales_each_block(stem: str, rows: int) -> None:
+    inputs = drawn(stem)
+    found = reference(inputs, source_of(stem).problem)
+    assert torch.allclose(found, written_out(inputs, rows), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("stem", [STEM, COLUMNS])
+def test_scales_lie_as_the_kernel_reads_them(stem: str) -> None:
+    inputs = drawn(stem)
+    assert inputs.extras["a_scale"].shape == (M, 4)
+    assert inputs.extras["a_scale"].stride() == (1, 40)
+    shape, stride = ((3, 4), (4, 1)) if stem == STEM else ((N, 4), (1, N))
+    assert (inputs.extras["b_scale"].shape, inputs.extras["b_scale"].stride()) == (shape, stride)
+    stored = row_major(source_of(stem).problem, inputs, torch.empty(M, N))
+    assert stored["a_scale"].shape == (4, M)
+
+
+def test_the_tolerance_is_that_of_one_block() -> None:
+    problem = source_of(STEM).problem
+    assert tolerance(problem, (512, 512, 8192), None) == tolerance(problem, (512, 512, 128), None)
+
+
+def module_of(block_rows: int, shift: int = 0) -> ModuleType:
+    """A right ``matmul`` on the CPU, but for scales of A that are of rows `shift` above."""
+
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
+        extras["a_scale"] = extras["a_scale"].roll(shift, 0)
+        d = written_out(Inputs(a, b, extras), block_rows).bfloat16()
+        own = torch.empty(d.shape[0], -(-d.shape[1] // 8) * 8, dtype=torch.bfloat16)[:, : d.shape[1]]
+        if out is not None and out.shape[1] % 8:
+            raise ValueError("out must have rows of whole 16-byte units")
+        return (own if out is None else out).copy_(d)
+
+    module = ModuleType("fake")
+    module.__dict__.update(matmul=matmul)
+    return module
+
+
+def test_a_right_kernel_passes_and_one_with_the_scales_of_other_rows_does_not() -> None:
+    source, shape = source_of(STEM), (M, N, K)
+    assert verify(module_of(128), source, [shape], repeats=1, device="cpu").failures == ()
+    failed = verify(module_of(128, shift=1), source, [shape], repeats=1, device="cpu").failures
+    assert "once: relative error" in {check.what for check in failed} or failed
+
+
+# --- the wrapper
+
+
+class Wrapper:
+    """A module of scaled sums that is launched on no GPU: it keeps the tensors of its last launch."""
+
+    def __init__(self, stem: str) -> None:
+        self.module = import_generated(module_file(stem))
+        self.launched: list[Any] = []
+        launch_into(self.module, lambda _, arguments: self.launched.append(arguments))
+
+    def call(self, **changed: Tensor) -> Tensor:
+        a = torch.zeros(M, 400, dtype=E4M3).as_subclass(Cuda)
+        b = torch.zeros(N, 400, dtype=E4M3).as_subclass(Cuda).T
+        scales = {"a_scale": torch.ones(4, 40)[:, :M].T, "b_scale": torch.ones(3, 4)}
+        return self.module.matmul(a, b, **{k: v.as_subclass(Cuda) for k, v in (scales | changed).items()})
+
+    def scales(self) -> tuple[Any, Tensor]:
+        """Return the descriptor of A's scales and B's scales of the last launch."""
+        _, _, a_scale, b_scale, _ = self.launched[-1]
+        return a_scale, b_scale
+
+
+@pytest.fixture
+def wrapper(monkeypatch: pytest.MonkeyPatch) -> Wrapper:
+    on_a_fake_gpu(monkeypatch)
+    return Wrapper(STEM)
+
+
+def test_scales_that_lie_right_are_passed_as_they_are(wrapper: Wrapper) -> None:
+    a_scale, b_scale = torch.ones(4, 40)[:, :M].T, torch.ones(3, 4)
+    wrapper.call(a_scale=a_scale, b_scale=b_scale)
+    of_a, of_b = wrapper.scales()
+    assert of_a.base.data_ptr() == a_scale.data_ptr()
+    assert ([*of_a.shape], [*of_a.strides]) == ([4, M], [40, 1])
+    assert of_b.data_ptr() == b_scale.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "a_scale",
+    [torch.rand(M, 4), torch.rand(4, M).T, torch.rand(4, 2 * M).T[::2], torch.rand(164)[1:149].view(4, M).T],
+    ids=["rows", "odd", "steps", "address"],
+)
+def test_scales_of_rows_with_other_strides_are_copied(wrapper: Wrapper, a_scale: Tensor) -> None:
+    wrapper.call(a_scale=a_scale)
+    of_a, _ = wrapper.scales()
+    assert of_a.base.data_ptr() != a_scale.data_ptr()
+    assert ([*of_a.shape], [*of_a.strides]) == ([4, M], [40, 1])
+    assert torch.equal(of_a.base.as_subclass(Tensor), a_scale.T)
+
+
+@pytest.mark.parametrize(
+    "b_scale", [torch.rand(4, 3).T, torch.rand(3, 8)[:, :4], torch.rand(13)[1:].view(3, 4)]
+)
+def test_scales_of_tiles_with_other_strides_are_copied(wrapper: Wrapper, b_scale: Tensor) -> None:
+    wrapper.call(b_scale=b_scale)
+    _, of_b = wrapper.scales()
+    assert of_b.stride() == (4, 1)
+    assert torch.equal(of_b.as_subclass(Tensor), b_scale)
+
+
+def test_the_scales_of_torch_are_passed_without_a_copy(wrapper: Wrapper) -> None:
+    scale_b = torch.rand(3, 4).T  # [round_up(blocks of K, 4), blocks of N]
+    wrapper.call(b_scale=scale_b.T[:, :4])
+    assert wrapper.scales()[1].data_ptr() == scale_b.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"a_scale": torch.ones(M, 3)}, r"a_scale must have shape \[37, 4\], found \[37, 3\]"),
+        ({"a_scale": torch.ones(M + 1, 4)}, r"a_scale must have shape \[37, 4\], found \[38, 4\]"),
+        ({"a_scale": torch.ones(M)}, "a_scale must have 2 dimensions"),
+        ({"b_scale": torch.ones(N, 4)}, r"b_scale must have shape \[3, 4\], found \[272, 4\]"),
+        ({"b_scale": torch.ones(4, 3)}, r"b_scale must have shape \[3, 4\], found \[4, 3\]"),
+    ],
+)
+def test_scales_of_a_wrong_shape_are_refused(
+    wrapper: Wrapper, changed: dict[str, Tensor], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrapper.call(**changed)
+
+
+def test_scales_of_a_wrong_type_are_refused(wrapper: Wrapper) -> None:
+    with pytest.raises(
+        TypeError, match=r"a_scale must be strided torch\.float32, found strided torch\.bfloat16"
+    ):
+        wrapper.call(a_scale=torch.ones(M, 4, dtype=torch.bfloat16))
+
+
+def test_the_path_without_a_launcher_lays_scales_out(wrapper: Wrapper) -> None:
+    lay_out = wrapper.module.lay_out_scales
+    for scales in (torch.rand(3, 5), torch.rand(5, 3).T, torch.rand(3, 16)[:, :5]):
+        found = lay_out(scales)
+        assert found.stride() == (8, 1)
+        assert torch.equal(found, scales)
+    right = torch.rand(3, 8)[:, :5]
+    assert lay_out(right).data_ptr() == right.data_ptr()
+
+
+# --- what is beside it
+
+
+@pytest.mark.parametrize("stem", [STEM, COLUMNS])
+def test_torch_multiplies_the_same_scales(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, called = source_of(stem), dict[str, Any]()
+    monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, **keywords: called.update(keywords, a=a, b=b))
+    assert offered(source.problem)
+    inputs = drawn(stem)
+    call: Any = block_scaled_mm(source.problem).bind(inputs, torch.empty(M, N, dtype=torch.bfloat16))
+    call()
+    assert called["scale_a"].shape == (M, 4)
+    assert called["scale_a"].stride() == (1, M)
+    assert called["scale_b"].shape == ((4, 3) if stem == STEM else (4, N))
+    assert torch.equal(called["scale_b"].T, inputs.extras["b_scale"])
+    assert "torch._scaled_mm(a, b, scale_a=a_scale, scale_b=b_scale.T, " in cublas(source).text
+
+
+def test_a_library_and_an_export_are_refused(tmp_path: Any) -> None:
+    with pytest.raises(GemmgenError, match="scales of blocks, which no call of a library takes"):
+        refuse_kernel(spec_file(STEM), made(spec_file(STEM)).plan)
+    with pytest.raises(GemmgenError) as refused:
+        export(spec_file(STEM), tmp_path)
+    assert {found.code for found in refused.value.diagnostics} == {"export-scales"}
+
+
+def test_each_format_names_its_instruction_and_its_block() -> None:
+    blocks = {name: (each.mma, each.rows, each.vector) for name, each in SCALE_FORMATS.items()}
+    assert blocks == {
+        "mxfp8": ("tcgen05", 1, 32),
+        "mxfp4": ("tcgen05", 1, 32),
+        "nvfp4": ("tcgen05", 1, 16),
+        "fp32_1x128": ("wgmma", 1, 128),
+        "fp32_128x128": ("wgmma", 128, 128),
+    }
