@@ -271,7 +271,11 @@ def test_the_path_without_a_launcher_lays_scales_out(wrapper: Wrapper) -> None:
 @pytest.mark.parametrize("stem", [STEM, COLUMNS])
 def test_torch_multiplies_the_same_scales(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source, called = source_of(stem), dict[str, Any]()
-    monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, **keywords: called.update(keywords, a=a, b=b))
+
+    def scaled_mm(a: Tensor, b: Tensor, **keywords: Any) -> None:
+        called.update(keywords, a=a, b=b)
+
+    monkeypatch.setattr(torch, "_scaled_mm", scaled_mm)
     assert offered(source.problem)
     inputs = drawn(stem)
     call: Any = block_scaled_mm(source.problem).bind(inputs, torch.empty(M, N, dtype=torch.bfloat16))

@@ -37,6 +37,7 @@ from gemmgen.plan.wgmma.tried.values import (
     SWAP_AB_DEFAULTS,
     SWAP_AB_STEP_BYTES,
     SWAP_AB_TILED_CHOICES,
+    THIRDS_PRODUCER_REGISTERS,
     THIRDS_TILE_M,
     TILED_CHOICES,
     TILES_N,
@@ -146,6 +147,26 @@ def fitted_tiles(
                 columns = tuple(width for width in widths if (rows + width <= NARROW_TILE) == narrow)
                 if columns:
                     yield tile, {"cta_tile_n": columns, "cta_tile_k": steps_of(request.matmul, steps)}
+
+
+def thirds_of_scaled_sums(
+    plain: Branch, request: Request, stated: Values, wanted: Choices
+) -> Iterator[Branch]:
+    """Yield the branch of tiles that three consumers share, for sums with scales of blocks.
+
+    While one of three consumers promotes its sums, the MMAs of two others run. Its 64 rows have registers for
+    128 columns, beside their partial sums.
+    """
+    thirds: Values = {
+        "cta_tile_m": THIRDS_TILE_M,
+        "consumers": 3,
+        "cta_tile_n": 128,
+        "producer_registers": THIRDS_PRODUCER_REGISTERS,
+    }
+    decided = {*stated, *wanted} & {*thirds, "consumer_registers"}
+    if request.matmul.scales_sums and not decided:
+        choices = {name: values for name, values in plain.choices.items() if name not in thirds}
+        yield Branch({**plain.fixed, **thirds}, choices, plain.kind)
 
 
 def may_stagger(request: Request, decided: Collection[str]) -> bool:

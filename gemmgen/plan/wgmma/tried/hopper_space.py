@@ -22,6 +22,7 @@ from gemmgen.plan.wgmma.tried.branches import (
     staggered_branches,
     swaps_of,
     thirds_of,
+    thirds_of_scaled_sums,
     with_blocks,
 )
 from gemmgen.plan.wgmma.tried.derived import (
@@ -79,6 +80,8 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 choices |= thirds_of(stated, wanted)
                 told = {"swap_ab": swap_ab, "specialization": kind}
                 yield Branch(fixed, choices, told)
+                if kind == KINDS[0] and not swap_ab:
+                    yield from thirds_of_scaled_sums(Branch(fixed, choices, told), request, stated, wanted)
                 if may_reduce_apart(request, {*stated, *wanted}, choices):
                     # The order of tiles follows from what the cluster shares, unless something is decided.
                     free = LONG_K_DEFAULTS.keys() if order == LONG_K_DEFAULTS else ()

@@ -70,6 +70,9 @@ OF_ROLES = frozenset(
 THIRDS_TILE_M = 192
 """Rows of a tile that three consumers share, 64 each."""
 
+THIRDS_PRODUCER_REGISTERS = 32
+"""Registers of a producer thread beside three consumers of 160, who hold 128 sums each."""
+
 COMPOSED_TILES_M = (128, THIRDS_TILE_M, 64, 256)
 """Rows of the tiles whose columns are fitted to a problem."""
 
