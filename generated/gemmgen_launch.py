@@ -207,7 +207,7 @@ class Host:
             return contract.flattened(run, inputs, out)
         passed, (m, n, k), checked = contract.check_inputs(inputs)
         if k == 0 and not contract.is_zero_without_k and not a.is_meta:
-            if contract.pack_scales:
+            if contract.has_scales:
                 raise ValueError("a must have a K of 1 or more: without scales there is no product")
             return self.run(*self.zeros(*inputs[:2]), *inputs[2:], out=out, is_private=is_private)
         if not self.replay.is_deterministic and not a.is_meta:
@@ -560,6 +560,7 @@ class Argument(NamedTuple):
     R is for the rows of a D in which an index has the place of each of the M rows of the product.
     G is for groups, which are experts or batches.
     W is for the columns of a wide B, which has a block of N columns for each sum of an element of D.
+    B and C are for the blocks of K, and of N, that have a scale each.
     """
     box: Sequence[int] | None
     """The elements that TMA moves at a time; None if the kernel reads the tensor by its address."""
@@ -582,6 +583,21 @@ class Argument(NamedTuple):
     def has_blocks(self) -> bool:
         """It holds scales of blocks of K, which are packed for the tensor cores in five dimensions."""
         return self.box is not None and len(self.box) > 3
+
+    @property
+    def has_scales_of_sums(self) -> bool:
+        """It holds scales of blocks of K, by which threads multiply the sums of a block."""
+        return self.axes.endswith("B")
+
+    def is_laid_out(self, tensor: Tensor) -> bool:
+        """Return True if scales of sums lie as the kernel reads them: by address, in rows without gaps."""
+        rows = self.rows(tensor)
+        return self.is_aligned(tensor) and (self.box is not None or rows.pitch == self.padded(rows.columns))
+
+    def laid_out(self, tensor: Tensor) -> Tensor:
+        """Return a copy of scales of sums that lies as the kernel reads them."""
+        stored = self.stored(tensor)
+        return self.stored(self.new_matrix(tensor, *stored.shape).copy_(stored))
 
     def stored(self, tensor: Tensor) -> Tensor:
         """Return the matrix that lies in memory: the tensor, or its transposed view if `is_transposed`."""
@@ -688,7 +704,7 @@ class Contract:
         alignments = computes.get("alignment", {})
         self.computes, self.inputs = computes, computes["inputs"]
         self.pack_scales, self.copies, self.has_backward = pack_scales, copies, has_backward
-        self.b_blocks = computes.get("b_blocks", 1)
+        self.b_blocks, self.has_scales = computes.get("b_blocks", 1), "scale_vector" in computes
         self.arguments = {
             name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
             for name in (*self.inputs, "out")
@@ -766,6 +782,8 @@ class Contract:
         argument, tensor = self.arguments[name], self.check_alone(name, tensor, checked)
         if argument.has_blocks and tensor.dim() == 2 and is_readable(tensor):
             return self.check(name, self.pack_scales(tensor), checked)
+        if argument.has_scales_of_sums and is_readable(tensor) and not argument.is_laid_out(tensor):
+            return self.check(name, argument.laid_out(tensor), checked)
         if self.is_copied(argument) and not argument.is_aligned(tensor):
             stored = argument.stored(tensor)
             matrix = stored if stored.dim() > 1 else stored[None]
@@ -834,6 +852,9 @@ class Contract:
         if len(shape) != len(argument.axes):
             yield f"have {len(argument.axes)} dimensions, found shape {list(shape)}"
             return
+        if argument.has_scales_of_sums:
+            extents["B"] = self.count_scales(extents)
+            extents["C"] = -(-extents.get("N", 0) // self.computes.get("scale_columns", 1))
         wanted = [
             1 if axis == "1" else extents.setdefault(axis, extent)
             for axis, extent in zip(argument.axes, shape, strict=True)
@@ -850,7 +871,7 @@ class Contract:
             yield f"be contiguous, found {tensor.stride()}"
         if max(rows.count, rows.columns) > (limit := self.computes["max_extent"]):
             yield f"have extents up to {limit}, found {max(stored.shape)}"
-        is_copied = self.is_copied(argument)
+        is_copied = self.is_copied(argument) or argument.has_scales_of_sums
         # A matrix without rows may have any strides: torch 2.11 gives it 0.
         if rows.count and rows.columns > 1 and rows.stride != 1 and not is_copied:
             yield self.describe_strides(name, tensor)
