@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
-from fake_gpu import FakeMachine
+from fake_gpu import FakeMachine, always
 from modules import GROUPED_SPECS, ROOT, spec_file
 from right_kernel import module_of
 from torch import Tensor
 
+from gemmgen import library
 from gemmgen.bench import Protocol, Subject, bench, from_json, plain_table, to_json
-from gemmgen.bench.arms import dtypes_of, input_set, judged
+from gemmgen.bench.arms import Progress, dtypes_of, input_set, judged
 from gemmgen.bench.baseline import cublas
-from gemmgen.bench.result_log import ContestOf, Result, ResultLog
+from gemmgen.bench.prepare import Prepared
+from gemmgen.bench.record import Environment
+from gemmgen.bench.result_log import ContestOf, Result, ResultLog, Rounds
 from gemmgen.bench.suite_figures import errors_of, points_of
+from gemmgen.bench.suite_file import load_suite
+from gemmgen.bench.suite_run import SuiteMachinery, time_suite
+from gemmgen.bench.tasks import Task
 from gemmgen.documents.decode import BadFieldError, decode, encoded
 from gemmgen.errors import GemmgenError
+from gemmgen.library.assemble import assemble
+from gemmgen.library.sources import read
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.problem.dtypes import Dtypes
@@ -261,3 +271,73 @@ def test_a_suite_does_not_take_the_two_kernels_of_torch_for_a_split_k() -> None:
 
 def _in_groups(facts: ContestOf) -> ContestOf:
     return replace(facts, dtypes=replace(facts.dtypes, group_kind="batched", group_count=64))
+
+
+# --- a suite
+
+
+EXPERTS = ROOT / "libraries" / "h200_bf16_experts" / "specs"
+FAST, SLOW = "experts_decode_8x64x256", "experts_prefill_64x256x64"
+SUITE_TEXT = "title: t\ndtypes: [bf16]\nfamilies: {x: {shapes: [[40, 16, 32], [512, 16, 32]]}}\n"
+
+
+def nothing_to_prepare(tasks: Sequence[Task], progress: Progress) -> Prepared:
+    """Return that no kernel failed, and that nobody knows which kernels torch launches."""
+    return Prepared({}, {})
+
+
+class H200(FakeMachine):
+    """A machine with clocks of its own, of a product that a spec can name."""
+
+    def environment(self) -> Environment:
+        return replace(super().environment(), gpu="NVIDIA H200")
+
+
+def test_a_suite_of_groups_is_timed_and_a_library_is_made_of_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, machine = load_spec(EXPERTS / f"{FAST}.yaml"), H200()
+    torchs = cublas(source)
+
+    def imported(path: Path) -> ModuleType:
+        def matmul(a: Tensor, b: Tensor, *, offs: Tensor, out: Tensor) -> Tensor:
+            few = len(a) < 128
+            machine.spend("k", 1e-3 if (path.stem == FAST) == few else 2e-3, 3e-6)
+            return out.copy_(reference(Inputs(a, b, {"offs": offs}), source.problem))
+
+        module = ModuleType(path.stem)
+        module.__dict__["matmul"] = matmul
+        return module
+
+    def bind(inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
+        call = torchs.bind(inputs, d)
+
+        def spending() -> Tensor:
+            machine.spend("x", 3e-3, 7e-6)
+            return call()
+
+        return spending
+
+    monkeypatch.setattr("gemmgen.bench.suite_run.import_generated", imported)
+    monkeypatch.setattr("gemmgen.bench.tasks.cublas", always(replace(torchs, bind=bind)))
+    (tmp_path / "suite.yaml").write_text(SUITE_TEXT)
+    log = ResultLog(tmp_path / "record.jsonl")
+    protocol = Rounds(
+        rounds=2, warm_up_seconds=0.01, settle_seconds=0.005, graph_seconds=1e-3, max_input_sets=1
+    )
+    time_suite(
+        [EXPERTS / f"{stem}.yaml" for stem in (FAST, SLOW)],
+        load_suite(tmp_path / "suite.yaml"),
+        log,
+        machinery=SuiteMachinery(protocol, machine, nothing_to_prepare),
+    )
+    facts = log.sessions[-1].contests[0]
+    assert (facts.dtypes.groups, facts.baseline) == (Groups("m_offsets", 128), STATED[OFFSETS])
+    ratios = {(point.shape[0], point.kernel): point.ratio for point in points_of(log)}
+    assert ratios[40, FAST] == ratios[512, SLOW] == pytest.approx(3.0)
+    assert ratios[40, SLOW] == ratios[512, FAST] == pytest.approx(1.5)
+    found = read([tmp_path / "record.jsonl"])
+    assert (found.gpu, found.baseline) == ("NVIDIA H200", STATED[OFFSETS])
+    made = assemble("of_a_suite", found, library.choose(found))
+    stems = {each.least: each.stem for layer in made.table for each in layer.ranges}
+    assert [stems[40].split("_")[-1], stems[512].split("_")[-1]] == ["8x64x256", "64x256x64"]
