@@ -64,7 +64,8 @@ class Call:
     @property
     def axes_of_rows(self) -> dict[str, int]:
         """The dimension of each tensor that is M."""
-        operands = {"a": "MK", **{name: "M" for name in self.tensors if name in (*ROW_VECTORS, "d_rows")}}
+        vectors = (*ROW_VECTORS, "a_rows", "d_rows")
+        operands = {"a": "MK", **{name: "M" for name in self.tensors if name in vectors}}
         operands |= {"c": "MN"} if "c" in self.tensors else {}
         return {name: self.tensors[name].dim() - len(axes) for name, axes in operands.items()}
 

@@ -252,6 +252,8 @@ def _plant(inputs: Inputs) -> int | None:
     """Write the values; return the row of -0.0, if there are rows enough for one."""
     m, n, k = inputs.shape
     a = inputs.a.flatten(0, -2)
+    if (index := inputs.extras.get("a_rows")) is not None:
+        index.copy_(torch.arange(m))  # of the row with each value
     if a.dtype != E2M1:
         a[-1, k // 2] = math.nan
     if a.dtype not in WITHOUT_INFINITY:

@@ -35,9 +35,10 @@ def drawn_rows(groups: Groups, shape: Shape, generator: torch.Generator) -> Tens
 
 
 def drawn_index(name: str, m: int, generator: torch.Generator) -> Tensor:
-    """Return a random int32 index [M] of rows: ``d_rows`` has each of M rows of D once."""
-    assert name == "d_rows"
-    return torch.randperm(m, generator=generator, device=generator.device).to(torch.int32)
+    """Return a random int32 index [M] of M rows: ``d_rows`` has each once, ``a_rows`` some several times."""
+    if name == "d_rows":
+        return torch.randperm(m, generator=generator, device=generator.device).to(torch.int32)
+    return torch.randint(m, (m,), generator=generator, device=generator.device).to(torch.int32)
 
 
 def bounds(problem: Matmul, extent: int, divided: Tensor | None, count: int) -> Iterator[tuple[int, int]]:

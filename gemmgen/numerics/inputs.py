@@ -154,9 +154,10 @@ class Inputs:
 
     @property
     def shape(self) -> Shape:
-        """M, N and K, all in elements."""
+        """M, N and K, all in elements: M is the rows of A, or of its index."""
         k = self.a.shape[-1] * elements_per_byte(self.a.dtype)
-        return self.a.shape[-2], self.b.shape[-1] // self.b_blocks, k
+        m = len(self.extras["a_rows"]) if "a_rows" in self.extras else self.a.shape[-2]
+        return m, self.b.shape[-1] // self.b_blocks, k
 
     def rows_of_groups(self, problem: Matmul) -> Tensor | None:
         """Return the tensor that divides rows into groups; None if there is none."""

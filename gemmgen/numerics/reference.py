@@ -82,13 +82,15 @@ def _of_each_k(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
 def _of_each_rows(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
     """Yield the inputs of each group of rows: its rows of A and C, its B, and its vectors."""
     a, each_b, counts = inputs.a, inputs.b, inputs.rows_of_groups(problem)
+    others = {name: tensor for name, tensor in inputs.extras.items() if name != "a_rows"}
     count = len(each_b)
     if problem.groups is not None and problem.groups.broadcast:
         count = max(len(a), len(each_b))
         a, each_b = a.expand(count, -1, -1), each_b.expand(count, -1, -1)
-    of_groups, a = bounds(problem, a.shape[-2], counts, count), a.flatten(0, -2)
+    a = a[inputs.extras["a_rows"].long()] if problem.gathers_a else a
+    of_groups, a = bounds(problem, inputs.shape[0], counts, count), a.flatten(0, -2)
     for group, ((first, end), b) in enumerate(zip(of_groups, each_b, strict=True)):
-        extras = dict(inputs.extras)
+        extras = dict(others)
         if problem.c is not None:
             extras["c"] = extras["c"].flatten(0, -2)[first:end]
         for name in problem.vectors:

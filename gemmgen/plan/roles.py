@@ -167,7 +167,19 @@ class Argument:
 class Count:
     """A number that the kernel computes from the extents of its arguments."""
 
-    name: Literal["m", "n", "k", "groups", "tiles_m", "tiles_n", "k_steps", "rows_of_d", "d_stride"]
+    name: Literal[
+        "m",
+        "n",
+        "k",
+        "groups",
+        "tiles_m",
+        "tiles_n",
+        "k_steps",
+        "rows_of_a",
+        "a_stride",
+        "rows_of_d",
+        "d_stride",
+    ]
     bytes: int = SCALAR_BYTES
 
     @property
@@ -178,6 +190,7 @@ class Count:
 
 M, N, K, GROUPS = Count("m"), Count("n"), Count("k"), Count("groups")
 TILES_M, TILES_N, K_STEPS = Count("tiles_m"), Count("tiles_n"), Count("k_steps")
+ROWS_OF_A, A_STRIDE = Count("rows_of_a"), Count("a_stride", STRIDE_BYTES)
 ROWS_OF_D, D_STRIDE = Count("rows_of_d"), Count("d_stride", STRIDE_BYTES)
 Passed = Argument | SharedBuffer | Barrier | TensorBuffer | Count
 """A value that the kernel passes to a partition."""

@@ -174,6 +174,11 @@ class Geometry(Decisions, ABC):
         return self.widest_swizzle(self.subtile_n, self.problem.d.bits)
 
     @property
+    def a_unit(self) -> int:
+        """Elements of A in 16 bytes, the most that a thread copies at a time."""
+        return self.architecture.tma_alignment_bytes // self.problem.a.dtype.bytes
+
+    @property
     def d_unit(self) -> int:
         """Elements of D in 16 bytes: a row of D in memory is a whole number of such units."""
         return self.architecture.tma_alignment_bytes // self.problem.d.bytes

@@ -45,13 +45,15 @@ class Groups:
     """The groups of the problems for which the kernel is planned, checked and timed."""
     broadcast: Literal["a", "b"] | None = None
     """The matrix that all groups share, as torch.matmul broadcasts it; None if each group has its own."""
+    a_rows: bool = False
+    """True if a call has an index of rows of A: row r of the product is of row ``a_rows[r]`` of A."""
     d_rows: bool = False
     """True if a call has an index of rows of D: row r of the product is stored to row ``d_rows[r]`` of D."""
 
     @property
     def row_indices(self) -> tuple[str, ...]:
         """The int32 vectors [M] of a call that are indices of rows."""
-        return ("d_rows",) * self.d_rows
+        return ("a_rows",) * self.a_rows + ("d_rows",) * self.d_rows
 
     @property
     def counts(self) -> str | None:

@@ -124,6 +124,11 @@ class Matmul:
         return self.operand(name).major == "mn" or self.groups.broadcast is not None
 
     @property
+    def gathers_a(self) -> bool:
+        """True if an index has the row of A [T, K] that each row of the product is of."""
+        return self.groups is not None and self.groups.a_rows
+
+    @property
     def scatters_d(self) -> bool:
         """True if an index has the row of D [R, N] in which each row of the product is stored."""
         return self.groups is not None and self.groups.d_rows
@@ -171,8 +176,9 @@ class Matmul:
 
     @cached_property
     def k_multiple(self) -> int:
-        """The number that K must be a multiple of."""
-        return max(self.a.k_multiple, self.b.k_multiple)
+        """The number that K must be a multiple of: threads copy rows of A in units of 16 bytes."""
+        unit = TMA_PLACE_BITS // self.a.dtype.bits if self.gathers_a else 1
+        return max(self.a.k_multiple, self.b.k_multiple, unit)
 
     @cached_property
     def n_multiple(self) -> int:

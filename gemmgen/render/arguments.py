@@ -146,7 +146,8 @@ class ArgumentTable:
             axis = "W" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
             return f"G{axis}" if groups and (groups.apart or argument.along == "n") else axis
         columns = "W" if self.plan.problem.gated else "N"
-        operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
+        rows = "T" if self.plan.problem.gathers_a else "M"
+        operands = {"a": f"{rows}{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         axes = operands.get(argument.tensor, "MN")
         matrix: Literal["a", "b", "d"] = argument.tensor if argument.tensor in ("a", "b") else "d"
         return f"{groups.first_axis(matrix)}{axes}" if groups else axes
@@ -173,6 +174,14 @@ class ArgumentTable:
         return (
             f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}{blocks}{groups}"
         )
+
+    @property
+    def table_notes(self) -> Iterator[str]:
+        """The comments on axes of ARGUMENTS that only an index of rows makes necessary."""
+        if self.plan.problem.gathers_a:
+            yield "T is for the rows of A, of which a_rows names M."
+        if self.plan.problem.scatters_d:
+            yield "R is for the rows of D, of which d_rows names M."
 
     @property
     def transposed(self) -> tuple[str, ...]:
@@ -243,6 +252,8 @@ class ArgumentTable:
             yield f'"scale_columns": {scale.format.rows},  # columns of B that share a scale'
         if self.packs("a") != self.packs("b"):
             yield f'"k_multiple": {self.k_multiple},  # TMA pads as many elements of 4 bits at a time'
+        if self.plan.problem.gathers_a:
+            yield f'"k_multiple": {self.k_multiple},  # threads copy rows of A in units of 16 bytes'
         if self.padded:
             padded = ", ".join(
                 f'"{name}": {plan.architecture.tma_padded_alignment_bytes}' for name in self.padded

@@ -19,7 +19,8 @@ class DescribedExtents:
         if groups := self.plan.problem.groups:
             if groups.divides_k:
                 return "a_desc.shape[2]", "d_desc.shape[2]"
-            return self._rows_of_group if groups.apart else "a_desc.shape[0]", self._columns_of_group
+            rows = "d_desc.shape[0] - 1" if self.plan.problem.gathers_a else "a_desc.shape[0]"
+            return self._rows_of_group if groups.apart else rows, self._columns_of_group
         if not self.plan.reduces_apart:
             return "d_desc.shape[0]", "d_desc.shape[1]"
         a, b = self.plan.problem.a.major, self.plan.problem.b.major

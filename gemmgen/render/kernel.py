@@ -97,26 +97,28 @@ class KernelLayouts:
         """The layouts of the epilogue's operands, and of D."""
         plan, problem = self.plan, self.plan.problem
         if problem.c:
-            yield from self._of_rows("C", plan.c_swizzle_bytes, problem.c)
+            yield from self._of_boxes("C", plan.c_swizzle_bytes, problem.c)
         for vector in problem.tma_vectors:
             bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
-        yield from self._of_rows("D", plan.d_swizzle_bytes, problem.d)
+        yield from self._of_boxes("D", plan.d_swizzle_bytes, problem.d)
         if problem.scatters_d:
-            yield self._constant("D_ROWS_LAYOUT", "gl.BlockedLayout", self._units_of_rows(plan.d_unit), [])
+            columns, warps = min(plan.subtile_n, plan.cta_columns), plan.default_warps
+            yield self.of_rows("D", plan.d_unit, columns, warps)
 
-    def _of_rows(self, name: str, swizzle_bytes: int, dtype: DType) -> Iterator[str]:
+    def _of_boxes(self, name: str, swizzle_bytes: int, dtype: DType) -> Iterator[str]:
         """Yield the layout of sub-tiles of C or D, and with groups that of the boxes of its descriptor."""
         yield self._shared(name, swizzle_bytes, dtype, self.plan.bases(0, 1))
         if self.plan.problem.in_boxes(name.lower()):
             bases = self.plan.bases(1, 2, rank=3)
             yield self._shared(f"{name}_BOX", swizzle_bytes, dtype, bases, rank=3)
 
-    def _units_of_rows(self, unit: int) -> list[str]:
-        """Return the arguments of a layout in which threads that follow one another have units of a row."""
+    def of_rows(self, matrix: str, unit: int, columns: int, warps: int) -> str:
+        """Return the layout of rows in which threads that follow one another have units of a row."""
         lanes = self.plan.architecture.threads_per_warp
-        across = min(lanes, max(1, min(self.plan.subtile_n, self.plan.cta_columns) // unit))
-        return [f"[1, {unit}]", f"[{lanes // across}, {across}]", f"[{self.plan.default_warps}, 1]", "[1, 0]"]
+        across = min(lanes, max(1, columns // unit))
+        arguments = [f"[1, {unit}]", f"[{lanes // across}, {across}]", f"[{warps}, 1]", "[1, 0]"]
+        return self._constant(f"{matrix}_ROWS_LAYOUT", "gl.BlockedLayout", arguments, [])
 
     def _shared(
         self, name: str, swizzle_bytes: int, dtype: DType, bases: list[list[int]], rank: int = 2
@@ -273,6 +275,8 @@ class KernelView(ABC):
             walked = ("groups",) * self.plan.persistent
             if problem.scatters_d:
                 n = ("n", "rows_of_d", "d_stride")
+            if problem.gathers_a:
+                n = (*n, "k", "rows_of_a", "a_stride")
             return ("m", *n, *walked, *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
         return (*n, *(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
@@ -291,6 +295,8 @@ class KernelView(ABC):
             "n": n,
             "k": k,
             "groups": described.groups,
+            "rows_of_a": "a_desc.shape[0]",
+            "a_stride": "a_desc.strides[0]",
             "rows_of_d": "d_desc.shape[0]",
             "d_stride": "d_desc.strides[0]",
             "tiles_m": f"gl.cdiv({m}, PROGRAM_TILE_M)",

@@ -66,6 +66,8 @@ class MatmulDocs(LaunchView):
                 b = b.replace(weight, f"of a G x {rows} x K tensor (``weight.mT``)")
             shared = "; all groups share it, also as [1, …] or expanded to [G, …]"
             a, b = (doc + shared * (groups.broadcast == name) for name, doc in (("a", a), ("b", b)))
+        if problem.gathers_a:
+            a_shape, a = "[T, K]", f"{a}; K is a multiple of {self.k_multiple}"
         if self.packs("a") and self.packs("b"):
             b = "K contiguous, as ``weight.T`` of an N x K weight is; packed as a is"
         step = self.plan.architecture.tma_padded_alignment_bytes
@@ -145,6 +147,11 @@ class MatmulDocs(LaunchView):
             return [f"{shape}: the number of rows of each. {rest}"]
         order = "the row after the last one of each, in rising order. A group may have no row."
         others = "stay as they are in `out`, and have any values in a new D"
+        if self.plan.problem.gathers_a:
+            index = (
+                "the row of A that each row of the product is of, or of zeros if the index is outside of A"
+            )
+            return [f"{shape}: {order} Rows of no group {others}.", f"a_rows: [M], torch.int32: {index}."]
         if not self.plan.problem.scatters_d:
             return [f"{shape}: {order} Rows of no group {others}."]
         index = (

@@ -66,6 +66,12 @@ def groups_sentence(request: Request) -> str:
         return " Each of the G groups is multiplied with its own B."
     if groups.apart:
         return " Each of the G groups is multiplied with its own B; rows [G] has the number of its rows."
+    if request.matmul.gathers_a:
+        return (
+            " Row r of the product is of row a_rows[r] of A. The rows of the product form G groups, one "
+            "after the other, and each group is multiplied with its own B; offs [G] has the row after the "
+            "last one of each."
+        )
     scattered = " Row r of the product is stored to row d_rows[r] of D." * request.matmul.scatters_d
     return (
         " The rows of A form G groups, one after the other, and each group is multiplied with its own B; "
@@ -109,7 +115,8 @@ class KernelOverview(ABC):
         """The factors of the product with their shapes."""
         if groups := self.plan.problem.groups:
             b = f"B[{'G, ' * groups.stacks('b')}K, {self._b_columns}]"
-            return f"A[{'G, ' * groups.stacks('a')}M, K]", b
+            rows = "T" if self.plan.problem.gathers_a else "M"
+            return f"A[{'G, ' * groups.stacks('a')}{rows}, K]", b
         return "A[M, K]", f"B[K, {self._b_columns}]"
 
     @property
@@ -201,6 +208,10 @@ class KernelOverview(ABC):
             a, b = ("boxes of A stored as [K, M]", "of B [K, N]") if groups.divides_k else (a, b)
             boxes = f"{'' if groups.divides_k else 'boxes '}of {'C and D' if problem.c else 'D'}"
             descriptors = f"the descriptors are over {a}, {b}, and {boxes}."
+            if problem.gathers_a:
+                descriptors = (
+                    f"the descriptors are over A [T, K], which has its extents alone, {b}, and boxes of D."
+                )
             if problem.scatters_d:
                 descriptors = f"the descriptors are over {a}, {b}, and D [R, N], which has its extents alone."
         if self.plan.reduces_apart:

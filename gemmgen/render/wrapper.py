@@ -121,6 +121,8 @@ class Wrapper(MatmulDocs):
     def unpack_groups(self) -> str:
         """The statement that finds the groups, M and K by the shapes of A and B."""
         groups = self.plan.problem.groups
+        if self.plan.problem.gathers_a:
+            return "(t, k), m, groups = a.shape, a_rows.numel(), b.shape[0]"
         if groups and groups.broadcast == "a":
             return "(_, m, k), groups = a.shape, b.shape[0]"
         return "groups, m, k = a.shape" if groups and groups.apart else "(m, k), groups = a.shape, b.shape[0]"

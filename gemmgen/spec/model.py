@@ -324,6 +324,10 @@ class Groups(Model):
     broadcast: Literal["a", "b"] | None = Field(
         default=None, description="the matrix that all batches share, [M, K] or [K, N]; none if left out"
     )
+    a_rows: bool = Field(
+        default=False,
+        description="whether a call has a_rows [M], the row of A that each row of the product is of",
+    )
     d_rows: bool = Field(
         default=False,
         description="whether a call has d_rows [M], the row of D in which each row of the product is stored",

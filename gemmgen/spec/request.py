@@ -47,7 +47,7 @@ def _matmul(spec: Spec) -> Matmul:
 
 def _groups(stated: GroupsOfSpec) -> Groups:
     """Return the groups of a spec."""
-    return Groups(stated.kind, stated.count, stated.broadcast, d_rows=stated.d_rows)
+    return Groups(stated.kind, stated.count, stated.broadcast, a_rows=stated.a_rows, d_rows=stated.d_rows)
 
 
 def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:

@@ -8,9 +8,11 @@ from itertools import chain
 
 from gemmgen.plan.epilogue_storage import EpilogueStorage, epilogue_storage
 from gemmgen.plan.roles import (
+    A_STRIDE,
     D_STRIDE,
     GROUPS,
     K_STEPS,
+    ROWS_OF_A,
     ROWS_OF_D,
     TILES_M,
     TILES_N,
@@ -23,9 +25,6 @@ from gemmgen.plan.roles import (
 )
 from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
-
-PRODUCER_WARPS = 1
-"""Warps that load: one thread issues all loads."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,10 @@ def partitions_of(
 ) -> tuple[Partition, ...]:
     """Return all roles; the first is the default partition, the others are workers."""
     loaded = tuple(argument for argument in arguments if argument.tensor in kernel.stage.tensors)
+    copied: tuple[Argument | Count, ...] = ()
+    if kernel.problem.gathers_a:
+        # Threads read A by its address: its descriptor stays in the kernel, which passes the extents on.
+        copied = (*(each for each in arguments if each.name == "a_rows"), K, ROWS_OF_A, A_STRIDE)
     places_n, extents = kernel.problem.places_columns_by_n, ()
     described = tuple(argument for argument in arguments if argument.name == "d")
     stored = described
@@ -115,7 +118,8 @@ def partitions_of(
         # Threads store D by its address: its descriptor stays in the kernel, which passes the extents on.
         stored = tuple(argument for argument in arguments if argument.kind == "address")
         places_n, extents = True, (ROWS_OF_D, D_STRIDE)
-    sources = tuple(argument for argument in arguments if argument not in (*loaded, *described, *stored))
+    others = (*loaded, *copied, *described, *stored)
+    sources = tuple(argument for argument in arguments if argument not in others)
     turn = (resources.mma_turn,) if resources.mma_turn else ()
     consumers = (
         Partition(
@@ -141,15 +145,16 @@ def partitions_of(
     )
     producer = Partition(
         role="producer",
-        warps=PRODUCER_WARPS,
+        warps=kernel.producer_warps,
         registers=kernel.producer_registers,
         passes=(
-            *loaded,
+            *(each for each in loaded if not (copied and each.name == "a")),
             *resources.tiles,
             resources.load_ready,
             *resources.load_empty,
             *(argument for argument in sources if argument.kind == "groups"),
             *((N,) * kernel.problem.places_b_by_n),
+            *copied,
             *counts_of(kernel),
         ),
     )
@@ -207,6 +212,12 @@ def _load_ready(kernel: WgmmaGeometry, stages: Ring) -> Barrier:
     if not kernel.specialized:
         held = "the tiles have arrived" if kernel.synchronous else "the stage holds its tiles"
         meaning = f"from TMA: {held}"
+    if kernel.problem.gathers_a:
+        meaning = (
+            "one thread for the bytes of B, and each thread for its copies of A: the stage holds its tiles"
+        )
+        threads = kernel.producer_warps * kernel.architecture.threads_per_warp
+        return Barrier("load_ready", stages, meaning, 1 + threads)
     return Barrier("load_ready", stages, meaning)
 
 

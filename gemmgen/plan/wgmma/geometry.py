@@ -95,6 +95,14 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.specialization != "none"
 
     @property
+    def producer_warps(self) -> int:
+        """Warps that load: one thread issues the loads of TMA, and a warpgroup copies rows of A by an index.
+
+        A warp alone takes the registers of a warpgroup.
+        """
+        return self.architecture.warps_per_warpgroup if self.problem.gathers_a else 1
+
+    @property
     def ping_pong(self) -> bool:
         """True if each consumer has a tile of its own."""
         return self.specialization == "ping_pong"

@@ -116,6 +116,12 @@ def _of_indices(plan: WgmmaKernel) -> Iterator[Finding]:
         if problem.backward:
             limit = "the gradients of A and B would read the gradient of D by the index, which no kernel does"
             yield Finding("backward", f"a backward with {index}", limit, use(False) | unindexed)
+        for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
+            if ctas > 1:
+                limit = "this version loads and stores rows by an index in programs of one CTA"
+                yield Finding(field, f"{ctas:,} CTAs with {index}", limit, use(1) | unindexed)
+    if problem.gathers_a:
+        yield from _of_gathered_rows(plan)
     if not problem.scatters_d:
         return
     unindexed = leave_out("groups.d_rows")
@@ -123,15 +129,27 @@ def _of_indices(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "this version adds a C whose rows lie as those of the product"
         fix = (leave_out() & leave_out("epilogue.beta")) | unindexed
         yield Finding("operands.c", "a C with d_rows", limit, fix)
-    for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
-        if ctas > 1:
-            limit = "this version stores rows by their index in programs of one CTA"
-            yield Finding(field, f"{ctas:,} CTAs with d_rows", limit, use(1) | unindexed)
     if plan.epilogue_buffers > 1:
         limit = "threads read a buffer back before they fill the next one, which then needs none of its own"
         found = f"{plan.epilogue_buffers:,} buffers of sub-tiles with d_rows"
         fix = use(1) | unindexed
         yield Finding("buffering.epilogue", found, limit, fix)
+
+
+def _of_gathered_rows(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of rows of A by an index, which threads copy to shared memory as they are."""
+    problem, ungathered = plan.problem, leave_out("groups.a_rows")
+    if problem.scatters_d:
+        limit = "the number of rows of the product is that of A or of D, and both have rows of their own"
+        yield Finding("groups.d_rows", "d_rows with a_rows", limit, leave_out() | ungathered)
+    if problem.a.dtype.in_memory:
+        limit = (
+            f"TMA rounds {problem.a.dtype.in_memory} to {problem.a.dtype.name}, and threads copy A as it is"
+        )
+        yield Finding("groups.a_rows", f"a_rows with {problem.a.dtype.name}", limit, leave_out())
+    if plan.a_source == "registers":
+        limit = "this version has wgmma read the rows that threads copy"
+        yield Finding("operands.a.source", "A from registers with a_rows", limit, use("shared") | ungathered)
 
 
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.roles import Argument, Partition
 from gemmgen.plan.storage import Barrier, SharedBuffer
 from gemmgen.plan.sum_order import SumOrder
-from gemmgen.plan.wgmma.buffers import PRODUCER_WARPS, WgmmaResources, partitions_of, resources_of
+from gemmgen.plan.wgmma.buffers import WgmmaResources, partitions_of, resources_of
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 
 SPLIT_REGISTERS = 128
@@ -126,7 +126,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         if not self.specialized:
             return ()
         consumers = ((self.consumer_warps, self.consumer_registers),) * (self.consumers - 1)
-        return (*consumers, (PRODUCER_WARPS, self.producer_registers))
+        return (*consumers, (self.producer_warps, self.producer_registers))
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
@@ -140,7 +140,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def producer_partition(self) -> Partition:
-        """The warp that issues every load of A and B."""
+        """The warp, or the warps, that issue every load of A and B."""
         return self.partitions[-1]
 
     @cached_property
@@ -154,9 +154,10 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         groups = (Argument(divided, "groups", DTYPES["int32"]),) if divided else ()
         indices = problem.groups.row_indices if problem.groups else ()
         groups += tuple(Argument(name, "row_index", DTYPES["int32"]) for name in indices)
+        gathered = (Argument("a", "address", problem.a.dtype),) * problem.gathers_a
         stored = (d, *((Argument("d", "address", problem.d),) * problem.scatters_d))
         scales = (Argument("b_scale", "tile_scales", DTYPES["fp32"], "n"),) * self.has_tile_scales
-        loaded = (*self.stage.arguments, *scales)
+        loaded = (*self.stage.arguments, *gathered, *scales)
         return (*loaded, *epilogue_arguments(problem), *groups, *stored, *partials, *counters)
 
     @cached_property

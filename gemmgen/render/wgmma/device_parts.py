@@ -101,6 +101,8 @@ class DeviceParts:
 
     @property
     def _load_stage(self) -> str:
+        if self.plan.problem.gathers_a:
+            return "wgmma/loads/stage_gather"
         return f"wgmma/loads/stage{'_multicast' * bool(self.plan.multicast)}"
 
     @property

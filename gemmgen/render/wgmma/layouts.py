@@ -26,6 +26,8 @@ class HopperLayouts(KernelLayouts):
         plan, problem = self.plan, self.plan.problem
         a_axes, b_axes = (0, 1) if problem.a.major == "k" else (1, 0), (0 if problem.b.major == "k" else 1)
         yield self._shared("A", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(a_axes[0], None))
+        if problem.gathers_a:
+            yield self.of_rows("A", plan.a_unit, plan.cta_tile_k, plan.producer_warps)
         if problem.has_box_axis("a"):
             yield self._shared(
                 "A_BOX", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(1 + a_axes[0], None, rank=3), 3

@@ -235,6 +235,11 @@ class HopperOverview(KernelOverview):
     def _specialized(self) -> str:
         plan = self.plan
         loads = "In each CTA one producer warp loads tiles of A and B through TMA into a ring of stages"
+        if plan.problem.gathers_a:
+            loads = (
+                "In each CTA four producer warps fill a ring of stages: with rows of A by cp.async, and with "
+                "tiles of B through TMA"
+            )
         if plan.multicast:
             shared = " or ".join(operand.upper() for operand in plan.multicast)
             loads += f"; a tile of {shared} is loaded once and multicast to the CTAs that share it"

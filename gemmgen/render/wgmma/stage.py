@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.kernel import OperandLoad
+from gemmgen.render.spelling import fit
 from gemmgen.render.wgmma.lanes import Part, parts_of
 
 
@@ -36,7 +37,7 @@ class Stage:
         tensors = self.plan.stage.tensors
         b += [f"{each}args.a_scale_desc.nbytes_per_cta"] * ("a_scale" in tensors)
         b += ["args.b_scale_desc.nbytes_per_cta"] * ("b_scale" in tensors)
-        return (f"{each}{a}", *b)
+        return (*([] if self.plan.problem.gathers_a else [f"{each}{a}"]), *b)
 
     @property
     def slot(self) -> str:
@@ -131,6 +132,27 @@ class Stage:
         yield ("args.a_desc", load.coordinates, "ready", tile, *load.options)
         if "a_scale" in self.plan.stage.tensors:
             yield self._load_of_scales(load, f"[i].index({self.stage})")
+
+    @property
+    def producer(self) -> str:
+        """The warps of a producer, as the subject of a sentence."""
+        warps = "Four warps" if self.plan.problem.gathers_a else "One warp"
+        return f"{warps}{' in each CTA' * bool(self.plan.multicast)}"
+
+    @property
+    def rows_of_a(self) -> str:
+        """The constant of the rows of A that a consumer multiplies."""
+        return "CONSUMER_TILE_M" if self.plan.row_shares > 1 else "PROGRAM_TILE_M"
+
+    @property
+    def offsets_of_a(self) -> str:
+        """The statement that finds where a tile's rows are in a gathered A, for each consumer's rows."""
+        if self.plan.row_shares == 1:
+            return "offsets = offsets_of_rows(args, tile.row, tile.end)"
+        number = {0: "tile.row", 1: "tile.row + CONSUMER_TILE_M"}
+        rows = [number.get(i) or row_of(self.plan, str(i)) for i in range(self.plan.row_shares)]
+        each = [f"offsets_of_rows(args, {row}, tile.end)" for row in rows]
+        return fit("offsets = (", each, ")", indent=8)
 
     @property
     def loads_at_once(self) -> Iterator[tuple[str, ...]]:

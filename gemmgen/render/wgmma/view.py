@@ -84,6 +84,7 @@ class HopperView(KernelView):
         writes_shared = self.plan.a_source == "registers" or not (apart or self.plan.problem.scatters_d)
         policies = {"ampere": ["CachePolicy", "FractionalEvictionPolicy"]} if apart else {}
         fence = ["fence_async_shared"] * writes_shared
+        policies |= {"ampere": ["async_copy"]} if self.plan.problem.gathers_a else {}
         return {**policies, "hopper": [*fence, "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"]}
 
     @property
@@ -173,6 +174,8 @@ class HopperView(KernelView):
         if not plan.reduces_apart:
             yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants
+        if plan.problem.gathers_a:
+            yield "A_UNIT", plan.a_unit, "elements of A in 16 bytes, which a thread copies at a time"
         yield from self.order_constants
 
     @property
@@ -193,7 +196,7 @@ class HopperView(KernelView):
         each = "  # one for each part of a tile's columns"
         scales = [name for name in BLOCK_SCALES if resources.of(name)]
         return (
-            *self._descriptors("a"),
+            *self._descriptors("a_address" if problem.gathers_a else "a"),
             _several("b_desc", b, DESCRIPTOR, each),
             *self._descriptors(*(BLOCK_SCALES if problem.scales_sums else ())),
             *self._descriptors(*c, *problem.vectors, *scalar, *self._counts_of_groups),
