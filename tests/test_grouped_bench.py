@@ -6,16 +6,20 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 from fake_gpu import on_a_fake_gpu
 from fake_triton import on_a_fake_driver
+from modules import ROOT, made, module_file, spec_file
+from simulated import Simulated
 from torch import Tensor
 
 from benchmarks.grouped import compiling, run
@@ -295,3 +299,24 @@ def test_the_summary_has_means_least_and_lost_times() -> None:
     assert "first 100 TFLOP/s, 0.900 of dense" in text
     assert "bmm, 8 rows: first 2.000, best 2.000" in text
     assert json.dumps(lines[-1]["key"]).replace('"', "'") in text
+
+
+# --- rows by an index
+
+
+def test_an_index_gives_the_bits_of_a_product_and_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(ROOT / "benchmarks" / "grouped")
+    monkeypatch.syspath_prepend(folder)  # pyright: ignore[reportUnknownMemberType]
+    for name in ("measure", "indices"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    indices: Any = import_module("indices")
+    assert len(indices.PAIRS) == 5
+    for pair in indices.PAIRS:
+        small = replace(pair, groups=4, n=136, k=256)
+        plain, indexed = (
+            SimpleNamespace(matmul=Simulated(made(spec_file(stem)), module_file(stem)))
+            for stem in (pair.plain, pair.indexed)
+        )
+        calls = indices.arms(small, plain, indexed, 50, CPU)
+        assert list(calls) == ["product", "product and copy", "index"]
+        assert torch.equal(calls["product and copy"](), calls["index"]())
