@@ -176,12 +176,11 @@ class ArgumentTable:
         )
 
     @property
-    def table_notes(self) -> Iterator[str]:
-        """The comments on axes of ARGUMENTS that only an index of rows makes necessary."""
+    def table_notes(self) -> str:
+        """A comment on the axis of ARGUMENTS that an index of rows makes necessary, as a further line."""
         if self.plan.problem.gathers_a:
-            yield "T is for the rows of A, of which a_rows names M."
-        if self.plan.problem.scatters_d:
-            yield "R is for the rows of D, of which d_rows names M."
+            return "\n    # T is for the rows of A, of which a_rows names M."
+        return "\n    # R is for the rows of D, of which d_rows names M." * self.plan.problem.scatters_d
 
     @property
     def transposed(self) -> tuple[str, ...]:

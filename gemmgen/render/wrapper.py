@@ -104,6 +104,8 @@ class Wrapper(MatmulDocs):
         """The part that finds M, N and K by the shapes of A and B, and checks them."""
         if self.plan.schedule_kind == "single_tile":
             return "extents_single_tile.py.j2"
+        if self.plan.problem.gathers_a:
+            return "extents_gathered.py.j2"
         if groups := self.plan.problem.groups:
             return "extents_groups_of_k.py.j2" if groups.divides_k else "extents_groups.py.j2"
         if self.plan.problem.gated:
@@ -111,6 +113,11 @@ class Wrapper(MatmulDocs):
         packed = [name for name in ("a", "b") if self.packs(name)]
         kinds = {0: "whole", 1: f"packed_{''.join(packed)}", 2: "packed"}
         return f"extents_{kinds[len(packed)]}.py.j2"
+
+    @property
+    def find_rows(self) -> str:
+        """The statement that finds the rows of a D that has rows of its own, as a line; empty for other D."""
+        return "    rows = m if out is None else out.shape[0]\n" * self.plan.problem.scatters_d
 
     @property
     def stacks_b(self) -> bool:
@@ -121,8 +128,6 @@ class Wrapper(MatmulDocs):
     def unpack_groups(self) -> str:
         """The statement that finds the groups, M and K by the shapes of A and B."""
         groups = self.plan.problem.groups
-        if self.plan.problem.gathers_a:
-            return "(t, k), m, groups = a.shape, a_rows.numel(), b.shape[0]"
         if groups and groups.broadcast == "a":
             return "(_, m, k), groups = a.shape, b.shape[0]"
         return "groups, m, k = a.shape" if groups and groups.apart else "(m, k), groups = a.shape, b.shape[0]"

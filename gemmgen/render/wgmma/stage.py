@@ -145,14 +145,29 @@ class Stage:
         return "CONSUMER_TILE_M" if self.plan.row_shares > 1 else "PROGRAM_TILE_M"
 
     @property
-    def offsets_of_a(self) -> str:
-        """The statement that finds where a tile's rows are in a gathered A, for each consumer's rows."""
+    def rows(self) -> str:
+        """The argument of `load_stage` that places rows of a gathered A; empty if TMA loads A."""
+        return "offsets, " * self.plan.problem.gathers_a
+
+    @property
+    def find_rows(self) -> str:
+        """The statement that places a tile's rows in a gathered A, for each consumer's rows, as lines."""
+        if not self.plan.problem.gathers_a:
+            return ""
         if self.plan.row_shares == 1:
-            return "offsets = offsets_of_rows(args, tile.row, tile.end)"
+            return "        offsets = offsets_of_rows(args, tile.row, tile.end)\n"
         number = {0: "tile.row", 1: "tile.row + CONSUMER_TILE_M"}
         rows = [number.get(i) or row_of(self.plan, str(i)) for i in range(self.plan.row_shares)]
         each = [f"offsets_of_rows(args, {row}, tile.end)" for row in rows]
-        return fit("offsets = (", each, ")", indent=8)
+        return f"{' ' * 8}{fit('offsets = (', each, ')', indent=8)}\n"
+
+    @property
+    def copies_of_a(self) -> str:
+        """The statement that copies rows of a gathered A to the stage, in a loop if consumers share them."""
+        if self.plan.row_shares == 1:
+            return "copy_rows(args, args.a_smem.index(ring.stage), offsets, k)"
+        call = "copy_rows(args, args.a_smem[i].index(ring.stage), offsets[i], k)"
+        return f"for i in gl.static_range(CONSUMERS):\n    {call}"
 
     @property
     def loads_at_once(self) -> Iterator[tuple[str, ...]]:
