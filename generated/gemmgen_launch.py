@@ -557,6 +557,7 @@ class Argument(NamedTuple):
     axes: str
     """The letters of its extents: M, N, K, P for bytes of two elements of K each, 1 for a single element.
 
+    T is for the rows of an A that an index has M of, some several times or never.
     R is for the rows of a D in which an index has the place of each of the M rows of the product.
     G is for groups, which are experts or batches.
     W is for the columns of a wide B, which has a block of N columns for each sum of an element of D.
@@ -709,7 +710,7 @@ class Contract:
             name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
             for name in (*self.inputs, "out")
         }
-        self.scatters = "R" in self.arguments["out"].axes
+        self.scatters, self.gathers = "R" in self.arguments["out"].axes, "T" in self.arguments["a"].axes
         # Zeros are not D if the epilogue makes another value of a product of 0, or if an input divides rows
         # into groups: rows of no group stay as they are.
         has_counts = any(argument.axes == "G" for argument in self.arguments.values())
@@ -745,8 +746,10 @@ class Contract:
 
     def has_more_dimensions(self, a: Any) -> bool:
         """Return True for an A [..., M, K] of more dimensions than the kernel takes, which M can have."""
-        has_rows_alone = "G" not in self.arguments["out"].axes and not self.scatters
-        return isinstance(a, Tensor) and a.dim() > len(self.arguments["a"].axes) and has_rows_alone
+        if self.scatters or self.gathers:  # A or D has rows of its own
+            return False
+        has_rows_alone = "G" not in self.arguments["out"].axes
+        return has_rows_alone and isinstance(a, Tensor) and a.dim() > len(self.arguments["a"].axes)
 
     def flattened(
         self, call: Callable[..., Tensor], inputs: tuple[Tensor, ...], out: Tensor | None
@@ -926,6 +929,8 @@ class Contract:
             raise ValueError(f"N must be a multiple of {self.computes['n_multiple']}, found {n}")
         if "G" in extents:
             self.check_groups(extents)
+        if m and extents.get("T") == 0:
+            raise ValueError("a must have a row that a_rows can name, found none")
         k, k_of_b = (
             2 * extents["P"] if "P" in self.arguments[name].axes else extents["K"] for name in ("a", "b")
         )

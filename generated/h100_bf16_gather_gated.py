@@ -287,11 +287,7 @@ def producer_partition(args):
             k = k_step * PROGRAM_TILE_K
             # The CTA's consumers must have released the tiles that the stage held.
             mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
-<<<<<<< HEAD
             load_stage(args, tile, offsets, k, ring)
-=======
-            load_stage(args, tile, offsets, k, ring)
->>>>>>> a2d93623 (render: an index of rows adds no control flow to templates)
             ring = ring.next()
 
 
