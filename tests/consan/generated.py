@@ -24,7 +24,7 @@ from gemmgen.numerics.case import kernel_arguments, reduction_arguments, reducti
 from gemmgen.numerics.encoding import bits, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs, touched
 from gemmgen.numerics.reference import deviation, reference, tolerance
-from gemmgen.problem import Groups, Matmul
+from gemmgen.problem import Matmul
 from gemmgen.product import Product, make
 from gemmgen.spec import SpecFile
 from gemmgen.verify.launches import Launch, ring_launch
@@ -139,7 +139,7 @@ class ModuleCase:
         problem = self.spec.problem
         if problem.groups is None:
             return problem
-        few = Groups(problem.groups.of, min(MOST_GROUPS, problem.groups.count))
+        few = replace(problem.groups, count=min(MOST_GROUPS, problem.groups.count))
         return replace(problem, groups=few)
 
     @property
