@@ -298,9 +298,9 @@ def test_c_is_described_as_d_is(module: ModuleType, driver: FakeDriver) -> None:
     assert module.matmul(a, b, c=sums, offs=offs, out=sums) is sums
     ((_, _, arguments),) = driver.jit
     c, d = arguments[2], arguments[4]
-    assert [*c.shape] == [*d.shape] == [5 * 304 + 1, 64, 640]
-    assert c.block_shape == d.block_shape == [1, 64, 32]
-    assert c.base.data_ptr() == d.base.data_ptr() == sums.data_ptr() - 64 * 640 * 4
+    assert [*c.shape] == [*d.shape] == [5 * 304 + 1, 128, 640]
+    assert c.block_shape == d.block_shape == [1, 128, 32]
+    assert c.base.data_ptr() == d.base.data_ptr() == sums.data_ptr() - 128 * 640 * 4
 
 
 def test_both_paths_take_a_c_of_padded_rows(module: ModuleType, driver: FakeDriver) -> None:
