@@ -41,6 +41,8 @@ def test_the_shared_matrix_has_a_first_axis_of_1() -> None:
     groups = Groups("batched", 4, "a")
     assert [groups.first_axis(matrix) for matrix in ("a", "b", "d")] == ["1", "G", "G"]
     assert [groups.stacks(matrix) for matrix in ("a", "b", "d")] == [False, True, True]
+    assert [groups.first_extent(matrix) for matrix in ("a", "b", "d")] == [1, 4, 4]
+    assert Groups("m_offsets", 4).first_extent("a") is None
     assert groups.apart
     assert groups.all_rows(9) == 36
     assert [Groups("k_offsets", 4).first_axis(matrix) for matrix in ("a", "b", "d")] == ["", "", "G"]

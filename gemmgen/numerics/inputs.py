@@ -323,19 +323,15 @@ def _inputs(
             return matrix(keyword, dtype, 1, extent)[0]
         return matrix(keyword, dtype, 1, groups.count * extent)[0].view(groups.count, extent)
 
-    def operand(name: str, rows: int, columns: int, count: int | None) -> Tensor:
-        """Return an operand as it lies in memory, with a dimension for `count` groups if they have one."""
+    def operand(name: Literal["a", "b"], rows: int, columns: int) -> Tensor:
+        """Return an operand as it lies in memory, with a dimension for groups if it has one."""
+        count = groups.first_extent(name) if groups else None
         made = matrix(name, problem.operand(name).dtype.name, rows * (count or 1), columns)
         return made.view(count, rows, -1) if count else made
 
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
-
-    def count_of(name: Literal["a", "b"]) -> int | None:
-        spans = groups is not None and groups.spans(name)
-        return (groups.count if groups.stacks(name) else 1) if groups and spans else None
-
-    a = operand("a", *((k, m) if a_transposed else (m, k)), count_of("a"))
-    b = operand("b", *((columns, k) if b_transposed else (k, columns)), count_of("b"))
+    a = operand("a", *((k, m) if a_transposed else (m, k)))
+    b = operand("b", *((columns, k) if b_transposed else (k, columns)))
     extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
     a, b = a.mT if a_transposed else a, b.mT if b_transposed else b
     return Inputs(a, b, MappingProxyType(extras), problem.b_blocks)

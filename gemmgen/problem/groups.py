@@ -82,6 +82,12 @@ class Groups:
         """Return the first axis of a matrix: G of groups, 1 if all groups share it; empty if it has none."""
         return ("1" if matrix == self.broadcast else "G") * self.spans(matrix)
 
+    def first_extent(self, matrix: Literal["a", "b", "d"]) -> int | None:
+        """Return the extent of `first_axis`: the groups, or 1; None if the matrix has no such axis."""
+        if not self.spans(matrix):
+            return None
+        return self.count if self.stacks(matrix) else 1
+
     def extent_of(self, shape: tuple[int, int, int]) -> int:
         """Return the extent of a problem [M, N, K] that the groups divide, in each matrix of A: M or K."""
         return shape[2] if self.divides_k else shape[0]
