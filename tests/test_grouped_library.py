@@ -26,6 +26,8 @@ from simulated import on_a_gpu, signs, simulated_file
 from torch import Tensor
 
 from gemmgen import library
+from gemmgen.bench.arms import dtypes_of
+from gemmgen.documents.decode import encoded
 from gemmgen.errors import GemmgenError
 from gemmgen.integrations import GroupedMM
 from gemmgen.library import exchange, package
@@ -90,7 +92,7 @@ def tuned_row(spec: Path, shape: tuple[int, int, int], seconds: float) -> dict[s
         "m": m,
         "n": n,
         "k": k,
-        "dtypes": {"a": "bf16", "b": "bf16", "d": "bf16"},
+        "dtypes": encoded(dtypes_of(product.source.problem)),
         "problem": asdict(product.source.contest),
         "description": "bf16 in 128 groups",
         "spec": spec.name,

@@ -24,7 +24,7 @@ class CallSizes:
     condition: str
     """The dimensions of A and B that the next statement needs."""
     read: str
-    """The statement that reads M, N and K, and the number of groups if there are any."""
+    """The statement that reads the sizes: M, N and K, and the number of groups if there are any."""
     dimensions: tuple[int, int]
     """The dimensions of A and B for the operator."""
     read_by_operator: str
@@ -45,7 +45,7 @@ class CallSizes:
 
 APART: Final = CallSizes(
     "a.dim() == b.dim() == 3",
-    "m, (groups, k, n) = a.shape[1], b.shape",
+    "sizes = a.shape[1], b.shape[2], b.shape[1], b.shape[0]",
     (3, 3),
     "(groups, m, k), (_, b_rows, n) = a.shape, b.shape",
     "groups, m",
@@ -55,7 +55,7 @@ APART: Final = CallSizes(
 CALL_SIZES: Final[dict[GroupKind | None, CallSizes]] = {
     None: CallSizes(
         "a.dim() >= b.dim() == 2",
-        "m, (k, n) = math.prod(a.shape[:-1]), b.shape",
+        "sizes = math.prod(a.shape[:-1]), b.shape[1], b.shape[0]",
         (2, 2),
         "(m, k), (b_rows, n) = a.shape, b.shape",
         "m",
@@ -63,7 +63,7 @@ CALL_SIZES: Final[dict[GroupKind | None, CallSizes]] = {
     ),
     "m_offsets": CallSizes(
         "a.dim() >= 2 and b.dim() == 3",
-        "m, (groups, k, n) = math.prod(a.shape[:-1]), b.shape",
+        "sizes = math.prod(a.shape[:-1]), b.shape[2], b.shape[1], b.shape[0]",
         (2, 3),
         "(m, k), (_, b_rows, n) = a.shape, b.shape",
         "m",
@@ -84,7 +84,7 @@ CALL_SIZES: Final[dict[GroupKind | None, CallSizes]] = {
     "batched": APART,
     "k_offsets": CallSizes(
         "a.dim() == b.dim() == 2",
-        "m, (k, n), groups = a.shape[0], b.shape, offs.numel()",
+        "sizes = a.shape[0], b.shape[1], b.shape[0], offs.numel()",
         (2, 2),
         "(m, k), (b_rows, n), groups = a.shape, b.shape, offs.numel()",
         "groups, m",
@@ -137,8 +137,7 @@ class CallView:
         return tuple(member.stem for member in self.library.members if not member.product.plan.deterministic)
 
     @property
-    def define_unordered(self) -> str:
-        """The constant that holds these names."""
+    def _define_unordered(self) -> str:
         return fit("UNORDERED = {", [python_literal(stem) for stem in self.unordered], "}")
 
     @property
@@ -173,14 +172,14 @@ class CallView:
         return fit("def _chosen(", ["a: Tensor", "b: Tensor", *rest], ") -> Callable:")
 
     @property
-    def counted(self) -> str:
-        """The variables of the sizes without which nothing is launched."""
-        return "m, n, k, groups" if self.groups else "m, n, k"
+    def hint(self) -> str:
+        """A further argument of `choose` after the sizes."""
+        return ", expected_m" * self.call.expects_rows
 
     @property
     def sizes(self) -> str:
         """The variables of the sizes by which a kernel is chosen."""
-        return self.counted + ", expected_m" * self.call.expects_rows
+        return f"m, n, k{', groups' * bool(self.groups)}{self.hint}"
 
     @property
     def _size_parameters(self) -> list[str]:
@@ -225,24 +224,49 @@ class CallView:
         return [f"groups: int = {self.groups.count}"] if self.groups and hidden else []
 
     @property
-    def same_groups(self) -> tuple[str, ...]:
-        """The statement that scales a problem to the planned number of groups; empty without groups."""
+    def check_sizes(self) -> str:
+        """The statements that check a problem, and scale it to the planned number of groups."""
+        check = "_check_sizes(m, n, k)"
         if not self.groups:
-            return ()
-        rows = ", expected_m" * self.call.expects_rows
-        return (f"m, n, k = GROUPS.resized((m, n, k), groups{rows})",)
+            return check
+        return f"{check}\n    m, n, k = GROUPS.resized((m, n, k), groups{self.hint})"
 
     @property
-    def size_docs(self) -> tuple[str, ...]:
-        """The paragraph about M and the number of groups in the docstring of `choose`, in lines."""
+    def import_groups(self) -> str:
+        """The import of the class of groups, in a line of its own; empty without groups."""
+        return "\nfrom .groups import Groups" if self.groups else ""
+
+    @property
+    def more_constants(self) -> str:
+        """The constants of unordered kernels and of groups, in lines of their own; empty without both."""
+        lines: list[str] = []
+        if self.unordered:
+            reason = "torch.use_deterministic_algorithms(True) excludes them."
+            lines += [f"# Kernels that add up sums in any order: {reason}", self._define_unordered]
+        if self.groups:
+            groups = f"Groups({python_literal(self.groups.of)}, {self.groups.count})"
+            lines.append(f"GROUPS = {groups}  # for which TABLE is, and the rule")
+        return "".join(f"\n{line}" for line in lines)
+
+    @property
+    def shaped_inputs(self) -> str:
+        """A and B with their types and dimensions, as a tuple's text."""
+        pairs = zip("ab", (self.a_torch, self.b_torch), self.call.dimensions, strict=True)
+        rows = [f'("{name}", {name}, {dtype}, {dimensions})' for name, dtype, dimensions in pairs]
+        return fit("(", rows, ")", indent=len("    for name, tensor, dtype, dimensions in "), margin=4)
+
+    @property
+    def size_docs(self) -> str:
+        """The paragraph about M and the number of groups in the docstring of `choose`; may be empty."""
         if not self.groups:
-            return ()
+            return ""
         of = "K" if self.groups.divides_k else "rows"
         text = f"M is {self.call.m}. The kernel is the one for {self.groups.count} groups of as many {of} in"
         text += " the mean, to which M, or K, of another number of groups is scaled."
         if self.call.expects_rows:
             text += " Groups are expected to have from no row to M, or `expected_m` in the mean."
-        return ("", *textwrap.wrap(text, LINE_LENGTH - 5, initial_indent="    ", subsequent_indent="    "))
+        filled = textwrap.fill(text, LINE_LENGTH - 5, initial_indent="    ", subsequent_indent="    ")
+        return f"\n\n{filled}"
 
     @property
     def in_groups(self) -> str:
@@ -394,9 +418,9 @@ class CallView:
         return '{"G": groups}' if self._groups_of_call else "{}"
 
     @property
-    def most_groups(self) -> int:
-        """Most groups of a call; 0 if only their rows in memory are limited."""
-        return self.plan.group_slots
+    def most_groups(self) -> str:
+        """Most groups of a call; only their rows in memory may be limited."""
+        return str(self.plan.group_slots or "MAX_EXTENT")
 
     @property
     def rows_in_memory(self) -> str:
