@@ -10,6 +10,7 @@ import pytest
 import torch
 from fake_gpu import Cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
+from hopper import hopper
 from modules import made, module_file, spec_file
 from simulated import Simulated
 from torch import Tensor
@@ -110,6 +111,13 @@ def test_other_specs_are_planned_and_clean_in_the_simulator(
     text = OPEN.format(more=more, major=major, dtype=dtype, m=m)
     product = make_of(parse_spec(text.encode(), "open"))
     assert simulate_product(product, all_launches(product.plan, 1)).problems == ()
+
+
+def test_a_producer_has_registers_for_the_copies_of_a_tall_tile() -> None:
+    text = OPEN.format(more="tile: {m: 256, n: 128, k: 64}", major="k", dtype="bf16", m=65536)
+    product = make_of(parse_spec(text.encode(), "open"))
+    assert hopper(product.plan).producer_registers == 64  # of 56 the compiler spills some
+    assert lower(product.module, product.plan, path="open", stem="open").resources.spilled_bytes == 0
 
 
 # --- the function

@@ -170,6 +170,8 @@ LOADS_ALONG: Final = 3
 """K-contiguous loads that take as much as one across rows of K."""
 FEW_LOADS: Final = 12
 """Loads of a K step, counted in those along, for which a producer has registers in any case."""
+FEW_COPIES: Final = 8
+"""Copies of 16 bytes of each thread in a K step for which a producer that gathers A has registers anyway."""
 ROLE_REGISTERS: Final = 8
 """Registers of a producer for each of its further tasks."""
 
@@ -179,7 +181,8 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
 
     [gluon] Producers of 24 registers compile with 9 loads across or 24 along, 16 across take 32 to 48, 36
     along 32 to 40, 48 along 40 to 48. Finding parts of K, one operand ahead of the others, a staggered tile,
-    a third consumer and long steps took 8 more each where they were met alone; pieces of a wave 16.
+    a third consumer and long steps took 8 more each where they were met alone; pieces of a wave 16. With 32
+    groups, threads that copy 8 times in a K step compile with 56, and 16 times with 64.
     """
     across = sum(
         plan.loads(name)
@@ -196,6 +199,9 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
         plan.divides_last_wave,
     )
     loads = max(0, weight - FEW_LOADS) // 2 + groups_registers(plan)
+    if plan.problem.gathers_a:
+        threads = plan.producer_warps * plan.architecture.threads_per_warp
+        loads += max(0, plan.cta_tile_m * plan.cta_tile_k // (plan.a_unit * threads) - FEW_COPIES)
     expected = plan.architecture.setmaxnreg_min + loads + ROLE_REGISTERS * sum(besides)
     # Of a tile that no kernel has, the sums are to blame: no request is larger than one can be.
     return min(round_up(expected, plan.architecture.setmaxnreg_granularity), plan.architecture.setmaxnreg_max)
