@@ -29,7 +29,10 @@ ROOT = Path(__file__).parent.parent
 K_AND_N_MAJOR = [spec for spec in HOPPER_SPECS if hopper(made(spec).plan).problem.a.dtype.bits == 16]
 """The specs of 16-bit operands: the tensor cores take other types K-major only."""
 OF_ONE_KERNEL = [
-    spec for spec in HOPPER_SPECS if not (made(spec).plan.reduces_apart or made(spec).plan.problem.gated)
+    spec
+    for spec in HOPPER_SPECS
+    if not (made(spec).plan.reduces_apart or made(spec).plan.problem.gated)
+    and not made(spec).plan.problem.scales_sums
 ]
 """Those that a launcher in C launches; of the others tests/test_export.py has the refusal."""
 DIRECTIVES = Path(__file__).parent / "lowered"
@@ -143,10 +146,10 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
     (rows, columns), (down, along) = plan.consumer_extents, plan.warps_across
     parts = plan.column_parts if plan.composed else (columns,)
     expected = [
-        rows // (down // 4) // m * (part // along // n) * (plan.cta_tile_k // k)
+        rows // plan.row_slabs // (down // 4) // m * (part // along // n) * (plan.cta_tile_k // k)
         for part, (m, n, k) in zip(parts, plan.mma_shapes, strict=True)
     ]
-    assert plan.mmas_per_step == sum(expected)
+    assert plan.mmas_per_step == plan.row_slabs * sum(expected)
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
     counts = [step.count("wgmma.mma_async") for step in steps]
     own = [expected[: parts_of(plan, number)] * issues(plan) for number in range(plan.consumers)]
@@ -223,9 +226,10 @@ def ptx(lowered: Lowered) -> str:
 def issues(plan: WgmmaKernel) -> int:
     """Places of the code that issue a K step.
 
-    A loop that overlaps its MMAs has the first step outside of it, one that reads A ahead the last.
+    A loop that overlaps its MMAs has the first step outside of it, one that reads A ahead the last. Of slabs of
+    rows each is issued by itself.
     """
-    return 2 if plan.outstanding_mmas or plan.fragments > 1 else 1
+    return 2 if plan.outstanding_mmas or plan.fragments > 1 else plan.row_slabs
 
 
 def instruction(plan: WgmmaKernel, name: str) -> str:
@@ -265,6 +269,9 @@ def multiply(plan: WgmmaKernel, number: int = 0) -> str:
         return "multiply_once"
     if plan.synchronous:
         return "multiply_synchronous"
+    if plan.problem.scales_sums:
+        slabs = "_slabs" if plan.row_slabs > 1 else ""
+        return f"multiply_scaled{slabs}{'' if plan.specialized else '_refill'}"
     if plan.promote_k:
         return "multiply_promoted"
     pace = "overlapped" if plan.outstanding_mmas else "in_order"
@@ -287,7 +294,7 @@ def consumer_parts(plan: WgmmaKernel, number: int = 0) -> Iterator[str]:
     if plan.splits == 1:
         yield from epilogue_loads(plan)
     yield multiply(plan, number)
-    if plan.specialized and issues(plan) > 1:
+    if plan.specialized and issues(plan) > plan.row_slabs:
         yield from ["release"] * len(plan.resources.load_empty)
     if plan.reduces_apart:
         yield "leave_sums"
@@ -332,7 +339,8 @@ def load_parts(plan: WgmmaKernel, operand: str, stage: str) -> list[str]:
     """The loads of an operand for a K step: A has one for each share of the rows, in PTX for each span."""
     tiles = plan.row_shares if operand == "a" else len(plan.column_parts) * blocks(plan)
     boxes = plan.loads(operand) if stage == "ptx" else tiles
-    return ["load_multicast" if operand in plan.multicast else "load"] * boxes
+    scales = ["load"] * plan.stage.loads.get(f"{operand}_scale", 0)
+    return [*["load_multicast" if operand in plan.multicast else "load"] * boxes, *scales]
 
 
 def producer_parts(plan: WgmmaKernel, stage: str) -> Iterator[str]:
@@ -427,7 +435,7 @@ def test_a_consumer_waits_multiplies_releases_and_stores(product: Product, lower
         # One release per step of the code, on each barrier that counts it, and one turn.
         steps = consumer.count("ttng.warp_group_dot ")
         assert steps == issues(plan) * parts_of(plan, number)
-        steps //= parts_of(plan, number)
+        steps //= parts_of(plan, number) * plan.row_slabs
         releases = steps * len(plan.resources.load_empty) + plan.ping_pong if plan.specialized else 0
         assert consumer.count("ttng.arrive_barrier") == releases
 
@@ -438,7 +446,8 @@ def test_consumers_that_take_turns_multiply_in_between(product: Product, lowered
     for consumer in consumers(plan, lowered):
         tile = consumer[consumer.index("scf.for %item") :]
         check(tile, plan, "ttgir", "turn_begin", multiply(plan))
-        releases = ["release"] * len(plan.resources.load_empty)
+        of_loop = plan.problem.scales_sums  # its directives have the release
+        releases = [] if of_loop else ["release"] * len(plan.resources.load_empty)
         check(tile, plan, "ttgir", "turn_begin", multiply(plan), *releases, "turn_end")
 
 
@@ -478,11 +487,16 @@ def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered
     loads = [(descriptor, re.search(r"\bmulticast\}", rest)) for descriptor, rest in found]
     parts = [f"b{part}" for part in range(len(plan.column_parts))]
     of_operand = {"a": ["a"] * plan.row_shares, "b": parts * blocks(plan)}
+    if plan.problem.scales_sums:
+        of_operand["a"] = ["a", "a_scale"] * plan.row_shares
+        of_operand["b"] += ["scale_of_b"] * ("b_scale" in plan.stage.tensors)
     order = sorted("ab", key=lambda operand: operand in plan.multicast)
     if plan.read_early:  # ahead of the loop, and in it
         early, late = "ab" if plan.read_early == "a" else "ba"
         order = [early, early, late]
-    expected = [(tile, tile[0] in plan.multicast) for operand in order for tile in of_operand[operand]]
+    expected = [
+        (tile, tile.partition("0")[0] in plan.multicast) for operand in order for tile in of_operand[operand]
+    ]
     tiles = dict.fromkeys(tile for tile, _ in expected)
     names = dict(zip(dict.fromkeys(descriptor for descriptor, _ in loads), tiles, strict=True))
     assert [(names[descriptor], bool(multicast)) for descriptor, multicast in loads] == expected
