@@ -226,8 +226,8 @@ def ptx(lowered: Lowered) -> str:
 def issues(plan: WgmmaKernel) -> int:
     """Places of the code that issue a K step.
 
-    A loop that overlaps its MMAs has the first step outside of it, one that reads A ahead the last. Of slabs of
-    rows each is issued by itself.
+    A loop that overlaps its MMAs has the first step outside of it, one that reads A ahead the last. Each slab
+    of rows is issued by itself.
     """
     return 2 if plan.outstanding_mmas or plan.fragments > 1 else plan.row_slabs
 

@@ -340,7 +340,7 @@ def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(
         if n % spec.problem.n_multiple:
             continue
         inputs = random_inputs((5, n, min(most_k, 128)), spec.problem, torch.Generator().manual_seed(n))
-        if "a_scale" in inputs.extras:
+        if spec.problem.packs_scales:
             inputs = inputs.packed(module.pack_scales)
         extras = {name: tensor.as_subclass(Cuda) for name, tensor in inputs.extras.items()}
         inputs = Inputs(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), extras)
@@ -631,7 +631,7 @@ for shape in fitting(shapes, single_tile(spec)):
     case = Case(module.matmul, shape, spec.problem, generator, repeats=1, promote_k=None)
     for guarded in (False, True):
         inputs = case.inputs(guarded=guarded)
-        if spec.problem.block_scaled:  # packing scales in the call would take memory, perhaps this block
+        if spec.problem.packs_scales:  # packing scales in the call would take memory, perhaps this block
             inputs = inputs.packed(module.pack_scales)
         def bare(inputs):
             return inputs.call(case.matmul)
