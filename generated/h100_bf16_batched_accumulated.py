@@ -272,13 +272,10 @@ def load_c(args, buffers, row, column, end, subtile: gl.constexpr):
     ready = buffers.c_ready
     # The phase completes when this one arrival and all these bytes have come in, also at an edge.
     mbarrier.expect(ready, args.c_desc.nbytes_per_cta)
-    # Rows from `end` on are of the next group, or of nobody. The descriptor is over C as overlapping boxes of
-    # `rows` rows: the box of row r ends with row r - 1, so that of row + kept has the first `kept` rows of
-    # the tile from its row `rows - kept` on. TMA fills in zeros after the end of the box, and reads no other
-    # rows.
-    rows: gl.constexpr = c_smem.shape[0]
-    kept = gl.maximum(gl.minimum(end - row, rows), 0)
-    place = [row + kept, rows - kept, column + subtile * SUBTILE_N]
+    # Rows of C after the group's last one are of the next group, into whose D another program may store: the
+    # descriptor has a dimension for groups, so that TMA fills in zeros there, and reads no other rows.
+    group = (end - 1) // args.m
+    place = [group, row - group * args.m, column + subtile * SUBTILE_N]
     tma.async_load(args.c_desc, place, ready, as_box(args.c_desc, c_smem))
 
 
@@ -461,16 +458,16 @@ class Ahead:
         return self.tensor.data_ptr() - self.offset
 
 
-def describe_boxes(name: str, rows: Tensor) -> TensorDescriptor:
-    """Return the descriptor of a matrix as boxes of rows, of which box r ends with row r - 1.
+def describe_boxes(out: Tensor) -> TensorDescriptor:
+    """Return the descriptor of `out` as boxes of rows, of which box r ends with row r - 1.
 
-    The boxes overlap: each begins one row after the box before it. Box 0 lies ahead of the matrix, where the
-    kernel accesses nothing.
+    The boxes overlap: each begins one row behind the one before it. Box 0 lies ahead of `out`, where nothing
+    is stored.
     """
-    box, layout = ARGUMENTS[name][2:]
-    boxes, pitch = rows.numel() // rows.shape[-1] + 1, rows.stride(-2)
-    base = Ahead(rows, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], rows.shape[-1]], [pitch, pitch, 1], box, layout)
+    box, layout = ARGUMENTS["out"][2:]
+    boxes, pitch = out.numel() // out.shape[-1] + 1, out.stride(-2)
+    base = Ahead(out, box[1] * pitch)
+    return TensorDescriptor(base, [boxes, box[1], out.shape[-1]], [pitch, pitch, 1], box, layout)
 
 
 def launch(a: Tensor, b: Tensor, c: Tensor, out: Tensor) -> list:
@@ -478,8 +475,8 @@ def launch(a: Tensor, b: Tensor, c: Tensor, out: Tensor) -> list:
     arguments = [
         TensorDescriptor.from_tensor(a.flatten(0, 1), *ARGUMENTS["a"][2:]),
         TensorDescriptor.from_tensor(b, *ARGUMENTS["b"][2:]),
-        describe_boxes("c", c),
-        describe_boxes("out", out),
+        TensorDescriptor.from_tensor(c, *ARGUMENTS["c"][2:]),
+        describe_boxes(out),
     ]
     groups, m, n = out.shape
     tiles = groups * triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)

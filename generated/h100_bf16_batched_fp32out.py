@@ -381,16 +381,16 @@ class Ahead:
         return self.tensor.data_ptr() - self.offset
 
 
-def describe_boxes(name: str, rows: Tensor) -> TensorDescriptor:
-    """Return the descriptor of a matrix as boxes of rows, of which box r ends with row r - 1.
+def describe_boxes(out: Tensor) -> TensorDescriptor:
+    """Return the descriptor of `out` as boxes of rows, of which box r ends with row r - 1.
 
-    The boxes overlap: each begins one row after the box before it. Box 0 lies ahead of the matrix, where the
-    kernel accesses nothing.
+    The boxes overlap: each begins one row behind the one before it. Box 0 lies ahead of `out`, where nothing
+    is stored.
     """
-    box, layout = ARGUMENTS[name][2:]
-    boxes, pitch = rows.numel() // rows.shape[-1] + 1, rows.stride(-2)
-    base = Ahead(rows, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], rows.shape[-1]], [pitch, pitch, 1], box, layout)
+    box, layout = ARGUMENTS["out"][2:]
+    boxes, pitch = out.numel() // out.shape[-1] + 1, out.stride(-2)
+    base = Ahead(out, box[1] * pitch)
+    return TensorDescriptor(base, [boxes, box[1], out.shape[-1]], [pitch, pitch, 1], box, layout)
 
 
 def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
@@ -398,7 +398,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
     arguments = [
         TensorDescriptor.from_tensor(a.flatten(0, 1), *ARGUMENTS["a"][2:]),
         TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
-        describe_boxes("out", out),
+        describe_boxes(out),
     ]
     groups, m, n = out.shape
     tiles = groups * triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)

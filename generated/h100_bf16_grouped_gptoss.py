@@ -501,16 +501,16 @@ class Ahead:
         return self.tensor.data_ptr() - self.offset
 
 
-def describe_boxes(name: str, rows: Tensor) -> TensorDescriptor:
-    """Return the descriptor of a matrix as boxes of rows, of which box r ends with row r - 1.
+def describe_boxes(out: Tensor) -> TensorDescriptor:
+    """Return the descriptor of `out` as boxes of rows, of which box r ends with row r - 1.
 
-    The boxes overlap: each begins one row after the box before it. Box 0 lies ahead of the matrix, where the
-    kernel accesses nothing.
+    The boxes overlap: each begins one row behind the one before it. Box 0 lies ahead of `out`, where nothing
+    is stored.
     """
-    box, layout = ARGUMENTS[name][2:]
-    boxes, pitch = rows.numel() // rows.shape[-1] + 1, rows.stride(-2)
-    base = Ahead(rows, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], rows.shape[-1]], [pitch, pitch, 1], box, layout)
+    box, layout = ARGUMENTS["out"][2:]
+    boxes, pitch = out.numel() // out.shape[-1] + 1, out.stride(-2)
+    base = Ahead(out, box[1] * pitch)
+    return TensorDescriptor(base, [boxes, box[1], out.shape[-1]], [pitch, pitch, 1], box, layout)
 
 
 def launch(a: Tensor, b: Tensor, column_bias: Tensor, offs: Tensor, out: Tensor) -> list:
@@ -520,7 +520,7 @@ def launch(a: Tensor, b: Tensor, column_bias: Tensor, offs: Tensor, out: Tensor)
         TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
         column_bias,
         offs,
-        describe_boxes("out", out),
+        describe_boxes(out),
     ]
     m, n = out.shape
     # Each group has at most one tile that is not full, and only groups with rows have tiles.

@@ -1,12 +1,10 @@
-"""A C of groups: each kind of groups adds to it, in place too, and reads the rows of a tile's group alone."""
+"""A C of groups: kinds of groups add to it, in place too, and read the rows of a tile's group alone."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -30,12 +28,7 @@ from gemmgen.verify.divisions import other_divisions
 from gemmgen.verify.launches import all_launches
 from gemmgen.verify.simulation import simulate_product
 from gemmgen.verify.verification import in_place
-from gluonsim import simulate
 from gluonsim.execution import run
-
-descriptors: Any = importlib.import_module("kernels.descriptors")
-gl: Any = importlib.import_module("triton.experimental.gluon.language")
-TensorDescriptor: Any = importlib.import_module("triton.experimental.gluon.nvidia.hopper").TensorDescriptor
 
 WGRAD, BATCHED = "h100_bf16_wgrad_accumulated", "h100_bf16_batched_accumulated"
 STEMS = (WGRAD, BATCHED)
@@ -170,16 +163,16 @@ def spec(kind: str, decisions: str, *, majors: str = "k k", dtypes: str = "bf16 
 
 VARIANTS = {
     "a residual among vectors of groups": spec(
-        "m_offsets",
+        "m_masked",
         "tile: {m: 128, n: 128, k: 64}\nepilogue: {ops: [column_bias, silu, row_scale, residual]}",
     ),
     "a ring of buffers and a bias": spec(
-        "m_offsets",
+        "m_masked",
         "tile: {m: 128, n: 256, k: 64}\nbuffering: {epilogue: 2}\nepilogue: {ops: [column_bias, residual]}",
         majors="k mn",
     ),
     "swap-AB": spec(
-        "m_offsets", "mma: {swap_ab: true}\ntile: {m: 16, n: 128, k: 128}\nepilogue: {ops: [residual]}"
+        "m_masked", "mma: {swap_ab: true}\ntile: {m: 16, n: 128, k: 128}\nepilogue: {ops: [residual]}"
     ),
     "a gate of masked rows": spec(
         "m_masked",
@@ -234,40 +227,15 @@ def test_d_over_c_changes_no_row_of_no_group(tmp_path: Path) -> None:
     problem = product.source.problem
     inputs = integer_inputs((72, 136, 128), problem, torch.Generator().manual_seed(1))
     c, expected = inputs.extras["c"], reference(inputs, problem)
-    claimed = torch.zeros(72, dtype=torch.bool)
-    for first, end in bounds(problem, 72, inputs.extras["offs"], 16):
+    claimed = torch.zeros(16 * 72, dtype=torch.bool)
+    for first, end in bounds(problem, 72, inputs.extras["rows"], 16):
         claimed[first:end] = True
-    assert 0 < claimed.sum() < 72
-    c[~claimed] = float("nan")
+    assert 0 < claimed.sum() < 16 * 72
+    rows = c.flatten(0, 1)
+    rows[~claimed] = float("nan")
     simulated(inputs.a, inputs.b, **inputs.extras, out=c)
-    assert torch.equal(c[claimed], expected.to(c.dtype))
-    assert c[~claimed].isnan().all()
-
-
-@pytest.mark.parametrize("kept", [0, 1, 5, 32])
-def test_a_box_that_ends_with_a_row_has_zeros_after_it(kept: int) -> None:
-    x, found = torch.arange(6400.0).view(100, 64).half() + 1, torch.full((1, 32, 64), -1.0).half()
-    layout = gl.NVMMASharedLayout.get_default_for([1, 32, 64], gl.float16)
-    ahead = Ahead(x, 32 * 64)
-    described = [
-        TensorDescriptor(ahead, [101, 32, 64], [64, 64, 1], [1, 32, 64], layout),
-        TensorDescriptor(found, [1, 32, 64], [2048, 64, 1], [1, 32, 64], layout),
-    ]
-    kernel = simulate(descriptors.rows_ahead_kernel, "h100")
-    assert not kernel[1](*described, 40 + kept, 32 - kept).findings
-    wanted = torch.zeros(32, 64).half()
-    wanted[:kept] = x[40 : 40 + kept]
-    assert torch.equal(found[0], wanted)
-
-
-class Ahead:
-    """The address of memory ahead of a tensor."""
-
-    def __init__(self, tensor: Tensor, elements: int) -> None:
-        self.tensor, self.dtype, self.offset = tensor, tensor.dtype, elements * tensor.itemsize
-
-    def data_ptr(self) -> int:
-        return self.tensor.data_ptr() - self.offset
+    assert torch.equal(rows[claimed], expected.to(c.dtype))
+    assert rows[~claimed].isnan().all()
 
 
 # --- the function
@@ -292,15 +260,16 @@ def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return found
 
 
-def test_c_is_described_as_d_is(module: ModuleType, driver: FakeDriver) -> None:
+def test_c_has_a_dimension_for_groups(module: ModuleType, driver: FakeDriver) -> None:
     a, b, offs = cuda(500, 304).T, cuda(500, 640), cuda(5, dtype=INT)
     sums = cuda(5, 304, 640, dtype=FP32)
     assert module.matmul(a, b, c=sums, offs=offs, out=sums) is sums
     ((_, _, arguments),) = driver.jit
     c, d = arguments[2], arguments[4]
-    assert [*c.shape] == [*d.shape] == [5 * 304 + 1, 128, 640]
+    assert ([*c.shape], [*d.shape]) == ([5, 304, 640], [5 * 304 + 1, 128, 640])
     assert c.block_shape == d.block_shape == [1, 128, 32]
-    assert c.base.data_ptr() == d.base.data_ptr() == sums.data_ptr() - 128 * 640 * 4
+    # TMA reads at the base of a descriptor for loads: only one for stores may lie ahead of its tensor.
+    assert c.base.data_ptr() == sums.data_ptr() == d.base.data_ptr() + 128 * 640 * 4
 
 
 def test_both_paths_take_a_c_of_padded_rows(module: ModuleType, driver: FakeDriver) -> None:

@@ -187,11 +187,10 @@ def _arguments(
         if kind == "ptr":
             yield stored[name]
         elif kind == "desc":
-            passed = "out" if name == "d" else name
-            if problem.in_boxes(name):
-                yield module.describe_boxes(passed, stored[name])
+            if name == "d" and problem.stores_boxes:
+                yield module.describe_boxes(d)
                 continue
-            _, _, box, layout = table[passed]
+            _, _, box, layout = table["out" if name == "d" else name]
             name = tensors[name]
             is_packed = name in BLOCK_SCALES and problem.packs_scales
             tensor = packed_scales(module, stored[name]) if is_packed else stored[name]

@@ -139,7 +139,7 @@ class Matmul:
         return self.groups is not None and not self.scatters_d
 
     def in_boxes(self, tensor: str) -> bool:
-        """Return True if C or D has a descriptor of overlapping boxes of its rows."""
+        """Return True if C or D has a descriptor of three dimensions: of groups, or of boxes of its rows."""
         return self.stores_boxes if tensor == "d" else tensor == "c" and self.groups is not None
 
     @property

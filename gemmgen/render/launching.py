@@ -224,9 +224,9 @@ class LaunchView(ArgumentTable):
         stored = self._lying(name)
         if self.plan.argument(name).kind in ADDRESSED:
             return stored
-        if self.plan.problem.in_boxes(name):
-            return f'describe_boxes("{passed_as(name)}", {stored})'
-        if self.plan.problem.groups and self.plan.problem.groups.divides_k:
+        if name == "d" and self.plan.problem.stores_boxes:
+            return "describe_boxes(out)"
+        if name in ("a", "b") and self.plan.problem.groups and self.plan.problem.groups.divides_k:
             return f'describe_rows("{name}", {stored})'
         rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))
         return f'TensorDescriptor.from_tensor({stored}, *ARGUMENTS["{passed_as(name)}"][2:]{rounding})'

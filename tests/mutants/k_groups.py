@@ -12,8 +12,6 @@ cooperative, in_turn, added, clusters = (
     of(f"h100_bf16_wgrad{ending}") for ending in ("", "_pingpong", "_accumulated", "_cluster2")
 )
 STORED_ROW = "            tile.row + consumer * CONSUMER_TILE_M,\n"
-LOADED = "load_c(args, args.buffers[consumer], tile.row"
-LOADED_ROWS = "rows: gl.constexpr = c_smem.shape[0]\n    kept = gl.maximum(gl.minimum(end - row, rows), 0)\n"
 ROW, AHEAD = "gl.maximum(row, self.start)", "gl.minimum(row - self.start, 0)"
 NO_ROWS = "gl.to_tensor(0)"
 ACQUIRE = "mbarrier.wait(args.load_empty.index("
@@ -71,19 +69,19 @@ MUTANTS = {
         K.DEADLOCK, "load_empty", ACQUIRE, (PASS, "ring = ring.ahead(tiles.steps(piece).count())")
     ),
     "k_groups_c_of_the_first_group": added(
-        WRONG_NUMBERS, "d_desc", "", (LOADED, LOADED.replace("tile.row", "tile.row - tile.group * args.m"))
+        WRONG_NUMBERS, "d_desc", "", ("place = [group, row", "place = [0, row")
     ),
-    "k_groups_c_a_row_too_few": added(
-        WRONG_NUMBERS, "d_desc", "", (LOADED_ROWS, LOADED_ROWS.replace("end - row", "end - row - 1"))
+    "k_groups_c_of_the_next_group": added(
+        WRONG_NUMBERS, "d_desc", "", ("group = (end - 1) // args.m", "group = end // args.m")
     ),
     "k_groups_c_from_a_row_further": added(
         WRONG_NUMBERS,
         "d_desc",
         "",
-        ("[row + kept, rows - kept, column + s", "[row + kept + 1, rows - kept, column + s"),
+        ("row - group * args.m, column + s", "row - group * args.m + 1, column + s"),
     ),
     "k_groups_c_of_the_first_columns": added(
-        WRONG_NUMBERS, "d_desc", "", ("rows - kept, column + subtile * SUBTILE_N]", "rows - kept, column]")
+        WRONG_NUMBERS, "d_desc", "", ("args.m, column + subtile * SUBTILE_N]", "rows - kept, column]")
     ),
     "k_groups_c_not_awaited": added(
         K.READ_AFTER_WRITE,

@@ -67,6 +67,10 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
     if problem.copies_misaligned:
         limit = "this version copies matrices of two dimensions"
         yield Finding("operands.misaligned", "copy with groups", limit, use("refuse") | UNGROUPED)
+    if problem.c is not None and groups.of == "m_offsets":
+        limit = "TMA would also read rows of C of the next group, into which another program may store its D"
+        fix = (leave_out() & leave_out("epilogue.beta")) | use("m_masked", "batched", field="groups.kind")
+        yield Finding("operands.c", "a C with m_offsets", limit, fix | UNGROUPED)
     if problem.vectors and groups.divides_k:
         limit = "this version has row and column operands of groups of rows, each with a B of its own"
         yield from _of_vectors(plan, groups.of, limit, UNGROUPED)
@@ -93,10 +97,6 @@ def _of_gradients(plan: WgmmaKernel) -> Iterator[Finding]:
     if groups.of != "m_offsets":
         limit = "this version has gradients of groups of rows in one A, which offs divides"
         yield Finding("backward", f"a backward with {groups.of}", limit, use(False) | UNGROUPED)
-    elif problem.c is not None:
-        limit = "the gradient of a C of groups is that of D in their rows alone, which no kernel copies"
-        fix = (leave_out() & leave_out("epilogue.beta")) | use(False, field="backward") | UNGROUPED
-        yield Finding("operands.c", "a C with a backward of groups", limit, fix)
     elif problem.vectors:
         limit = "the gradient of a vector of each group is a sum over its rows, which no kernel computes"
         fix = leave_out("backward") | UNGROUPED
@@ -125,10 +125,6 @@ def _of_indices(plan: WgmmaKernel) -> Iterator[Finding]:
     if not problem.scatters_d:
         return
     unindexed = leave_out("groups.d_rows")
-    if problem.c is not None:
-        limit = "this version adds a C whose rows lie as those of the product"
-        fix = (leave_out() & leave_out("epilogue.beta")) | unindexed
-        yield Finding("operands.c", "a C with d_rows", limit, fix)
     if plan.epilogue_buffers > 1:
         limit = "threads read a buffer back before they fill the next one, which then needs none of its own"
         found = f"{plan.epilogue_buffers:,} buffers of sub-tiles with d_rows"
