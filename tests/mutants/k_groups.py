@@ -81,7 +81,7 @@ MUTANTS = {
         ("row - group * args.m, column + s", "row - group * args.m + 1, column + s"),
     ),
     "k_groups_c_of_the_first_columns": added(
-        WRONG_NUMBERS, "d_desc", "", ("args.m, column + subtile * SUBTILE_N]", "rows - kept, column]")
+        WRONG_NUMBERS, "d_desc", "", ("args.m, column + subtile * SUBTILE_N]", "args.m, column]")
     ),
     "k_groups_c_not_awaited": added(
         K.READ_AFTER_WRITE,
