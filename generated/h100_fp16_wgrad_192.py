@@ -514,7 +514,7 @@ def launch(a: Tensor, b: Tensor, offs: Tensor, out: Tensor) -> list:
     arguments = [
         describe_rows("a", a.T),
         describe_rows("b", b),
-        TensorDescriptor.from_tensor(b, *ARGUMENTS["b_1"][2:]),
+        describe_rows("b_1", b),
         offs,
         describe_boxes(out),
     ]

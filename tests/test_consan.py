@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 from consan.agreement import (
+    H100_RECORD,
     H200,
     RECORD,
     RECORDED,
@@ -93,8 +94,16 @@ def test_every_recorded_difference_has_one_reason_and_every_reason_a_case() -> N
     assert MESSAGES.keys() <= outcomes
 
 
-def test_the_gpu_shows_nothing_that_the_simulator_misses() -> None:
-    assert [row.name for row in read().entries if row.shown and not row.fault] == []
+@pytest.mark.parametrize("path", [RECORD, H100_RECORD], ids=["h200", "h100"])
+def test_the_gpu_shows_nothing_that_the_simulator_misses(path: Path) -> None:
+    assert [row.name for row in read(path).entries if row.shown and not row.fault] == []
+
+
+def test_the_record_of_another_gpu_has_verdicts_alone() -> None:
+    entries = read(H100_RECORD).entries
+    assert len(entries) >= 20
+    assert [row.name for row in entries if not (row.measured and row.agrees)] == []
+    assert {row.name for row in entries} & {row.name for row in read().entries} == set()
 
 
 def test_what_nothing_on_the_gpu_shows_is_explained() -> None:
@@ -118,12 +127,12 @@ def test_the_verdicts_of_twelve_mutants_agree() -> None:
 
 
 def test_the_recorded_numbers_are_the_simulators() -> None:
-    for numbers in read().numbers:
+    for numbers in (*read().numbers, *read(H100_RECORD).numbers):
         check(numbers)
 
 
 def test_the_document_is_what_the_record_says() -> None:
-    assert DOCUMENT.read_text(encoding="utf-8") == document(read())
+    assert DOCUMENT.read_text(encoding="utf-8") == document(read(), read(H100_RECORD))
 
 
 # --- the program that measures, without a GPU
@@ -158,7 +167,7 @@ def test_a_dry_run_observes_a_case_of_each_kind_and_becomes_a_record(tmp_path: P
     assert made.entries[1].findings
     (numbers,) = made.numbers
     assert (numbers.different_bits, numbers.worst_element) == (0, 0)
-    assert "no_ready_wait" in document(made)
+    assert "no_ready_wait" in document(made, read(H100_RECORD))
 
 
 def test_a_dry_run_compares_the_rows_of_groups(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 ``python -m consan.agreement FILE…``, run in tests/, simulates what `consan.device` has observed, and writes
 the record; what a later file has of a case replaces what an earlier one had. With ``--extend`` first, what
-they have replaces that of the committed record, which keeps all other cases. `consan.document` writes
-benchmarks/studies/agreement.md from it.
+they have replaces that of the committed record, which keeps all other cases. A record is of one machine:
+with ``--h100`` it is that of an H100. `consan.document` writes benchmarks/studies/agreement.md from both.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from consan.generated import MODULE_CASES
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests" / "records" / "consan.json"
+H100_RECORD = RECORD.with_stem("consan_h100")
+"""Cases that are in no record of an H200."""
 RECORDED = MODULE_CASES | ATOMIC_CASES
 """All cases but those of other people's kernels."""
 EVERY_FOREIGN = 1 << 30
@@ -223,7 +225,8 @@ def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(*files: str, extend: bool = False) -> None:
+def main(*files: str, extend: bool = False, path: Path | None = None) -> None:
+    path = path or RECORD
     found: dict[str, Any] = {}
     machines: list[Any] = []
     for file in files:
@@ -233,8 +236,12 @@ def main(*files: str, extend: bool = False) -> None:
     if any(machine != machines[0] for machine in machines):
         raise ValueError(f"not of one machine: {machines}")
     made = record({"machine": machines[0], "found": found})
-    RECORD.write_text(written(extended(read(), made) if extend else made), encoding="utf-8")
+    path.write_text(written(extended(read(path), made) if extend else made), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*(file for file in sys.argv[1:] if file != "--extend"), extend="--extend" in sys.argv)
+    main(
+        *(file for file in sys.argv[1:] if not file.startswith("--")),
+        extend="--extend" in sys.argv,
+        path=H100_RECORD if "--h100" in sys.argv else None,
+    )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from consan.agreement import RECORDED, ROOT, Entry, Numbers, Record, read
+from consan.agreement import H100_RECORD, RECORDED, ROOT, Entry, Numbers, Record, read
 from consan.atomics import BARE_LAUNCHES, PROGRAMS_THAT_WAIT, PROGRAMS_THAT_WAIT_WRONGLY, SANITIZED_LAUNCHES
 from consan.case import CLEAN, NO_VERDICT
 from consan.foreign_files import FOREIGN, FOREIGN_FAULTS
@@ -55,8 +55,8 @@ OF_AGREEMENT = (
 )
 
 
-def document(record: Record) -> str:
-    """Return benchmarks/studies/agreement.md."""
+def document(record: Record, other: Record) -> str:
+    """Return benchmarks/studies/agreement.md from the record of an H200, and that of another GPU."""
     sections = "\n\n".join(f"## {title}\n\n{text}" for title, text in _sections(record).items() if text)
     return f"""<!-- Written by tests/consan/document.py from tests/records/consan.json. -->
 # Simulator and hardware
@@ -71,7 +71,7 @@ persistent kernel with one, four tiles and more than two laps of the ring; a til
 tile. What ConSan had nothing to say of ran {LAUNCHES} times without it, and numbers were compared. Other
 people's kernels ran their own tests once in each way, and found as few SMs as in the simulator.
 
-{_summary(record)}{_missing(record)}
+{_summary(record)}{_of_other(other)}{_missing(record, other)}
 
 {sections}
 """
@@ -109,9 +109,20 @@ only the H200 does |"
     return f"{_table(head, '|---|--:|--:|--:|--:|', rows)}\n\n{OF_AGREEMENT}"
 
 
-def _missing(record: Record) -> str:
-    """Name the cases that are newer than the record, and those that the GPU gave no verdict on."""
-    recorded = {entry.name for entry in record.entries}
+def _of_other(record: Record) -> str:
+    """Name the modules that ran on another GPU, and say on how many the simulator and ConSan agree."""
+    agreed = sum(entry.measured and entry.agrees for entry in record.entries)
+    names = ", ".join(f"`{entry.name}`" for entry in record.entries)
+    count = len(record.entries)
+    return (
+        f"\n\nOn one {record.gpu} (driver {record.driver}), {count} further modules ran likewise.\n"
+        f"The simulator and the GPU agree on {agreed}: {names}."
+    )
+
+
+def _missing(record: Record, other: Record) -> str:
+    """Name the cases that are newer than both records, and those that the GPU gave no verdict on."""
+    recorded = {entry.name for entry in (*record.entries, *other.entries)}
     reasons = {name: "newer than the measurement" for name in RECORDED if name not in recorded}
     for entry in record.entries:
         if not entry.measured:
@@ -351,4 +362,4 @@ def _told(outcome: str, source: str) -> str:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(document(read()), encoding="utf-8")
+    DOCUMENT.write_text(document(read(), read(H100_RECORD)), encoding="utf-8")
