@@ -26,6 +26,7 @@ from gemmgen.plan.rule import Violation
 from gemmgen.plan.search import narrow_tile
 from gemmgen.plan.verdicts import PassedOver, kernel_digest
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem import Matmul
 from gemmgen.product import Product, load, make_as_built, make_of, write, write_files
 from gemmgen.render import render_launcher
 from gemmgen.render.launcher import Launcher
@@ -341,12 +342,12 @@ def _exportable(product: Product) -> Lowered:
     Raises:
         GemmgenError: There is no launcher for such a kernel, or the compiler does not confirm the plan.
     """
-    if refusals := tuple(_refusals(product)):
-        raise GemmgenError(violation.diagnosed(product.source) for violation in refusals)
+    if found := tuple(refusals(product)):
+        raise GemmgenError(violation.diagnosed(product.source) for violation in found)
     return lowered_of(product)
 
 
-def _refusals(product: Product) -> Iterator[Violation]:
+def refusals(product: Product) -> Iterator[Violation]:
     """Yield why a kernel cannot be exported."""
     problem, stem, module = product.plan.problem, product.source.stem, hint("the Python module")
     if not isinstance(product.plan, WgmmaKernel):
@@ -377,6 +378,9 @@ def _refusals(product: Product) -> Iterator[Violation]:
             "the launcher in C passes a B of N columns",
             module,
         )
+    for field, found in _of_groups(problem):
+        limit = "the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
+        yield Violation("export-groups", field, found, limit, module)
     if problem.scales_sums and problem.a.scale:
         limit = "the launcher in C makes descriptors of A, B, C and D, and none of scales"
         found = problem.a.scale.format.name
@@ -385,6 +389,18 @@ def _refusals(product: Product) -> Iterator[Violation]:
         limit = "in C that is the name of a test program"
         renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")
         yield Violation("export-name", "", f"{stem}.c", limit, renamed)
+
+
+def _of_groups(problem: Matmul) -> Iterator[tuple[str, str]]:
+    """Yield each field of a problem of groups that no launcher in C takes, with what it states."""
+    groups = problem.groups
+    if groups is None:
+        return
+    yield from ((f"groups.{index}", f"an index {index}") for index in groups.row_indices)
+    if groups.broadcast:
+        yield "groups.broadcast", f"one {groups.broadcast.upper()} for all groups"
+    if problem.c is not None:
+        yield "operands.c", f"a C of {groups.of}"
 
 
 PARAMETER = re.compile(r"\.param (?:\.align (\d+) )?\.[bu](\d+)[^,\n]*matmul_kernel_param_\d+(?:\[(\d+)\])?")

@@ -144,6 +144,7 @@ def add(x, y):
 @gluon.jit
 def load_groups(args):
     """Read the rows of all groups; whatever the tensor holds, no row outside of A and D is of a group."""
+    # Each warp holds all groups, and so does each CTA.
     lanes: gl.constexpr = gl.BlockedLayout([GROUP_SLOTS // 32], [32], [gl.num_warps()], [0])
     number = gl.arange(0, GROUP_SLOTS, layout=lanes)
     is_group = number < args.groups

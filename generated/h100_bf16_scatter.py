@@ -138,6 +138,7 @@ def add(x, y):
 @gluon.jit
 def load_groups(args):
     """Read the rows of all groups; whatever the tensor holds, no row outside of A and D is of a group."""
+    # Each warp holds all groups, and so does each CTA.
     lanes: gl.constexpr = gl.BlockedLayout([GROUP_SLOTS // 32], [32], [gl.num_warps()], [0])
     number = gl.arange(0, GROUP_SLOTS, layout=lanes)
     is_group = number < args.groups
@@ -264,7 +265,7 @@ def halves(tile):
 
 @gluon.jit
 def store_subtile(args, d_smem, row, column, tile, end):
-    """Convert a sub-tile, and store each row of it to the row of D that its index has."""
+    """Convert a tile or a sub-tile, and store each row of it to the row of D that its index has."""
     # TMA on Hopper stores neighbouring rows only, so threads store these. A thread has few elements of a row
     # side by side in the accumulator's layout. From shared memory it reads 16 bytes of a row, and its
     # neighbours read on, so that a store fills whole sectors. No other proxy accesses the buffer, so it needs

@@ -28,7 +28,7 @@ from gemmgen.verify import verify
 from gemmgen.verify.launches import all_launches
 from gemmgen.verify.simulation import simulate_product
 
-ONE_A, ONE_B = "h100_bf16_batched_one_a", "h100_bf16_batched_one_b"
+ONE_A, ONE_B = "h100_bf16_broadcast_a", "h100_bf16_broadcast_b"
 STEMS = (ONE_A, ONE_B)
 every_spec = pytest.mark.parametrize("stem", STEMS)
 BF16 = torch.bfloat16

@@ -25,7 +25,7 @@ from programs import compiled_c, program
 from typer.testing import CliRunner
 
 from gemmgen import api
-from gemmgen.build import Exported, export, launcher_differences
+from gemmgen.build import Exported, export, launcher_differences, refusals
 from gemmgen.cli import app, main
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
@@ -190,7 +190,9 @@ def texts(stem: str) -> dict[str, str]:
 
 
 def test_every_hopper_kernel_has_a_launcher_that_no_tag_is_left_in() -> None:
-    for spec in HOPPER_SPECS:
+    exported = [spec for spec in HOPPER_SPECS if not [*refusals(made(spec))]]
+    assert len(exported) > 80
+    for spec in exported:
         for name, text in texts(spec.stem).items():
             assert not re.search(r"{[{%#]|[%#]}|\bNone\b|\bTrue\b|\bFalse\b|[ \t]$", text, re.MULTILINE), name
             assert text.endswith("\n")

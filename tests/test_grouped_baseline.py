@@ -99,14 +99,27 @@ def test_the_baseline_of_groups_is_stated_exactly(stem: str) -> None:
     assert cublas(spec(stem)).text == STATED[stem]
 
 
+def is_by_index(path: Path) -> bool:
+    """Return True for a spec that gathers rows of A, or scatters rows of D."""
+    groups = load_spec(path).problem.groups
+    return groups is not None and bool(groups.row_indices)
+
+
 ON_A_CPU = sorted(
     path.stem
     for path in GROUPED_SPECS
     if "e4m3" not in path.stem
     and "fp32out" not in path.stem  # torch.bmm(out_dtype=…) is for GPUs
     and not (load_spec(path).problem.gated and load_spec(path).problem.vectors)
+    and not is_by_index(path)
 )
 """The specs whose baseline torch computes on a CPU."""
+
+
+@pytest.mark.parametrize("path", [*filter(is_by_index, GROUPED_SPECS)], ids=lambda path: path.stem)
+def test_rows_by_an_index_have_no_baseline(path: Path) -> None:
+    with pytest.raises(GemmgenError, match="no matmul of rows by an index"):
+        cublas(load_spec(path))
 
 
 @pytest.mark.parametrize("stem", ON_A_CPU)

@@ -26,8 +26,18 @@ from gemmgen.render.launcher import Launcher
 from gemmgen.triton_api import cuda_include
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-EXPORTED = sorted(spec.stem for spec in GROUPED_SPECS if not made(spec).plan.problem.gated)
-"""The specs of groups that can be exported: those with a gate have a B of two blocks."""
+
+
+def is_exported(spec: Path) -> bool:
+    """Return True if a launcher in C describes the matrices of a spec of groups."""
+    problem = made(spec).plan.problem
+    groups = problem.groups
+    assert groups is not None
+    return not (problem.gated or problem.c or groups.row_indices or groups.broadcast)
+
+
+EXPORTED = sorted(spec.stem for spec in GROUPED_SPECS if is_exported(spec))
+REFUSED = ("h100_bf16_gather", "h100_bf16_scatter", "h100_bf16_broadcast_a", "h100_bf16_wgrad_accumulated")
 OFFSETS, FEW, MASKED = "h100_bf16_grouped", "h100_bf16_grouped_rows8", "h100_bf16_masked_weighted"
 KINDS = (OFFSETS, FEW, MASKED, "h100_bf16_batched", "h100_bf16_batched_nn", "h100_bf16_wgrad")
 
@@ -71,6 +81,13 @@ def texts(stem: str) -> dict[str, str]:
     assert isinstance(plan, WgmmaKernel)
     launcher = Launcher(plan, stem, b"")
     return render_launcher(launcher, spec_name=f"{stem}.yaml", spec_sha256="0" * 64)
+
+
+@pytest.mark.parametrize("stem", REFUSED)
+def test_other_matrices_of_groups_are_refused_by_name(stem: str, tmp_path: Path) -> None:
+    with pytest.raises(GemmgenError) as refused:
+        export(spec_file(stem), tmp_path)
+    assert {found.code for found in refused.value.diagnostics} == {"export-groups"}
 
 
 @pytest.mark.parametrize("stem", EXPORTED)

@@ -33,12 +33,14 @@ def head_of_groups(problem: Matmul, promote_k: int | None) -> Head:
     It is ``torch.bmm`` for batches and for masked groups, whose rows of no group are then multiplied too, and
     ``torch._grouped_mm`` for groups that `offs` divides; ``torch._scaled_grouped_mm`` for 8-bit floats.
 
-    Raises GemmgenError (``no-baseline``) for types that these calls do not take, and for vectors of groups
-    in an epilogue that is an expression.
+    Raises GemmgenError (``no-baseline``) for types that these calls do not take, for rows by an index, and
+    for vectors of groups in an epilogue that is an expression.
     """
     groups = problem.groups
     assert groups is not None
     a, b = problem.a.dtype.name, problem.b.dtype.name
+    if groups.row_indices:
+        raise _refused("torch has no matmul of rows by an index: benchmarks/grouped/indices.py times a copy")
     if problem.vectors and not problem.epilogue.is_chain:
         raise _refused("torch has no call for vectors of groups in an expression")
     if a in FP8 and b == a == "e4m3" and not groups.divides_k:
@@ -74,7 +76,9 @@ def _bind(
 ) -> Callable[[], Tensor]:
     """Bind a function of A and B, and of D if it writes that."""
     into = {"out": d} if into_d else {}
-    return partial(function, inputs.a, inputs.b, **keywords, **into)
+    count = max(len(inputs.a), len(inputs.b))  # all groups may share one of them
+    a, b = (each.expand(count, -1, -1) for each in (inputs.a, inputs.b))
+    return partial(function, a, b, **keywords, **into)
 
 
 def _bind_grouped(inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:  # noqa: ARG001 - torch allocates D

@@ -201,10 +201,16 @@ class LibraryView(CallView):
         return textwrap.fill(self.library.baseline, width=LINE_LENGTH - 5, initial_indent=" " * 16).lstrip()
 
     @property
-    def measured(self) -> Iterator[str]:
-        """Yield the rows of each kernel."""
-        for stem, rows in self.library.measured.items():
-            yield _entry(python_literal(stem), [f"({', '.join(map(_number, row))})" for row in rows])
+    def measured(self) -> str:
+        """The table of the rows of each kernel, with its comment."""
+        entries = [
+            _entry(python_literal(stem), [f"({', '.join(map(_number, row))})" for row in rows])
+            for stem, rows in self.library.measured.items()
+        ]
+        if not entries:
+            return "# No kernel was timed.\nMEASURED = {}"
+        lines = ["# By kernel: M, N, K, its time, the baseline's.", "MEASURED = {", *entries, "}"]
+        return "\n".join(lines)
 
 
 def _entry(key: str, items: Sequence[str]) -> str:

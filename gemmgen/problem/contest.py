@@ -77,6 +77,9 @@ def description_of(request: Request, *, promoted: bool = False) -> str:
             "k_offsets": "groups of K",
         }[groups.of]
         words.append(f"in {groups.count} {kind}")
+        words += [f"by {index}" for index in groups.row_indices]
+        if groups.broadcast:
+            words.append(f"of one {groups.broadcast.upper()}")
     terms = list(_terms(problem.epilogue, lists_c=request.lists_c))
     if problem.c is not None and problem.c != problem.d:
         terms.append(f"c {problem.c.name}")

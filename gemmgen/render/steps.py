@@ -420,6 +420,11 @@ class StepsView:
         """Return where the vectors begin of a tile that has this first row and column."""
         return ", ".join(row if axis == "m" else column for axis in self._vector_axes)
 
+    @property
+    def load_rows_of_c(self) -> str:
+        """The template that loads the rows of a sub-tile of C."""
+        return "shared/load_rows_of_group.py.j2" if self.plan.problem.groups else "shared/load_rows.py.j2"
+
     def place_of_c(self, row: str, column: str, tile: str = "") -> tuple[str, ...]:  # noqa: ARG002  of groups
         """Return the arguments that place a tile of C, whose group's end is a member of ``tile``."""
         return row, column

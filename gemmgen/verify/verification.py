@@ -249,16 +249,15 @@ PORTABLE: Final[tuple[tuple[str, Group], ...]] = (
     ("repeated", repeated),
 )
 """Every group for all modules that needs no GPU, with the name that progress and failures show."""
-ACCUMULATED: Final[tuple[tuple[str, Group], ...]] = (("in place", in_place),)
-"""The group of a module whose C has the type of D; it needs no GPU."""
 BLOCK_SCALED: Final[tuple[tuple[str, Group], ...]] = (("packed scales", packed_scales),)
 """The group that only modules whose tensor cores read scales have; it needs no GPU either."""
-SCALED_SUMS: Final[tuple[tuple[str, Group], ...]] = (("other scales", other_scales),)
-"""The group that only modules whose threads scale sums have; it needs no GPU either."""
-BATCH_INVARIANT: Final[tuple[tuple[str, Group], ...]] = (("batch invariance", batch_invariant),)
-"""The group of a batch-invariant spec's module; it needs no GPU."""
-DIVIDED: Final[tuple[tuple[str, Group], ...]] = (("other divisions", other_divisions),)
-"""The group of a module whose call divides rows into groups; it needs no GPU."""
+OF_SOME: Final[tuple[tuple[str, Group, Callable[[Matmul], bool]], ...]] = (
+    ("other scales", other_scales, lambda problem: problem.scales_sums),
+    ("in place", in_place, lambda problem: problem.c is not None and problem.c == problem.d),
+    ("batch invariance", batch_invariant, lambda problem: problem.batch_invariant),
+    ("other divisions", other_divisions, lambda problem: bool(problem.groups and problem.groups.counts)),
+)
+"""The groups that only some modules have, and which: they need no GPU."""
 GPU_ONLY: Final[tuple[tuple[str, Group], ...]] = (("cuda graph", captured), ("side stream", streamed))
 """Every group that needs a GPU, with the name that progress and failures show."""
 
@@ -381,11 +380,7 @@ def groups_of(problem: Matmul, device: Device) -> Groups:
     poisoned block that is meant for D.
     """
     scaled = BLOCK_SCALED if problem.packs_scales else ()
-    scaled_sums = SCALED_SUMS if problem.scales_sums else ()
-    invariant = BATCH_INVARIANT if problem.batch_invariant else ()
-    divided = DIVIDED if problem.groups and problem.groups.counts else ()
-    accumulated = ACCUMULATED if problem.c is not None and problem.c == problem.d else ()
-    of_problem = (*scaled_sums, *accumulated, *invariant, *divided)
+    of_problem = tuple((name, group) for name, group, holds in OF_SOME if holds(problem))
     return (*scaled, *PORTABLE, *of_problem, *(GPU_ONLY if device == "cuda" else ()))
 
 

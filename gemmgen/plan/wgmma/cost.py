@@ -197,6 +197,8 @@ def _exposed_ns(plan: WgmmaKernel) -> float:
         exposed += constants.REFILL_NS[plan.schedule_kind]
     if plan.promote_k:
         cycles = constants.PROMOTION_CYCLES_PER_REGISTER * plan.sum_registers
+        if plan.row_slabs > 1 and plan.row_shares > 1:
+            cycles *= constants.SLABS_PROMOTION_SHARE
         exposed += cycles / constants.POWER_CYCLES_PER_NS
     return exposed
 
