@@ -392,7 +392,7 @@ def refusals(product: Product) -> Iterator[Violation]:
 
 
 def _of_groups(problem: Matmul) -> Iterator[tuple[str, str]]:
-    """Yield each field of a problem of groups that no launcher in C takes, with what it states."""
+    """Yield each field of a problem of groups that no launcher in C takes, and the words for its value."""
     groups = problem.groups
     if groups is None:
         return

@@ -331,14 +331,6 @@ class KernelView(ABC):
         return "tile.column"
 
     @property
-    def lanes_of_groups(self) -> str:
-        """The layout in which each warp of each CTA holds the rows of all groups."""
-        bases = self.plan.bases(None, None, rank=1)
-        last = [f"cga_layout={bases}"] if bases else []
-        arguments = ["[GROUP_SLOTS // 32]", "[32]", "[gl.num_warps()]", "[0]", *last]
-        return fit("gl.BlockedLayout(", arguments, ")", indent=4, margin=22)
-
-    @property
     def own_value(self) -> str:
         """The buffers of an epilogue alone."""
         return f"args.{self.epilogue.own}"

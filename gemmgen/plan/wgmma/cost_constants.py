@@ -115,9 +115,11 @@ PROMOTION_CYCLES_PER_REGISTER = 2
 after 256 1.010, in ping-pong 0.53.
 """
 SLABS_PROMOTION_SHARE = 0.65
-"""Of that time, if consumers share a tile and multiply slabs of rows one after the other: one promotes a slab
-while another one multiplies. 256 x 128 with block scales took 0.86 to 0.88 of the time predicted without it,
-128 x 128 and 192 x 128 0.92 to 1.02 (``benchmarks/blockscale/h100_blocks.jsonl``).
+"""A share of that time, if consumers share a tile and multiply slabs of rows one after the other.
+
+One promotes a slab while another one multiplies. 256 x 128 with block scales took 0.86 to 0.88 of the time
+that is predicted without it, 128 x 128 and 192 x 128 0.92 to 1.02
+(``benchmarks/blockscale/h100_blocks.jsonl``).
 """
 EPILOGUE_START_NS = 68
 """[many-rows] From the last MMA of a tile to its epilogue, and from that to the next tile's first MMA."""

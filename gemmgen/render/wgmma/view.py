@@ -18,7 +18,7 @@ from gemmgen.render.kernel import (
     Field,
     KernelView,
 )
-from gemmgen.render.spelling import argument_name
+from gemmgen.render.spelling import argument_name, fit
 from gemmgen.render.wgmma.device_parts import DeviceParts, column_ctas, walks_steps
 from gemmgen.render.wgmma.k_loop import KLoop
 from gemmgen.render.wgmma.lanes import turned
@@ -33,6 +33,14 @@ class HopperView(KernelView):
     """One Hopper plan as the templates see it; every choice of a part is made here."""
 
     plan: WgmmaKernel
+
+    @property
+    def lanes_of_groups(self) -> str:
+        """The layout in which each warp of each CTA holds the rows of all groups."""
+        bases = self.plan.bases(None, None, rank=1)
+        last = [f"cga_layout={bases}"] if bases else []
+        arguments = ["[GROUP_SLOTS // 32]", "[32]", "[gl.num_warps()]", "[0]", *last]
+        return fit("gl.BlockedLayout(", arguments, ")", indent=4, margin=22)
 
     @cached_property
     def layouts(self) -> HopperLayouts:
