@@ -436,7 +436,7 @@ def matmul_kernel(a_desc, b_desc, a_ptr, offs_ptr, a_rows_ptr, d_desc):
 
 
 ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; W is 2 N; G groups
-    # T is for the rows of A, of which a_rows names M.
+    # A has T rows; a_rows has a row of A for each of M rows of D.
     "a": (torch.bfloat16, "TK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "GKW", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "offs": (torch.int32, "G", None, None),

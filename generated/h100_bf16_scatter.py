@@ -358,7 +358,7 @@ def matmul_kernel(a_desc, b_desc, offs_ptr, d_rows_ptr, d_desc, d_ptr):
 
 
 ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups; R rows of D
-    # R is for the rows of D, of which d_rows names M.
+    # D has R rows; d_rows has a row of D for each of M rows of A.
     "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "offs": (torch.int32, "G", None, None),

@@ -156,7 +156,7 @@ check: {{shapes: [[72, 136, 128], [200, 200, 264]]}}
 
 
 def spec(kind: str, decisions: str, *, majors: str = "k k", dtypes: str = "bf16 bf16") -> bytes:
-    """Return the text of a spec; `majors` are those of A and B, `dtypes` those of C and D."""
+    """Return the text of a spec; `majors` has A's and B's, `dtypes` C's and D's."""
     (a, b), (c, d) = majors.split(), dtypes.split()
     return ROWS.format(kind=kind, a=a, b=b, c=c, d=d, decisions=decisions).encode()
 

@@ -68,7 +68,7 @@ DOCSTRINGS = {
     "gemmgen/documents": 0,
     "gemmgen/hardware": 1,
     "gemmgen/integrations": 2,
-    "gemmgen/library": 3,
+    "gemmgen/library": 2,
     "gemmgen/numerics": 7,
     "gemmgen/pictures": 0,
     "gemmgen/plan": 18,

@@ -60,7 +60,7 @@ class Inputs:
 
     @classmethod
     def drawn(cls, m: int, n: int, k: int) -> Inputs:
-        """Return random inputs, with scales as large as those of quantized normal numbers."""
+        """Return random inputs, with the scales that quantized normal numbers have."""
         blocks, device = -(-k // BLOCK), "cuda"
 
         def elements(rows: int) -> Tensor:

@@ -359,7 +359,7 @@ class CallView:
 
     @property
     def argument_docs(self) -> str:
-        """Documentation of the arguments: those of the kernels, without the memory for parts of K."""
+        """Documentation of the kernels' arguments, without the memory for parts of K."""
         docs = self.wrapper.docs_of_arguments(workspace=False)
         return f"{docs}\n        {EXPECTED_M_DOC}" if self.call.expects_rows else docs
 

@@ -179,8 +179,9 @@ class ArgumentTable:
     def table_notes(self) -> str:
         """A comment on the axis of ARGUMENTS that an index of rows makes necessary, as a further line."""
         if self.plan.problem.gathers_a:
-            return "\n    # T is for the rows of A, of which a_rows names M."
-        return "\n    # R is for the rows of D, of which d_rows names M." * self.plan.problem.scatters_d
+            return "\n    # A has T rows; a_rows has a row of A for each of M rows of D."
+        note = "\n    # D has R rows; d_rows has a row of D for each of M rows of A."
+        return note * self.plan.problem.scatters_d
 
     @property
     def transposed(self) -> tuple[str, ...]:

@@ -122,13 +122,10 @@ def _of_indices(plan: WgmmaKernel) -> Iterator[Finding]:
                 yield Finding(field, f"{ctas:,} CTAs with {index}", limit, use(1) | unindexed)
     if problem.gathers_a:
         yield from _of_gathered_rows(plan)
-    if not problem.scatters_d:
-        return
-    unindexed = leave_out("groups.d_rows")
-    if plan.epilogue_buffers > 1:
+    if problem.scatters_d and plan.epilogue_buffers > 1:
         limit = "threads read a buffer back before they fill the next one, which then needs none of its own"
         found = f"{plan.epilogue_buffers:,} buffers of sub-tiles with d_rows"
-        fix = use(1) | unindexed
+        fix = use(1) | leave_out("groups.d_rows")
         yield Finding("buffering.epilogue", found, limit, fix)
 
 
