@@ -231,7 +231,7 @@ def test_a_template_of_code_refuses_a_text_that_passed_no_filter() -> None:
     assert literals.only_visible("def f():\n    return 1\n")
     with pytest.raises(ValueError, match="a template writes 'a\\\\x00b' as it is: it has to pass one of lit"):
         literals.only_visible("a\x00b")
-    values = {"library": {"name": "x", "gpu": None}, "view": {"measured_on": "", "measured": ["\x1b"]}}
+    values = {"library": {"name": "x", "gpu": None}, "view": {"measured_on": "", "measured": "\x1b"}}
     with pytest.raises(ValueError, match="a template writes"):
         render_template("library/measured.py.j2", library_format=1, **values)
 
