@@ -22,7 +22,8 @@ from modules import ROOT, made, module_file, spec_file
 from simulated import Simulated
 from torch import Tensor
 
-from benchmarks.grouped import compiling, run
+from benchmarks.grouped import compiling, run, two_tiles
+from benchmarks.grouped.last_wave import last_waves
 from benchmarks.grouped.prepare import Modules, dense_twin, emptied, prepared, problems, read_suite, source_of
 from benchmarks.grouped.problems import Index, Prepared, Problem
 from benchmarks.grouped.run import Point, measured, points, recorded
@@ -320,3 +321,46 @@ def test_an_index_gives_the_bits_of_a_product_and_a_copy(monkeypatch: pytest.Mon
         calls = indices.arms(small, plain, indexed, 50, CPU)
         assert list(calls) == ["product", "product and copy", "index"]
         assert torch.equal(calls["product and copy"](), calls["index"]())
+
+
+# --- ideas for skewed groups
+
+
+def test_the_last_wave_of_large_groups_is_counted_in_tiles_of_the_planners_first_kernel() -> None:
+    (found,) = last_waves([LARGE, SMALL, BATCHES], [0.0])
+    plan = plan_spec(source_of(LARGE))
+    rows = rows_of_groups(LARGE, 0.0)
+    tiles = sum(math.ceil(int(each) / plan.program_tile_m) for each in rows) * 4096 / plan.program_tile_n
+    assert found.waves == pytest.approx(tiles * plan.cluster_size / 132)
+    assert found.unused == pytest.approx(1 - found.waves / math.ceil(found.waves))
+
+
+def test_two_tiles_are_estimated_from_their_parts_and_a_launch_without_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One kernel is faster on small groups, the other one on large groups."""
+    work = routed()
+    rows = [
+        int(each)
+        for each in torch.diff(cast(Tensor, work.offs[0]), prepend=torch.zeros(1, dtype=torch.int32))
+    ]
+    limit = sorted(rows)[len(rows) // 2]
+    cost = {"small": (1.0, 3.0), "large": (2.0, 1.0)}
+
+    def time_of(stem: str, offs: Tensor) -> float:
+        counts = torch.diff(offs, prepend=torch.zeros(1, dtype=torch.int32))
+        few, many = cost[stem]
+        return 2 + sum(int(each) * (few if each <= limit else many) for each in counts)
+
+    def times_us(arms: Mapping[str, Sequence[Call]]) -> dict[str, float]:
+        return {stem: time_of(stem, cast(Any, calls[0]).keywords["offs"]) for stem, calls in arms.items()}
+
+    monkeypatch.setattr(two_tiles, "LIMITS", (limit,))
+    monkeypatch.setattr(two_tiles, "times_us", times_us)
+    line = two_tiles.line_of(SMALL, work, {stem: module_of(stem) for stem in cost})
+    assert line["rows"] == rows
+    (estimate,) = line["two_tiles"]
+    assert (estimate["small"], estimate["large"]) == ("small", "large")
+    assert estimate["us"] == 2 + sum(rows)
+    assert line["gain"] == pytest.approx(line["best_us"] / (2 + sum(rows)), abs=1e-3)
+    assert line["gain"] > 1
