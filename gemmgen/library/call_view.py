@@ -9,93 +9,18 @@ from functools import cached_property
 from typing import Final
 
 from gemmgen.library.assemble import Library
+from gemmgen.library.call_sizes import CALL_SIZES, CallSizes
 from gemmgen.literals import python_literal
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument
-from gemmgen.problem.groups import GroupKind, Groups
+from gemmgen.problem.groups import Groups
 from gemmgen.render.spelling import LINE_LENGTH, fit
 from gemmgen.render.wrapper import Wrapper
 
-
-@dataclass(frozen=True)
-class CallSizes:
-    """The expressions with which a library reads the sizes of a problem from the tensors of a call."""
-
-    condition: str
-    """The dimensions of A and B that the next statement needs."""
-    read: str
-    """The statement that reads the sizes: M, N and K, and the number of groups if there are any."""
-    dimensions: tuple[int, int]
-    """The dimensions of A and B for the operator."""
-    read_by_operator: str
-    """The statement that reads the same from an A and a B of these dimensions."""
-    d: str
-    """The extents of D before N."""
-    flattens: bool = False
-    """True if A may have more dimensions, which are then all of M."""
-    key: tuple[str, ...] = ()
-    """Further parts of the key of a choice, beside the shapes of A and B."""
-    chosen_by: tuple[str, ...] = ()
-    """Further arguments that a choice depends on, beside A and B."""
-    expects_rows: bool = False
-    """True if a caller may say how many rows a group has in the mean: it is no property of a shape."""
-    m: str = "M"
-    """Meaning of M in the table."""
-
-
-APART: Final = CallSizes(
-    "a.dim() == b.dim() == 3",
-    "sizes = a.shape[1], b.shape[2], b.shape[1], b.shape[0]",
-    (3, 3),
-    "(groups, m, k), (_, b_rows, n) = a.shape, b.shape",
-    "groups, m",
-    m="the rows of each group in A",
-)
-"""The sizes of groups for which A has a dimension."""
-CALL_SIZES: Final[dict[GroupKind | None, CallSizes]] = {
-    None: CallSizes(
-        "a.dim() >= b.dim() == 2",
-        "sizes = math.prod(a.shape[:-1]), b.shape[1], b.shape[0]",
-        (2, 2),
-        "(m, k), (b_rows, n) = a.shape, b.shape",
-        "m",
-        flattens=True,
-    ),
-    "m_offsets": CallSizes(
-        "a.dim() >= 2 and b.dim() == 3",
-        "sizes = math.prod(a.shape[:-1]), b.shape[2], b.shape[1], b.shape[0]",
-        (2, 3),
-        "(m, k), (_, b_rows, n) = a.shape, b.shape",
-        "m",
-        flattens=True,
-        m="the rows of all groups",
-    ),
-    "m_masked": CallSizes(
-        APART.condition,
-        APART.read,
-        APART.dimensions,
-        APART.read_by_operator,
-        APART.d,
-        key=("expected_m",),
-        chosen_by=("expected_m",),
-        expects_rows=True,
-        m=APART.m,
-    ),
-    "batched": APART,
-    "k_offsets": CallSizes(
-        "a.dim() == b.dim() == 2",
-        "sizes = a.shape[0], b.shape[1], b.shape[0], offs.numel()",
-        (2, 2),
-        "(m, k), (b_rows, n), groups = a.shape, b.shape, offs.numel()",
-        "groups, m",
-        key=("offs.shape",),
-        chosen_by=("offs",),
-        m="the rows of A, and K the K of all groups",
-    ),
-}
-"""By the kind of groups; None stands for one A and one B."""
 EXTENT_NAMES: Final = {"G": "groups", "1": "1"}
 """Variables of the extents whose axes have other letters."""
+NEXT: Final = "\n    "
+"""Between two statements of a function."""
 EXPECTED_M: Final = "expected_m: int | None = None"
 """The parameter with the rows that a group has in the mean."""
 EXPECTED_M_DOC: Final = (
@@ -128,6 +53,39 @@ class CallView:
     def call(self) -> CallSizes:
         """The expressions of the sizes of a call."""
         return CALL_SIZES[self.groups.of if self.groups else None]
+
+    @property
+    def blocks(self) -> int:
+        """The columns of B for each column of D."""
+        return self.plan.problem.b_blocks
+
+    @property
+    def read_sizes(self) -> str:
+        """The statement that reads M, N and K, and the number of groups, from the tensors of a call."""
+        m, columns, *rest = self.call.sizes
+        n = f"{columns} // {self.blocks}" if self.blocks > 1 else columns
+        return f"sizes = {', '.join((m, n, *rest))}"
+
+    @property
+    def read_operator_sizes(self) -> str:
+        """The statements that read the same from the A and B of the operator."""
+        return f"{self.call.read_by_operator}{f'{NEXT}n //= {self.blocks}' * (self.blocks > 1)}"
+
+    @property
+    def find_columns(self) -> str:
+        """The statements of `can_implement` that make N of B's columns, as lines; empty if B has N."""
+        if self.blocks == 1:
+            return ""
+        wanted = f"b must have {self.blocks} N columns, N for each sum of an element of D, found {{n}}"
+        lines = [
+            f"    if n % {self.blocks}:",
+            f'        return False, f"{wanted}"',
+            f"    n //= {self.blocks}",
+        ]
+        if (multiple := self.plan.problem.n_multiple) > 1:
+            why = f"N must be a multiple of {multiple}, found {{n}}"
+            lines += [f"    if n % {multiple}:", f'        return False, f"{why}"']
+        return "".join(f"{line}\n" for line in lines)
 
     # --- choices
 
@@ -381,7 +339,8 @@ class CallView:
         axes, turn = self.wrapper.axes_of(argument), ""
         if argument.name in self.wrapper.transposed:
             axes, turn = f"{axes[:-2]}{axes[-1]}{axes[-2]}", ".mT" if len(axes) > 2 else ".T"
-        extents = ", ".join(EXTENT_NAMES.get(axis, axis.lower()) for axis in axes)
+        names = EXTENT_NAMES | {"W": f"{self.blocks} * n"}
+        extents = ", ".join(names.get(axis, axis.lower()) for axis in axes)
         made = "zeros" if argument.kind == "groups" else "empty"
         return f"torch.{made}({extents}, dtype={argument.dtype.torch}, device=device){turn}"
 
@@ -429,7 +388,8 @@ class CallView:
         for name in ("a", "b", "d"):
             axes = self.wrapper.axes_of(self.plan.argument(name))
             if axes[0] == "G":
-                found[axes[-1 if name in self.wrapper.transposed else -2].lower()] = None
+                axis = axes[-1 if name in self.wrapper.transposed else -2]
+                found["n" if axis == "W" else axis.lower()] = None  # n of B, as the check has it
         names = ", ".join(found)
         return f"groups * max({names})" if len(found) > 1 else f"groups * {names}"
 
@@ -444,4 +404,5 @@ class CallView:
             extent = "k" if operand.major == "k" else other
             found.setdefault((extent, 16 * 8 // operand.dtype.bits), []).append(name)
         for (extent, unit), names in found.items():
-            yield " and ".join(names), extent.upper(), extent, unit
+            blocks = f"{self.blocks} " * (extent == "n" and self.blocks > 1)  # n of B, as the check has it
+            yield " and ".join(names), f"{blocks}{extent.upper()}", extent, unit

@@ -97,11 +97,14 @@ def _config(plan: Kernel) -> dict[str, int] | None:
 def write_configs(library: Library, directory: Path) -> str:
     """Write these tables into a directory; return a text about the written and the omitted shapes.
 
-    Raises GemmgenError (``no-kernels``) if no tuned shape has such a tile, or if its kernels have groups:
-    vLLM has another format for experts.
+    Raises GemmgenError (``no-kernels``) if no tuned shape has such a tile, or if its kernels have groups or a
+    gate: vLLM has another format for experts, and none for gates.
     """
-    if library.members[0].product.plan.problem.groups:
+    problem = library.members[0].product.plan.problem
+    if problem.groups or problem.gated:
         message = "its kernels multiply groups, and these tables are for one A and one B"
+        if problem.gated:
+            message = "its kernels compute a gate, and these tables are for plain products"
         raise GemmgenError([Diagnostic(library.name, "no-kernels", message)])
     files, count, left_out = configs_of(library)
     if not files:

@@ -99,8 +99,6 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
         why = "its kernel computes a single tile"
     elif kernel.problem.backward:
         why = "it has a backward, which the operator of a library does not support: remove it"
-    elif kernel.problem.gated:
-        why = "it computes D from several accumulators, and a library checks a B of N columns"
     else:
         return
     raise refused(path, "library-kernel", f"cannot be in a library: {why}")

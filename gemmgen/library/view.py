@@ -121,13 +121,16 @@ class LibraryView(CallView):
         from gemmgen.render.overview import epilogue_sentence, formula, groups_sentence
 
         problem = self.plan.problem
-        a, b, d = (
-            f"{name.upper()}[{', '.join(self.wrapper.axes_of(self.plan.argument(name)))}]" for name in "abd"
-        )
+        a, b, d = (f"{name.upper()}[{', '.join(self._extents_of(name))}]" for name in "abd")
         product = formula(self.plan.request, a, b, "C[M, N]")
         text = f"{d} = {product}: A {problem.a.dtype.name}, B {problem.b.dtype.name}, D {problem.d.name}."
         text += groups_sentence(self.plan.request) + epilogue_sentence(self.plan.request)
         return textwrap.fill(text, width=LINE_LENGTH - 5)
+
+    def _extents_of(self, name: str) -> Iterator[str]:
+        """Return the extents of a matrix, as text."""
+        axes = self.wrapper.axes_of(self.plan.argument(name))
+        return (f"{self.blocks}N" if axis == "W" else axis for axis in axes)
 
     @property
     def what(self) -> str:
