@@ -370,14 +370,6 @@ def refusals(product: Product) -> Iterator[Violation]:
             "the launcher in C launches one kernel",
             use("ordered") | module,
         )
-    if problem.gated:
-        yield Violation(
-            "export-accumulators",
-            "epilogue.accumulators",
-            " and ".join(problem.epilogue.accumulators),
-            "the launcher in C passes a B of N columns",
-            module,
-        )
     for field, found in _of_groups(problem):
         limit = "the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
         yield Violation("export-groups", field, found, limit, module)

@@ -16,7 +16,7 @@ AOT = ROOT / "tests" / "aot"
 
 def compiled_driver(directory: Path) -> Path:
     """Compile the driver `aot/fake_cuda.c` into a directory, and return the directory."""
-    compiled_c("-shared", "-fPIC", "-o", directory / "libcuda.so.1", AOT / "fake_cuda.c")
+    compiled_c("-shared", "-fPIC", "-o", directory / "libcuda.so.1", AOT / "fake_cuda.c", "-lm")
     return directory
 
 

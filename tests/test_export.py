@@ -151,14 +151,6 @@ def test_the_command_and_the_function_say_what_they_wrote(
             ),
         ),
         (
-            "h100_bf16_gated",
-            "",
-            (
-                "h100_bf16_gated.yaml:8:26: error[export-accumulators] epilogue.accumulators: gate and up, "
-                "the launcher in C passes a B of N columns; use the Python module"
-            ),
-        ),
-        (
             "a_test",
             "h100_bf16",
             (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -20,9 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gemmgen.bench.arms import dtypes_of
 from gemmgen.bench.baseline import cublas
-from gemmgen.build import export, lowered_of
+from gemmgen.build import lowered_of
 from gemmgen.errors import GemmgenError
-from gemmgen.library.source_files import refuse_kernel
 from gemmgen.module import import_generated
 from gemmgen.numerics.evaluation import sums_of
 from gemmgen.numerics.inputs import random_inputs
@@ -447,17 +445,3 @@ def test_a_model_is_compiled_for_any_rows(module: ModuleType) -> None:
     compiled = cast(Any, torch).compile(model, fullgraph=True, backend="eager")
     for rows in (100, 3):
         assert compiled(x[:rows]).shape == (rows, 64)
-
-
-# --- refusals
-
-
-def test_a_library_is_refused() -> None:
-    with pytest.raises(GemmgenError, match="cannot be in a library: it computes D from several accumulators"):
-        refuse_kernel(Path(f"{STEM}.yaml"), made(spec_file(STEM)).plan)
-
-
-def test_an_export_to_c_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(GemmgenError) as refused:
-        export(spec_file(STEM), tmp_path)
-    assert {found.code for found in refused.value.diagnostics} == {"export-accumulators"}

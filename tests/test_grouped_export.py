@@ -33,7 +33,7 @@ def is_exported(spec: Path) -> bool:
     problem = made(spec).plan.problem
     groups = problem.groups
     assert groups is not None
-    return not (problem.gated or problem.c or groups.row_indices or groups.broadcast)
+    return not (problem.c or groups.row_indices or groups.broadcast)
 
 
 EXPORTED = sorted(spec.stem for spec in GROUPED_SPECS if is_exported(spec))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.hardware import DTYPES, DType
 from gemmgen.plan.roles import Argument
+from gemmgen.problem import Matmul
 from gemmgen.problem.epilogue import ATOM_RANK, OPEN_RANK, Call, Load, Spelled, Spelling, bracketed
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.described import DescribedTensors
@@ -24,12 +25,40 @@ def float_bits(dtype: DType) -> tuple[int, int]:
     return stored.bits - stored.significand, stored.significand - 1
 
 
+def column_among(problem: Matmul, accumulator: str) -> str:
+    """Return the column of B of an accumulator for a column of D, in C."""
+    number = problem.epilogue.accumulators.index(accumulator) if accumulator else 0
+    if problem.interleaved:
+        return f"{problem.b_blocks} * column{f' + {number}' * bool(number)}"
+    blocks = f"{number} * " * (number > 1)
+    return f"{blocks}p->n + column" if number else "column"
+
+
+def columns_of_b(problem: Matmul) -> str:
+    """Return the number of columns of B, in C."""
+    return f"{problem.b_blocks} * p->n" if problem.gated else "p->n"
+
+
 class DoublePrecision(Spelling):
     """How the test program writes an epilogue, for one element of D."""
 
+    def __init__(self, problem: Matmul) -> None:
+        """Take the matmul that the epilogue is of."""
+        self.problem = problem
+
+    def accumulator(self, name: str) -> Spelled:
+        """Return the variable of an accumulator's sum: its name may be a word of C."""
+        return f"sum_of_{name}", ATOM_RANK
+
     def load(self, load: Load) -> Spelled:
         """Return the number of a tensor."""
-        return f"p->{load.tensor}.numbers[{PLACES[load.operand]}]", ATOM_RANK
+        place = PLACES[load.operand]
+        if load.operand == "column":
+            place = column_among(self.problem, load.accumulator) if load.accumulator else place
+            if self.problem.groups:
+                columns = columns_of_b(self.problem) if load.accumulator else "p->n"
+                place = f"group * {columns} + {place}"
+        return f"p->{load.tensor}.numbers[{place}]", ATOM_RANK
 
     def number(self, value: float) -> Spelled:
         """Return a number of type double."""
@@ -39,16 +68,6 @@ class DoublePrecision(Spelling):
         """Return the formula of an activation."""
         parameters = {each.name: repr(each.value) for each in call.parameters}
         return OPERATIONS[call.op].c.format(x=bracketed(argument, ATOM_RANK), **parameters), OPEN_RANK
-
-
-class OfGroup(DoublePrecision):
-    """How the test program writes an epilogue of groups: column operands have elements for each group."""
-
-    def load(self, load: Load) -> Spelled:
-        """Return the number of a tensor."""
-        if load.operand == "column":
-            return f"p->{load.tensor}.numbers[group * p->n + column]", ATOM_RANK
-        return super().load(load)
 
 
 @dataclass(frozen=True)
@@ -156,13 +175,40 @@ class TestProgram(DescribedTensors):
             return "i * p->m + row"
         return f"{'i' if self.groups.divides_k else '(group * p->k + i)'} * p->m + row % p->m"
 
-    @property
-    def b_index(self) -> str:
-        """The index of B[i, column] among the numbers of B."""
+    def _b_index(self, accumulator: str) -> str:
+        """Return the index of B[i, column] among the numbers of B, of the columns of an accumulator."""
+        problem = self.plan.problem
         stacked = self.groups is not None and self.groups.stacks("b")
-        if self.plan.problem.b.major == "k":
-            return f"{'(group * p->n + column)' if stacked else 'column'} * p->k + i"
-        return f"{'(group * p->k + i)' if stacked else 'i'} * p->n + column"
+        column, columns = column_among(problem, accumulator), columns_of_b(problem)
+        if problem.b.major != "k":
+            return f"{'(group * p->k + i)' if stacked else 'i'} * {columns} + {column}"
+        if stacked:
+            return f"(group * {columns} + {column}) * p->k + i"
+        return f"{column if column == 'column' else f'({column})'} * p->k + i"
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """The variables of the sums of an element of D."""
+        if not self.plan.problem.gated:
+            return ("value",)
+        spelling = DoublePrecision(self.plan.problem)
+        return tuple(spelling.accumulator(name)[0] for name in self.plan.problem.epilogue.accumulators)
+
+    @property
+    def zero_sums(self) -> str:
+        """The declaration of these variables."""
+        return f"double {', '.join(f'{name} = 0' for name in self.sums)};"
+
+    @property
+    def add_products(self) -> Iterator[str]:
+        """The statements that add the products of one index along K to the sums."""
+        of_a = f"p->a.numbers[{self.a_index}]"
+        if not self.plan.problem.gated:
+            yield f"value += {of_a} * p->b.numbers[{self._b_index('')}];"
+            return
+        yield f"const double factor = {of_a};"
+        for variable, name in zip(self.sums, self.plan.problem.epilogue.accumulators, strict=True):
+            yield f"{variable} += factor * p->b.numbers[{self._b_index(name)}];"
 
     @property
     def first_k(self) -> str:
@@ -232,9 +278,8 @@ class TestProgram(DescribedTensors):
     @property
     def steps(self) -> Iterator[str]:
         """The statements of the epilogue, with the sums in ``value``."""
-        declared = {"value"}
-        spelling = OfGroup() if self.groups else DoublePrecision()
-        for statement in statements(self.plan.problem.epilogue, spelling, "value"):
+        declared, problem = set(self.sums), self.plan.problem
+        for statement in statements(problem.epilogue, DoublePrecision(problem), "value"):
             yield f"{'double ' * (statement.variable not in declared)}{statement};"
             declared.add(statement.variable)
 
@@ -247,7 +292,7 @@ class TestProgram(DescribedTensors):
     @property
     def shapes(self) -> tuple[str, ...]:
         """The default problems of the test program: one of whole tiles, one of ragged tiles."""
-        plan, unit = self.plan, self.out_unit
+        plan, unit = self.plan, self.column_unit
         count = 1 if plan.schedule_kind == "single_tile" else 2
         m, n, k = (
             plan.program_tile_m * count,

@@ -157,8 +157,8 @@ class DescribedTensors:
     stem: str
     cubin: bytes
 
-    def _extents(self, argument: Argument) -> tuple[str, ...]:
-        """Return the rows and columns of a tensor as it lies in memory, or the elements of a vector."""
+    def _axes(self, argument: Argument) -> tuple[str, ...]:
+        """Return the dimensions of the rows and columns of a tensor in memory, or that of a vector."""
         if argument.along:
             return (argument.along,)
         problem = self.plan.problem
@@ -167,6 +167,15 @@ class DescribedTensors:
             "b": ("n", "k") if problem.b.major == "k" else ("k", "n"),
         }
         return stored.get(argument.tensor, ("m", "n"))
+
+    def _extents(self, argument: Argument) -> tuple[str, ...]:
+        """Return the rows and columns of a tensor as it lies in memory, or the elements of a vector, in C.
+
+        B, and a vector along its columns, have a column for each accumulator of a column of D.
+        """
+        parted = argument.tensor == "b" or argument.name in self.plan.problem.parted_vectors
+        columns = f"{self.plan.problem.b_blocks} * n" if parted and self.plan.problem.gated else "n"
+        return tuple(columns if axis == "n" else axis for axis in self._axes(argument))
 
     def _all_extents(self, argument: Argument) -> tuple[str, ...]:
         """Return the rows of all groups and the columns of a tensor, or the elements of a vector, in C.
@@ -198,10 +207,8 @@ class DescribedTensors:
     def _box(self, buffer: SharedBuffer, argument: Argument) -> tuple[int, ...]:
         """Return the box of one TMA instruction of a CTA: at most a swizzle span of a row."""
         ctas = {"m": self.plan.cluster_m, "n": self.plan.cluster_n}
-        extents = self._extents(argument)
-        shares = [
-            extent.size // ctas.get(axis, 1) for extent, axis in zip(buffer.shape, extents, strict=True)
-        ]
+        moved, axes = buffer.loaded_shape or buffer.shape, self._axes(argument)
+        shares = [extent.size // ctas.get(axis, 1) for extent, axis in zip(moved, axes, strict=True)]
         span = buffer.swizzle_bytes // argument.dtype.bytes or TMA_BOX_MOST
         boxed = (1,) if self._boxes(argument, buffer) else ()
         return (*boxed, *(min(share, TMA_BOX_MOST) for share in shares[:-1]), min(shares[-1], span))
@@ -305,6 +312,24 @@ class DescribedTensors:
     def out_unit(self) -> int:
         """The number that the columns of D are a multiple of."""
         return self._wrapper.out_unit
+
+    @property
+    def column_unit(self) -> int:
+        """The number that N is a multiple of: D is stored, and a second block of B begins, at 16 bytes."""
+        return max(self.out_unit, self.plan.problem.n_multiple)
+
+    @property
+    def column_words(self) -> str:
+        """The reason for that number, in a message about D."""
+        if self.column_unit == self.out_unit:
+            return "d must have rows of whole 16-byte units"
+        return f"d must have a multiple of {self.column_unit} columns, at which a block of b begins"
+
+    @property
+    def checked_columns(self) -> str:
+        """The name and the number of the columns of a B, as arguments in C."""
+        blocks = f"{self.plan.problem.b_blocks} * " * self.plan.problem.gated
+        return f'"{blocks.replace("*", "x")}n", {blocks}n'
 
     @property
     def limits(self) -> str:

@@ -74,10 +74,21 @@ class Launcher(TestProgram):
         return (
             f"All matrices lie in the memory of one GPU of compute capability {self._capability}, row by "
             "row. Addresses, and the distances of rows, are multiples of 16 bytes; a row of D is a whole "
-            f"number of them, so N is a multiple of {self.out_unit}. M, N and K are from 0 to "
+            f"number of them{self._columns}. {self._extents_in_words} are from 0 to "
             f"{self.max_extent:,}{self._k_limit}.{self._single_tile}{self._groups} "
             "D shares no memory with what is read. Of the host's memory only the structures below are read."
         )
+
+    @property
+    def _columns(self) -> str:
+        """The number that N is a multiple of, in words."""
+        if self.column_unit == self.out_unit:
+            return f", so N is a multiple of {self.out_unit}"
+        return f", and so is a row of a block of B, so N is a multiple of {self.column_unit}"
+
+    @property
+    def _extents_in_words(self) -> str:
+        return "M, 2N and K" if self.plan.problem.gated else "M, N and K"
 
     @property
     def _k_limit(self) -> str:

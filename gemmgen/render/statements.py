@@ -55,7 +55,8 @@ def _statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> Iterat
     last_uses = {argument: call for call in calls for argument in call.args}
     several = len(epilogue.accumulators) > 1
     spelled: dict[Value, Spelled] = {
-        Acc(name): (name if several else variable, ATOM_RANK) for name in epilogue.accumulators
+        Acc(name): spelling.accumulator(name) if several else (variable, ATOM_RANK)
+        for name in epilogue.accumulators
     }
     names, read = [variable], set[Load]()
     for call in calls:

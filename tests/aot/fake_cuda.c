@@ -3,10 +3,12 @@
  * FAKE_CUDA_LOG is the file of the log, FAKE_CUDA_FAIL a function that fails, FAKE_CUDA_CAPABILITY the GPU's
  * compute capability (90). FAKE_CUDA_PARAMETERS has a letter for each tensor of the kernel: `m` a matrix, `b` a
  * matrix as boxes of rows, `v` a vector, `p` an address. With FAKE_CUDA_MULTIPLY a launch multiplies: bf16, both
- * operands K-major, no epilogue; with the value `wrong` it forgets the last column. With an address, it has the
- * rows of D after the last one of each group.
+ * operands K-major, no epilogue; with the value `wrong` it forgets the last column, and with `gated` D is
+ * silu(gate) * up, of a B with a block of N columns for each. With an address, it has the rows of D after the last
+ * one of each group.
  */
 #include <cuda.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -216,7 +218,9 @@ static float number_at(const CUtensorMap *map, uint64_t row, uint64_t column)
 static void multiply(const CUtensorMap *a, const CUtensorMap *b, const int32_t *ends, const CUtensorMap *d)
 {
     const int forgotten = strcmp(setting("FAKE_CUDA_MULTIPLY"), "wrong") == 0;
-    const uint64_t columns = d->opaque[COLUMNS], groups = ends ? b->opaque[ROWS] / columns : 1;
+    const int gated = strcmp(setting("FAKE_CUDA_MULTIPLY"), "gated") == 0;
+    const uint64_t columns = d->opaque[COLUMNS], of_b = (gated ? 2 : 1) * columns;
+    const uint64_t groups = ends ? b->opaque[ROWS] / of_b : 1;
     const uint64_t rows = d->opaque[BOXES] ? d->opaque[BOXES] - 1 : d->opaque[ROWS];
     char *place = (char *)(uintptr_t)d->opaque[ADDRESS];
     if (d->opaque[BOXES])
@@ -228,10 +232,15 @@ static void multiply(const CUtensorMap *a, const CUtensorMap *b, const int32_t *
         if (group == groups)
             continue;
         for (uint64_t column = 0; column + forgotten < columns; column++) {
-            float sum = 0;
+            float sum = 0, up = 0;
             uint32_t bits;
-            for (uint64_t k = 0; k < a->opaque[COLUMNS]; k++)
-                sum += number_at(a, row, k) * number_at(b, group * columns + column, k);
+            for (uint64_t k = 0; k < a->opaque[COLUMNS]; k++) {
+                sum += number_at(a, row, k) * number_at(b, group * of_b + column, k);
+                if (gated)
+                    up += number_at(a, row, k) * number_at(b, group * of_b + columns + column, k);
+            }
+            if (gated)
+                sum = sum / (1 + expf(-sum)) * up;
             memcpy(&bits, &sum, sizeof bits);
             const uint16_t half = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
             memcpy(place + row * d->opaque[STRIDE_BYTES] + 2 * column, &half, sizeof half);

@@ -1,0 +1,282 @@
+"""Libraries and launchers in C of gated kernels: D has half of the columns of B, dense and in groups."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fake_driver import compiled_driver, export_and_compile, started
+from fake_gpu import always
+from modules import WANTED, made, spec_file
+from programs import compiled_c
+from simulated import on_a_gpu, signs, simulated_file
+from torch import Tensor
+
+from gemmgen import library
+from gemmgen.build import export, refusals
+from gemmgen.device import require_gpu
+from gemmgen.errors import GemmgenError
+from gemmgen.hardware import HOPPER
+from gemmgen.library import exchange, package
+from gemmgen.library.assemble import Library, assemble
+from gemmgen.library.sources import read
+from gemmgen.plan.planner import family_for
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.product import make
+from gemmgen.render import render_launcher
+from gemmgen.render.launcher import Launcher
+from gemmgen.triton_api import cuda_include
+
+DENSE, GROUPED = "h100_bf16_gated", "h100_bf16_grouped_gated"
+BY_COLUMNS, IN_TURN, WITH_BIAS = "h100_bf16_gated_nn", "h100_bf16_gated_interleaved", "h100_bf16_gptoss_gated"
+EXPORTED = sorted(
+    path.stem for path in WANTED if "gated" in path.stem and "gather" not in path.stem and path.exists()
+)
+BF16, INT = torch.bfloat16, torch.int32
+CARD = "NVIDIA H200"
+
+
+# --- libraries
+
+
+def library_of(stems: Sequence[str], name: str) -> Library:
+    found = read([spec_file(stem) for stem in stems])
+    return assemble(name, found, library.choose(found))
+
+
+def imported(stem: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the library of one spec, written into a folder and imported."""
+    package.write(library_of([stem], f"only_{stem}"), folder)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    for known in [known for known in sys.modules if known.split(".")[0] == f"only_{stem}"]:
+        monkeypatch.delitem(sys.modules, known)
+    return importlib.import_module(f"only_{stem}")
+
+
+@pytest.mark.parametrize("stem", [DENSE, GROUPED])
+def test_a_library_predicts_what_the_planner_does_for_the_columns_of_d(
+    stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make(spec_file(stem)).plan
+    forecast = imported(stem, tmp_path, monkeypatch)._forecast(False)
+    draw = random.Random(11)
+    for _ in range(20):
+        m, n, k = (round(2 ** draw.uniform(*ends)) for ends in ((0, 14), (4, 12), (5, 13)))
+        estimate = family_for(plan).estimate(plan, (m, n, k))
+        expected = max(estimate.cycles / estimate.hz, estimate.dram_seconds)
+        assert math.isclose(forecast.predicted(stem, (m, n, k)), expected, rel_tol=1e-12)
+
+
+def test_two_kernels_are_chosen_between_by_the_columns_of_d(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of B [K, 2N] asks for the kernel of N columns."""
+    package.write(library_of([DENSE, "h100_bf16_gated_tiled"], "two_gates"), tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    two = importlib.import_module("two_gates")
+    asked: list[tuple[int, ...]] = []
+
+    def choose(*sizes: int, gpu: str | None) -> Any:
+        asked.append(sizes)
+        raise StopIteration
+
+    few, many = two.choose(16, 1024, 4096).kernel, two.choose(8192, 6144, 4096).kernel
+    assert (few, many) == ("h100_bf16_gated_tiled", DENSE)
+    monkeypatch.setattr(two, "choose", choose)
+    with pytest.raises(StopIteration):
+        two.matmul(signs(16, 64), signs(48, 64).T)
+    assert asked == [(16, 24, 64)]
+
+
+@pytest.mark.parametrize("stem", [DENSE, GROUPED])
+def test_a_library_computes_a_gate_by_the_kernel_that_it_chooses(
+    stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator executes the kernel that `matmul` launches on a GPU that does not exist."""
+    gated = imported(stem, tmp_path, monkeypatch)
+    file = tmp_path / f"only_{stem}" / f"{stem}.py"
+
+    def host_of(name: str) -> Any:
+        assert name == stem
+        return simulated_file(file, make(spec_file(stem)), monkeypatch).call
+
+    monkeypatch.setattr(gated, "_host_of", host_of)
+    monkeypatch.setattr(gated, "_gpu", always(CARD))
+    rows, n, k = [30, 0, 41], 40, 72
+    a = signs(sum(rows), k)
+    if stem == GROUPED:
+        weight, offs = signs(len(rows), 2 * n, k), torch.tensor(rows, dtype=INT).cumsum(0, dtype=INT)
+        found = gated.matmul(on_a_gpu(a), on_a_gpu(weight.mT), offs=on_a_gpu(offs))
+        pairs = zip(torch.split(a, rows), weight, strict=True)
+        sums = torch.cat([part.double() @ each.double().T for part, each in pairs])
+    else:
+        weight = signs(2 * n, k)
+        found = gated.matmul(on_a_gpu(a), on_a_gpu(weight.T))
+        sums = a.double() @ weight.double().T
+    gate, up = sums.chunk(2, -1)
+    wanted = torch.nn.functional.silu(gate) * up
+    assert found.shape == (sum(rows), n)
+    torch.testing.assert_close(found.as_subclass(Tensor).double(), wanted, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.parametrize("stem", EXPORTED)
+def test_a_warmup_has_a_b_of_all_columns(stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_library = imported(stem, tmp_path, monkeypatch)
+    made_library.warmup([(256, 512, 1024), (8, 512, 1024)], device="meta")  # launches nothing
+
+
+@pytest.mark.parametrize(
+    ("stem", "extents", "why"),
+    [
+        (DENSE, ((64, 64), (64, 48)), ""),
+        (DENSE, ((64, 64), (64, 47)), "b must have 2 N columns, N for each sum of an element of D, found 47"),
+        (DENSE, ((64, 60), (60, 48)), "K must be a multiple of 8, as rows of a and b have whole"),
+        (BY_COLUMNS, ((64, 64), (64, 48)), ""),
+        (BY_COLUMNS, ((64, 64), (64, 40)), "N must be a multiple of 8, found 20"),
+        (BY_COLUMNS, ((64, 64), (64, 36)), "2 N must be a multiple of 8, as rows of b have whole"),
+        (GROUPED, ((64, 64), (3, 64, 48)), ""),
+        (GROUPED, ((64, 64), (3, 64, 47)), "b must have 2 N columns"),
+    ],
+)
+def test_a_library_knows_which_shapes_its_kernels_take(
+    stem: str,
+    extents: tuple[tuple[int, ...], tuple[int, ...]],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    implements, said = imported(stem, tmp_path, monkeypatch).can_implement(*extents)
+    assert implements is not bool(why)
+    assert said.startswith(why or stem), said
+
+
+@pytest.mark.parametrize("stem", [DENSE, GROUPED])
+def test_the_operator_of_a_library_returns_half_of_the_columns_and_counts_all(
+    stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated = imported(stem, tmp_path, monkeypatch)
+    groups = (3,) if stem == GROUPED else ()
+    a = torch.empty(40, 64, dtype=BF16, device="meta")
+    b = torch.empty(*groups, 64, 72, dtype=BF16, device="meta")
+    counts = [torch.empty(3, dtype=INT, device="meta")] * len(groups)
+    d = gated.OPERATOR(a, b, *counts)
+    assert (tuple(d.shape), d.stride(0)) == ((40, 36), 40)
+    assert gated._count_flops(a.shape, b.shape) == 2 * 40 * 64 * 72
+
+
+def test_tables_for_vllm_are_refused_for_gates(tmp_path: Path) -> None:
+    with pytest.raises(GemmgenError, match="its kernels compute a gate, and these tables are for plain"):
+        exchange.write_configs(library_of([DENSE], "gates"), tmp_path)
+
+
+def test_a_docstring_of_a_library_has_the_extents_of_b(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "A[M, K] @ B[G, K, 2N]" in str(imported(GROUPED, tmp_path, monkeypatch).__doc__)
+
+
+# --- launchers in C
+
+
+def texts(stem: str) -> dict[str, str]:
+    """Return the files of a launcher without its cubin."""
+    plan = made(spec_file(stem)).plan
+    assert isinstance(plan, WgmmaKernel)
+    return render_launcher(Launcher(plan, stem, b""), spec_name=f"{stem}.yaml", spec_sha256="0" * 64)
+
+
+@pytest.mark.parametrize("stem", EXPORTED)
+def test_a_compiler_takes_every_launcher_of_a_gate(stem: str, tmp_path: Path) -> None:
+    assert not [*refusals(made(spec_file(stem)))]
+    for name, text in texts(stem).items():
+        assert not re.search(r"{[{%#]|[%#]}|\bNone\b|\bTrue\b|\bFalse\b|[ \t]$", text, re.MULTILINE), name
+        assert "\n\n\n" not in text
+        (tmp_path / name).write_text(text)
+    for name in (f"{stem}.c", f"{stem}_test.c"):
+        compiled_c("-fsyntax-only", tmp_path / name)
+
+
+@pytest.mark.parametrize("stem", [BY_COLUMNS, IN_TURN, WITH_BIAS])
+def test_a_launcher_passes_what_the_compiled_gate_takes(stem: str, tmp_path: Path) -> None:
+    """`export` compares parameters, boxes and swizzles with the compiler's, and raises if one differs."""
+    assert len(export(spec_file(stem), tmp_path).files) == 5
+
+
+@pytest.mark.parametrize(
+    ("stem", "parameters", "of_b"), [(DENSE, "mmm", "32x24"), (GROUPED, "mmpb", "96x24")]
+)
+def test_the_test_program_of_a_gate_finds_right_and_wrong_numbers(
+    stem: str, parameters: str, of_b: str, tmp_path: Path
+) -> None:
+    driver, directory = compiled_driver(tmp_path), export_and_compile(stem, tmp_path / "out")
+    command = (directory / f"{stem}_test", directory / f"{stem}.cubin", 20, 16, 24)
+    found = started(driver, tmp_path / "log.txt", *command, multiply="gated", parameters=parameters)
+    assert (found.returncode, found.stderr) == (0, ""), found.stdout
+    assert found.stdout.splitlines()[-1] == (
+        f"{stem} 20x16x24: right, 0 of 640 elements wrong, 0 bytes beside D written"
+    )
+    # A box has the columns of one accumulator: half of a tile of B, which has 256 columns.
+    (b, *_) = re.findall(r"extents \d+x24 .*", (tmp_path / "log.txt").read_text())[1:]
+    assert b.startswith(f"extents {of_b} stride 64 box 128x64")
+    found = started(driver, tmp_path / "log.txt", *command, multiply="1", parameters=parameters)
+    assert found.returncode == 1  # of the plain product, which is no gate
+
+
+MISUSE = """
+#include "{stem}.h"
+#include <stdio.h>
+int main(int count, char **words)
+{{
+    {stem}_kernel *kernel;
+    int status = {stem}_load(words[count - 1], &kernel);
+    const {stem}_arguments right = {{.m = 4, .n = 16, .k = 24, .a = {{256, 24}}, .b = {{256, 32}},
+        .d = {{256, 16}}}};
+    {stem}_arguments wrong;
+#define TRY(change) wrong = right; wrong.change; status = {stem}_matmul(kernel, &wrong, NULL); \\
+    printf("%s: %d %s\\n", #change, status, status ? {stem}_message() : "")
+    TRY(n = 16);
+    TRY(n = 12);
+    TRY(n = 1073741824);
+    TRY(b.row_stride = 24);
+    return 0;
+}}
+"""
+
+
+def test_a_b_of_too_many_columns_is_refused_in_words(tmp_path: Path) -> None:
+    directory = export_and_compile(BY_COLUMNS, tmp_path / "out")
+    (tmp_path / "misuse.c").write_text(MISUSE.format(stem=BY_COLUMNS))
+    sources = (tmp_path / "misuse.c", directory / f"{BY_COLUMNS}.c")
+    compiled_c("-I", directory, "-o", tmp_path / "misuse", *sources, "-ldl")
+    command = (tmp_path / "misuse", directory / f"{BY_COLUMNS}.cubin")
+    found = started(compiled_driver(tmp_path), tmp_path / "log.txt", *command)
+    assert found.stdout.splitlines() == [
+        "n = 16: 0 ",
+        "n = 12: 6 d must have rows of whole 16-byte units, found 12 columns",
+        "n = 1073741824: 6 2 x n must be from 0 to 2147483392, found 2147483648",
+        "b.row_stride = 24: 8 b must not overlap itself, found rows of 32, 24 apart",
+    ]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stem", EXPORTED)
+def test_a_test_program_of_a_gate_finds_right_numbers_on_a_gpu(stem: str, tmp_path: Path) -> None:
+    try:
+        require_gpu(HOPPER)
+    except GemmgenError as error:
+        pytest.skip(str(error))
+    export(spec_file(stem), tmp_path)
+    command = ["make", "-C", str(tmp_path), f"CUDA_INCLUDE={cuda_include()}", "check"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert len(re.findall(": right, 0 of", found.stdout)) == 2
