@@ -85,10 +85,13 @@ def by_token(x: Tensor, logits: Tensor, of: Any) -> Tensor:
     return torch.stack(rows)
 
 
-def simulated_kernels(experts: Any, built: Path, regime: str) -> Any:
+SORTED, INDEXED = ("up", "down"), ("up_gather", "down_scatter")
+
+
+def simulated_kernels(experts: Any, built: Path, regime: str, parts: tuple[str, str] = SORTED) -> Any:
     found = (
         Simulated(made(EXAMPLE / "specs" / f"{part}_{regime}.yaml"), built / f"{part}_{regime}.py")
-        for part in ("up", "down")
+        for part in parts
     )
     return experts.Kernels(*found)
 
@@ -142,6 +145,40 @@ def test_the_layer_of_generated_kernels_is_a_loop_over_tokens(
     assert errors(d, by_token(x, logits, of)).allowed
 
 
+@pytest.mark.parametrize("regime", ["decode", "prefill"])
+def test_the_layer_of_kernels_with_an_index_is_a_loop_over_tokens_and_has_the_bits_of_the_other(
+    regime: str, experts: Any, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experts, "MOST_DECODE_TOKENS", TOKENS if regime == "decode" else TOKENS - 1)
+    x, logits = inputs()
+    of = weights(experts)
+    none = {"decode": None, "prefill": None}
+    by_index = experts.IndexedMlp(of, **none | {regime: simulated_kernels(experts, built, regime, INDEXED)})
+    d = experts.layer_by_index(x, logits, by_index, TOP_K)
+    assert errors(d, by_token(x, logits, of)).allowed
+    of_sorted = experts.GeneratedMlp(of, **none | {regime: simulated_kernels(experts, built, regime)})
+    assert torch.equal(d, experts.layer(x, logits, of_sorted, TOP_K))
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 50])
+def test_an_index_has_the_token_of_each_sorted_pair_and_its_place_in_the_order_of_tokens(
+    tokens: int, experts: Any
+) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    weight, expert = experts.route(torch.randn(tokens, EXPERTS, generator=generator), TOP_K)
+    pairs = experts.sort_by_expert(weight, expert, EXPERTS)
+    index = experts.index_by_expert(weight, expert, EXPERTS)
+    assert (index.token.dtype, index.place.dtype) == (torch.int32, torch.int32)
+    assert torch.equal(index.token.long(), pairs.token)
+    assert torch.equal(index.offs, pairs.offs)
+    assert torch.equal(index.weight, pairs.weight)
+    assert sorted(index.place.tolist()) == list(range(tokens * TOP_K))
+    rows = torch.randn(tokens * TOP_K, 3, generator=generator)
+    stored = torch.empty_like(rows)
+    stored[index.place.long()] = rows
+    assert torch.equal(experts.combine_neighbours(stored, TOP_K), experts.combine(rows, pairs))
+
+
 def test_the_layer_of_torchs_grouped_mm_is_a_loop_over_tokens(experts: Any) -> None:
     x, logits = inputs()
     of = weights(experts)
@@ -176,26 +213,46 @@ def test_the_compiler_makes_what_the_plan_of_the_example_says(spec: Path) -> Non
 
 def test_few_rows_have_swap_ab_unless_the_kernel_has_a_gate() -> None:
     plans = {spec.stem: hopper(made(spec).plan) for spec in SPECS}
-    assert [stem for stem, plan in plans.items() if plan.swap_ab] == ["down_decode"]
-    assert all(plan.problem.groups == Groups("m_offsets", 128) for plan in plans.values())
+    assert [stem for stem, plan in plans.items() if plan.swap_ab] == [
+        "down_decode",
+        "down_scatter_decode",
+    ]
+    for stem, plan in plans.items():
+        indices = {"a_rows": "gather" in stem, "d_rows": "scatter" in stem}
+        assert plan.problem.groups == Groups("m_offsets", 128, **indices)
 
 
+def test_kernels_with_an_index_have_the_tiles_of_the_kernels_of_sorted_rows() -> None:
+    plans = {spec.stem: hopper(made(spec).plan) for spec in SPECS}
+    for with_index, without in zip(INDEXED, SORTED, strict=True):
+        for regime in ("decode", "prefill"):
+            plan, other = plans[f"{with_index}_{regime}"], plans[f"{without}_{regime}"]
+            assert (plan.cta_tile_m, plan.cta_tile_n) == (other.cta_tile_m, other.cta_tile_n)
+
+
+@pytest.mark.parametrize("parts", [SORTED, INDEXED], ids=["sorted", "indexed"])
 @pytest.mark.parametrize("regime", ["decode", "prefill"])
 def test_the_functions_of_the_modules_take_the_tensors_of_the_layer(
-    regime: str, experts: Any, built: Path, monkeypatch: pytest.MonkeyPatch
+    regime: str, parts: tuple[str, str], experts: Any, built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modules = {part: import_generated(built / f"{part}_{regime}.py") for part in ("up", "down")}
+    modules = {part: import_generated(built / f"{part}_{regime}.py") for part in parts}
     on_a_fake_gpu(monkeypatch)
     drivers = {part: on_a_fake_driver(module, monkeypatch) for part, module in modules.items()}
     for driver in drivers.values():
         driver.set_current_device(0)
     kernels = experts.Kernels(*(module.matmul for module in modules.values()))
     of = weights(experts)
-    mlp = experts.GeneratedMlp(experts.Weights(on_gpu(of.gate_up), on_gpu(of.down)), kernels, kernels)
+    on_the_gpu = experts.Weights(on_gpu(of.gate_up), on_gpu(of.down))
     x, logits = inputs()
-    found = experts.sort_by_expert(*experts.route(logits, TOP_K), EXPERTS)
-    pairs = experts.Pairs(*map(on_gpu, (found.token, found.weight, found.place, found.offs)))
-    d = mlp(on_gpu(experts.gather(x, found)), pairs)
+    of_pairs = (*experts.route(logits, TOP_K), EXPERTS)
+    if parts == SORTED:
+        found = experts.sort_by_expert(*of_pairs)
+        pairs = experts.Pairs(*map(on_gpu, (found.token, found.weight, found.place, found.offs)))
+        d = experts.GeneratedMlp(on_the_gpu, kernels, kernels)(on_gpu(experts.gather(x, found)), pairs)
+    else:
+        found = experts.index_by_expert(*of_pairs)
+        pairs = experts.IndexedPairs(*map(on_gpu, (found.token, found.place, found.weight, found.offs)))
+        d = experts.IndexedMlp(on_the_gpu, kernels, kernels)(on_gpu(x), pairs)
     assert d.shape == (TOKENS * TOP_K, HIDDEN)
     assert [len(driver.jit) for driver in drivers.values()] == [1, 1]
 
@@ -238,9 +295,11 @@ def test_a_point_of_the_record_has_the_time_of_each_part(
 
     monkeypatch.setattr(layer.Inputs, "drawn", drawn)
     monkeypatch.setattr(layer, "microseconds", microseconds)
-    theirs = experts.TorchMlp(weights(experts))
-    ours = experts.GeneratedMlp(theirs.weights, experts.Kernels(up_in_torch, down_in_torch), None)
-    found = json.loads(json.dumps(layer.point(TOKENS, ours, theirs)))
+    of = weights(experts)
+    ours = experts.GeneratedMlp(of, experts.Kernels(up_in_torch, down_in_torch), None)
+    by_index = experts.IndexedMlp(of, experts.Kernels(up_by_index, down_by_index), None)
+    versions = layer.Versions(ours, by_index, experts.TorchMlp(of))
+    found = json.loads(json.dumps(layer.point(TOKENS, versions)))
     assert seeds == [0, 1, 2, 3, 4]
     assert (found["tokens"], found["kernels"], found["mlp_ratio"], found["layer_ratio"]) == (
         TOKENS,
@@ -251,6 +310,7 @@ def test_a_point_of_the_record_has_the_time_of_each_part(
     assert {version: set(of) for version, of in found["us"].items()} == {
         "shared": {"route", "sort", "gather", "combine"},
         "generated": {"up", "down", "mlp", "layer"},
+        "indexed": {"index", "up", "down", "combine", "mlp", "layer"},
         "torch": {"up", "activation", "down", "weigh", "mlp", "layer"},
     }
 
@@ -262,6 +322,36 @@ def up_in_torch(a: Tensor, b: Tensor, *, offs: Tensor) -> Tensor:
 
 def down_in_torch(a: Tensor, b: Tensor, *, row_scale: Tensor, offs: Tensor) -> Tensor:
     return torch.nn.functional.grouped_mm(a, b, offs=offs) * row_scale[:, None]
+
+
+def up_by_index(a: Tensor, b: Tensor, *, offs: Tensor, a_rows: Tensor) -> Tensor:
+    return up_in_torch(a[a_rows.long()], b, offs=offs)
+
+
+def down_by_index(a: Tensor, b: Tensor, *, row_scale: Tensor, offs: Tensor, d_rows: Tensor) -> Tensor:
+    d = down_in_torch(a, b, row_scale=row_scale, offs=offs)
+    return torch.empty_like(d).index_copy(0, d_rows.long(), d)
+
+
+def test_the_numbers_of_three_versions_are_checked_and_wrong_ones_are_refused(
+    experts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = import_module("layer")
+    monkeypatch.setattr(layer, "EXPERTS", EXPERTS)
+    monkeypatch.setattr(layer, "TOP_K", TOP_K)
+    monkeypatch.setattr(layer, "CHECKED_TOKENS", (TOKENS,))
+    monkeypatch.setattr(layer.Inputs, "drawn", lambda _, seed: layer.Inputs(*inputs(seed)))
+    of = weights(experts)
+    ours = experts.GeneratedMlp(of, experts.Kernels(up_in_torch, down_in_torch), None)
+
+    def of_down(down: Callable[..., Tensor]) -> Any:
+        kernels = experts.Kernels(up_by_index, down)
+        return layer.Versions(ours, experts.IndexedMlp(of, kernels, None), experts.TorchMlp(of))
+
+    (found,) = layer.check(of_down(down_by_index)).values()
+    assert set(found) == {"generated", "indexed", "torch", "generated - torch", "indexed - torch"}
+    with pytest.raises(SystemExit, match=f"{TOKENS} tokens: an error is too large"):
+        layer.check(of_down(lambda *given, d_rows, **named: down_in_torch(*given, **named)))
 
 
 def test_the_program_without_a_gpu_says_that_it_needs_one(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Check and time the experts of a Qwen3-30B-A3B layer: generated kernels beside torch's grouped_mm.
 
+The layer has three versions: kernels of sorted rows, kernels that read and store rows by an index, and torch.
+
     gemmgen build examples/moe/specs/*.yaml --out build/moe
     python examples/moe/layer.py build/moe                          # checks the numbers
     python examples/moe/layer.py build/moe --time build/times.json  # also times, and writes a record
@@ -14,7 +16,7 @@ import functools
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,16 @@ import torch
 from experts import (
     MOST_DECODE_TOKENS,
     GeneratedMlp,
+    IndexedMlp,
     Kernels,
     TorchMlp,
     Weights,
     combine,
+    combine_neighbours,
     gather,
+    index_by_expert,
     layer,
+    layer_by_index,
     reference,
     route,
     sort_by_expert,
@@ -69,14 +75,34 @@ def drawn_weights() -> Weights:
     return Weights(*(each.normal_(std=each.shape[2] ** -0.5, generator=generator) for each in made))
 
 
-def generated(folder: Path, weights: Weights) -> GeneratedMlp:
-    """Return the MLP from the generated modules of a folder."""
+@dataclass(frozen=True)
+class Versions:
+    """The MLP of each version of the layer, all with the same weights."""
+
+    generated: GeneratedMlp
+    indexed: IndexedMlp
+    torch: TorchMlp
+
+    def layers(self, inputs: Inputs) -> Iterator[tuple[str, Call]]:
+        """Yield the name of each version, and the call of its layer."""
+        call, given = functools.partial, (inputs.x, inputs.logits)
+        yield "generated", call(layer, *given, self.generated, TOP_K)
+        yield "indexed", call(layer_by_index, *given, self.indexed, TOP_K)
+        yield "torch", call(layer, *given, self.torch, TOP_K)
+
+
+def kernels_of(*parts: str) -> Iterator[Kernels]:
+    """Yield the kernels of modules with these names, an up and a down projection: decoding, then prefill."""
+    for regime in ("decode", "prefill"):
+        yield Kernels(*(importlib.import_module(f"{part}_{regime}").matmul for part in parts))
+
+
+def versions_of(folder: Path, weights: Weights) -> Versions:
+    """Return the versions of the layer, with the generated modules of a folder."""
     sys.path.insert(0, str(folder))
-    of_regimes = (
-        Kernels(*(importlib.import_module(f"{part}_{regime}").matmul for part in ("up", "down")))
-        for regime in ("decode", "prefill")
-    )
-    return GeneratedMlp(weights, *of_regimes)
+    generated = GeneratedMlp(weights, *kernels_of("up", "down"))
+    indexed = IndexedMlp(weights, *kernels_of("up_gather", "down_scatter"))
+    return Versions(generated, indexed, TorchMlp(weights))
 
 
 @dataclass(frozen=True)
@@ -102,24 +128,24 @@ class Errors:
         return self.largest <= LARGEST_ERROR and self.norm <= LARGEST_NORM
 
 
-def check(ours: GeneratedMlp, theirs: TorchMlp) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the errors of each version, and of their difference, for each number of tokens.
+def check(versions: Versions) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the errors of each version, and its difference from torch's, for each number of tokens.
 
     Raises:
-        SystemExit: An error is too large, or a second call gives other bits.
+        SystemExit: An error is too large, or a second call of generated kernels gives other bits.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for tokens in CHECKED_TOKENS:
         inputs = Inputs.drawn(tokens, seed=tokens)
-        expected = reference(inputs.x, inputs.logits, ours.weights, TOP_K)
-        d, of_torch = (layer(inputs.x, inputs.logits, mlp, TOP_K) for mlp in (ours, theirs))
-        if not torch.equal(d, layer(inputs.x, inputs.logits, ours, TOP_K)):
-            raise SystemExit(f"{tokens} tokens: a second call gives other bits")
-        errors = {
-            "generated": Errors.of(d, expected),
-            "torch": Errors.of(of_torch, expected),
-            "difference": Errors.of(d, of_torch.float()),
-        }
+        expected = reference(inputs.x, inputs.logits, versions.torch.weights, TOP_K)
+        results: dict[str, Tensor] = {}
+        for name, of_layer in versions.layers(inputs):
+            results[name] = of_layer()
+            if name != "torch" and not torch.equal(results[name], of_layer()):
+                raise SystemExit(f"{tokens} tokens: a second call of {name} gives other bits")
+        errors = {name: Errors.of(d, expected) for name, d in results.items()}
+        of_torch = results.pop("torch").float()
+        errors |= {f"{name} - torch": Errors.of(d, of_torch) for name, d in results.items()}
         found[str(tokens)] = {name: asdict(each) for name, each in errors.items()}
         said = "  ".join(f"{name} {each.largest:.4f} {each.norm:.4f}" for name, each in errors.items())
         say(f"{tokens:6} tokens  errors: {said}")
@@ -128,12 +154,10 @@ def check(ours: GeneratedMlp, theirs: TorchMlp) -> dict[str, dict[str, dict[str,
     return found
 
 
-def parts_of(
-    inputs: Sequence[Inputs], ours: GeneratedMlp, theirs: TorchMlp
-) -> dict[str, dict[str, list[Call]]]:
-    """Return the calls to time of the parts that both versions share, and of each version."""
-    call = functools.partial
-    parts: dict[str, dict[str, list[Call]]] = {"shared": {}, "generated": {}, "torch": {}}
+def parts_of(inputs: Sequence[Inputs], versions: Versions) -> dict[str, dict[str, list[Call]]]:
+    """Return the calls to time of the parts that two versions share, and of each version."""
+    call, ours, theirs, by_index = functools.partial, versions.generated, versions.torch, versions.indexed
+    parts: dict[str, dict[str, list[Call]]] = {"shared": {}, "generated": {}, "indexed": {}, "torch": {}}
 
     def add(version: str, part: str, timed: Call) -> Any:
         parts[version].setdefault(part, []).append(timed)
@@ -146,29 +170,42 @@ def parts_of(
         h = add("generated", "up", call(ours.up, rows, pairs))
         d = add("generated", "down", call(ours.down, h, pairs))
         add("shared", "combine", call(combine, d, pairs))
+        indexed = add("indexed", "index", call(index_by_expert, weight, expert, EXPERTS))
+        h = add("indexed", "up", call(by_index.up, each.x, indexed))
+        d = add("indexed", "down", call(by_index.down, h, indexed, len(each.x)))
+        add("indexed", "combine", call(combine_neighbours, d, TOP_K))
+        add("indexed", "mlp", call(by_index, each.x, indexed))
         products = add("torch", "up", call(theirs.up, rows, pairs))
         h = add("torch", "activation", call(theirs.activation, products))
         d = add("torch", "down", call(theirs.down, h, pairs))
         add("torch", "weigh", call(theirs.weigh, d, pairs))
         for version, mlp in (("generated", ours), ("torch", theirs)):
             add(version, "mlp", call(mlp, rows, pairs))
-            add(version, "layer", call(layer, each.x, each.logits, mlp, TOP_K))
+        for version, of_layer in versions.layers(each):
+            add(version, "layer", of_layer)
     return parts
 
 
-def point(tokens: int, ours: GeneratedMlp, theirs: TorchMlp) -> dict[str, Any]:
+def point(tokens: int, versions: Versions) -> dict[str, Any]:
     """Return the times for one number of tokens, in us, and how many times as fast the generated kernels are.
+
+    Ratios are of torch's time: of the MLP, which begins with gathered rows, and of the layer of each version.
 
     A graph calls with several inputs one after the other: with few tokens each input takes other experts, so
     that their weights come from memory and not from L2.
     """
     inputs = [Inputs.drawn(tokens, seed) for seed in range(max(2, min(16, 128 // tokens)))]
-    parts = parts_of(inputs, ours, theirs)
+    parts = parts_of(inputs, versions)
     flat = {f"{version}.{part}": calls for version, of in parts.items() for part, calls in of.items()}
     times = microseconds(flat)
     us = {version: {part: times[f"{version}.{part}"] for part in of} for version, of in parts.items()}
+    compared = {
+        "mlp_ratio": ("mlp", "generated"),
+        "layer_ratio": ("layer", "generated"),
+        "indexed_layer_ratio": ("layer", "indexed"),
+    }
     ratios = {
-        f"{part}_ratio": round(us["torch"][part] / us["generated"][part], 3) for part in ("mlp", "layer")
+        name: round(us["torch"][part] / us[version][part], 3) for name, (part, version) in compared.items()
     }
     kernels = "decode" if tokens <= MOST_DECODE_TOKENS else "prefill"
     return {"tokens": tokens, "kernels": kernels, "us": us, **ratios}
@@ -189,19 +226,21 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("needs a Hopper GPU")
     weights = drawn_weights()
-    ours, theirs = generated(given.kernels, weights), TorchMlp(weights)
+    versions = versions_of(given.kernels, weights)
     record: dict[str, Any] = {
         "card": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "triton": importlib.import_module("triton").__version__,
-        "errors": check(ours, theirs),
+        "errors": check(versions),
         "points": [],
     }
     for tokens in TIMED_TOKENS if given.time else ():
-        found = point(tokens, ours, theirs)
+        found = point(tokens, versions)
         record["points"].append(found)
-        say(f"{tokens:6} tokens  MLP {found['mlp_ratio']:.2f} times torch, layer {found['layer_ratio']:.2f}")
+        mlp, sorted_rows, indexed = (found[f"{name}_ratio"] for name in ("mlp", "layer", "indexed_layer"))
+        layers = f"layer {sorted_rows:.2f}, by an index {indexed:.2f}"
+        say(f"{tokens:6} tokens  MLP {mlp:.2f} times torch, {layers}")
         given.time.write_text(json.dumps(record, indent=1) + "\n")
 
 
