@@ -592,8 +592,11 @@ class Argument(NamedTuple):
 
     def is_laid_out(self, tensor: Tensor) -> bool:
         """Return True if scales of sums lie as the kernel reads them: by address, in rows without gaps."""
-        rows = self.rows(tensor)
-        return self.is_aligned(tensor) and (self.box is not None or rows.pitch == self.padded(rows.columns))
+        rows, stored = self.rows(tensor), self.stored(tensor)
+        has_groups = stored.dim() == 3 and min(stored.shape[:2]) > 1
+        is_dense = not has_groups or stored.stride(0) == stored.shape[1] * rows.pitch
+        is_by_rows = self.box is not None or rows.pitch == self.padded(rows.columns)
+        return self.is_aligned(tensor) and is_dense and is_by_rows
 
     def laid_out(self, tensor: Tensor) -> Tensor:
         """Return a copy of scales of sums that lies as the kernel reads them."""
@@ -857,7 +860,8 @@ class Contract:
             return
         if argument.has_scales_of_sums:
             extents["B"] = self.count_scales(extents)
-            extents["C"] = -(-extents.get("N", 0) // self.computes.get("scale_columns", 1))
+            columns = extents.get("W", extents.get("N", 0))
+            extents["C"] = -(-columns // self.computes.get("scale_columns", 1))
         wanted = [
             1 if axis == "1" else extents.setdefault(axis, extent)
             for axis, extent in zip(argument.axes, shape, strict=True)
@@ -879,6 +883,7 @@ class Contract:
         if rows.count and rows.columns > 1 and rows.stride != 1 and not is_copied:
             yield self.describe_strides(name, tensor)
         has_groups = stored.dim() == 3 and min(stored.shape[:2]) > 1 and rows.columns > 0
+        has_groups &= not argument.has_scales_of_sums  # which are copied
         wanted = stored.shape[1] * rows.pitch if has_groups else None
         if wanted is not None and stored.stride(0) != wanted:
             yield f"have groups one behind the other, {wanted} elements apart, found {stored.stride(0)}"

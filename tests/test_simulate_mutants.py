@@ -14,6 +14,7 @@ from mutants import (
     early,
     epilogues,
     gates,
+    grouped_scales,
     groups,
     k_groups,
     kinds,
@@ -34,7 +35,7 @@ from gemmgen.verify.simulation import simulate_product
 from gluonsim import POLICIES, Severity
 
 FAMILIES = (
-    *(rings, kinds, splits, parallel, stream_k, early, gates, groups, k_groups, rows, scales),
+    *(rings, kinds, splits, parallel, stream_k, early, gates, groups, k_groups, rows, scales, grouped_scales),
     committed,
     epilogues,
 )

@@ -220,7 +220,7 @@ def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     for name in BLOCK_SCALES if problem.scales_sums else ():
         scale = problem.operand(name[0]).scale
         if scale is not None and scale.format.rows == 1:
-            extras[name] = extras[name].T
+            extras[name] = extras[name].mT
     return {"a": a, "b": b, **extras, "d": d}
 
 
@@ -261,9 +261,9 @@ def _plant(inputs: Inputs) -> int | None:
         inputs.b[..., -1, -1] = math.nan
     if (a_scale := inputs.extras.get("a_scale")) is not None:
         # The first row has an infinity, the middle one is -0.0, the last one has a NaN: the row between.
-        a_scale[m // 4 or -1, a_scale.shape[1] // 2] = math.nan
+        a_scale[..., m // 4 or -1, a_scale.shape[-1] // 2] = math.nan
     if (b_scale := inputs.extras.get("b_scale")) is not None:
-        b_scale[n // 2 * b_scale.shape[0] // n, -1] = math.nan
+        b_scale[..., n // 2 * b_scale.shape[-2] // n, -1] = math.nan
     if m < 3:
         return None
     a[m // 2] = E2M1_NEGATIVE_ZEROS if a.dtype == E2M1 else -0.0

@@ -308,9 +308,11 @@ def _inputs(
         if keyword in BLOCK_SCALES:
             scale, dtype = problem.operand(keyword[0]).scale, dtype_of(problem, keyword)
             assert scale is not None
-            extents = scale.extents(m if keyword == "a_scale" else n, k)
+            extents = scale.extents(m if keyword == "a_scale" else columns, k)
             if problem.packs_scales:
                 return matrix(keyword, dtype, *extents)
+            if problem.copies_scales:
+                return scales_of_groups(keyword, dtype, *extents)
             if scale.format.rows == 1:
                 return matrix(keyword, dtype, *extents[::-1]).T
             return matrix(keyword, dtype, *extents, may_guard=False)  # the kernel reads rows without a gap
@@ -322,6 +324,15 @@ def _inputs(
         if groups is None or along == "scalar" or (along == "row" and not groups.apart):
             return matrix(keyword, dtype, 1, extent)[0]
         return matrix(keyword, dtype, 1, groups.count * extent)[0].view(groups.count, extent)
+
+    def scales_of_groups(keyword: str, dtype: str, rows: int, blocks: int) -> Tensor:
+        """Return scales of groups of rows as they are passed, without a gap between rows in memory."""
+        count = groups.first_extent("a" if keyword == "a_scale" else "b") if groups else None
+        by_blocks = keyword == "a_scale"
+        lines = blocks if by_blocks else rows
+        made = matrix(keyword, dtype, (count or 1) * lines, rows if by_blocks else blocks, may_guard=False)
+        made = made.view(count, lines, -1) if count else made
+        return made.mT if by_blocks else made
 
     def operand(name: Literal["a", "b"], rows: int, columns: int) -> Tensor:
         """Return an operand as it lies in memory, with a dimension for groups if it has one."""

@@ -18,7 +18,7 @@ from gemmgen.numerics.evaluation import evaluated, sums_of
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.keywords import dtype_of
 from gemmgen.problem import Matmul, Shape, shape_text
-from gemmgen.problem.operations import ROW_VECTORS
+from gemmgen.problem.operations import BLOCK_SCALES, ROW_VECTORS
 
 HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
 """The most that rounding to an element type costs a number, relative to it. Below the least normal number
@@ -76,6 +76,9 @@ def _of_each_k(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
     for group, (first, end) in enumerate(bounds(problem, inputs.shape[2], counts, len(counts))):
         own = {"c": inputs.extras["c"][group]} if "c" in inputs.extras else {}
         extras = {**inputs.extras, **own}
+        if scale := problem.a.scale:
+            blocks = slice(first // scale.vector, -(-end // scale.vector))
+            extras.update({name: extras[name][:, blocks] for name in BLOCK_SCALES})
         yield replace(inputs, a=inputs.a[:, first:end], b=inputs.b[first:end], extras=extras)
 
 
@@ -93,6 +96,9 @@ def _of_each_rows(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
         extras = dict(others)
         if problem.c is not None:
             extras["c"] = extras["c"].flatten(0, -2)[first:end]
+        if problem.scales_sums:
+            extras["a_scale"] = extras["a_scale"].flatten(0, -2)[first:end]
+            extras["b_scale"] = extras["b_scale"][group]
         for name in problem.vectors:
             vector = inputs.extras[name]
             extras[name] = vector.flatten()[first:end] if name in ROW_VECTORS else vector[group]

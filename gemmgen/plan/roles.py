@@ -133,6 +133,7 @@ class Argument:
     kind: Literal[
         "matrix",
         "block_scales",
+        "copied_scales",
         "tile_scales",
         "vector",
         "group_vector",

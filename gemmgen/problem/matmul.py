@@ -205,6 +205,24 @@ class Matmul:
         """True if threads multiply the sums of each block of K by its scales: wgmma takes none."""
         return self.block_scaled and not self.packs_scales
 
+    @property
+    def copies_scales(self) -> bool:
+        """True if threads copy the scales of A to shared memory: groups of rows begin at any row.
+
+        TMA loads scales from multiples of 16 bytes on.
+        """
+        return self.scales_sums and self.groups is not None and not self.groups.divides_k
+
+    @property
+    def has_tile_scales(self) -> bool:
+        """True if many columns of B have one scale in a block of K, which threads read by address."""
+        return self.scales_sums and self.b.scale is not None and self.b.scale.format.rows > 1
+
+    @property
+    def places_scales_by_n(self) -> bool:
+        """True if N is part of a place in such scales: of the block of an accumulator, or of a group."""
+        return self.has_tile_scales and (self.in_blocks or self.copies_scales)
+
     # --- what its epilogue does
 
     @cached_property

@@ -15,7 +15,7 @@ from gemmgen.problem import Operand
 from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps, written
 from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit, layout_name
 
-SCALE_KINDS = ("block_scales", "tile_scales")
+SCALE_KINDS = ("block_scales", "copied_scales", "tile_scales")
 """Kinds of arguments that are scales of blocks."""
 TMA_UNIT_BYTES = 16
 """TMA writes rows in units of 16 bytes; addresses and row strides are multiples of it."""
@@ -112,6 +112,8 @@ class ArgumentTable:
 
     def _box(self, name: str) -> tuple[str, str]:
         """Return the TMA box of an argument and its layout; None and None if it is read by address."""
+        if name in self._of_kind("copied_scales"):
+            return "None", "None"
         buffer = next((buffer for buffer in self.plan.shared_buffers if buffer.operand == name), None)
         if buffer is None:
             return "None", "None"
@@ -141,7 +143,8 @@ class ArgumentTable:
             return "RN"
         groups = self.plan.problem.groups
         if argument.name in self.scales and not self.packs_scales:
-            return f"{self._blocks_axis(argument.name)}B"
+            matrix: Literal["a", "b"] = "a" if argument.name == "a_scale" else "b"
+            return f"{groups.first_axis(matrix) if groups else ''}{self._blocks_axis(argument.name)}B"
         if argument.along:
             axis = "W" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
             return f"G{axis}" if groups and (groups.apart or argument.along == "n") else axis
@@ -149,8 +152,8 @@ class ArgumentTable:
         rows = "T" if self.plan.problem.gathers_a else "M"
         operands = {"a": f"{rows}{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         axes = operands.get(argument.tensor, "MN")
-        matrix: Literal["a", "b", "d"] = argument.tensor if argument.tensor in ("a", "b") else "d"
-        return f"{groups.first_axis(matrix)}{axes}" if groups else axes
+        of: Literal["a", "b", "d"] = argument.tensor if argument.tensor in ("a", "b") else "d"
+        return f"{groups.first_axis(of)}{axes}" if groups else axes
 
     def _blocks_axis(self, name: str) -> str:
         """Return the axis along the rows of scales: C of blocks of N, or that of the operand itself."""
@@ -189,7 +192,9 @@ class ArgumentTable:
         problem = self.plan.problem
         a = ("a",) if problem.a.major == "mn" else ()
         b = ("b", *self.further_parts) if problem.b.major == "k" else ()
-        return (*a, *b, *(() if self.packs_scales else self._of_kind("block_scales")))
+        if self.packs_scales:
+            return (*a, *b)
+        return (*a, *b, *self._of_kind("block_scales"), *self._of_kind("copied_scales"))
 
     def packs(self, name: str) -> bool:
         """Return True if two elements of an operand share a byte."""

@@ -198,6 +198,8 @@ class LaunchView(ArgumentTable):
         if groups and ((name == "b" and groups.spans("b")) or (name == "a" and groups.apart)):
             stored = f"{name}.mT" if name in self.transposed else name
             return stored if self._has_box_axis(name) else f"{stored}.flatten(0, 1)"
+        if argument.kind == "copied_scales":
+            return tensor  # by its address
         if name in self.transposed:
             return f"{tensor}.T"
         viewed = argument.kind == "block_scales" and self.packs_scales and self.scales_are_bytes

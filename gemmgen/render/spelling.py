@@ -30,7 +30,16 @@ MEASURES: dict[Measure, str] = {
     "scale_blocks_k": "SCALE_BLOCKS_K",
 }
 """The constant that holds each measure."""
-ADDRESSED = ("scalar", "tile_scales", "groups", "row_index", "group_vector", "address", "workspace")
+ADDRESSED = (
+    "scalar",
+    "copied_scales",
+    "tile_scales",
+    "groups",
+    "row_index",
+    "group_vector",
+    "address",
+    "workspace",
+)
 """The kinds of arguments that a kernel is passed by their addresses."""
 RING_INDICES: dict[Measure, str] = {
     "stages": "stage",

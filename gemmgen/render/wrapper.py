@@ -181,14 +181,22 @@ class Wrapper(MatmulDocs):
         """The rows of the scales of B: one for each column of B, or one for a block of them."""
         scale = self.operand("b").scale
         assert scale is not None  # of block-scaled operands only
-        return f"-(-n // {scale.format.rows})" if scale.format.rows > 1 else "n"
+        columns = f"{self.plan.problem.b_blocks} * n" if self.plan.problem.gated else "n"
+        return f"-(-{columns} // {scale.format.rows})" if scale.format.rows > 1 else columns
 
     @property
     def checks_scales(self) -> tuple[str, ...]:
         """The part that checks scales of blocks, if there are any."""
         if not self.scales:
             return ()
-        return (f"wrapper/plain_scales{'' if self.packs_scales else '_of_sums'}.py.j2",)
+        of_sums = "_of_groups" if self.plan.problem.copies_scales else "_of_sums"
+        return (f"wrapper/plain_scales{'' if self.packs_scales else of_sums}.py.j2",)
+
+    def scale_extents(self, name: str) -> str:
+        """Return the extents of the scales of an operand of groups, as a list's text."""
+        words = {"G": "groups", "C": self.scale_rows_of_b, "B": "blocks"}
+        axes = self.axes_of(self.plan.argument(name))
+        return f"[{', '.join(words.get(axis, axis.lower()) for axis in axes)}]"
 
     @property
     def launched(self) -> str:
@@ -203,6 +211,8 @@ class Wrapper(MatmulDocs):
         if self.packs_scales:
             return f"pack_scales({name})"
         turn = ".T" if name in self.transposed else ""
+        if self.plan.problem.copies_scales:
+            turn = turn.replace("T", "mT")
         return f"lay_out_scales({name}{turn}){turn}"
 
     @property
@@ -229,7 +239,8 @@ class Wrapper(MatmulDocs):
             "sums": self.plan.reduces_apart,
             f"workspace{'_stream_k' * self.plan.divides_last_wave}": self.workspace,
             "pack_scales": self.packs_scales,
-            "lay_out_scales": bool(self.scales) and not self.packs_scales,
+            f"lay_out_scales{'_of_groups' * self.plan.problem.copies_scales}": bool(self.scales)
+            and not self.packs_scales,
             "copy": self.plan.problem.copies_misaligned,
             "backward": bool(self.gradients),
         }

@@ -113,7 +113,7 @@ def other_scales(case: Case) -> Iterator[Check]:
     first = case.run(inputs).clone()
     scaled = {name: inputs.extras[name] for name in BLOCK_SCALES if name in inputs.extras}
     for name, scales in scaled.items():
-        for label, other in (("by rows", scales.contiguous()), ("by columns", scales.T.contiguous().T)):
+        for label, other in (("by rows", scales.contiguous()), ("by columns", scales.mT.contiguous().mT)):
             extras = MappingProxyType({**inputs.extras, name: other})
             found = case.run(replace(inputs, extras=extras))
             count = int((bits(found) != bits(first)).sum().item())

@@ -67,10 +67,13 @@ def l2_bytes(kernel: Kernel, shape: Shape, step_bytes: float) -> int:
 
 def dram_bytes(problem: Matmul, shape: Shape) -> int:
     """Return the fewest bytes from and to DRAM: all that is read, and D written, once."""
-    m, n, k = shape
+    (_, n, k), m = shape, sum(problem.rows_of_groups(shape[0]))
+    active = sum(map(bool, problem.rows_of_groups(shape[0])))
+    if problem.groups and problem.groups.divides_k:
+        m, active = shape[0], 1  # one A and one B
     scales = sum(
-        math.prod(operand.scale.extents(rows, k)) * operand.scale.dtype.bytes
-        for operand, rows in ((problem.a, m), (problem.b, n))
+        count * math.prod(operand.scale.extents(rows, k)) * operand.scale.dtype.bytes
+        for operand, rows, count in ((problem.a, m, 1), (problem.b, problem.b_blocks * n, active))
         if operand.scale
     )
     return moved_of(problem, shape).every + scales

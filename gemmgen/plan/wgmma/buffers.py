@@ -111,7 +111,7 @@ def partitions_of(
     if kernel.problem.gathers_a:
         # Threads read A by its address: its descriptor stays in the kernel, which passes the extents on.
         copied = (*(each for each in arguments if each.name == "a_rows"), K, ROWS_OF_A, A_STRIDE)
-    places_n, extents = kernel.problem.places_columns_by_n, ()
+    places_n, extents = kernel.problem.places_columns_by_n or kernel.problem.places_scales_by_n, ()
     described = tuple(argument for argument in arguments if argument.name == "d")
     stored = described
     if kernel.problem.scatters_d:
@@ -215,6 +215,13 @@ def _load_ready(kernel: WgmmaGeometry, stages: Ring) -> Barrier:
     if kernel.problem.gathers_a:
         meaning = (
             "one thread for the bytes of B, and each thread for its copies of A: the stage holds its tiles"
+        )
+        threads = kernel.producer_warps * kernel.architecture.threads_per_warp
+        return Barrier("load_ready", stages, meaning, 1 + threads)
+    if kernel.problem.copies_scales:
+        meaning = (
+            "one thread for the bytes of A and B, and each thread for its copies of A's scales: the stage "
+            "holds its tiles"
         )
         threads = kernel.producer_warps * kernel.architecture.threads_per_warp
         return Barrier("load_ready", stages, meaning, 1 + threads)

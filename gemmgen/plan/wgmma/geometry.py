@@ -400,8 +400,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def has_tile_scales(self) -> bool:
         """True if all columns of a tile have one scale of B in a K step, which threads read by address."""
-        scale = self.problem.b.scale
-        return self.problem.scales_sums and scale is not None and scale.format.rows > 1
+        return self.problem.has_tile_scales
 
     @property
     def row_slabs(self) -> int:

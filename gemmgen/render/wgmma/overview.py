@@ -38,7 +38,7 @@ class HopperOverview(KernelOverview):
     def more_inputs(self) -> tuple[str, ...]:
         """The further arguments with a descriptor, after B."""
         extents = {"a_scale": "[ceil(K / 128), M]", "b_scale": "[ceil(K / 128), N]"}
-        loaded = self.plan.stage.tensors
+        loaded = [payload.tensor for payload in self.plan.stage.payloads if not payload.is_copied]
         return tuple(f"{name} stored as {each}" for name, each in extents.items() if name in loaded)
 
     @staticmethod

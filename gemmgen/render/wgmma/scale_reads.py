@@ -34,7 +34,7 @@ class ScaleReads:
         if ("a" if plan.swap_ab else "b") in loaded:
             yield "wgmma/scales/column_scales"
         if plan.has_tile_scales:
-            yield "wgmma/scales/of_tile"
+            yield f"wgmma/scales/of_tile{'_of_group' * plan.problem.copies_scales}"
         if plan.row_slabs > 1:
             yield "wgmma/scales/join_slabs"
 
@@ -46,8 +46,9 @@ class ScaleReads:
 
     @property
     def loaded(self) -> str:
-        """The words about the scales that TMA loads beyond the columns; empty if there are none."""
-        return f"; TMA loads {LEAST_SCALES}" * self._is_loaded_beyond
+        """The words about the scales that a stage has beyond the columns; empty if there are none."""
+        who = "a stage has" if self.plan.problem.copies_scales else "TMA loads"
+        return f"; {who} {LEAST_SCALES}" * self._is_loaded_beyond
 
     @property
     def slice(self) -> str:

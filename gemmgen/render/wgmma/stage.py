@@ -35,7 +35,7 @@ class Stage:
         b = [f"{blocks}{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan)]
         each = "CONSUMERS * " * (self.plan.row_shares > 1)
         tensors = self.plan.stage.tensors
-        b += [f"{each}args.a_scale_desc.nbytes_per_cta"] * ("a_scale" in tensors)
+        b += [f"{each}args.a_scale_desc.nbytes_per_cta"] * ("a_scale" in tensors and not self.copies_scales)
         b += ["args.b_scale_desc.nbytes_per_cta"] * ("b_scale" in tensors)
         return (*([] if self.plan.problem.gathers_a else [f"{each}{a}"]), *b)
 
@@ -72,7 +72,7 @@ class Stage:
                 return f"[k.row, k.ahead, {within}]"
             group = "0" if problem.groups.broadcast == operand else "tile.group"
             return f"[{group}, {within}, {k}]" if major == "k" else f"[{group}, {k}, {within}]"
-        if operand == "b" and problem.groups:
+        if operand == "b" and problem.groups and not problem.groups.divides_k:
             columns = f"{problem.b_blocks} * args.n" if problem.gated else "args.n"
             place = f"tile.group * {columns} + {place}"
         return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
@@ -87,7 +87,7 @@ class Stage:
                 load.operand, descriptor, f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
             )
             yield (descriptor, coordinates, "ready", tile, *load.options)
-        if f"{load.operand}_scale" in self.plan.stage.tensors:
+        if f"{load.operand}_scale" in self.plan.stage.tensors and not self.copies_scales:
             yield self._load_of_scales(load, f".index({self.stage})")
 
     def _load_of_scales(self, load: OperandLoad, slot: str) -> tuple[str, ...]:
@@ -130,8 +130,39 @@ class Stage:
         load = self.operands[0]
         tile = self._as_box("a", "args.a_desc", "a_tile")
         yield ("args.a_desc", load.coordinates, "ready", tile, *load.options)
-        if "a_scale" in self.plan.stage.tensors:
+        if "a_scale" in self.plan.stage.tensors and not self.copies_scales:
             yield self._load_of_scales(load, f"[i].index({self.stage})")
+
+    @property
+    def copies_scales(self) -> bool:
+        """True if threads copy the scales of A, whose rows begin anywhere."""
+        return self.plan.problem.copies_scales
+
+    @property
+    def loads_scales(self) -> bool:
+        """True if TMA loads scales, through another proxy than threads read them."""
+        return self.plan.problem.scales_sums and not self.copies_scales
+
+    @property
+    def copies_of_scales(self) -> str:
+        """The statement that copies A's scales to the stage, in a loop if consumers share the rows."""
+        if self.plan.row_shares == 1:
+            return "copy_scales(args, args.a_scale_smem.index(ring.stage), tile, tile.row, k)"
+        call = "copy_scales(args, args.a_scale_smem[i].index(ring.stage), tile, "
+        return f"for i in gl.static_range(CONSUMERS):\n    {call}{row_of(self.plan, 'i')}, k)"
+
+    @property
+    def block_of_scales(self) -> str:
+        """The number of a K step's block of scales in memory, before which other groups have theirs."""
+        groups = self.plan.problem.groups
+        first = "tile.group * args.k_steps + " * (groups is not None and groups.apart)
+        return f"{first}k // PROGRAM_TILE_K"
+
+    @property
+    def rows_of_scales(self) -> str:
+        """The places of rows among the scales of a block, which has the rows of all groups, or of one."""
+        groups = self.plan.problem.groups
+        return "(rows - tile.group * args.m)" if groups is not None and groups.apart else "rows"
 
     @property
     def producer(self) -> str:

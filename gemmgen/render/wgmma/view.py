@@ -92,7 +92,8 @@ class HopperView(KernelView):
         writes_shared = self.plan.a_source == "registers" or not (apart or self.plan.problem.scatters_d)
         policies = {"ampere": ["CachePolicy", "FractionalEvictionPolicy"]} if apart else {}
         fence = ["fence_async_shared"] * writes_shared
-        policies |= {"ampere": ["async_copy"]} if self.plan.problem.gathers_a else {}
+        copies = self.plan.problem.gathers_a or self.plan.problem.copies_scales
+        policies |= {"ampere": ["async_copy"]} if copies else {}
         return {**policies, "hopper": [*fence, "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"]}
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from gemmgen.hardware import DType
@@ -28,7 +29,8 @@ def scales_of_step(
     rows = m // row_shares
     if scale := problem.a.scale:
         measure: Literal["consumer_tile_m", "tile_m"] = "consumer_tile_m" if row_shares > 1 else "tile_m"
-        yield _scales("a_scale", Extent(rows * cluster_m, measure), rows, scale.dtype, row_shares)
+        of_a = _scales("a_scale", Extent(rows * cluster_m, measure), rows, scale.dtype, row_shares)
+        yield replace(of_a, is_copied=problem.copies_scales)
     if (scale := problem.b.scale) and scale.format.rows == 1:
         yield _scales("b_scale", Extent(n, "tile_n"), n, scale.dtype)
 

@@ -117,8 +117,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
 def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the schedule, and of matmuls of other kinds."""
     problem = plan.problem
-    limit = "this version scales the sums of one A and one B"
-    yield problem.groups is not None, "groups", "groups", limit, leave_out() | UNSCALED
+    yield from _of_groups(plan)
     limit = "this version scales the sums of one accumulator"
     yield problem.gated, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
     limit = "this version adds up the scaled sums of all K in one program"
@@ -133,3 +132,26 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     yield single, "schedule.kind", "a single tile", limit, use("tiled") | UNSCALED
     lone = plan.synchronous and not single
     yield lone, "buffering.stages", "1 stage without warp specialization", limit, use(2) | UNSCALED
+
+
+def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
+    """Yield the rows of groups: the scales that each kind has, and what a group's first row allows."""
+    problem, groups = plan.problem, plan.problem.groups
+    if groups is None:
+        return
+    limit = "this version scales the sums of groups that a tensor divides"
+    fix = use("m_offsets", "m_masked") | leave_out("groups") | UNSCALED
+    yield groups.counts is None, "groups.kind", f"{groups.of} groups", limit, fix
+    b = problem.b.scale
+    assert b is not None
+    wanted, of_b = ("fp32_1x128", "K") if groups.divides_k else ("fp32_128x128", "rows")
+    limit = f"this version scales B of groups of {of_b} by {wanted}"
+    field = "operands.b.scale.format"
+    yield b.format.name != wanted, field, f"{b.format.name} for groups of {of_b}", limit, use(wanted)
+    for index in groups.row_indices:
+        limit = "this version scales rows of A and D that lie group by group"
+        yield True, f"groups.{index}", f"an index of rows, {index},", limit, leave_out() | UNSCALED
+    limit = "threads of a CTA copy the scales of A, which begin at any row, for this CTA alone"
+    for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
+        fault = ctas > 1 and problem.copies_scales
+        yield fault, field, f"{ctas} CTAs with groups", limit, use(1)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from gemmgen.plan.group_forecast import tries_swap_ab
 from gemmgen.plan.search import Branch, Choices, Values
-from gemmgen.plan.wgmma.tried.branches import implied_by, kinds_of
+from gemmgen.plan.wgmma.tried.branches import implied_by, kinds_of, with_blocks
 from gemmgen.plan.wgmma.tried.derived import steps_of
 from gemmgen.plan.wgmma.tried.values import (
     DEFAULTS,
@@ -41,6 +41,19 @@ SWAP_AB_CHOICES: Choices = {
     "outstanding_mmas": (1,),
 }
 """Values that are tried with swap-AB, for groups of few rows."""
+SCALED_ROWS_CHOICES: Choices = {
+    "cta_tile_m": (256, 128, 64),
+    "cta_tile_n": (128, 64),
+    "consumers": (2, 1),
+    "outstanding_mmas": (0,),
+}
+"""Values that are tried for sums with scales of blocks: each step is promoted, for two slabs of rows."""
+SCALED_SWAP_AB_CHOICES: Choices = {
+    "cta_tile_m": (8, 16, 32, 64, 128),
+    "cta_tile_n": (64, 128),
+    "outstanding_mmas": (0,),
+}
+"""Values that are tried for such sums with swap-AB: all columns of a tile have one scale of B."""
 CLUSTERS: Choices = {"cluster_m": (1, 2), "cluster_n": (1, 2)}
 """Clusters that are tried for batches, whose tiles the host knows."""
 TILED_ROWS_CHOICES: Choices = {
@@ -70,7 +83,7 @@ def branches_of_groups(request: Request, stated: Values, wanted: Choices) -> Ite
 
     The host knows the tiles of batches: these are tried in clusters, and in programs of one tile each, too.
     """
-    groups = request.matmul.groups
+    groups, stated = request.matmul.groups, with_blocks(request, stated)
     batches = groups is not None and groups.counts is None
     is_tiled = stated.get("schedule_kind") == "tiled"
     swaps = wanted.get("swap_ab") or ((stated["swap_ab"],) if "swap_ab" in stated else _swaps(request))
@@ -90,9 +103,12 @@ def _persistent(
     lone = {"consumers": 1} if swap_ab and kind == KINDS[0] else {}
     cluster: Values = {} if in_clusters else ONE_CTA
     fixed = {"occupancy": 1, **order, **DEFAULTS, **cluster, **lone, **implied_by(stated, kind)}
+    fixed["promote_k"] = stated.get("promote_k", fixed["promote_k"])
     groups = request.matmul.groups
     of_rows = K_GROUPS_CHOICES if groups and groups.divides_k else ROWS_CHOICES
     choices = SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
+    if request.matmul.scales_sums:
+        choices = SCALED_SWAP_AB_CHOICES if swap_ab else SCALED_ROWS_CHOICES
     return _branch(request, fixed, choices, kind, swap_ab, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES)
 
 
@@ -101,6 +117,7 @@ def _tiled(request: Request, stated: Values, swap_ab: object) -> Branch:
     tiled = {"schedule_kind": "tiled"}
     order = {"order": "grouped", "minor": "m", "width": 16}
     fixed = {**order, **DEFAULTS, **tiled, **implied_by({**stated, **tiled}, "none")}
+    fixed["promote_k"] = stated.get("promote_k", fixed["promote_k"])
     choices = TILED_SWAP_AB_CHOICES if swap_ab else TILED_ROWS_CHOICES
     return _branch(request, fixed, choices, "none", swap_ab, TILED_STEP_BYTES)
 
@@ -114,7 +131,8 @@ def _branch(
     step_bytes: Iterable[int],
 ) -> Branch:
     """Return a branch with the choices that are not fixed, and the K steps that are tried."""
-    steps = steps_of(request.matmul, step_bytes)
+    block = request.matmul.a.scale.vector if request.matmul.scales_sums and request.matmul.a.scale else None
+    steps = (block,) if block else steps_of(request.matmul, step_bytes)
     tried = {name: values for name, values in choices.items() if name not in fixed}
     return Branch(fixed, {**tried, "cta_tile_k": steps}, {"swap_ab": swap_ab, "specialization": kind})
 

@@ -1,0 +1,50 @@
+"""Faults in kernels that scale the sums of groups: scales of other rows, groups and columns, and their copies."""
+
+from __future__ import annotations
+
+from gluonsim import Kind
+from mutants.committed import EMPTY_WAIT, WRONG_NUMBERS
+from mutants.mutant import NOTHING, of
+
+K = Kind
+
+slabs, masked, few_rows = (
+    of("h100_e4m3_blockwise_grouped"),
+    of("h100_e4m3_blockwise_masked"),
+    of("h100_e4m3_blockwise_groups16"),
+)
+ROWS = "    rows = row + gl.arange("
+ROW_OF_SCALES = "tile.group * gl.cdiv(args.n, SCALE_COLUMNS) + "
+ARRIVE = "    async_copy.mbarrier_arrive(ready, increment_count=False)\n"
+READ = "        scale = column_scales(a_scale_smem.index(ring.stage)) * b_scale\n"
+OF_CONSUMER = "tile, tile.row + i * CONSUMER_TILE_M, k)"
+MUTANTS = {
+    "group_scales_of_the_first_group": slabs(WRONG_NUMBERS, "d_desc", "", (ROW_OF_SCALES, "")),
+    "group_scales_of_the_next_group": few_rows(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (ROW_OF_SCALES, ROW_OF_SCALES.replace("tile.group", "gl.minimum(tile.group + 1, args.groups - 1)")),
+    ),
+    "group_scales_by_tiles_and_not_by_a_group_s_first_row": slabs(
+        WRONG_NUMBERS, "d_desc", "", (ROWS, ROWS.replace("row +", "row // CONSUMER_TILE_M * CONSUMER_TILE_M +"))
+    ),
+    "group_scales_at_multiples_of_four_rows": few_rows(
+        WRONG_NUMBERS, "d_desc", "", (ROWS, ROWS.replace("row +", "row // 4 * 4 +"))
+    ),
+    "group_scales_of_the_first_consumer": masked(
+        WRONG_NUMBERS, "d_desc", "", (OF_CONSUMER, "tile, tile.row, k)")
+    ),
+    "group_scales_of_the_first_masked_group": masked(
+        WRONG_NUMBERS, "d_desc", "", ("tile.group * args.k_steps + ", "")
+    ),
+    "group_scales_without_a_pitch": slabs(
+        WRONG_NUMBERS, "d_desc", "", ("pitch = gl.cdiv(args.m, 4) * 4", "pitch = args.m")
+    ),
+    "group_scales_not_awaited": slabs(
+        K.READ_AFTER_WRITE, "a_scale_smem_0", "scales.permute(", (ARRIVE, ""), ("count=33", "count=1")
+    ),
+    "group_scales_copied_before_the_stage_is_released": few_rows(
+        K.WRITE_AFTER_READ, "a_smem", "tma.async_load(args.a_desc", (EMPTY_WAIT, NOTHING)
+    ),
+}
