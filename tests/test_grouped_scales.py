@@ -26,8 +26,7 @@ from gemmgen.verify.simulation import simulate_product
 
 STEM, MASKED = "h100_e4m3_blockwise_grouped", "h100_e4m3_blockwise_masked"
 STEMS = [path.stem for path in GROUPED_SPECS if "blockwise" in path.stem]
-ROWS = [stem for stem in STEMS if "kgroups" not in stem]
-OF_OFFSETS = [stem for stem in ROWS if "masked" not in stem]
+ROWS = [stem for stem in STEMS if made(spec_file(stem)).source.problem.copies_scales]
 M, N, K, COUNT = 90, 200, 304, 5
 FP32, E4M3, INT = torch.float32, torch.float8_e4m3fn, torch.int32
 BLOCK = SCALE_FORMATS["fp32_1x128"].vector
@@ -158,6 +157,35 @@ def test_a_group_may_begin_at_any_row(first: int) -> None:
     assert bool((found[ends[-1] :] == 7).all())
     exact = reference(inputs, case.problem)
     assert torch.allclose(found[: ends[-1]].double(), exact, rtol=2e-2, atol=2e-2)
+
+
+K_DIVISIONS = {
+    "multiples of a block": [0, 128, 128, 384, 512, 512, 640, 656],
+    "ends within blocks": [1, 127, 129, 300, 500, 513, 600, 656],
+    "all K in one group": [0, 0, 656, 656, 656, 656, 656, 656],
+    "all groups are empty": [0] * 8,
+    "K after the last end of nobody": [128, 128, 128, 128, 128, 256, 256, 256],
+    "ends beyond K, negative ones and falling ones": [-70, 256, 128, 1 << 30, 384, 1 << 30, 512, 1 << 30],
+}
+
+
+@pytest.mark.parametrize("division", K_DIVISIONS)
+def test_blocks_of_k_belong_to_the_group_that_their_end_is_of(division: str) -> None:
+    case, ends = case_of("h100_e4m3_blockwise_kturns", (72, 136, 656)), K_DIVISIONS[division]
+    inputs = case.inputs()
+    inputs.extras["offs"].copy_(torch.tensor(ends, dtype=INT))
+    found = inputs.call(case.matmul, torch.full((8, 72, 136), 7.0, dtype=torch.bfloat16)).double()
+    of_a, of_b = (inputs.extras[name].double() for name in ("a_scale", "b_scale"))
+    before = 0
+    for group, end in enumerate(ends):
+        blocks = -(-min(max(end, 0), 656) // 128)
+        expected = torch.zeros(72, 136, dtype=torch.float64)
+        for block in range(before, blocks):
+            k = slice(128 * block, 128 * block + 128)
+            sums = inputs.a[:, k].double() @ inputs.b.T[:, k].double().T
+            expected += sums * of_a[:, block, None] * of_b[:, block]
+        before = blocks
+        assert torch.allclose(found[group], expected, rtol=2e-2, atol=2e-2)
 
 
 # --- the wrapper

@@ -194,7 +194,7 @@ def _arguments(
             name = tensors[name]
             is_packed = name in BLOCK_SCALES and problem.packs_scales
             tensor = packed_scales(module, stored[name]) if is_packed else stored[name]
-            if name in ("a", "b") and problem.groups and problem.groups.divides_k:
+            if name in ("a", "b") and problem.loads_k_from_any_row:
                 yield module.describe_rows(argument.removesuffix("_desc"), tensor)
                 continue
             rounds = name in ("a", "b") and bool(problem.a.dtype.in_memory)
@@ -215,7 +215,7 @@ def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     b = inputs.b if problem.b.major == "mn" else inputs.b.mT
     if problem.groups:
         a = a if problem.has_box_axis("a") else a.flatten(0, -2)
-        b = b if problem.has_box_axis("b") else b.flatten(0, 1)
+        b = b if problem.has_box_axis("b") else b.flatten(0, -2)
     extras = dict(inputs.extras)
     for name in BLOCK_SCALES if problem.scales_sums else ():
         scale = problem.operand(name[0]).scale

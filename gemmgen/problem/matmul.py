@@ -145,7 +145,8 @@ class Matmul:
     @property
     def places_b_by_n(self) -> bool:
         """True if N is part of a place in B: of a second block of columns, or of the rows of a group's B."""
-        return self.in_blocks or (self.groups is not None and not self.has_box_axis("b"))
+        stacks_rows = self.groups is not None and not self.groups.divides_k and not self.has_box_axis("b")
+        return self.in_blocks or stacks_rows
 
     @property
     def places_columns_by_n(self) -> bool:
@@ -212,6 +213,14 @@ class Matmul:
         TMA loads scales from multiples of 16 bytes on.
         """
         return self.scales_sums and self.groups is not None and not self.groups.divides_k
+
+    @property
+    def loads_k_from_any_row(self) -> bool:
+        """True if groups divide K anywhere, and so TMA loads boxes that begin with any row of K.
+
+        Groups of blocks of K that have scales divide K between blocks.
+        """
+        return self.groups is not None and self.groups.divides_k and not self.scales_sums
 
     @property
     def has_tile_scales(self) -> bool:

@@ -18,13 +18,18 @@ class DescribedExtents:
         """M and N by D's descriptor, or by the descriptors of A and B if another kernel stores D."""
         if groups := self.plan.problem.groups:
             if groups.divides_k:
-                return "a_desc.shape[2]", "d_desc.shape[2]"
+                return self._rows_of_d, "d_desc.shape[2]"
             rows = "d_desc.shape[0] - 1" if self.plan.problem.gathers_a else "a_desc.shape[0]"
             return self._rows_of_group if groups.apart else rows, self._columns_of_group
         if not self.plan.reduces_apart:
             return "d_desc.shape[0]", "d_desc.shape[1]"
         a, b = self.plan.problem.a.major, self.plan.problem.b.major
         return f"a_desc.shape[{int(a == 'mn')}]", f"b_desc.shape[{int(b == 'mn')}]"
+
+    @property
+    def _rows_of_d(self) -> str:
+        """M of groups of K, by A's descriptor: of boxes of rows of K, or of a matrix [M, K]."""
+        return "a_desc.shape[2]" if self.plan.problem.has_box_axis("a") else "a_desc.shape[0]"
 
     @property
     def _rows_of_group(self) -> str:
@@ -39,7 +44,7 @@ class DescribedExtents:
         """The number of groups, by the rows of B as it is stored and D's columns, or by the boxes of D."""
         problem = self.plan.problem
         if problem.groups and problem.groups.divides_k:
-            return "(d_desc.shape[0] - 1) // a_desc.shape[2]"
+            return f"(d_desc.shape[0] - 1) // {self._rows_of_d}"
         if problem.groups and problem.groups.broadcast == "b":
             return "a_desc.shape[0]"
         if problem.has_box_axis("b"):
@@ -56,6 +61,6 @@ class DescribedExtents:
     def k(self) -> str:
         """K, as A's descriptor has it."""
         problem = self.plan.problem
-        if problem.groups and problem.groups.divides_k:
+        if problem.groups and problem.groups.divides_k and problem.has_box_axis("a"):
             return "a_desc.shape[0]"  # of boxes that begin with each row
         return f"a_desc.shape[{(problem.a.major == 'k') + problem.has_box_axis('a')}]"

@@ -228,8 +228,7 @@ class LaunchView(ArgumentTable):
             return stored
         if name == "d" and self.plan.problem.stores_boxes:
             return "describe_boxes(out)"
-        divides_k = self.plan.problem.groups is not None and self.plan.problem.groups.divides_k
-        if divides_k and self.plan.argument(name).tensor in ("a", "b"):
+        if self.plan.problem.loads_k_from_any_row and self.plan.argument(name).tensor in ("a", "b"):
             return f'describe_rows("{name}", {stored})'
         rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))
         return f'TensorDescriptor.from_tensor({stored}, *ARGUMENTS["{passed_as(name)}"][2:]{rounding})'

@@ -138,6 +138,9 @@ class MatmulDocs(LaunchView):
         if groups.divides_k:
             zero = "its D is zero" if self.vanishes else "its sums are zero"
             rest = f"A group may have no K: {zero}. K after the last end is ignored."
+            if self.scales:
+                block = self.vector("a_scale")
+                rest += f" An end that is no multiple of {block} counts as the next one: {block} of K share a scale."
             return [
                 f"{groups.counts}: [G], torch.int32: the end of each group along K, in rising order. {rest}"
             ]

@@ -205,7 +205,10 @@ class KernelOverview(ABC):
                 a = f"A [{first_a}, M, K]" if problem.a.major == "k" else f"A stored as [{first_a}, K, M]"
                 b = f"B [{first_b}, K, {columns}]"
                 b = f"B stored as [{first_b}, {columns}, K]" if problem.b.major == "k" else b
-            a, b = ("boxes of A stored as [K, M]", "of B [K, N]") if groups.divides_k else (a, b)
+            if problem.loads_k_from_any_row:
+                a, b = "boxes of A stored as [K, M]", "of B [K, N]"
+            elif groups.divides_k:
+                a, b = "A [M, K], B stored as [N, K]", ", ".join(self.more_inputs)
             boxes = f"{'' if groups.divides_k else 'boxes '}of {'C and D' if problem.c else 'D'}"
             descriptors = f"the descriptors are over {a}, {b}, and {boxes}."
             if problem.gathers_a:

@@ -101,6 +101,17 @@ WALKS: Final[dict[str, Walk]] = {
         passes="past_item_before",
         k="piece.rows(k_step)",
     ),
+    "k_blocks": Walk(
+        "k_blocks",
+        lambda plan: plan.problem.groups is not None
+        and plan.problem.groups.divides_k
+        and plan.problem.scales_sums,
+        walked="tiles of D, group by group",
+        unpack="piece_of_item",
+        item="piece",
+        steps="tiles.steps(piece)",
+        passes="past_item_before",
+    ),
     "by_gpc": _walk_of_splits(
         "by_gpc",
         lambda plan: plan.persistent and plan.sorts_parts_by_gpc,

@@ -233,7 +233,7 @@ class Wrapper(MatmulDocs):
         chosen = {
             "matmul": True,
             "boxes": self.plan.problem.stores_boxes,
-            "boxes_of_k": self.plan.problem.groups is not None and self.plan.problem.groups.divides_k,
+            "boxes_of_k": self.plan.problem.loads_k_from_any_row,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
             "plain": True,
             "sums": self.plan.reduces_apart,

@@ -14,6 +14,9 @@ from gemmgen.numerics.inputs import Inputs, touched
 from gemmgen.numerics.reference import Check
 from gemmgen.problem.groups import Groups
 
+E4M3_NAN = 0x7F
+"""The bits of a NaN of e4m3."""
+
 
 def divisions(groups: Groups, m: int) -> Iterator[tuple[str, list[int]]]:
     """Yield divisions of M rows, or of K, with their names: the numbers of a call's int32 tensor."""
@@ -61,5 +64,8 @@ def _spoil_k_of_no_group(case: Case, inputs: Inputs, divided: Tensor) -> None:
     spoiled = torch.ones(k, dtype=torch.bool, device=divided.device)
     for first, end in bounds(case.problem, k, divided, len(divided)):
         spoiled[first:end] = False
-    inputs.a[:, spoiled] = math.nan
-    inputs.b[spoiled] = math.nan
+    for matrix in (inputs.a, inputs.b.T):
+        if matrix.dtype == torch.float8_e4m3fn:  # torch fills no selection of its elements
+            matrix.view(torch.uint8)[:, spoiled] = E4M3_NAN
+        else:
+            matrix[:, spoiled] = math.nan

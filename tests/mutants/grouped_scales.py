@@ -13,12 +13,26 @@ slabs, masked, few_rows = (
     of("h100_e4m3_blockwise_masked"),
     of("h100_e4m3_blockwise_groups16"),
 )
+blocks = of("h100_e4m3_blockwise_kturns")
 ROWS = "    rows = row + gl.arange("
 ROW_OF_SCALES = "tile.group * gl.cdiv(args.n, SCALE_COLUMNS) + "
 ARRIVE = "    async_copy.mbarrier_arrive(ready, increment_count=False)\n"
 READ = "        scale = column_scales(a_scale_smem.index(ring.stage)) * b_scale\n"
 OF_CONSUMER = "tile, tile.row + i * CONSUMER_TILE_M, k)"
+FIRST_STEP = "gl.where(is_empty, gl.cdiv(self.args.k, PROGRAM_TILE_K), piece.first)"
 MUTANTS = {
+    "group_blocks_of_a_group_without_k": blocks(
+        WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, "piece.first")
+    ),
+    "group_blocks_rounded_down": blocks(
+        WRONG_NUMBERS, "d_desc", "", ("gl.cdiv(end, PROGRAM_TILE_K)", "end // PROGRAM_TILE_K")
+    ),
+    "group_blocks_from_the_first_one": blocks(
+        WRONG_NUMBERS, "d_desc", "", ("self.blocks_before(group - 1)", "self.blocks_before(group - 2)")
+    ),
+    "group_blocks_scales_of_rows_of_all_groups": blocks(
+        K.UNALIGNED_TRANSFER, "a_scale_desc", "tma.async_load(", ("[k // PROGRAM_TILE_K, tile.row - tile.group * args.m]", "[k // PROGRAM_TILE_K, tile.row]")
+    ),
     "group_scales_of_the_first_group": slabs(WRONG_NUMBERS, "d_desc", "", (ROW_OF_SCALES, "")),
     "group_scales_of_the_next_group": few_rows(
         WRONG_NUMBERS,

@@ -39,7 +39,7 @@ def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
             found = f"{' and '.join(problem.epilogue.accumulators)} as accumulators with {groups.of}"
             yield Finding("epilogue.d", found, limit, without_expression() | UNGROUPED)
         limit = "TMA loads along K from multiples of 16 bytes on, and a group begins at any K"
-        for operand in ("a", "b"):
+        for operand in ("a", "b") if problem.loads_k_from_any_row else ():
             if problem.operand(operand).major == "k":
                 found = f"{operand.upper()} is K-contiguous with groups of K"
                 yield Finding(f"operands.{operand}.major", found, limit, use("mn") | UNGROUPED)

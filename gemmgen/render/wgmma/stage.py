@@ -75,6 +75,7 @@ class Stage:
         if operand == "b" and problem.groups and not problem.groups.divides_k:
             columns = f"{problem.b_blocks} * args.n" if problem.gated else "args.n"
             place = f"tile.group * {columns} + {place}"
+        place = self._row_of_a(operand, place)
         return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
 
     def loads_of(self, load: OperandLoad) -> Iterator[tuple[str, ...]]:
@@ -93,8 +94,15 @@ class Stage:
     def _load_of_scales(self, load: OperandLoad, slot: str) -> tuple[str, ...]:
         """Return the arguments of the load of an operand's scales in a K step."""
         first = row_of(self.plan, "i") if load.operand == "a" else "tile.column"
+        first = self._row_of_a(load.operand, first)
         scale = f"args.{load.operand}_scale"
         return (f"{scale}_desc", f"[k // PROGRAM_TILE_K, {first}]", "ready", f"{scale}_smem{slot}")
+
+    def _row_of_a(self, operand: str, row: str) -> str:
+        """Return a row of the one A of groups of K, by its row in the D of all groups; others stay."""
+        groups = self.plan.problem.groups
+        divides_k = groups is not None and groups.divides_k
+        return f"{row} - tile.group * args.m" if divides_k and operand == "a" else row
 
     def _as_box(self, operand: str, descriptor: str, tile: str) -> str:
         """Return a tile in shared memory as TMA fills it: with the dimension for groups, if there is one."""
@@ -137,6 +145,14 @@ class Stage:
     def copies_scales(self) -> bool:
         """True if threads copy the scales of A, whose rows begin anywhere."""
         return self.plan.problem.copies_scales
+
+    @property
+    def loads_beyond_group(self) -> bool:
+        """True if a tile at the end of a group also loads rows of the next one."""
+        problem = self.plan.problem
+        if problem.groups is None or problem.groups.divides_k:
+            return False
+        return not (problem.has_box_axis("a") and problem.has_box_axis("b"))
 
     @property
     def loads_scales(self) -> bool:
