@@ -270,7 +270,10 @@ WRONG: dict[str, tuple[dict[str, Tensor], str]] = {
     "a dimension of A": ({"a_scale": torch.ones(1, M, 3)}, "a_scale must have 2 dimensions"),
     "one B": ({"b_scale": torch.ones(2, 3)}, "b_scale must have 3 dimensions"),
     "groups": ({"b_scale": torch.ones(4, 2, 3)}, r"b_scale must have shape \[5, 2, 3\], found \[4, 2, 3\]"),
-    "columns": ({"b_scale": torch.ones(COUNT, N, 3)}, r"b_scale must have shape \[5, 2, 3\], found \[5, 200, 3\]"),
+    "columns": (
+        {"b_scale": torch.ones(COUNT, N, 3)},
+        r"b_scale must have shape \[5, 2, 3\], found \[5, 200, 3\]",
+    ),
 }
 
 

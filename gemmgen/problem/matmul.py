@@ -183,13 +183,17 @@ class Matmul:
 
     @cached_property
     def n_multiple(self) -> int:
-        """The number that N must be a multiple of: TMA reads the second block of a row from column N."""
+        """The number that N must be a multiple of: TMA reads the second block of a row from column N.
+
+        So do the scales of blocks of columns: one of them belongs to columns of one accumulator.
+        """
         if not self.in_blocks:
             return 1
         parted = (name for name in self.parted_vectors if name in self.tma_vectors)
         bits = [self.vector_dtype(name).bits for name in parted]
         bits += [self.b.dtype.bits] * (self.b.major == "mn")
-        return max((TMA_PLACE_BITS // each for each in bits), default=1)
+        of_scales = [self.b.scale.format.rows] * self.has_tile_scales if self.b.scale else []
+        return max((*of_scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
 
     @cached_property
     def block_scaled(self) -> bool:

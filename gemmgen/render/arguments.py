@@ -242,7 +242,10 @@ class ArgumentTable:
             order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"
             yield f'"b_blocks": {plan.problem.b_blocks},  # {order}'
         if (multiple := plan.problem.n_multiple) > 1:
-            yield f'"n_multiple": {multiple},  # TMA reads the second block of a row from column N'
+            why = "TMA reads the second block of a row from column N"
+            if plan.problem.has_tile_scales:
+                why = "columns that share a scale are of one block"
+            yield f'"n_multiple": {multiple},  # {why}'
         if plan.group_slots:
             yield f'"max_groups": {plan.group_slots},'
         if not plan.deterministic:

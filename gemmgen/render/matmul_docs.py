@@ -122,10 +122,17 @@ class MatmulDocs(LaunchView):
         for name, rows in (("a_scale", "M"), ("b_scale", "N")):
             scale = self.operand(name).scale
             assert scale is not None
-            extents, memory = f"[{rows}, {k}]", f"{rows} contiguous, blocks of K at multiples of 16 bytes"
+            groups = ", ".join(self.axes_of(self.plan.argument(name))[:-2])
+            groups += ", " * bool(groups)
+            extents, memory = (
+                f"[{groups}{rows}, {k}]",
+                f"{rows} contiguous, blocks of K at multiples of 16 bytes",
+            )
             if scale.format.rows > 1:
-                extents = f"[ceil({rows} / {scale.format.rows}), {k}]"
+                of_b = "2N" if self.plan.problem.gated else rows
+                extents = f"[{groups}ceil({of_b} / {scale.format.rows}), {k}]"
                 memory = f"rows {k} apart, rounded up to a multiple of 4"
+                memory += f", and N a multiple of {scale.format.rows}" * self.plan.problem.in_blocks
             docs.append(f"{name}: {extents}, torch.float32, {memory}; others are copied in each call.")
         return docs
 

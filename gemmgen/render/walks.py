@@ -103,9 +103,9 @@ WALKS: Final[dict[str, Walk]] = {
     ),
     "k_blocks": Walk(
         "k_blocks",
-        lambda plan: plan.problem.groups is not None
-        and plan.problem.groups.divides_k
-        and plan.problem.scales_sums,
+        lambda plan: (
+            plan.problem.groups is not None and plan.problem.groups.divides_k and plan.problem.scales_sums
+        ),
         walked="tiles of D, group by group",
         unpack="piece_of_item",
         item="piece",

@@ -13,17 +13,29 @@ slabs, masked, few_rows = (
     of("h100_e4m3_blockwise_masked"),
     of("h100_e4m3_blockwise_groups16"),
 )
-blocks = of("h100_e4m3_blockwise_kturns")
+blocks, gated, grouped_gate = (
+    of("h100_e4m3_blockwise_kturns"),
+    of("h100_e4m3_blockwise_gated"),
+    of("h100_e4m3_blockwise_swiglu"),
+)
 ROWS = "    rows = row + gl.arange("
 ROW_OF_SCALES = "tile.group * gl.cdiv(args.n, SCALE_COLUMNS) + "
 ARRIVE = "    async_copy.mbarrier_arrive(ready, increment_count=False)\n"
 READ = "        scale = column_scales(a_scale_smem.index(ring.stage)) * b_scale\n"
 OF_CONSUMER = "tile, tile.row + i * CONSUMER_TILE_M, k)"
 FIRST_STEP = "gl.where(is_empty, gl.cdiv(self.args.k, PROGRAM_TILE_K), piece.first)"
+OF_BLOCKS = "scales_of_blocks(first_scale, second_scale)"
 MUTANTS = {
-    "group_blocks_of_a_group_without_k": blocks(
-        WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, "piece.first")
+    "gate_scales_of_the_other_block": gated(
+        WRONG_NUMBERS, "d_desc", "", (OF_BLOCKS, "scales_of_blocks(second_scale, first_scale)")
     ),
+    "gate_scales_of_one_block": gated(
+        WRONG_NUMBERS, "d_desc", "", ("b_scale_ptr + rows * ", "b_scale_ptr + 0 * rows * ")
+    ),
+    "gate_scales_of_half_a_group": grouped_gate(
+        WRONG_NUMBERS, "d_desc", "", ("tile.group * 2 * (args.n", "tile.group * (args.n")
+    ),
+    "group_blocks_of_a_group_without_k": blocks(WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, "piece.first")),
     "group_blocks_rounded_down": blocks(
         WRONG_NUMBERS, "d_desc", "", ("gl.cdiv(end, PROGRAM_TILE_K)", "end // PROGRAM_TILE_K")
     ),
@@ -31,7 +43,10 @@ MUTANTS = {
         WRONG_NUMBERS, "d_desc", "", ("self.blocks_before(group - 1)", "self.blocks_before(group - 2)")
     ),
     "group_blocks_scales_of_rows_of_all_groups": blocks(
-        K.UNALIGNED_TRANSFER, "a_scale_desc", "tma.async_load(", ("[k // PROGRAM_TILE_K, tile.row - tile.group * args.m]", "[k // PROGRAM_TILE_K, tile.row]")
+        K.UNALIGNED_TRANSFER,
+        "a_scale_desc",
+        "tma.async_load(",
+        ("[k // PROGRAM_TILE_K, tile.row - tile.group * args.m]", "[k // PROGRAM_TILE_K, tile.row]"),
     ),
     "group_scales_of_the_first_group": slabs(WRONG_NUMBERS, "d_desc", "", (ROW_OF_SCALES, "")),
     "group_scales_of_the_next_group": few_rows(
@@ -41,7 +56,10 @@ MUTANTS = {
         (ROW_OF_SCALES, ROW_OF_SCALES.replace("tile.group", "gl.minimum(tile.group + 1, args.groups - 1)")),
     ),
     "group_scales_by_tiles_and_not_by_a_group_s_first_row": slabs(
-        WRONG_NUMBERS, "d_desc", "", (ROWS, ROWS.replace("row +", "row // CONSUMER_TILE_M * CONSUMER_TILE_M +"))
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (ROWS, ROWS.replace("row +", "row // CONSUMER_TILE_M * CONSUMER_TILE_M +")),
     ),
     "group_scales_at_multiples_of_four_rows": few_rows(
         WRONG_NUMBERS, "d_desc", "", (ROWS, ROWS.replace("row +", "row // 4 * 4 +"))

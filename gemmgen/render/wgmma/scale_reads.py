@@ -22,7 +22,29 @@ class ScaleReads:
     @property
     def template(self) -> str:
         """The template of the scales of B: one for all columns of a tile, or one for each column."""
-        return f"wgmma/scales/{'tile' if self.plan.has_tile_scales else 'columns'}.py.j2"
+        if not self.plan.has_tile_scales:
+            return "wgmma/scales/columns.py.j2"
+        return f"wgmma/scales/{'blocks' if self.plan.problem.in_blocks else 'tile'}.py.j2"
+
+    @property
+    def of_columns(self) -> str:
+        """The ending of the templates that load scales of B: of one block of B, or of two."""
+        return "blocks" if self.plan.problem.in_blocks else "b"
+
+    @property
+    def column(self) -> str:
+        """The first column of a tile in B, or in the first block of B."""
+        return (
+            f"{self.plan.problem.b_blocks} * tile.column" if self.plan.problem.interleaved else "tile.column"
+        )
+
+    @property
+    def rows_of_group(self) -> str:
+        """The rows of scales that a group's B has."""
+        blocks = self.plan.problem.b_blocks
+        if self.plan.problem.in_blocks:
+            return f"{blocks} * (args.n // SCALE_COLUMNS)"
+        return f"gl.cdiv({f'{blocks} * ' * (blocks > 1)}args.n, SCALE_COLUMNS)"
 
     @property
     def functions(self) -> Iterator[str]:
@@ -35,6 +57,8 @@ class ScaleReads:
             yield "wgmma/scales/column_scales"
         if plan.has_tile_scales:
             yield f"wgmma/scales/of_tile{'_of_group' * plan.problem.copies_scales}"
+        if plan.problem.in_blocks:
+            yield "wgmma/scales/scales_of_blocks"
         if plan.row_slabs > 1:
             yield "wgmma/scales/join_slabs"
 

@@ -89,7 +89,7 @@ def _of_steps(plan: WgmmaKernel) -> Iterator[Row]:
 def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of tiles, of the cluster, and of the place of A."""
     b = plan.problem.b.scale
-    columns, slabs = plan.program_tile_n, plan.row_slabs
+    columns, slabs = plan.loaded_n if plan.problem.interleaved else plan.program_tile_n, plan.row_slabs
     assert b is not None
     limit = "this version scales the sums of a tile whose columns are one power of two"
     yield plan.composed, "tile.n", f"{plan.cta_tile_n} columns", limit, use(128, 64)
@@ -118,8 +118,9 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the schedule, and of matmuls of other kinds."""
     problem = plan.problem
     yield from _of_groups(plan)
-    limit = "this version scales the sums of one accumulator"
-    yield problem.gated, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
+    limit = "this version scales the sums of two accumulators by one scale of B for many columns"
+    apart = problem.gated and not problem.has_tile_scales
+    yield apart, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
     limit = "this version adds up the scaled sums of all K in one program"
     yield plan.splits > 1, "schedule.splits", f"{plan.splits} parts of K", limit, whole_k(plan) | UNSCALED
     stream = plan.divides_last_wave
@@ -154,4 +155,4 @@ def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
     limit = "threads of a CTA copy the scales of A, which begin at any row, for this CTA alone"
     for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
         fault = ctas > 1 and problem.copies_scales
-        yield fault, field, f"{ctas} CTAs with groups", limit, use(1)
+        yield fault, field, f"{ctas} CTAs for groups", limit, use(1)

@@ -108,7 +108,7 @@ def _persistent(
     of_rows = K_GROUPS_CHOICES if groups and groups.divides_k else ROWS_CHOICES
     choices = SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
     if request.matmul.scales_sums:
-        choices = SCALED_SWAP_AB_CHOICES if swap_ab else SCALED_ROWS_CHOICES
+        choices = SCALED_SWAP_AB_CHOICES if swap_ab else {**SCALED_ROWS_CHOICES, **CLUSTERS}
     return _branch(request, fixed, choices, kind, swap_ab, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES)
 
 
