@@ -210,6 +210,8 @@ elements or 8 of tf32. wgmma and ``tcgen05.mma`` take the same; of the latter no
 Truncating the sum costs it half of 2**-23 of the power of two below, 0.72 of it: 4.3e-8. All errors point
 to zero, so they add up: the sum after i of n instructions is i / n of the last one, and the result loses
 2.15e-8 * n. On an H200 torch and gemmgen lost 1.8e-8 * n: 9.1e-6 in bf16 and 1.9e-5 in tf32 at K = 8192.
+Sums that are promoted begin anew: n counts the instructions of one promotion, and their errors have either
+sign. The additions in fp32 round to nearest, which costs less than the tolerance of an fp32 D at any K.
 """
 
 FEW_ELEMENTS: Final = 6.6
@@ -256,7 +258,7 @@ class Tolerance:
 def tolerance(problem: Matmul, shape: Shape, promote_k: int | None) -> Tolerance:
     """Return how far the result of a problem may be from the exact one, for ``shape`` = [M, N, K].
 
-    ``promote_k`` is the number of K after which the spec has sums of 8-bit floats added up in full fp32
+    ``promote_k`` is the number of K after which the spec has sums added up in full fp32
     (``mma.promote_k``), None if it states none: the tensor cores then add up all of K.
 
     int8 into int32 must be exact. tf32 adds nothing for its short mantissa: the reference rounds the
@@ -289,7 +291,7 @@ def _accumulation(problem: Matmul, k: int, promote_k: int | None) -> float:
     if operand.tolerated_k is None:  # 8 bits or fewer
         block = problem.a.scale.vector if problem.scales_sums and problem.a.scale else k
         return FP8_ACCUMULATION * math.sqrt(min(k, promote_k or block))
-    beyond = max(0, k - operand.tolerated_k)
+    beyond = max(0, min(k, promote_k or k) - operand.tolerated_k)
     return FP32_ACCUMULATION * beyond * operand.bytes / WGMMA.k_bytes
 
 

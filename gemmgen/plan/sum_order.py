@@ -33,7 +33,7 @@ class SumOrder:
     mma_k: int = 0
     """Elements of K of one matrix instruction; the instructions of a part follow one another along K."""
     promote_k: int = 0
-    """Elements of K after which a sum of 8-bit products is added to one in full fp32; 0 for never."""
+    """Elements of K after which a sum of products is added to one in full fp32; 0 for never."""
     splits: int = 1
     """Parts of K of a fixed number."""
     split_step: int = 0

@@ -27,7 +27,7 @@ class Contest:
     matmul: Sha256
     """`Matmul.key` without promises, which bind the kernel and not the product."""
     promoted: bool
-    """True if sums of 8-bit floats must be added up in full fp32, with more bits than tensor cores have."""
+    """True if sums must be added up in full fp32, with more bits than tensor cores keep."""
 
     @classmethod
     def of(cls, matmul: Matmul, *, promoted: bool = False) -> Contest:

@@ -68,7 +68,7 @@ class SpecFile:
 
     @property
     def promote_k(self) -> int | None:
-        """The K after which the spec has sums of 8-bit floats promoted to fp32; None if it states none.
+        """The K after which the spec has sums promoted to fp32; None if it states none.
 
         Sums that have a scale for each block of K are promoted in any case, and it is None for them.
         """

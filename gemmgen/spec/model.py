@@ -153,7 +153,8 @@ class Mma(Model):
     )
     n: Positive | None = Field(default=None, description="columns of one instruction")
     promote_k: Positive | None = Field(
-        default=None, description="elements of K after which 8-bit floats' sums are added up in full fp32"
+        default=None,
+        description="elements of K after which sums of 8- or 16-bit floats are added in full fp32",
     )
 
     @model_validator(mode="before")

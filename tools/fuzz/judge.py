@@ -78,7 +78,7 @@ UNSEEN = {
     "cluster-shape": "how many clusters of so many CTAs a GPU holds at a time shows at the launch",
     "operand-dtypes": "PTX promises no product of bf16 and fp16, and the compiler does not ask",
     "occupancy": "how many CTAs an SM holds, and how clusters lie on SMs, shows at the launch",
-    "promotion": "other sums lose nothing by it, and the code promotes each K step whatever the number",
+    "promotion": "exact sums gain nothing by it, and the code promotes each K step whatever the number",
     "reduction": "of one part nothing is added up: the word would mean nothing",
     "same-bits": "that other runs and batches give other bits shows on a GPU that has other things to do",
     "epilogue-factors": "a factor of 0 says that there is no such term",

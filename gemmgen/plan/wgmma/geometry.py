@@ -57,7 +57,7 @@ class WgmmaDecisions(Decisions):
     mma_n: int
     """Columns of one instruction."""
     promote_k: int
-    """Elements of K after which a sum of 8-bit products is added up in fp32; 0 for never."""
+    """Elements of K after which a sum of products is added up in full fp32; 0 for never."""
     warps_m: int
     """Warps of one consumer along M."""
     warps_n: int

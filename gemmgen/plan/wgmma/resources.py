@@ -391,9 +391,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def register_entries(self) -> tuple[Entry, ...]:
         """Registers of a consumer thread, by contents."""
-        share = self.accumulator_registers / self.consumer_registers
+        share = self.sum_registers / self.consumer_registers
         accumulator = f"{share:.0%} of a consumer thread's"
-        entries = [Entry("accumulator", self.accumulator_registers, "registers", accumulator)]
+        entries = [Entry("accumulator", self.sum_registers, "registers", accumulator)]
+        if self.promote_k:
+            each = f"of {self.promote_k} of K, then added to the accumulator in fp32"
+            entries.append(Entry("partial sums", self.partial_registers, "registers", each))
         if self.operand_registers:
             steps = "a K step" if self.fragments == 1 else "a K step, and the next one,"
             entries.append(

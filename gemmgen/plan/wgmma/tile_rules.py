@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware import WGMMA
-from gemmgen.hardware.elements import FP8
 from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below
 from gemmgen.plan.fix import at_least, at_most, hint, leave_out, nearest, use
 from gemmgen.plan.rule import Consulted, Finding, Rule, rule
@@ -103,18 +102,22 @@ TILE = (*EXTENTS, tile_rows, mma_n)
 """Where these are kept, instructions can too: else no sum over the tile is true."""
 
 
+WIDEST_PROMOTED_BITS = 16
+"""Bits of the widest operands whose sums this version promotes."""
+
+
 @rule("promotion", after=[scale_format, block_scales])
 def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Only sums of 8-bit floats are promoted, after each K step."""
+    """Sums of 8- and 16-bit floats in fp32 are promoted, after each K step."""
     if not plan.promote_k:
         return
-    field, a = "mma.promote_k", plan.problem.a.dtype.name
-    if a not in FP8 or plan.problem.accumulator.name != "fp32":
+    field, a = "mma.promote_k", plan.problem.a.dtype
+    if a.integer or a.bits > WIDEST_PROMOTED_BITS or plan.problem.accumulator.name != "fp32":
         yield Finding(
             field,
-            f"sums of {plan.promote_k:,} products of {a} in {plan.problem.accumulator.name}",
-            "promotion is for 8-bit floats added up in fp32: wgmma keeps fewer bits of their sums",
-            leave_out() | hint("e4m3 or e5m2 operands and fp32"),
+            f"sums of {plan.promote_k:,} products of {a.name} in {plan.problem.accumulator.name}",
+            "this version promotes the sums of 8- and 16-bit floats that wgmma adds up in fp32",
+            leave_out() | hint("operands of 8- or 16-bit floats, and fp32"),
         )
     elif plan.promote_k != plan.cta_tile_k:
         yield Finding(
