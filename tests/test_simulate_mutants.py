@@ -19,6 +19,7 @@ from mutants import (
     k_groups,
     kinds,
     parallel,
+    promotion,
     rings,
     rows,
     scales,
@@ -36,6 +37,7 @@ from gluonsim import POLICIES, Severity
 
 FAMILIES = (
     *(rings, kinds, splits, parallel, stream_k, early, gates, groups, k_groups, rows, scales, grouped_scales),
+    promotion,
     committed,
     epilogues,
 )

@@ -42,6 +42,7 @@ def test_limits_grow_with_what_the_accumulator_sums() -> None:
     # 1,024 instructions of tf32, 2,048 of bf16; 256 and 512 are in the tolerance of an fp32 D.
     assert limit(spec_of("tf32", "fp32")) == pytest.approx(1e-5 + 768 * 4e-8)
     assert limit(spec_of("bf16", "fp32"), 32768) == pytest.approx(1e-5 + 1536 * 4e-8)
+    assert limit(spec_of("bf16", "fp32", promote_k=64), 32768) == 1e-5
     assert limit(spec_of("int8", "int32")) == 0
     assert limit(spec_of("int8", "fp32")) == 1e-5
 
