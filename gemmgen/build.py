@@ -370,6 +370,11 @@ def refusals(product: Product) -> Iterator[Violation]:
             "the launcher in C launches one kernel",
             use("ordered") | module,
         )
+    if problem.d_blocks > 1:
+        names = " and ".join(problem.epilogue.c_blocks)
+        yield Violation(
+            "export-blocks", "epilogue.c", names, "the launcher in C passes a C and a D of N columns", module
+        )
     for field, found in _of_groups(problem):
         limit = "the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
         yield Violation("export-groups", field, found, limit, module)

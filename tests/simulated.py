@@ -55,7 +55,7 @@ class Simulated:
         problem = self.product.source.problem
         inputs = Inputs(a, b, extras, problem.b_blocks)
         rows = extras["a_rows"].shape if "a_rows" in extras else a.shape[:-1]
-        shape = (*rows, b.shape[-1] // problem.b_blocks)
+        shape = (*rows, problem.d_blocks * b.shape[-1] // problem.b_blocks)
         d = torch.full(shape, float("nan"), dtype=torch.bfloat16) if out is None else out
         arguments = kernel_arguments(self.module, problem, inputs, d)
         options = self.module.LAUNCH_OPTIONS

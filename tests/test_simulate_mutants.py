@@ -10,6 +10,7 @@ import pytest
 from kernels.launch import FIXED, launch
 from modules import module_file
 from mutants import (
+    c_blocks,
     committed,
     early,
     epilogues,
@@ -36,8 +37,8 @@ from gemmgen.verify.simulation import simulate_product
 from gluonsim import POLICIES, Severity
 
 FAMILIES = (
-    *(rings, kinds, splits, parallel, stream_k, early, gates, groups, k_groups, rows, scales, grouped_scales),
-    promotion,
+    *(rings, kinds, splits, parallel, stream_k, early, gates, c_blocks, groups, k_groups, rows, scales),
+    *(grouped_scales, promotion),
     committed,
     epilogues,
 )

@@ -48,6 +48,7 @@ def dtypes_of(problem: Matmul) -> Dtypes:
         a_scale=a.scale.format.name if a.scale else None,
         b_scale=b.scale.format.name if b.scale else None,
         b_blocks=problem.b_blocks if problem.gated else None,
+        d_blocks=problem.d_blocks if problem.d_blocks > 1 else None,
         group_kind=problem.groups.of if problem.groups else None,
         group_count=problem.groups.count if problem.groups else None,
     )
@@ -79,7 +80,8 @@ def input_set(
     """
     m, n, _ = shape
     rows = problem.groups.all_rows(m) if problem.groups else m
-    d = Matrix.poisoned(rows, n, problem.d.name, generator.device).view.view(problem.extents_of_d(m, n))
+    extents = problem.extents_of_d(m, n)
+    d = Matrix.poisoned(rows, extents[-1], problem.d.name, generator.device).view.view(extents)
     misaligned = problem.copies_misaligned
     inputs = random_inputs(shape, problem, generator, normalized=True, misaligned=misaligned)
     return InputSet(inputs, inputs.packed(pack_scales) if pack_scales else inputs, d)

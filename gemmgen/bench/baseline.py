@@ -15,7 +15,7 @@ from gemmgen.bench.torch_groups import bind_vector, head_of_groups, vector_text
 from gemmgen.bench.torch_matmul import Call, Head, head_of
 from gemmgen.hardware.elements import FP8
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
-from gemmgen.numerics.evaluation import activated, evaluated, evaluated_operand, sums_of
+from gemmgen.numerics.evaluation import activated, evaluated_d, evaluated_operand, sums_of
 from gemmgen.numerics.evaluation import operand as loaded
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem import Matmul
@@ -150,9 +150,13 @@ def _expression(problem: Matmul) -> TorchStep:
     epilogue = problem.epilogue
 
     def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
-        return lambda d: evaluated(epilogue, sums_of(d, epilogue), inputs.extras)["d"]
+        return lambda d: evaluated_d(epilogue, sums_of(d, epilogue), inputs.extras)
 
-    return TorchStep(f"{_parted(problem)}d = {_torch_text(epilogue.value, epilogue)}", bind)
+    texts = [_torch_text(value, epilogue) for value in epilogue.values]
+    if len(texts) == 1:
+        return TorchStep(f"{_parted(problem)}d = {texts[0]}", bind)
+    joined = f"torch.{'stack' if problem.interleaved else 'cat'}(({', '.join(texts)}), -1)"
+    return TorchStep(f"unfused: d = {joined}{'.flatten(-2)' * problem.interleaved}", bind)
 
 
 def _parted(problem: Matmul) -> str:
@@ -208,6 +212,12 @@ class _TorchSpelling(Spelling):
         return "d" if name == ACCUMULATOR else name, ATOM_RANK
 
     def load(self, load: Load) -> Spelled:
+        if load.block:
+            number, count = self.epilogue.c_blocks.index(load.block), len(self.epilogue.c_blocks)
+            columns = (
+                f"[:, {number}::{count}]" if self.epilogue.interleaved else f".chunk({count}, 1)[{number}]"
+            )
+            return f"c{columns}", ATOM_RANK
         if load.accumulator:
             return _part_of_vector(load, self.epilogue), ATOM_RANK
         return f"{load.tensor}{'[:, None]' * (load.operand == 'row')}", ATOM_RANK

@@ -92,7 +92,7 @@ def head_of(source: SpecFile) -> Head:
 
 def _matmul(problem: Matmul, product: DType) -> Head:
     """Return the product of 16-bit floats or of tf32."""
-    into_d = TORCH_DTYPES[product] == TORCH_DTYPES[problem.d.name] and not problem.gated
+    into_d = TORCH_DTYPES[product] == TORCH_DTYPES[problem.d.name] and problem.product_is_d_wide
     wide = product == "fp32" and problem.a.dtype.name != "tf32"
     keywords: dict[str, Any] = {"out_dtype": torch.float32} if wide else {}
     addend, factors, taken = _addmm_terms(problem, product, into_d=into_d)
@@ -120,7 +120,7 @@ def _addmm_terms(problem: Matmul, product: DType, *, into_d: bool) -> tuple[str,
 
 
 def _int_mm(problem: Matmul) -> Head:
-    into_d = problem.d.name == "int32" and not problem.gated
+    into_d = problem.d.name == "int32" and problem.product_is_d_wide
     function: Any = torch
     bind = partial(_bound, function._int_mm, (), {}, into_d)
     return Head(call_text("_int_mm", ("a", "b"), {}, into_d), "int32", bind, 0)
@@ -162,7 +162,7 @@ def scaled_mm(problem: Matmul, promote_k: int | None) -> Head:
     Scales of 1, unless alpha, ``tensor_scale``, or ``row_scale`` and ``column_scale`` come first.
     """
     scaled = _scaled(problem)
-    into_d = scaled.product == problem.d.name and not problem.gated
+    into_d = scaled.product == problem.d.name and problem.product_is_d_wide
     scale_a, scale_b = f"{scaled.alpha:g}", "tensor_scale" if scaled.tensor_scale else "1"
     if scaled.vectors:
         rows, columns = (name if name in scaled.vectors else "ones" for name in VECTORS)

@@ -99,6 +99,8 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
         why = "its kernel computes a single tile"
     elif kernel.problem.backward:
         why = "it has a backward, which the operator of a library does not support: remove it"
+    elif kernel.problem.d_blocks > 1:
+        why = "its C and D have two matrices side by side, and a library checks a C and a D of N columns"
     else:
         return
     raise refused(path, "library-kernel", f"cannot be in a library: {why}")

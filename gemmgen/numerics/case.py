@@ -54,7 +54,7 @@ class Case:
         """Return a poisoned d of the extents `d_shape`."""
         dtype = self.problem.d.name
         made = Matrix.poisoned(
-            *(self._rows, self.shape[1], dtype, self.device), guarded=guarded, misaligned=self.misaligned
+            *(self._rows, self.d_shape[-1], dtype, self.device), guarded=guarded, misaligned=self.misaligned
         )
         return Matrix(made.storage, made.view.view(self.d_shape))
 
@@ -82,7 +82,7 @@ class Case:
     @property
     def takes_out(self) -> bool:
         """True if the wrapper must accept an ``out`` of this shape; if False, it must refuse every one."""
-        return self.misaligned or takes_out(self.shape[1], self.d_dtype)
+        return self.misaligned or takes_out(self.d_shape[-1], self.d_dtype)
 
     def run(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into poison, an ``out`` if it accepts one, and return d [M, N]."""
@@ -91,7 +91,7 @@ class Case:
     def run_alone(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into the d that the wrapper allocates, which is poison too, and return it."""
         # Freed at once, so that on a GPU the next request of this size, for d, gets the block.
-        Matrix.poisoned(self._rows, self.shape[1], self.problem.d.name, self.device)
+        Matrix.poisoned(self._rows, self.d_shape[-1], self.problem.d.name, self.device)
         return inputs.call(self.matmul)
 
     def check(self, what: str, measured: float, limit: float) -> Check:
@@ -189,6 +189,9 @@ def _arguments(
         elif kind == "desc":
             if name == "d" and problem.stores_boxes:
                 yield module.describe_boxes(d)
+                continue
+            if problem.d_in_blocks and name in ("c", "d"):
+                yield module.describe_blocks("out" if name == "d" else name, stored[name])
                 continue
             _, _, box, layout = table["out" if name == "d" else name]
             name = tensors[name]

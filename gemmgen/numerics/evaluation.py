@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,13 @@ from torch import Tensor
 
 from gemmgen.numerics.encoding import TORCH_DTYPES, rounded
 from gemmgen.problem.epilogue import PLAIN, TIMES, Algebra, Call, Cast, Epilogue, Load, Value, fold
-from gemmgen.problem.operations import OPERATIONS, OpParameter, stretch_of, torch_keywords
+from gemmgen.problem.operations import (
+    OPERATIONS,
+    OpParameter,
+    parameters_of_activation,
+    stretch_of,
+    torch_keywords,
+)
 
 ALL = slice(None)
 MODULES: dict[str, Any] = {"torch.nn.functional": torch.nn.functional, "torch": torch}
@@ -37,6 +43,10 @@ class _TorchAlgebra(Algebra[Tensor]):
 
     def load(self, load: Load) -> Tensor:
         tensor = operand(load, self.extras, self.rows).to(self.like.dtype)
+        if load.block:
+            return columns_of(tensor, self.epilogue.c_blocks, interleaved=self.epilogue.interleaved)[
+                load.block
+            ]
         return sums_of(tensor, self.epilogue)[load.accumulator] if load.accumulator else tensor
 
     def number(self, value: float) -> Tensor:
@@ -57,10 +67,16 @@ def sums_of(product: Tensor, epilogue: Epilogue) -> dict[str, Tensor]:
 
     They are views [..., N].
     """
-    names = epilogue.accumulators
-    if epilogue.interleaved:
-        return {name: product[..., first :: len(names)] for first, name in enumerate(names)}
-    return dict(zip(names, product.chunk(len(names), -1), strict=True))
+    return columns_of(product, epilogue.accumulators, interleaved=epilogue.interleaved)
+
+
+def columns_of(matrix: Tensor, names: Sequence[str], *, interleaved: bool) -> dict[str, Tensor]:
+    """Return the matrices [..., N] in a matrix [..., len(names) * N] by their names, as views."""
+    if len(names) == 1:
+        return {names[0]: matrix}
+    if interleaved:
+        return {name: matrix[..., first :: len(names)] for first, name in enumerate(names)}
+    return dict(zip(names, matrix.chunk(len(names), -1), strict=True))
 
 
 def evaluated(
@@ -73,6 +89,16 @@ def evaluated(
     """
     algebra, known = _TorchAlgebra(sums, extras, rows, epilogue), dict[Value, Tensor]()
     return {output.name: fold(output.value, algebra, known) for output in epilogue.outputs}
+
+
+def evaluated_d(
+    epilogue: Epilogue, sums: Mapping[str, Tensor], extras: Mapping[str, Tensor], rows: slice = ALL
+) -> Tensor:
+    """Return D for some rows of the sums: the output of an epilogue, or all outputs side by side."""
+    matrices = tuple(evaluated(epilogue, sums, extras, rows).values())
+    if len(matrices) == 1:
+        return matrices[0]
+    return torch.stack(matrices, -1).flatten(-2) if epilogue.interleaved else torch.cat(matrices, -1)
 
 
 def evaluated_operand(value: Value, like: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
@@ -100,6 +126,11 @@ def activated(op: str, x: Tensor, parameters: Iterable[OpParameter] = ()) -> Ten
     Raises KeyError if `op` is not an activation.
     """
     operation, stated = OPERATIONS[op], tuple(parameters)
+    if activation := operation.derivative_of:
+        with torch.enable_grad():
+            argument = x.detach().requires_grad_()
+            value = activated(activation, argument, parameters_of_activation(op, stated))
+        return torch.autograd.grad(value.sum(), argument)[0]
     keywords, factor = torch_keywords(op, stated), stretch_of(op, stated)
     function: Callable[..., Tensor] = getattr(MODULES[operation.module], operation.torch)
     value = function(x, **keywords) if factor is None else function(factor * x, **keywords) / factor

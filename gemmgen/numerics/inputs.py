@@ -317,8 +317,8 @@ def _inputs(
                 return matrix(keyword, dtype, *extents[::-1]).T
             return matrix(keyword, dtype, *extents, may_guard=False)  # the kernel reads rows without a gap
         if keyword == "c":
-            *counts, _ = extents = problem.extents_of_d(m, n)
-            return matrix(keyword, dtype_of(problem, keyword), math.prod(counts), n).view(extents)
+            *counts, width = extents = problem.extents_of_d(m, n)
+            return matrix(keyword, dtype_of(problem, keyword), math.prod(counts), width).view(extents)
         along, dtype = OPERATIONS[keyword].operand, dtype_of(problem, keyword)
         extent = 1 if along == "scalar" else m if along == "row" else columns
         if groups is None or along == "scalar" or (along == "row" and not groups.apart):
@@ -352,6 +352,10 @@ def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, floa
     """Return the root mean square of each input; of scales, the middle of their range."""
     k, operand = shape[2], _operand_size(problem)
     sizes = {"a": operand, "b": operand}
+    if problem.d_blocks > 1:
+        # Activations and their derivatives are computed of the matrices in C, and their curves end near 3.
+        c = _spread(problem.epilogue)
+        return {"a": operand if problem.a.dtype.bits <= 8 else k**-0.5, "b": operand, "c": c}
     if (normalized or _is_bare(problem.epilogue)) and problem.a.dtype.bits > 8:
         sizes["a"] = _spread(problem.epilogue) * k**-0.5
     measured = _Sized(sizes["a"] * sizes["b"] * math.sqrt(k), sizes)

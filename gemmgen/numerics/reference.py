@@ -14,7 +14,7 @@ from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import Column
 from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
-from gemmgen.numerics.evaluation import evaluated, sums_of
+from gemmgen.numerics.evaluation import evaluated_d, sums_of
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.keywords import dtype_of
 from gemmgen.problem import Matmul, Shape, shape_text
@@ -55,7 +55,7 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
     for first in range(0, inputs.a.shape[0], count):
         rows = slice(first, first + count)
         sums = sums_of(_exact(inputs, problem, "a", rows) @ b_exact, problem.epilogue)
-        d = evaluated(problem.epilogue, sums, inputs.extras, rows)["d"]
+        d = evaluated_d(problem.epilogue, sums, inputs.extras, rows)
         yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
 
 
@@ -274,7 +274,7 @@ def tolerance(problem: Matmul, shape: Shape, promote_k: int | None) -> Tolerance
     accumulation = of_sums * (1 + FEW_ELEMENTS / math.sqrt(m * n))
     activations = sum(op.error for op in problem.operations)
     factor = ACCUMULATION_FACTOR if d.bits == 32 else ROUNDING_FACTOR
-    tail = PRODUCT_TAIL if problem.gated else 1.0
+    tail = PRODUCT_TAIL if problem.gated or problem.d_blocks > 1 else 1.0
     return Tolerance(
         relative=rounding + accumulation + activations,
         worst_element=factor * rounding + tail * ACCUMULATION_FACTOR * (accumulation + activations),

@@ -15,7 +15,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Finding, Rule, Violation, counted, judge, rule
 from gemmgen.plan.search import Family
 from gemmgen.plan.shared_rules import without_expression
-from gemmgen.problem.epilogue import Epilogue, Step, written
+from gemmgen.problem.epilogue import Epilogue, Step, written_d
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import BlockScale
@@ -244,7 +244,8 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
 def epilogue_form(statement: Statement) -> Iterator[Finding]:
     """D is an expression, or alpha, beta and a list of operations, not both; accumulators are in one."""
     epilogue = statement.spec.epilogue
-    if epilogue.columns is not None and epilogue.accumulators is None:
+    yield from _blocks_of_c(statement)
+    if epilogue.columns is not None and epilogue.accumulators is None and epilogue.c is None:
         limit = "it is the order of the columns of B that belong to two accumulators"
         fix = leave_out() | hint("it with epilogue.accumulators")
         yield Finding("epilogue.columns", f"{epilogue.columns} with one accumulator", limit, fix)
@@ -259,6 +260,28 @@ def epilogue_form(statement: Statement) -> Iterator[Finding]:
             limit = "the expression says all that becomes of the sums"
             fix = leave_out() | leave_out("epilogue.d")
             yield Finding(f"epilogue.{name}", f"{name} beside an expression of D", limit, fix)
+
+
+def _blocks_of_c(statement: Statement) -> Iterator[Finding]:
+    """Yield findings of the names of the matrices in C: they are for two expressions of one accumulator."""
+    epilogue = statement.spec.epilogue
+    if epilogue.c is None:
+        return
+    names = " and ".join(epilogue.c)
+    if not isinstance(epilogue.d, tuple):
+        found = f"{names} in C with {'no expression' if epilogue.d is None else 'one expression'} of D"
+        limit = "C and D have two matrices side by side, and each of D's has an expression"
+        fix = without_expression("epilogue.d") | hint("them with a list of two in epilogue.d")
+        yield Finding("epilogue.c", found, limit, fix)
+    if epilogue.accumulators is not None:
+        found = f"{names} in C with the accumulators {' and '.join(epilogue.accumulators)}"
+        limit = "this version computes the two matrices in D from one accumulator"
+        yield Finding("epilogue.c", found, limit, without_expression("epilogue.d"))
+    if statement.mma == "tcgen05":
+        others = [gpu.target for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"]
+        limit = "this version loads and stores two matrices side by side on Hopper alone"
+        fix = without_expression("epilogue.d") | use(*others, field="target")
+        yield Finding("epilogue.c", f"{names} in C for {statement.target}", limit, fix)
 
 
 @rule("backward", after=[target_choice])
@@ -293,7 +316,7 @@ def backward(statement: Statement) -> Iterator[Finding]:
     if spec.epilogue.d is not None and not all(map(_adds, epilogue.steps)):
         limit = "the derivative of anything but sums of A @ B, C and biases reads values that no kernel keeps"
         fix = without_expression() | leave_out("backward")
-        yield Finding("epilogue.d", f"{written(epilogue.value)} with a backward", limit, fix)
+        yield Finding("epilogue.d", f"{written_d(epilogue)} with a backward", limit, fix)
 
 
 def _adds(step: Step) -> bool:

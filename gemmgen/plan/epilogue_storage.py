@@ -55,16 +55,21 @@ def epilogue_storage(
     ring = Ring(Extent(kernel.epilogue_buffers, "epilogue_buffers"), indexed=kernel.epilogue_buffers > 1)
     tile_columns = Extent(kernel.program_tile_n, "tile_n")
     columns = Extent(kernel.subtile_n, "subtile_n") if kernel.subtiles > 1 else tile_columns
+    slots, moved = ring, columns
+    if problem.d_in_blocks:
+        slots = Ring(Extent(problem.d_blocks * kernel.epilogue_buffers, "block_slots"))
+    elif problem.d_blocks > 1:
+        moved = Extent(problem.d_blocks * columns.size, "d_columns")
 
     def subtile(operand: str, dtype: DType, swizzle_bytes: int) -> SharedBuffer:
-        contents = f"{kernel.epilogue_buffers} x {cta_rows} x {kernel.subtile_n} {dtype.name}"
+        contents = f"{slots.depth} x {cta_rows} x {kernel.moved_n} {dtype.name}"
         return SharedBuffer(
             numbered(f"{operand}_smem", number),
             operand,
-            (rows, columns),
+            (rows, moved),
             kernel.epilogue_buffers * kernel.subtile_bytes(dtype),
             f"{contents}, swizzle {swizzle_bytes}",
-            ring,
+            slots,
             swizzle_bytes,
         )
 

@@ -164,14 +164,19 @@ class Geometry(Decisions, ABC):
         return next((s for s in self.architecture.tma_swizzle_bytes if row_bytes >= s), 0)
 
     @property
+    def moved_n(self) -> int:
+        """Columns of C and D that TMA moves at a time: of both matrices if they take turns, or of one."""
+        return self.subtile_n * (self.problem.d_blocks if self.problem.interleaved else 1)
+
+    @property
     def c_swizzle_bytes(self) -> int:
         """Swizzle of the C sub-tiles."""
-        return self.widest_swizzle(self.subtile_n, self.problem.c.bits) if self.problem.c else 0
+        return self.widest_swizzle(self.moved_n, self.problem.c.bits) if self.problem.c else 0
 
     @property
     def d_swizzle_bytes(self) -> int:
         """Swizzle of the D sub-tiles."""
-        return self.widest_swizzle(self.subtile_n, self.problem.d.bits)
+        return self.widest_swizzle(self.moved_n, self.problem.d.bits)
 
     @property
     def a_unit(self) -> int:
@@ -189,8 +194,9 @@ class Geometry(Decisions, ABC):
         return self.cta_tile_m
 
     def subtile_bytes(self, dtype: DType) -> int:
-        """Return the bytes of one buffer of one epilogue in one CTA."""
-        return self.epilogue_rows * min(self.subtile_n, self.cta_columns) * dtype.bytes
+        """Return the bytes of one buffer of one epilogue in one CTA, with all matrices in C or in D."""
+        columns = self.problem.d_blocks * min(self.subtile_n, self.cta_columns)
+        return self.epilogue_rows * columns * dtype.bytes
 
     @property
     def stage_bytes(self) -> int:

@@ -46,6 +46,8 @@ Measure = Literal[
     "part_n_2",
     "vector_n",
     "subtile_n",
+    "d_columns",
+    "block_slots",
     "a_scale_blocks",
     "b_scale_blocks",
     "scale_blocks_k",

@@ -8,7 +8,7 @@ from typing import Final
 
 from gemmgen.documents.kinds import Sha256
 from gemmgen.hardware import DTYPES
-from gemmgen.problem.epilogue import Epilogue, described, listed_steps, written
+from gemmgen.problem.epilogue import Epilogue, described, listed_steps, written_d
 from gemmgen.problem.matmul import Matmul
 from gemmgen.problem.request import Request
 
@@ -68,7 +68,7 @@ def description_of(request: Request, *, promoted: bool = False) -> str:
     if promoted:
         words.append("promoted")
     if problem.interleaved:
-        words.append("B interleaved")
+        words.append("B interleaved" if problem.gated else "C and D interleaved")
     if groups := problem.groups:
         kind = {
             "m_offsets": "groups",
@@ -89,7 +89,7 @@ def description_of(request: Request, *, promoted: bool = False) -> str:
 def _terms(epilogue: Epilogue, *, lists_c: bool) -> Iterator[str]:
     """Yield the steps of an epilogue, a word or two each; the expression if it is no chain."""
     if not epilogue.is_chain:
-        yield written(epilogue.value)
+        yield written_d(epilogue)
         return
     if epilogue.alpha != 1:
         yield f"{epilogue.alpha:g} alpha"

@@ -27,6 +27,8 @@ class Dtypes:
     b_scale: ScaleFormatName | None = None
     b_blocks: Count | None = None
     """Blocks of N columns that B has for an element of D with several sums; None if B is [K, N]."""
+    d_blocks: Count | None = None
+    """Matrices of N columns side by side in C and in D; None if they are [M, N]."""
 
     group_kind: GroupKind | None = None
     """Kind of the groups; None without groups."""
@@ -47,15 +49,16 @@ class Dtypes:
         Rows of no group do not count, nor does the B of a group without rows.
         """
         m, n, k = shape
-        c_bytes = _bytes(self.c) if self.c else 0
+        blocks = self.d_blocks or 1
+        d_bytes = blocks * (_bytes(self.d) + (_bytes(self.c) if self.c else 0))
         a_row, b_row = _row_bytes(self.a, self.a_scale, k), _row_bytes(self.b, self.b_scale, k)
         b_rows = b_row * (self.b_blocks or 1)
         if (groups := self.groups) is None:
-            return moved_bytes(m, n, a_row, b_rows, _bytes(self.d) + c_bytes)
+            return moved_bytes(m, n, a_row, b_rows, d_bytes)
         rows = groups.rows_of_each(m)
         a_rows = m if groups.divides_k or groups.broadcast == "a" else sum(rows)
         read_b = 1 if groups.divides_k or groups.broadcast == "b" else sum(map(bool, rows))
-        return moved_bytes(a_rows, read_b * n, a_row, b_rows, 0) + sum(rows) * n * (_bytes(self.d) + c_bytes)
+        return moved_bytes(a_rows, read_b * n, a_row, b_rows, 0) + sum(rows) * n * d_bytes
 
 
 def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:

@@ -104,8 +104,27 @@ class Matmul:
 
     @property
     def interleaved(self) -> bool:
-        """True if columns of B for several accumulators take turns: even columns are of the first one."""
+        """True if columns take turns: of B for several accumulators, or of the matrices in C and D."""
         return self.epilogue.interleaved
+
+    @cached_property
+    def d_blocks(self) -> int:
+        """The number of matrices [M, N] that C and D have side by side, one for each output.
+
+        C and D are [M, d_blocks * N]: the columns of the first matrix, then the columns of the second one. If
+        `interleaved`, they take turns.
+        """
+        return len(self.epilogue.outputs)
+
+    @property
+    def product_is_d_wide(self) -> bool:
+        """True if A @ B has as many columns as D."""
+        return self.b_blocks == self.d_blocks == 1
+
+    @property
+    def d_in_blocks(self) -> bool:
+        """True if C and D have a block of N columns for each of several matrices."""
+        return self.d_blocks > 1 and not self.interleaved
 
     @property
     def in_blocks(self) -> bool:
@@ -139,7 +158,12 @@ class Matmul:
         return self.groups is not None and not self.scatters_d
 
     def in_boxes(self, tensor: str) -> bool:
-        """Return True if C or D has a descriptor of three dimensions: of groups, or of boxes of its rows."""
+        """Return True if C or D has a descriptor of three dimensions.
+
+        The first one is of groups, of boxes of its rows, or of blocks of its columns.
+        """
+        if self.d_in_blocks:
+            return tensor in ("c", "d")
         return self.stores_boxes if tensor == "d" else tensor == "c" and self.groups is not None
 
     @property
@@ -156,7 +180,11 @@ class Matmul:
         return self.in_blocks and bool(self.parted_vectors)
 
     def extents_of_d(self, m: int, n: int) -> tuple[int, ...]:
-        """Return the extents of D: [M, N], or [G, M, N] if it has a dimension for groups."""
+        """Return the extents of C and D: [M, N], or [G, M, N] if they have a dimension for groups.
+
+        If they have several matrices side by side, the last extent is `d_blocks` times N.
+        """
+        n *= self.d_blocks
         return (self.groups.count, m, n) if self.groups and self.groups.stacks("d") else (m, n)
 
     def rows_of_groups(self, m: int) -> tuple[int, ...]:
@@ -187,6 +215,9 @@ class Matmul:
 
         So do the scales of blocks of columns: one of them belongs to columns of one accumulator.
         """
+        if self.d_in_blocks:
+            matrices = (self.d, self.c) if self.c else (self.d,)
+            return max(TMA_PLACE_BITS // each.bits for each in matrices)
         if not self.in_blocks:
             return 1
         parted = (name for name in self.parted_vectors if name in self.tma_vectors)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 from gemmgen.hardware.elements import Names
 from gemmgen.hardware.gpus import Table
@@ -78,6 +78,8 @@ class Operation:
     """Share of the tolerance for its roundings."""
     also: tuple[str, ...] = ()
     """Other names of it, or of several operations alike."""
+    derivative_of: str = ""
+    """The activation whose derivative it is; empty for other operations."""
 
     @property
     def function(self) -> bool:
@@ -264,9 +266,59 @@ OPERATIONS: Table[Operation] = Table(
     },
 )
 
-OPS = Names(lambda: OPERATIONS)
-"""All operations."""
-ACTIVATIONS = Names(lambda: (name for name, op in OPERATIONS.items() if op.function))
+
+def derivative_name(activation: str) -> str:
+    """Return the name of the operation that is the derivative of an activation."""
+    return f"{activation}_grad"
+
+
+def _derivative(activation: str, c: str, *, keeps_zero: bool = False, smooth: str = "") -> Operation:
+    """Return the row of an activation's derivative; `smooth` is its class of registers if it is no choice."""
+    row = OPERATIONS[activation]
+    return Operation(
+        derivative_name(activation),
+        f"the derivative of {row.text}",
+        parameters=row.parameters,
+        c=c,
+        register_class=cast("Literal['quotient', 'erf']", smooth) if smooth else "linear",
+        keeps_zero=keeps_zero,
+        exact=not smooth,
+        error=TRANSCENDENTAL if smooth else 0.0,
+        derivative_of=activation,
+    )
+
+
+_DERIVATIVES = (
+    _derivative("relu", "{x} <= 0 ? 0 : 1", keeps_zero=True),
+    _derivative("leaky_relu", "{x} > 0 ? 1 : {slope}"),
+    _derivative(
+        "gelu_tanh",
+        "0.5 * (1 + tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})))"
+        " + 0.5 * {x} * (1 - pow(tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})), 2))"
+        " * 0.7978845608028654 * (1 + 0.134145 * {x} * {x})",
+        smooth="quotient",
+    ),
+    _derivative(
+        "gelu_erf",
+        "0.5 * (1 + erf(0.7071067811865476 * {x})) + 0.3989422804014327 * {x} * exp(-0.5 * {x} * {x})",
+        smooth="erf",
+    ),
+    _derivative("silu", "(1 + {x} / (1 + exp({x}))) / (1 + exp(-{x}))", smooth="quotient"),
+    _derivative(
+        "quick_gelu",
+        "(1 + {alpha} * {x} / (1 + exp({alpha} * {x}))) / (1 + exp(-{alpha} * {x}))",
+        smooth="quotient",
+    ),
+    _derivative("clamp", "{x} >= {min} && {x} <= {max} ? 1 : 0"),
+    _derivative("clamp_max", "{x} <= {max} ? 1 : 0"),
+)
+OPERATIONS.update((row.name, row) for row in _DERIVATIVES)
+
+DERIVATIVES = Names(lambda: (name for name, op in OPERATIONS.items() if op.derivative_of))
+"""Derivatives of activations, which only expressions have."""
+OPS = Names(lambda: (name for name, op in OPERATIONS.items() if not op.derivative_of))
+"""All operations that a list of operations can have."""
+ACTIVATIONS = Names(lambda: (name for name in OPS if OPERATIONS[name].function))
 """Operations without an operand."""
 VECTORS = Names(lambda: (name for name, op in OPERATIONS.items() if op.vector))
 """Operations with an operand of one element for each row, or each column, of D."""
@@ -302,6 +354,10 @@ def stated_parameters(ops: Iterable[tuple[str, Mapping[str, float]]]) -> Iterato
 def torch_call(op: str, x: str, parameters: Iterable[OpParameter]) -> str:
     """Return an activation of x as a user of torch calls it."""
     operation, stated = OPERATIONS[op], tuple(parameters)
+    if operation.derivative_of:
+        of = operation.derivative_of
+        function = torch_call(of, "y", parameters_of_activation(op, stated))
+        return f"torch.func.jvp(lambda y: {function}, ({x},), (torch.ones_like({x}),))[1]"
     keywords = (f"{name}={value!r}" for name, value in torch_keywords(op, stated).items())
     factor = stretch_of(op, stated)
     argument = x if factor is None else f"{factor!r} * {x}"
@@ -311,6 +367,11 @@ def torch_call(op: str, x: str, parameters: Iterable[OpParameter]) -> str:
     for function in operation.then:
         text = f"torch.{function}({text})"
     return text
+
+
+def parameters_of_activation(derivative: str, stated: Iterable[OpParameter]) -> tuple[OpParameter, ...]:
+    """Return the parameters of a derivative as parameters of its activation."""
+    return tuple(replace(each, op=OPERATIONS[derivative].derivative_of) for each in stated)
 
 
 def torch_keywords(op: str, parameters: Iterable[OpParameter]) -> dict[str, str | float]:

@@ -149,6 +149,8 @@ class ArgumentTable:
             axis = "W" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
             return f"G{axis}" if groups and (groups.apart or argument.along == "n") else axis
         columns = "W" if self.plan.problem.gated else "N"
+        if argument.tensor in ("c", "d") and self.plan.problem.d_blocks > 1:
+            return "MV"
         rows = "T" if self.plan.problem.gathers_a else "M"
         operands = {"a": f"{rows}{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         axes = operands.get(argument.tensor, "MN")
@@ -170,6 +172,7 @@ class ArgumentTable:
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
         parts = "; B for each part" if self.further_parts else ""
         blocks = "; W is 2 N" if self.plan.problem.gated else ""
+        blocks += "; V is 2 N" if self.plan.problem.d_blocks > 1 else ""
         groups = "; G groups" if self.plan.problem.groups else ""
         groups += "; R rows of D" * self.plan.problem.scatters_d
         if self.plan.problem.scales_sums:
@@ -216,6 +219,8 @@ class ArgumentTable:
         request, epilogue = self.plan.request, self.plan.problem.epilogue
         if self.plan.problem.gated:
             return _wrapped_literal(written(epilogue.value))
+        if self.plan.problem.d_blocks > 1:
+            return _wrapped_literal(*map(written, epilogue.values))
         scaled = ["alpha"] * (epilogue.alpha != 1) + ["c"] * (bool(epilogue.beta) and not request.lists_c)
         found = listed_steps(epilogue, lists_c=request.lists_c)
         steps = [*scaled, *(step.name if step.operation else described(step) for step in found)]
@@ -241,6 +246,10 @@ class ArgumentTable:
             blocks = " and ".join(plan.problem.epilogue.accumulators)
             order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"
             yield f'"b_blocks": {plan.problem.b_blocks},  # {order}'
+        if plan.problem.d_blocks > 1:
+            blocks = " and ".join(plan.problem.epilogue.c_blocks)
+            order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"
+            yield f'"d_blocks": {plan.problem.d_blocks},  # of C and D, {order}'
         if (multiple := plan.problem.n_multiple) > 1:
             why = "TMA reads the second block of a row from column N"
             if plan.problem.has_tile_scales:
@@ -282,7 +291,9 @@ class ArgumentTable:
     def max_overhang(self) -> int:
         """The largest number of elements by which a tile's last coordinate exceeds an extent."""
         plan = self.plan
-        columns = plan.loaded_n if plan.problem.interleaved else plan.program_tile_n * plan.tiles_together
+        columns = plan.program_tile_n * plan.tiles_together
+        if plan.problem.interleaved:
+            columns = max(plan.loaded_n, plan.problem.d_blocks * plan.program_tile_n)
         return max(plan.program_tile_m, columns, plan.cta_tile_k * plan.splits_per_tile)
 
     @property
@@ -296,10 +307,13 @@ def passed_as(name: str) -> str:
     return "out" if name == "d" else name
 
 
-def _wrapped_literal(text: str) -> str:
-    """Return a tuple of one text, which may have several lines, as the value of a row of COMPUTES."""
-    if len(line := _literal([text])) <= LINE_LENGTH - len('    "epilogue": ,'):
+def _wrapped_literal(*texts: str) -> str:
+    """Return a tuple of texts as the value of a row of COMPUTES; a lone text may have several lines."""
+    if len(line := _literal(texts)) <= LINE_LENGTH - len('    "epilogue": ,'):
         return line
+    if len(texts) > 1:
+        return fit("(", [*map(python_literal, texts)], ")", indent=len('    "epilogue": '), margin=4)
+    (text,) = texts
     outer, indent = " " * 8, " " * 12
     lines = textwrap.wrap(text, LINE_LENGTH - len(indent) - len('" "'), break_on_hyphens=False)
     parts = [f"{line} " for line in lines[:-1]] + lines[-1:]

@@ -21,6 +21,10 @@ class DescribedExtents:
                 return self._rows_of_d, "d_desc.shape[2]"
             rows = "d_desc.shape[0] - 1" if self.plan.problem.gathers_a else "a_desc.shape[0]"
             return self._rows_of_group if groups.apart else rows, self._columns_of_group
+        if (blocks := self.plan.problem.d_blocks) > 1:
+            if self.plan.problem.d_in_blocks:
+                return "d_desc.shape[1]", "d_desc.shape[2]"
+            return "d_desc.shape[0]", f"d_desc.shape[1] // {blocks}"
         if not self.plan.reduces_apart:
             return "d_desc.shape[0]", "d_desc.shape[1]"
         a, b = self.plan.problem.a.major, self.plan.problem.b.major

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gemmgen.problem.epilogue import Load
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.runs import Runs
+from gemmgen.render.runs import Run, Runs
 from gemmgen.render.steps import Part, StepsView
 
 
@@ -28,10 +28,25 @@ class EpilogueView(StepsView):
             yield "SUBTILE_HALVINGS", subtiles.bit_length() - 1, "log2(SUBTILES)"
         if subtiles > 1:
             yield "SUBTILE_N", self.plan.subtile_n, "columns that are stored at a time"
+        yield from self._block_constants
         if buffers > 1:
             what = "C and of D" if self.plan.problem.c else "D"
             each = " per consumer" if self.plan.partitions[0].number is not None else ""
             yield "EPILOGUE_BUFFERS", buffers, f"sub-tiles of {what} in flight{each}"
+
+    @property
+    def _block_constants(self) -> Iterator[tuple[str, int, str]]:
+        """The constants of several matrices side by side in C and D."""
+        plan, problem = self.plan, self.plan.problem
+        if problem.d_blocks == 1:
+            return
+        names = " and ".join(self.blocks_of_c)
+        if problem.interleaved:
+            columns = plan.moved_n * plan.cluster_n
+            yield "D_COLUMNS", columns, f"columns of C and D that are stored at a time: of {names} in turn"
+        else:
+            slots = problem.d_blocks * plan.epilogue_buffers
+            yield "BLOCK_SLOTS", slots, f"buffers of C, and of D: one for each of {names}"
 
     @property
     def unrolled(self) -> bool:
@@ -49,6 +64,8 @@ class EpilogueView(StepsView):
         yield from (f"shared/activation_{name}" for name in self.activations)
         if problem.parted_vectors and problem.interleaved:
             yield "wgmma/elements_in_turn"
+        if problem.d_blocks > 1 and problem.interleaved:
+            yield from ("wgmma/even_and_odd", "wgmma/in_turn")
         if problem.transforms:
             yield "shared/epilogue"
 
@@ -98,7 +115,14 @@ class EpilogueView(StepsView):
     @property
     def d_subtile(self) -> str:
         """The buffer of D that takes a sub-tile."""
+        if self.plan.problem.d_in_blocks:
+            return self.d_smem
         return "d_subtile" if self.plan.epilogue_buffers > 1 else self.d_smem
+
+    def slot_of(self, run: Run) -> str:
+        """Return the index of a sub-tile's buffers as a further argument; empty unless D has blocks."""
+        slot = run.slot if self.plan.epilogue_buffers > 1 else "0"
+        return f", {slot}" * self.plan.problem.d_in_blocks
 
     @property
     def stores_by_tma(self) -> bool:
@@ -157,12 +181,17 @@ class EpilogueView(StepsView):
     @property
     def stores_in_flight(self) -> str:
         """The later stores that need not be complete when a buffer is used again."""
-        return "EPILOGUE_BUFFERS - 1" if self.plan.epilogue_buffers > 1 else "0"
+        if self.plan.epilogue_buffers == 1:
+            return "0"
+        blocks = self.plan.problem.d_blocks
+        return (
+            f"{blocks} * (EPILOGUE_BUFFERS - 1)" if self.plan.problem.d_in_blocks else "EPILOGUE_BUFFERS - 1"
+        )
 
     @property
     def store_parts(self) -> Iterator[str]:
         """The templates that store a tile, callees first."""
-        yield "shared/store/convert"
+        yield f"shared/store/convert{'_blocks' * self.plan.problem.d_in_blocks}"
         if self.leaf != "store":
             yield "shared/store/store"
 

@@ -37,7 +37,8 @@ class LaunchView(ArgumentTable):
     @property
     def padded_n(self) -> str:
         """N, rounded up to rows of D that TMA can write."""
-        return f"-(-n // {self.out_unit}) * {self.out_unit}"
+        columns = f"{blocks} * n" if (blocks := self.plan.problem.d_blocks) > 1 else "n"
+        return f"-(-{columns} // {self.out_unit}) * {self.out_unit}"
 
     @property
     def launch_options(self) -> str:
@@ -228,6 +229,8 @@ class LaunchView(ArgumentTable):
             return stored
         if name == "d" and self.plan.problem.stores_boxes:
             return "describe_boxes(out)"
+        if self.plan.problem.d_in_blocks and name in ("c", "d"):
+            return f'describe_blocks("{passed_as(name)}", {stored})'
         if self.plan.problem.loads_k_from_any_row and self.plan.argument(name).tensor in ("a", "b"):
             return f'describe_rows("{name}", {stored})'
         rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))

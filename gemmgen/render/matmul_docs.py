@@ -86,8 +86,14 @@ class MatmulDocs(LaunchView):
             shape = f"[M or N, ceil(K / {vector})]"
             docs.append(f"a_scale, b_scale: {shape}, {self.scale_torch}; or packed by `pack_scales`.")
         d = "[G, M, N]" if problem.groups and problem.groups.stacks("d") else "[M, N]"
+        order = ""
+        if problem.d_blocks > 1:
+            d, names = f"[M, {problem.d_blocks}N]", problem.epilogue.c_blocks
+            first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
+            order = f", whose {first} columns are of {names[0]} and whose {last} columns are of {names[1]}"
+            order += f"; N is a multiple of {problem.n_multiple}" * (problem.n_multiple > 1)
         if problem.c:
-            docs.append(f"c: {d}, {problem.c.torch}, N contiguous.")
+            docs.append(f"c: {d}, {problem.c.torch}, {'rows' if order else 'N'} contiguous{order}.")
         for name in self.vectors:
             extent = ", ".join(self.axes_of(self.plan.argument(name))).replace("W", "2N")
             meaning = meaning_of(problem.epilogue, name)
@@ -103,7 +109,7 @@ class MatmulDocs(LaunchView):
             docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
         if problem.scatters_d:
             d, own = "[R, N]", f"{own}, R = M"
-        docs.append(f"out: {d}, {problem.d.torch}, N contiguous, {own}.")
+        docs.append(f"out: {d}, {problem.d.torch}, {'rows as in c' if order else 'N contiguous'}, {own}.")
         return "\n".join(
             textwrap.fill(
                 doc,

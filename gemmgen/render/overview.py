@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Request
-from gemmgen.problem.epilogue import described, listed_steps, written
+from gemmgen.problem.epilogue import Epilogue, described, listed_steps, written
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.walks import walk_of
 
@@ -38,6 +38,8 @@ def epilogue_sentence(request: Request) -> str:
     epilogue = request.matmul.epilogue
     if not epilogue.is_chain:
         sums = "acc"
+        if epilogue.c_blocks:
+            return _sentence_of_blocks(epilogue)
         if request.matmul.gated:
             first, second = epilogue.accumulators
             sums = f"{first}, of the first N columns of B, and {second}, of the other N"
@@ -47,6 +49,16 @@ def epilogue_sentence(request: Request) -> str:
     steps = listed_steps(epilogue, lists_c=request.lists_c)
     order = ", in order" if len(steps) > 1 else ""
     return f" The epilogue{order}: {', '.join(map(described, steps))}." if steps else ""
+
+
+def _sentence_of_blocks(epilogue: Epilogue) -> str:
+    """Return the matrices in C and the values of the matrices in D, as sentences after a space."""
+    first, second = epilogue.c_blocks
+    where = f"{first}, the first N columns of C, and {second}, the other N"
+    if epilogue.interleaved:
+        where = f"{first}, the even columns of C, and {second}, the odd ones"
+    values = " and ".join(map(written, epilogue.values))
+    return f" The epilogue, of the sums acc and of {where}: D has {values} in their places."
 
 
 def groups_sentence(request: Request) -> str:
@@ -125,6 +137,8 @@ class KernelOverview(ABC):
         groups = self.plan.problem.groups
         if self.plan.problem.scatters_d:
             return "[R, N]"
+        if self.plan.problem.d_blocks > 1:
+            return f"[M, {self.plan.problem.d_blocks}N]"
         return "[G, M, N]" if groups and groups.stacks("d") else "[M, N]"
 
     @property
@@ -183,16 +197,18 @@ class KernelOverview(ABC):
         """The kernel's docstring, with the quotes that end it."""
         problem, columns = self.plan.problem, self._b_columns
         alongs = [(name, OPERATIONS[name].along.upper()) for name in problem.vectors]
+        matrices = f"as [{problem.d_blocks}, M, N]" if problem.d_in_blocks else self._d_shape
+        matrices = "[M, N]" if problem.groups else matrices
         stored = [
             "A [M, K]" if problem.a.major == "k" else "A stored as [K, M]",
             (f"B stored as [{columns}, K]" if problem.b.major == "k" else f"B [K, {columns}]")
             + self.each_part,
             *self.more_inputs,
-            *(["C [M, N]"] if problem.c else []),
+            *([f"C {matrices}"] if problem.c else []),
             *(f"{name} [{columns if along == 'N' else along}]" for name, along in alongs),
         ]
         product = f"D = {formula(self.plan.request, *self.short_factors, 'C')}"
-        descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."
+        descriptors = f"the descriptors are over {', '.join(stored)}, and D {matrices}."
         if groups := problem.groups:
             rows = "G * M" if groups.apart else "M"
             has_formula = problem.gated or problem.c is not None

@@ -137,6 +137,6 @@ class Runs:
             yield "shared/store/refill"
         if number == "1" and self.plan.frees_buffers_early and self.plan.epilogue_buffers == 1:
             yield "shared/store/await_half"
-        if self.plan.epilogue_buffers > 1:
+        if self.plan.epilogue_buffers > 1 and not self.plan.problem.d_in_blocks:
             yield "shared/store/buffer_of_ring"
         yield "shared/store/start"

@@ -25,6 +25,8 @@ MEASURES: dict[Measure, str] = {
     "part_n_2": "PART_N_2",
     "vector_n": "VECTOR_N",
     "subtile_n": "SUBTILE_N",
+    "d_columns": "D_COLUMNS",
+    "block_slots": "BLOCK_SLOTS",
     "a_scale_blocks": "A_SCALE_BLOCKS",
     "b_scale_blocks": "B_SCALE_BLOCKS",
     "scale_blocks_k": "SCALE_BLOCKS_K",

@@ -36,6 +36,8 @@ class Statement:
     value: str
     loads: tuple[Load, ...]
     """The operands that no statement before it has read."""
+    call: Call
+    """The step."""
 
     def __str__(self) -> str:
         return f"{self.variable} {self.operator} {self.value}"
@@ -45,9 +47,16 @@ def statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> tuple[S
     """Return the statements of an epilogue: one accumulator's sums are in a variable, several in their own.
 
     A value is in the variable of an argument that is not needed any more, or in a new one; the last value
-    is in the variable that is given. A loaded operand, and a multiple of it, stands at its use.
+    is in the variable that is given. Of several outputs, each keeps its variable. A loaded operand, and a
+    multiple of it, stands at its use.
     """
     return tuple(_statements(epilogue, spelling, variable))
+
+
+def results(epilogue: Epilogue, made: tuple[Statement, ...], variable: str) -> tuple[str, ...]:
+    """Return the variables that hold the outputs after the statements of an epilogue with one accumulator."""
+    variables = {each.call: each.variable for each in made}
+    return tuple(variables.get(value, variable) for value in epilogue.values)
 
 
 def _statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> Iterator[Statement]:
@@ -58,11 +67,13 @@ def _statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> Iterat
         Acc(name): spelling.accumulator(name) if several else (variable, ATOM_RANK)
         for name in epilogue.accumulators
     }
+    outputs = epilogue.values
+    only = outputs[0] if len(outputs) == 1 else None
     names, read = [variable], set[Load]()
     for call in calls:
         held = [each for each in call.args if each in spelled]
-        free = [spelled[each][0] for each in held if last_uses[each] == call]
-        if call == epilogue.value or variable in free:
+        free = [spelled[each][0] for each in held if last_uses[each] == call and each not in outputs]
+        if call == only or variable in free:
             target = variable
         elif free:
             target = free[0]
@@ -72,7 +83,7 @@ def _statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> Iterat
         terms = (each for each in call.args if each not in held)
         loads = dict.fromkeys(load for term in terms for load in loads_of(term))
         operator, text = _assigned(call, target, spelling, spelled)
-        yield Statement(target, operator, text, tuple(load for load in loads if load not in read))
+        yield Statement(target, operator, text, tuple(load for load in loads if load not in read), call)
         read.update(loads)
         spelled[call] = (target, ATOM_RANK)
 

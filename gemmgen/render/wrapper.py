@@ -110,6 +110,8 @@ class Wrapper(MatmulDocs):
             return "extents_groups_of_k.py.j2" if groups.divides_k else "extents_groups.py.j2"
         if self.plan.problem.gated:
             return "extents_blocks.py.j2"
+        if self.plan.problem.d_blocks > 1:
+            return "extents_of_blocks.py.j2"
         packed = [name for name in ("a", "b") if self.packs(name)]
         kinds = {0: "whole", 1: f"packed_{''.join(packed)}", 2: "packed"}
         return f"extents_{kinds[len(packed)]}.py.j2"
@@ -144,6 +146,11 @@ class Wrapper(MatmulDocs):
         return self.plan.problem.groups is not None and self.plan.problem.groups.stacks("d")
 
     @property
+    def d_columns(self) -> str:
+        """The columns of D as the end of a slice, in terms of n."""
+        return f" {blocks} * n" if (blocks := self.plan.problem.d_blocks) > 1 else "n"
+
+    @property
     def columns_multiple(self) -> int:
         """The number that the columns of B must be a multiple of."""
         return self.plan.problem.b_blocks * self.plan.problem.n_multiple
@@ -172,7 +179,7 @@ class Wrapper(MatmulDocs):
         if name in self.transposed:
             stored, axes = f"{name}.{'mT' if len(axes) > 2 else 'T'}", f"{axes[:-2]}{axes[-1]}{axes[-2]}"
         half = "packed_k" if self.packs("a") and self.packs("b") else "k // 2"
-        words = {"P": half, "W": "2 * n", "G": "groups"}
+        words = {"P": half, "W": "2 * n", "V": "2 * n", "G": "groups"}
         extents = ", ".join(words.get(letter, letter.lower()) for letter in axes)
         return f'("{name}", {stored}, [{extents}])'
 
@@ -233,6 +240,7 @@ class Wrapper(MatmulDocs):
         chosen = {
             "matmul": True,
             "boxes": self.plan.problem.stores_boxes,
+            "blocks": self.plan.problem.d_in_blocks,
             "boxes_of_k": self.plan.problem.loads_k_from_any_row,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
             "plain": True,

@@ -28,7 +28,14 @@ from gemmgen.problem.epilogue import (
     sums_in,
     times,
 )
-from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, OpParameter
+from gemmgen.problem.operations import (
+    ACTIVATIONS,
+    DERIVATIVES,
+    OPERATIONS,
+    Operation,
+    OpParameter,
+    derivative_name,
+)
 from gemmgen.spec.diagnostics import listing, meant, quoted
 from gemmgen.spec.hints import gate_hint
 
@@ -53,10 +60,12 @@ class ExpressionError(Exception):
         """Characters of the text before the one that is wrong."""
 
 
-def parsed(text: str, accumulators: tuple[str, ...] = (ACCUMULATOR,)) -> Value:
+def parsed(
+    text: str, accumulators: tuple[str, ...] = (ACCUMULATOR,), c_blocks: tuple[str, ...] = ()
+) -> Value:
     """Return the value that a text says: ``silu(acc * row_scale) + column_bias``.
 
-    `accumulators` are the names of the sums.
+    `accumulators` are the names of the sums, `c_blocks` the names of the matrices in C, if it has several.
 
     Raises:
         ExpressionError: The text is none, has something that does not belong there, or does not use each of
@@ -78,7 +87,7 @@ def parsed(text: str, accumulators: tuple[str, ...] = (ACCUMULATOR,)) -> Value:
         found = getattr(error, "offset", None) or len(line) + 1  # Python has 0 for the end
         message = f"the expression breaks off or goes wrong here, expected {_may_stand(accumulators)}"
         raise ExpressionError(message, indent + min(found - 1, len(line))) from None
-    value = _Reader(indent, accumulators).value(body, 0)
+    value = _Reader(indent, accumulators, c_blocks).value(body, 0)
     if accumulators == (ACCUMULATOR,):
         if not is_computed(value):
             raise ExpressionError("D does not depend on the sums; use acc", indent)
@@ -121,9 +130,10 @@ def _of_foreign(character: str, accumulators: tuple[str, ...]) -> str:
 class _Reader:
     """Makes values of Python's nodes; ``indent`` is where those begin in the text."""
 
-    def __init__(self, indent: int, accumulators: tuple[str, ...]) -> None:
+    def __init__(self, indent: int, accumulators: tuple[str, ...], c_blocks: tuple[str, ...]) -> None:
         self._indent = indent
         self._accumulators = accumulators
+        self._c_blocks = c_blocks
 
     def value(self, node: ast.expr, depth: int) -> Value:
         """Return the value of a node at a depth.
@@ -159,11 +169,13 @@ class _Reader:
     def _named(self, node: ast.Name, name: str) -> Value:
         if name in self._accumulators:
             return Acc(name)
+        if name in self._c_blocks:
+            return Load(MATRIX, block=name)
         others = (row.name for row in OPERATIONS.values() if row.operand not in ("none", "matrix"))
-        tensors = (MATRIX, *others)
+        tensors = (*(self._c_blocks or (MATRIX,)), *others)
         if name in tensors:
             return Load(name)
-        if name in ACTIVATIONS:
+        if name in (*ACTIVATIONS, *DERIVATIVES):
             raise self._error(node, f"{name} is an operation; write {name}({self._accumulators[0]})")
         known = (*self._accumulators, *tensors)
         if name == "residual":
@@ -185,12 +197,14 @@ class _Reader:
 
     def _operation(self, node: ast.Name) -> Operation:
         name = node.id
-        if name in ACTIVATIONS:
+        if name in (*ACTIVATIONS, *DERIVATIVES):
             return OPERATIONS[name]
-        if name in (*self._accumulators, MATRIX, *OPERATIONS):
+        if name in (*self._c_blocks, *self._accumulators, MATRIX, *OPERATIONS):
             raise self._error(node, f"{name} is no operation; multiply by it with *, or add it with +")
         known = listing(tuple(ACTIVATIONS), "and")
-        hint = gate_hint(name, self._accumulators) or meant(name, tuple(ACTIVATIONS))
+        hint = gate_hint(name, self._accumulators) or meant(name, (*ACTIVATIONS, *DERIVATIVES))
+        if name in ("grad", "derivative"):
+            hint = f"; the derivative of silu is {derivative_name('silu')}"
         raise self._error(node, f"unknown operation {quoted(name)}, the operations are {known}{hint}")
 
     def _applied(

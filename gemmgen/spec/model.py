@@ -286,14 +286,20 @@ class Epilogue(Model):
     )
     columns: BColumns | None = Field(
         default=None,
-        description="order of the columns of B for two accumulators: blocks, the default: N columns for the "
-        "first one, then N columns for the second one; interleaved: even columns for the first one, odd "
-        "columns for the second one",
+        description="order of the columns of B for two accumulators, or of the two matrices in C and D: "
+        "blocks, the default: N columns for the first one, then N columns for the second one; interleaved: "
+        "even columns for the first one, odd columns for the second one",
+    )
+    c: AccumulatorNames | None = Field(
+        default=None,
+        description="names of the two matrices [M, N] in C, as [gate, up]: C and D are [M, 2N], and d has an "
+        "expression for each matrix in D; C is one matrix, c, if left out",
     )
     d: Expression | None = Field(
         default=None,
         description="D as an expression of the sums, acc, in place of alpha, beta and ops: "
-        "silu(acc * row_scale) + c; with accumulators of their names: silu(gate) * up",
+        "silu(acc * row_scale) + c; with accumulators of their names: silu(gate) * up; a list of two "
+        "expressions with epilogue.c",
     )
 
     alpha: Factor | None = Field(default=None, description="factor of A @ B, 1 if left out")

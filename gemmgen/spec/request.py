@@ -6,7 +6,7 @@ from gemmgen.hardware import GPUS, SCALE_FORMATS
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.problem import BlockScale, Groups, Matmul, Operand, Ranges, Request
 from gemmgen.problem import epilogue as problem
-from gemmgen.problem.epilogue import ACCUMULATOR, Listed, d_is
+from gemmgen.problem.epilogue import ACCUMULATOR, Listed, blocks_are, d_is
 from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec.expression import parsed
 from gemmgen.spec.model import Epilogue, InputB, Spec
@@ -52,10 +52,13 @@ def _groups(stated: GroupsOfSpec) -> Groups:
 
 def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:
     """Return the epilogue of a spec from either form; ``c`` is true if the spec has a C."""
-    if stated.d is not None:
+    if isinstance(stated.d, tuple) and stated.c is not None:
+        values = tuple(parsed(text, stated.accumulators or (ACCUMULATOR,), stated.c) for text in stated.d)
+        return blocks_are(values, stated.c, interleaved=stated.columns == "interleaved")
+    if isinstance(stated.d, str):
         accumulators = stated.accumulators or (ACCUMULATOR,)
         interleaved = stated.columns == "interleaved"
-        return d_is(parsed(stated.d, accumulators), accumulators, interleaved=interleaved)
+        return d_is(parsed(stated.d, accumulators, stated.c or ()), accumulators, interleaved=interleaved)
     listed = _listed(stated)
     assert listed is not None
     return listed.lowered(c=c)

@@ -7,8 +7,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeGuard, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError
 
 from gemmgen.problem.epilogue import ACCUMULATOR
 from gemmgen.problem.operations import OPERATIONS
@@ -273,20 +282,61 @@ AccumulatorNames = Annotated[
 """Names of the two sums of each element of D."""
 
 
-def _check_expression(text: str, info: ValidationInfo) -> str:
-    """Refuse text that is no expression of D; the error says where in the text.
+def _check_d(value: object, info: ValidationInfo) -> object:
+    """Return the text of an expression, or the texts of two for a D of two matrices.
 
-    If the names of the accumulators are wrong, the text is not read.
+    Anything else raises, as does a text that is no expression; the error says where in the text.
     """
-    if "accumulators" not in info.data:
+    if isinstance(value, str):
+        return _check_expression(value, info)
+    if not _is_list(value):
+        raise PydanticKnownError("string_type")
+    if "c" in info.data and info.data["c"] is None:
+        raise PydanticCustomError(
+            "wrong-type",
+            "expected one expression, found a list; the two matrices of a C and a D [M, 2N] need names, as "
+            "epilogue.c: [gate, up]",
+        )
+    if len(value) != 2:
+        raise PydanticCustomError(
+            "wrong-length", "expected the expressions of two matrices, found {count}", {"count": len(value)}
+        )
+    errors: list[InitErrorDetails] = []
+    for index, text in enumerate(value):
+        try:
+            if not isinstance(text, str):
+                raise PydanticCustomError("wrong-type", "expected an expression, as acc * silu(gate)")
+            _check_expression(text, info)
+        except PydanticCustomError as error:
+            errors.append(InitErrorDetails(type=error, loc=(index,), input=text))
+    if errors:
+        raise ValidationError.from_exception_data("d", errors)
+    return tuple(value)
+
+
+def _check_expression(text: str, info: ValidationInfo) -> str:
+    """Return the text of an expression of D; if the names of sums or matrices are wrong, it is not read."""
+    if not {"accumulators", "c"} <= info.data.keys():
         return text
     try:
-        parsed(text, info.data["accumulators"] or (ACCUMULATOR,))
+        parsed(text, info.data["accumulators"] or (ACCUMULATOR,), info.data["c"] or ())
     except ExpressionError as error:
         context = {"said": error.message, "offset": error.offset}
         raise PydanticCustomError("expression", "{said}", context) from None
     return text
 
 
-Expression = Annotated[str, AfterValidator(_check_expression)]
-"""D in terms of the sums, tensors, numbers, ``+``, ``-``, ``*`` and operations."""
+Expression = Annotated[
+    str | tuple[str, ...],
+    PlainValidator(_check_d),
+    PlainSerializer(lambda value: value, return_type=Any),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"items": {"type": "string"}, "maxItems": 2, "minItems": 2, "type": "array"},
+            ]
+        }
+    ),
+]
+"""D in terms of the sums, tensors, numbers, ``+``, ``-``, ``*`` and operations, or two of D's matrices."""

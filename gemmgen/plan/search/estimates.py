@@ -61,7 +61,8 @@ def l2_bytes(kernel: Kernel, shape: Shape, step_bytes: float) -> int:
     tiles_m, tiles_n = kernel.tiles(shape)
     k_steps = kernel.k_steps(shape)
     c = kernel.problem.c
-    of_tile = kernel.program_tile_m * kernel.program_tile_n * c.bytes if c else 0
+    columns = kernel.problem.d_blocks * kernel.program_tile_n
+    of_tile = kernel.program_tile_m * columns * c.bytes if c else 0
     return round(tiles_m * tiles_n * (k_steps * kernel.cluster_size * step_bytes + of_tile))
 
 
@@ -99,8 +100,8 @@ def traffic_of(problem: Matmul) -> Traffic:
     return Traffic(
         a=problem.a.dtype.bits,
         b=problem.b_blocks * problem.b.dtype.bits,
-        c=problem.c.bits if problem.c else 0,
-        d=problem.d.bits,
+        c=problem.d_blocks * problem.c.bits if problem.c else 0,
+        d=problem.d_blocks * problem.d.bits,
         row_vectors=bits["m"],
         column_vectors=bits["n"],
         a_rows="k" if problem.a.major == "k" else "m",

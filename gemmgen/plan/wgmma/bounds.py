@@ -154,6 +154,8 @@ def _epilogue_registers(plan: WgmmaKernel) -> int:
         hungry.append(sums + 40)
     if len(problem.steps) >= SEVERAL_STEPS:
         hungry.append(part + 24)
+    if problem.d_blocks > 1:
+        hungry.append(2 * problem.d_blocks * part)  # both matrices of C, and both of D
     return max(hungry)
 
 

@@ -248,7 +248,7 @@ def _epilogue_ns(plan: WgmmaKernel) -> float:
     element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
     warps = plan.consumer_warps * plan.row_shares
     bytes_per_ns = constants.EPILOGUE_BYTES_PER_NS_AND_WARP * warps
-    passed = plan.cta_tile_m * plan.cta_columns * element_bytes / bytes_per_ns
+    passed = plan.problem.d_blocks * plan.cta_tile_m * plan.cta_columns * element_bytes / bytes_per_ns
     passed += constants.STORE_WAIT_NS * _waits_for_stores(plan)
     if plan.ping_pong:
         return passed

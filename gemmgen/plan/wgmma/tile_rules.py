@@ -18,6 +18,7 @@ from gemmgen.plan.wgmma.extent_rules import (
     tile_rows,
 )
 from gemmgen.plan.wgmma.gate_rules import gated
+from gemmgen.plan.wgmma.gates.c_block_rules import c_blocks
 from gemmgen.plan.wgmma.group_rules import groups
 from gemmgen.plan.wgmma.part_rules import composed_tile, staggered_tile
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -161,6 +162,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     composed_tile,
     staggered_tile,
     gated,
+    c_blocks,
     groups,
     consumer_rows,
     tile_rows,

@@ -26,7 +26,16 @@ from gemmgen.problem.epilogue.nodes import (
     sums_in,
     times,
 )
-from gemmgen.problem.epilogue.steps import PLAIN, Epilogue, Output, Step, d_is, is_term, meaning_of
+from gemmgen.problem.epilogue.steps import (
+    PLAIN,
+    Epilogue,
+    Output,
+    Step,
+    blocks_are,
+    d_is,
+    is_term,
+    meaning_of,
+)
 from gemmgen.problem.epilogue.text import (
     ATOM_RANK,
     OPEN_RANK,
@@ -35,6 +44,7 @@ from gemmgen.problem.epilogue.text import (
     bracketed,
     described,
     written,
+    written_d,
 )
 from gemmgen.problem.epilogue.zeros import keeps_zeros
 
@@ -61,6 +71,7 @@ __all__ = [
     "Spelling",
     "Step",
     "Value",
+    "blocks_are",
     "bracketed",
     "d_is",
     "described",
@@ -76,4 +87,5 @@ __all__ = [
     "sums_in",
     "times",
     "written",
+    "written_d",
 ]

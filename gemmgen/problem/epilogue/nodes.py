@@ -35,6 +35,8 @@ class Load:
     """The accumulator whose columns of B have the elements of an operand along columns that are read; empty
     if each column of D has one element.
     """
+    block: str = ""
+    """The matrix that is read of a C [M, 2N] of two; empty if C is [M, N]."""
 
     @property
     def operand(self) -> Literal["none", "scalar", "row", "column", "matrix"]:

@@ -64,7 +64,13 @@ class Epilogue:
     accumulators: tuple[str, ...] = (ACCUMULATOR,)
     outputs: tuple[Output, ...] = (Output("d", Acc()),)
     interleaved: bool = False
-    """True if columns of B for several accumulators take turns: even columns are of the first one."""
+    """True if columns for several accumulators take turns in B: even columns are of the first one. Columns of
+    several matrices in C and D do likewise.
+    """
+    c_blocks: tuple[str, ...] = ()
+    """Names of the two matrices [M, N] in a C [M, 2N]; D has two matrices then, one for each output. Empty if
+    C is [M, N].
+    """
 
     @property
     def value(self) -> Value:
@@ -73,8 +79,13 @@ class Epilogue:
         Raises ValueError for an epilogue of several outputs.
         """
         if len(self.outputs) != 1:
-            raise ValueError("no kernel has several outputs")
+            raise ValueError("D has a value for each of several outputs")
         return self.outputs[0].value
+
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
+        """The values of D's matrices: one, or one for each of several that D has side by side."""
+        return tuple(output.value for output in self.outputs)
 
     @cached_property
     def nodes(self) -> tuple[Value, ...]:
@@ -136,16 +147,17 @@ class Epilogue:
     @property
     def is_chain(self) -> bool:
         """True if one value is kept at a time, to which each step applies a term or an activation."""
-        return len(self.accumulators) == 1 and self.beside_the_chain is None
+        return len(self.accumulators) == len(self.outputs) == 1 and self.beside_the_chain is None
 
     @cached_property
     def beside_the_chain(self) -> Value | None:
         """The first value that has to be kept beside one for each accumulator; None if there is none.
 
-        A step changes one of these values, or joins two of them to one.
+        A step changes one of these values, or joins two of them to one. With several outputs, any value can
+        be kept.
         """
-        if len(self.outputs) != 1:
-            return Acc(self.accumulators[-1])
+        if self.c_blocks:
+            return next((node for node in self.nodes if isinstance(node, Cast)), None)
         kept: list[Value] = [Acc(name) for name in self.accumulators]
         for node in self.nodes:
             match node:
@@ -169,7 +181,7 @@ class Epilogue:
         """In how many steps each tensor is read."""
         steps = (node for node in self.nodes if isinstance(node, Call) and not is_term(node))
         terms = (each for step in steps for each in step.args if is_term(each))
-        return Counter(load.tensor for term in terms for load in loads_of(term))
+        return Counter(load.tensor for term in terms for load in loads_of(term) if not load.block)
 
 
 def is_term(value: Value) -> bool:
@@ -229,6 +241,14 @@ def d_is(
     """
     outputs = (Output("d", value),)
     return replace(PLAIN, accumulators=accumulators, outputs=outputs, interleaved=interleaved)
+
+
+def blocks_are(
+    values: tuple[Value, ...], c_blocks: tuple[str, ...], *, interleaved: bool = False
+) -> Epilogue:
+    """Return the epilogue of a D of several matrices, computed from the matrices in C with these names."""
+    outputs = tuple(Output(f"d_{name}", value) for name, value in zip(c_blocks, values, strict=True))
+    return replace(PLAIN, outputs=outputs, interleaved=interleaved, c_blocks=c_blocks)
 
 
 EACH = {"scalar": "all of D", "row": "each row", "column": "each column", "matrix": "each element"}

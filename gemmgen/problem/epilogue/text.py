@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from gemmgen.problem.epilogue.nodes import TIMES, Algebra, Call, Cast, Load, Number, Value, fold
-from gemmgen.problem.epilogue.steps import Step
+from gemmgen.problem.epilogue.steps import Epilogue, Step
 from gemmgen.problem.operations import OPERATIONS
 
 OPEN_RANK, SUM_RANK, PRODUCT_RANK, ATOM_RANK = range(4)
@@ -23,8 +23,8 @@ class Spelling(Algebra[Spelled]):
         return name, ATOM_RANK
 
     def load(self, load: Load) -> Spelled:
-        """Return the name of a tensor."""
-        return load.tensor, ATOM_RANK
+        """Return the name of a tensor, or of the matrix in it that is read."""
+        return load.block or load.tensor, ATOM_RANK
 
     def number(self, value: float) -> Spelled:
         """Return a number as Python reads it, a whole one without its fraction."""
@@ -71,6 +71,12 @@ def bracketed(spelled: Spelled, rank: int) -> str:
 def written(value: Value) -> str:
     """Return a value as a spec has it: ``silu(acc * row_scale) + column_bias``."""
     return fold(value, Spelling())[0]
+
+
+def written_d(epilogue: Epilogue) -> str:
+    """Return D as a spec has it: its value, or the values of its matrices in brackets."""
+    values = [written(value) for value in epilogue.values]
+    return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
 
 
 def described(step: Step) -> str:

@@ -39,4 +39,4 @@ class _Zero(Algebra[bool]):
 
 def keeps_zeros(epilogue: Epilogue, *, finite_scalars: bool) -> bool:
     """Return True if D is 0 wherever the sums are; with ``finite_scalars`` scales are known to be finite."""
-    return fold(epilogue.value, _Zero(finite_scalars))
+    return all(fold(value, _Zero(finite_scalars)) for value in epilogue.values)

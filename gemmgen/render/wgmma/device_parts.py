@@ -36,7 +36,7 @@ class DeviceParts:
     def names(self) -> tuple[str, ...]:
         """The templates of the module's device code, callees first."""
         plan = self.plan
-        boxes = plan.problem.stores_boxes or any(map(plan.problem.has_box_axis, ("a", "b")))
+        boxes = plan.problem.in_boxes("d") or any(map(plan.problem.has_box_axis, ("a", "b")))
         parts = ["shared/args", *(("shared/store/as_box",) * boxes)]
         if self.epilogue.loads:
             parts.insert(0, "shared/buffers")
@@ -118,7 +118,7 @@ class DeviceParts:
         plan = self.plan
         yield from self.epilogue.functions
         splits = max(self.epilogue.counts_of_parts) > 1
-        if plan.problem.interleaved:
+        if plan.problem.interleaved and plan.problem.gated:
             yield "wgmma/even_and_odd"
         if splits or plan.problem.in_blocks:
             yield "wgmma/halves"

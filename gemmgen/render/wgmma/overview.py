@@ -114,8 +114,23 @@ class HopperOverview(KernelOverview):
         )
 
     @property
+    def _blocks_of_c(self) -> str:
+        """The words about the matrices in C and D."""
+        first, second = self.plan.problem.epilogue.c_blocks
+        if self.plan.problem.interleaved:
+            return (
+                f" Columns of {first} and {second} alternate in C, so that a thread reads both values beside "
+                "its sum, and its two results are neighbours in D."
+            )
+        return (
+            f" A tile of C has a box of {first} and one of {second}, and a tile of D a box for each result."
+        )
+
+    @property
     def _blocks(self) -> str:
         """The words about the columns of B that a tile of D takes."""
+        if self.plan.problem.d_blocks > 1:
+            return self._blocks_of_c
         if not self.plan.problem.gated:
             return ""
         first, second = self.plan.problem.epilogue.accumulators

@@ -1,0 +1,1 @@
+"""Kernels with several matrices side by side in C and D, as backwards of gates have them."""

@@ -1,0 +1,73 @@
+"""The rule of kernels whose C and D have two matrices side by side: backwards of gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.plan.fix import hint, leave_out, use
+from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.shared_rules import without_expression
+from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.work_rules import whole_k
+
+ONE_MATRIX = without_expression("epilogue.d")
+"""The fix that leaves the matrices in C and D out."""
+
+
+@rule("c-blocks", after=[tile_power_of_two.at("tile.n")])
+def c_blocks(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A tile of C and of D has both matrices for the columns of an accumulator that sums all of K."""
+    if plan.problem.d_blocks > 1:
+        yield from _of_matrices(plan)
+        yield from _of_programs(plan)
+        yield from _of_tiles(plan)
+
+
+def _with(plan: WgmmaKernel) -> str:
+    """Return the matrices in C as words that follow a fault."""
+    return f"with {' and '.join(plan.problem.epilogue.c_blocks)} in C"
+
+
+def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of the matrices."""
+    problem, matrices = plan.problem, _with(plan)
+    epilogue = problem.epilogue
+    read = {load.block for load in epilogue.loaded}
+    for name in epilogue.c_blocks:
+        if name not in read:
+            fix = ONE_MATRIX | hint(f"{name} in an expression")
+            yield Finding("epilogue.d", f"{name} in no expression", "kernels load both matrices in C", fix)
+    if problem.copies_misaligned:
+        limit = "this version copies the tensors of kernels with one matrix in C and D"
+        yield Finding("operands.misaligned", f"copy {matrices}", limit, use("refuse") | ONE_MATRIX)
+    if problem.groups:
+        limit = "this version describes the rows of groups of one matrix in C and D"
+        found = f"{problem.groups.of} {matrices}"
+        yield Finding("epilogue.c", found, limit, ONE_MATRIX | leave_out("groups"))
+    if problem.d.bits == 8 or problem.accumulator.integer:
+        limit = "gradients of 8 bits have scales, which this version does not compute"
+        fix = use("bf16", "fp16", "fp32") | ONE_MATRIX
+        yield Finding("operands.d.dtype", f"D is {problem.d.name} {matrices}", limit, fix)
+
+
+def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of programs, and of sums that are added up in several steps."""
+    matrices = _with(plan)
+    if plan.splits > 1:
+        limit = "this version adds up the sums of splits for one matrix"
+        found = f"{plan.splits:,} parts of K {matrices}"
+        yield Finding("schedule.splits", found, limit, whole_k(plan) | ONE_MATRIX)
+    if plan.divides_last_wave:
+        limit = "this version adds up the sums of pieces for one matrix"
+        yield Finding("schedule.last_wave", f"stream_k {matrices}", limit, use("whole") | ONE_MATRIX)
+    if plan.schedule_kind == "single_tile":
+        limit = "the function of a single tile checks a C of N columns"
+        yield Finding("schedule.kind", f"a single tile {matrices}", limit, use("tiled") | ONE_MATRIX)
+
+
+def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of the instruction, and of the columns of a tile."""
+    if plan.swap_ab:
+        limit = "an accumulator has the columns of D along its rows then, and this version joins columns"
+        yield Finding("mma.swap_ab", f"swap-AB {_with(plan)}", limit, use(False) | ONE_MATRIX)

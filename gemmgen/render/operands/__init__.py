@@ -1,0 +1,1 @@
+"""The operands of an epilogue beside the sums, as templates load them."""
