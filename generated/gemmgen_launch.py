@@ -238,7 +238,14 @@ class Host:
         if places == [tensor.data_ptr() for tensor in (*passed, d)]:
             tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
             groups = d.shape[0] if d.dim() > 2 else 0
-            sizes = math.prod(d.shape[:-1]), n, contract.arguments["out"].padded(n), extents, groups
+            columns = d.shape[-1]
+            sizes = (
+                math.prod(d.shape[:-1]),
+                columns,
+                contract.arguments["out"].padded(columns),
+                extents,
+                groups,
+            )
             self.replay.keep(key, tensors, sizes, d, memory, launched)
         if out is not None:
             increment_version(out)  # autograd learns of the write
@@ -341,8 +348,9 @@ class Known(NamedTuple):
     m: int
     """Rows of D; of a D with a dimension for groups, the rows of all."""
     n: int
+    """Columns of D."""
     columns: int
-    """N, padded to rows of whole 16-byte units."""
+    """Columns of D, padded to rows of whole 16-byte units."""
     extents: tuple[int, ...]
     """The extents of memory for partial sums; empty if the kernel needs none."""
     groups: int
@@ -561,6 +569,7 @@ class Argument(NamedTuple):
     R is for the rows of a D in which an index has the place of each of the M rows of the product.
     G is for groups, which are experts or batches.
     W is for the columns of a wide B, which has a block of N columns for each sum of an element of D.
+    V is for the columns of a wide C and D, which have several matrices of N columns each.
     B and C are for the blocks of K, and of N, that have a scale each.
     """
     box: Sequence[int] | None
@@ -592,8 +601,11 @@ class Argument(NamedTuple):
 
     def is_laid_out(self, tensor: Tensor) -> bool:
         """Return True if scales of sums lie as the kernel reads them: by address, in rows without gaps."""
-        rows = self.rows(tensor)
-        return self.is_aligned(tensor) and (self.box is not None or rows.pitch == self.padded(rows.columns))
+        rows, stored = self.rows(tensor), self.stored(tensor)
+        has_groups = stored.dim() == 3 and min(stored.shape[:2]) > 1
+        is_dense = not has_groups or stored.stride(0) == stored.shape[1] * rows.pitch
+        is_by_rows = self.box is not None or rows.pitch == self.padded(rows.columns)
+        return self.is_aligned(tensor) and is_dense and is_by_rows
 
     def laid_out(self, tensor: Tensor) -> Tensor:
         """Return a copy of scales of sums that lies as the kernel reads them."""
@@ -706,6 +718,7 @@ class Contract:
         self.computes, self.inputs = computes, computes["inputs"]
         self.pack_scales, self.copies, self.has_backward = pack_scales, copies, has_backward
         self.b_blocks, self.has_scales = computes.get("b_blocks", 1), "scale_vector" in computes
+        self.d_blocks = computes.get("d_blocks", 1)
         self.arguments = {
             name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
             for name in (*self.inputs, "out")
@@ -857,7 +870,8 @@ class Contract:
             return
         if argument.has_scales_of_sums:
             extents["B"] = self.count_scales(extents)
-            extents["C"] = -(-extents.get("N", 0) // self.computes.get("scale_columns", 1))
+            columns = extents.get("W", extents.get("N", 0))
+            extents["C"] = -(-columns // self.computes.get("scale_columns", 1))
         wanted = [
             1 if axis == "1" else extents.setdefault(axis, extent)
             for axis, extent in zip(argument.axes, shape, strict=True)
@@ -879,6 +893,7 @@ class Contract:
         if rows.count and rows.columns > 1 and rows.stride != 1 and not is_copied:
             yield self.describe_strides(name, tensor)
         has_groups = stored.dim() == 3 and min(stored.shape[:2]) > 1 and rows.columns > 0
+        has_groups &= not argument.has_scales_of_sums  # which are copied
         wanted = stored.shape[1] * rows.pitch if has_groups else None
         if wanted is not None and stored.stride(0) != wanted:
             yield f"have groups one behind the other, {wanted} elements apart, found {stored.stride(0)}"
@@ -925,6 +940,10 @@ class Contract:
             wanted = f"{self.b_blocks} N columns, N for each sum of an element of D"
             raise ValueError(f"b must have {wanted}, found {extents['W']}")
         m, n = extents["M"], self.count_columns(extents)
+        if extents.get("V", self.d_blocks * n) != self.d_blocks * n:
+            raise ValueError(
+                f"c must have {self.d_blocks} N = {self.d_blocks * n} columns, found {extents['V']}"
+            )
         if n % self.computes.get("n_multiple", 1):
             raise ValueError(f"N must be a multiple of {self.computes['n_multiple']}, found {n}")
         if "G" in extents:
@@ -1067,7 +1086,10 @@ class Operator:
             if "W" in checked.extents:
                 message = f"b must have {contract.b_blocks} N columns"
                 torch._check(checked.extents["W"] % contract.b_blocks == 0, functools.partial(str, message))
-            contract.count_columns(checked.extents)
+            n = contract.count_columns(checked.extents)
+            if "V" in checked.extents:
+                message = f"c must have {contract.d_blocks} N columns"
+                torch._check(checked.extents["V"] == contract.d_blocks * n, functools.partial(str, message))
         extents = contract.extents_of_d(checked.extents)
         return contract.arguments["out"].new_matrix(inputs[0], *extents) if out is None else None
 

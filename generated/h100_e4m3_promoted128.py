@@ -231,7 +231,7 @@ def issue_mmas(args, a_tile, stage, step):
 def multiply(args, a_smem, k_steps, ring):
     """The K loop of one tile, step by step: return its accumulator, and the stage that follows.
 
-    The tensor cores add up 8-bit products with fewer bits than fp32 has. So each K step has sums of its
+    The tensor cores keep fewer bits of their sums than additions in fp32 do. So each K step has sums of its
     own, which start at zero and are then added in fp32.
     """
     accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
