@@ -196,6 +196,7 @@ class Kind(StrEnum):
     DOUBLE_INIT = "double-init"
     WAIT_PARITY = "wait-parity"
     UNALIGNED_TRANSFER = "unaligned-transfer"
+    DESCRIPTOR_BASE = "descriptor-base"
     ASSERTION = "assertion"
     REDUNDANT_STORE = "redundant-store"
     OVERFLOW = "overflow"
@@ -336,6 +337,7 @@ _RANKS = (
         Kind.UNDEFINED_VALUE,
         Kind.ASSERTION,
         Kind.UNALIGNED_TRANSFER,
+        Kind.DESCRIPTOR_BASE,
         Kind.ACCUMULATOR_IN_FLIGHT,
         Kind.BYTE_COUNT,
     ),

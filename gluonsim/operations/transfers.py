@@ -139,6 +139,17 @@ def _check_box(op: Operation, memory: MemDescType) -> None:
         raise refusal(f"a transfer of boxes of {shapes} is not known to the simulator", op.location)
 
 
+def _check_base(agent: Agent, op: Operation, descriptor: Descriptor) -> None:
+    """Report a load whose descriptor begins outside of memory: TMA reads there [H100]."""
+    if beside := descriptor.base_elements_outside:
+        place = "ahead of" if beside < 0 else "after the end of"
+        text = (
+            f"{descriptor.name}: the base of the descriptor of a TMA load lies {abs(beside):,} elements "
+            f"{place} the memory of its tensor: TMA reads there, even if all boxes lie within the tensor"
+        )
+        agent.report(Kind.DESCRIPTOR_BASE, descriptor.name, (op.location,), text)
+
+
 class Part(Hashable, Protocol):
     """What one transfer moves of a tensor in global memory; equal parts are of the same elements."""
 
@@ -197,6 +208,7 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
     component, number = destination(agent, op, view, "TMA load")
     _, access, _, _ = cluster.loads[component]
     cluster.globals.read(part.regions, part.descriptor.name, access, agent.knowledge.clock)
+    _check_base(agent, op, part.descriptor)
     _use(part.descriptor, access)
     assert view.held is not None
     size = view.held.nbytes  # what is out of bounds counts too [ptx]

@@ -115,6 +115,17 @@ class Descriptor:
         """Bytes of one element of the tensor."""
         return self.flat.element_size()
 
+    @property
+    def base_elements_outside(self) -> int:
+        """Elements from the storage to the base: negative if it lies ahead, 0 if it is in the storage."""
+        first, last = self._wrapped(self.first), max(0, len(self.flat) - 1)
+        return min(first, 0) or max(first - last, 0)
+
+    def _wrapped(self, place: int) -> int:
+        """Return the number of an element, of a place that may have wrapped around all addresses."""
+        size = self.element_bytes
+        return (place * size + ADDRESSES // 2) % ADDRESSES // size - ADDRESSES // 2 // size
+
     def outside(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return the contents of a box outside of the tensor; they are only to be read."""
         key = (shape, dtype)
@@ -152,9 +163,7 @@ class Descriptor:
         """Return the view of a part of the tensor."""
         if 0 in extents:
             return self.flat[:0].as_strided(extents, [0] * len(extents))
-        size = self.element_bytes
-        place = self.first + sum(map(mul, lows, self.strides))
-        place = (place * size + ADDRESSES // 2) % ADDRESSES // size - ADDRESSES // 2 // size
+        place = self._wrapped(self.first + sum(map(mul, lows, self.strides)))
         # The step of a dimension makes no difference where the part has one element of it.
         steps = [stride if extent > 1 else 1 for stride, extent in zip(self.strides, extents, strict=True)]
         ends = [0, *((extent - 1) * step for extent, step in zip(extents, steps, strict=True))]

@@ -98,3 +98,33 @@ def rows_ahead_kernel(x_desc, y_desc, row, ahead):
     mbarrier.wait(ready, 0)
     tma.async_store(y_desc, [0, 0, 0], page)
     tma.store_wait(0)
+
+
+@gluon.jit
+def moved_base_kernel(x_desc, y_desc, x_first, y_first):
+    """Copy a box of a matrix between descriptors with bases of their own."""
+    page = gl.allocate_shared_memory(x_desc.dtype, x_desc.block_type.shape, x_desc.layout)
+    ready = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=1)
+    mbarrier.expect(ready, x_desc.nbytes_per_cta)
+    tma.async_load(x_desc, [x_first, 0], ready, page)
+    mbarrier.wait(ready, 0)
+    tma.async_store(y_desc, [y_first, 0], page)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def moved_pointer_kernel(x_ptr, y_ptr, ahead, rows: gl.constexpr, columns: gl.constexpr):
+    """Copy a matrix between descriptors of the kernel, the one of loads some rows ahead of the matrix."""
+    page = gl.allocate_shared_memory(gl.float32, [rows, columns], LAYOUT)
+    ready = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=1)
+    x_desc = tma.make_tensor_descriptor(
+        x_ptr - ahead * columns, [rows + ahead, columns], [columns, 1], [rows, columns], LAYOUT
+    )
+    y_desc = tma.make_tensor_descriptor(y_ptr, [rows, columns], [columns, 1], [rows, columns], LAYOUT)
+    mbarrier.expect(ready, x_desc.nbytes_per_cta)
+    tma.async_load(x_desc, [ahead, 0], ready, page)
+    mbarrier.wait(ready, 0)
+    tma.async_store(y_desc, [0, 0], page)
+    tma.store_wait(0)
