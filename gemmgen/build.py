@@ -62,7 +62,7 @@ def resources_text(resources: Resources, plan: Kernel) -> str:
 def simulation_text(simulation: Simulation) -> str:
     """Return the launches of a simulation and the limits of its evidence as text."""
     notes = [f"note: {note}" for note in simulation.notes]
-    return "\n  ".join([f"{simulation.spec}: {simulation}", *map(str, simulation.launches), *notes])
+    return "\n  ".join([f"{simulation.spec}: {simulation}", *simulation.launched, *notes])
 
 
 def spec_row(product: Product, module: str) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from gemmgen.hardware import TCGEN05
@@ -10,7 +10,8 @@ from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.search import Estimate
-from gemmgen.problem import Ranges, Shape, shape_text
+from gemmgen.problem import Groups, Ranges, Shape, shape_text
+from gemmgen.problem.group_sizes import GroupSizes
 
 __all__ = ["Difference", "Entry", "Ledger", "Section", "differences", "differences_text", "ledger"]
 
@@ -57,6 +58,8 @@ def ledger(kernel: Kernel) -> Ledger:
     estimate = family_for(kernel).estimate
     if ranges := kernel.request.ranges:
         sections.append(_planned_for(kernel, ranges, estimate))
+    if kernel.problem.groups:
+        sections.extend(_groups(kernel, kernel.problem.groups))
     problems = (_problem(kernel, shape, estimate(kernel, shape)) for shape in kernel.request.bench_shapes)
     return Ledger((*sections, *problems))
 
@@ -199,6 +202,19 @@ def _barriers(kernel: Kernel) -> Section:
 
 
 # --- problems
+
+
+def _groups(kernel: Kernel, groups: Groups) -> Iterator[Section]:
+    """Yield how each M, or K, of planned and timed problems is divided into groups, unless there is none."""
+    shapes = (*kernel.request.planned_shapes, *kernel.request.bench_shapes)
+    of_extents = {groups.extent_of(shape): GroupSizes.planned(groups, shape) for shape in shapes}
+    axis = "K" if groups.divides_k else "M"
+    entries = tuple(
+        Entry(f"{axis} = {extent}", sizes.mean, sizes.unit, sizes.spread)
+        for extent, sizes in of_extents.items()
+    )
+    if entries:
+        yield Section(f"{groups.count:,} groups ({groups.of})", entries)
 
 
 def _planned_for(kernel: Kernel, ranges: Ranges, estimate: Callable[[Kernel, Shape], Estimate]) -> Section:

@@ -23,11 +23,13 @@ from gemmgen.numerics.case import (
     reduction_arguments,
     reduction_programs,
 )
+from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.encoding import rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, touched
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
-from gemmgen.problem import shape_text
+from gemmgen.problem import Matmul, shape_text
+from gemmgen.problem.group_sizes import GroupSizes
 from gemmgen.product import Product, staged
 from gemmgen.render.spelling import argument_name
 from gemmgen.verify.launches import Launch
@@ -86,6 +88,15 @@ class Problem:
         )
 
 
+def division_of(inputs: Inputs, problem: Matmul) -> GroupSizes | None:
+    """Return the sizes of the groups of a call; None without groups."""
+    groups = problem.groups
+    if groups is None:
+        return None
+    of_call = bounds(problem, groups.extent_of(inputs.shape), inputs.rows_of_groups(problem), groups.count)
+    return GroupSizes.of(groups, [end - first for first, end in of_call])
+
+
 @dataclass(frozen=True)
 class Simulation:
     """Results of the launches of one module."""
@@ -104,6 +115,8 @@ class Simulation:
     """Timeline of the first launch that shows an error, or else of the first one."""
     traced: int = 0
     """Index of that launch."""
+    divisions: tuple[GroupSizes | None, ...] = ()
+    """How each launch divided its rows, or its K, into groups; None without groups."""
 
     @property
     def schedules(self) -> int:
@@ -138,6 +151,15 @@ class Simulation:
         schedule = launch.schedules[self.trace.position]
         return drawn(self.trace, self.module, f"{shape_text(launch.shape)}, schedule {schedule}", cta)
 
+    @property
+    def launched(self) -> tuple[str, ...]:
+        """The launches in words, each with its groups."""
+        divided = self.divisions or (None,) * len(self.launches)
+        return tuple(
+            f"{launch}; {sizes}" if sizes else str(launch)
+            for launch, sizes in zip(self.launches, divided, strict=True)
+        )
+
     def __str__(self) -> str:
         found = counted(len(self.problems), "finding")
         return f"simulated: {counted(self.schedules, 'schedule')}, {found}"
@@ -147,6 +169,7 @@ class Simulation:
         return {
             "module": self.module,
             "launches": [asdict(launch) for launch in self.launches],
+            "groups": [asdict(sizes) if sizes else None for sizes in self.divisions],
             "findings": [asdict(problem) for problem in self.problems],
             "notes": list(self.notes),
         }
@@ -185,12 +208,14 @@ def _simulated(
     problems: dict[tuple[object, ...], Problem] = {}
     notes: dict[str, None] = {}
     traces: list[Trace] = []
+    divisions: list[GroupSizes | None] = []
     module = import_generated(path)
     for launch in launches:
         simulated = _Simulated(module, product, launch, seed, processes, progress)
         for problem in simulated.problems():
             problems.setdefault((problem.kind, problem.name, problem.lines), problem)
         traces.append(simulated.result.trace)
+        divisions.append(simulated.division)
         if simulated.uncovered and launch.inputs == "integers" and not launch.wraps:
             notes[f"{shape_text(launch.shape)}: {simulated.uncovered_text}"] = None
     traced = next((i for i, trace in enumerate(traces) if trace.shows_errors), 0)
@@ -203,6 +228,7 @@ def _simulated(
         tuple(notes),
         traces[traced],
         traced,
+        tuple(divisions),
     )
 
 
@@ -235,10 +261,12 @@ class _Simulated:
         self._processes = processes
         self._progress = progress
         self.result = Result((), Trace(), {}, deterministic=True)
+        self.division: GroupSizes | None = None
 
     def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         """Run the kernel as ``matmul`` does, and return d [M, N] after the last schedule."""
         inputs = Inputs(a, b, extras, self._problem.b_blocks)
+        self.division = division_of(inputs, self._problem)
         d = self._poisoned_d(inputs) if out is None else out
         module, options = self._module, self._module.LAUNCH_OPTIONS
         arguments = kernel_arguments(module, self._problem, inputs, d, restored=self._restored)
