@@ -872,12 +872,22 @@ class Contract:
             extents["B"] = self.count_scales(extents)
             columns = extents.get("W", extents.get("N", 0))
             extents["C"] = -(-columns // self.computes.get("scale_columns", 1))
+        known = {"1": 1, **extents}
         wanted = [
             1 if axis == "1" else extents.setdefault(axis, extent)
             for axis, extent in zip(argument.axes, shape, strict=True)
         ]
         if list(shape) != wanted:
+            if name == "b" and self.is_turned(tensor, known):
+                yield f"have shape {list(tensor.mT.shape)}, found {list(shape)}: pass b.mT"
             yield f"have shape {wanted}, found {list(shape)}"
+
+    def is_turned(self, b: Tensor, known: Mapping[str, Any]) -> bool:
+        """Return True if b.mT would be a B that has the known extents and lies in memory as it must."""
+        argument = self.arguments["b"]
+        extents = zip(argument.axes, b.mT.shape, strict=True)
+        fits = all(known.get(axis, extent) == extent for axis, extent in extents)
+        return fits and b.stride(-1 if argument.is_transposed else -2) == 1
 
     def violations_of_memory(self, name: str, tensor: Tensor) -> Iterator[str]:
         """Yield violations of extents, strides and the address, except those that a copy mends."""

@@ -323,6 +323,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "this kernel takes from 1 to 32 groups, found 0",
     ),
     "another k": (offsets_call(b=weights(5, 32, 72)), "b must have shape [5, 64, 32], found [5, 72, 32]"),
+    "a B that is not transposed": (
+        offsets_call(b=weights(5, 32, 64).mT),
+        "b must have shape [5, 64, 32], found [5, 32, 64]: pass b.mT",
+    ),
     "rows of K": (
         offsets_call(b=cuda(5, 64, 32)),
         "b must lie in memory as G x N x K, found strides (2048, 32, 1)",
@@ -361,7 +365,7 @@ def test_the_path_without_a_launcher_names_groups_and_the_rows_of_all(
 ) -> None:
     a, b = cuda(1, 1, 64).expand(groups, m, 64), cuda(1, 1, 64).expand(groups, n, 64).mT
     with pytest.raises(
-        ValueError, match=r"^groups, M, N and K must be from 1 on, and .* all groups"
+        ValueError, match=r"^groups, M, N and K must be from 1, 0, 1 and 1 on, and .* all groups"
     ) as refused:
         module.plain_matmul(a, b)
     assert str(refused.value).endswith(f"up to {2**31 - 256}, found {groups}, {m}, {n}, 64")
