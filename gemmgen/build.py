@@ -351,10 +351,10 @@ def refusals(product: Product) -> Iterator[Violation]:
     """Yield why a kernel cannot be exported."""
     problem, stem, module = product.plan.problem, product.source.stem, hint("the Python module")
     if not isinstance(product.plan, WgmmaKernel):
-        found, limit = product.plan.gpu.target, "the launcher in C is for Hopper kernels"
+        found, limit = product.plan.gpu.target, "but the launcher in C is for Hopper kernels"
         yield Violation("export-target", "target", found, limit, use("h100", "h200") | module)
     if problem.copies_misaligned:
-        limit = "the launcher in C copies nothing"
+        limit = "but the launcher in C copies nothing"
         yield Violation(
             "export-misaligned",
             "operands.misaligned",
@@ -367,7 +367,7 @@ def refusals(product: Product) -> Iterator[Violation]:
             "export-reduction",
             "schedule.reduction",
             "parallel",
-            "the launcher in C launches one kernel",
+            "but the launcher in C launches one kernel",
             use("ordered") | module,
         )
     if problem.d_blocks > 1:
@@ -376,14 +376,14 @@ def refusals(product: Product) -> Iterator[Violation]:
             "export-blocks", "epilogue.c", names, "the launcher in C passes a C and a D of N columns", module
         )
     for field, found in _of_groups(problem):
-        limit = "the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
+        limit = "but the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
         yield Violation("export-groups", field, found, limit, module)
     if problem.scales_sums and problem.a.scale:
-        limit = "the launcher in C makes descriptors of A, B, C and D, and none of scales"
+        limit = "but the launcher in C makes descriptors of A, B, C and D, and none of scales"
         found = problem.a.scale.format.name
         yield Violation("export-scales", "operands.a.scale", found, limit, module)
     if stem.endswith("_test"):
-        limit = "in C that is the name of a test program"
+        limit = "but in C that is the name of a test program"
         renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")
         yield Violation("export-name", "", f"{stem}.c", limit, renamed)
 

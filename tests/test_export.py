@@ -130,7 +130,7 @@ def test_the_command_and_the_function_say_what_they_wrote(
             "b200_bf16",
             "",
             (
-                "b200_bf16.yaml:2:9: error[export-target] target: b200, the launcher in C is for Hopper "
+                "b200_bf16.yaml:2:9: error[export-target] target: b200, but the launcher in C is for Hopper "
                 "kernels; use h100 or h200, or the Python module"
             ),
         ),
@@ -138,7 +138,7 @@ def test_the_command_and_the_function_say_what_they_wrote(
             "h100_bf16_misaligned",
             "",
             (
-                "h100_bf16_misaligned.yaml:7:15: error[export-misaligned] operands.misaligned: copy, the "
+                "h100_bf16_misaligned.yaml:7:15: error[export-misaligned] operands.misaligned: copy, but the "
                 "launcher in C copies nothing; leave it out, or use the Python module"
             ),
         ),
@@ -147,14 +147,14 @@ def test_the_command_and_the_function_say_what_they_wrote(
             "",
             (
                 "h100_bf16_split8_parallel.yaml:12:64: error[export-reduction] schedule.reduction: parallel, "
-                "the launcher in C launches one kernel; use ordered, or the Python module"
+                "but the launcher in C launches one kernel; use ordered, or the Python module"
             ),
         ),
         (
             "a_test",
             "h100_bf16",
             (
-                "a_test.yaml: error[export-name]: a_test.c, in C that is the name of a test program; "
+                "a_test.yaml: error[export-name]: a_test.c, but in C that is the name of a test program; "
                 "rename the spec, e.g. to a_tested.yaml"
             ),
         ),
@@ -235,6 +235,7 @@ TITLES = (
     "*/",
     "what ??/ and ???/ and ??=",
     "??",
+    "the experts' weights",
     "// /* */",
     "#define x 1",
     "naïve 矩阵",

@@ -133,7 +133,7 @@ def _hopper_scale(statement: Statement, path: str, scale: BlockScale | None) -> 
     yield Finding(
         f"{path}.scale.format",
         f"{scale.format} for {statement.target}",
-        f"this version multiplies it on Hopper alone; tcgen05 has {either(formats)}",
+        f"but this version multiplies it on Hopper alone; tcgen05 has {either(formats)}",
         leave_out(f"{path}.scale") | use(*others, field="target"),
     )
 
@@ -235,7 +235,7 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
         yield Finding(
             field,
             "copy for block-scaled operands",
-            "their elements may share a byte and their scales are packed: this version copies neither",
+            "but their elements may share a byte and their scales are packed: this version copies neither",
             use("refuse"),
         )
 

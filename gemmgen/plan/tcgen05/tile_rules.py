@@ -41,9 +41,9 @@ def operand_dtypes(plan: Tcgen05Kernel) -> Iterator[Finding]:
         return
     unscaled = [(name, operand.dtype) for name, operand in named(plan) if operand.dtype.tcgen05_kind is None]
     for name, dtype in unscaled:
-        limit, fix = "this version generates no integer kernels for tcgen05", use(*FP8)
+        limit, fix = "but this version generates no integer kernels for tcgen05", use(*FP8)
         if not dtype.integer:
-            limit = "this version multiplies 4-bit elements with a scale for each block"
+            limit = "but this version multiplies 4-bit elements with a scale for each block"
             fix |= hint("a scale")
         yield Finding(f"operands.{name}.dtype", f"{name.upper()} is {dtype.name} without scales", limit, fix)
     if not unscaled:
@@ -57,7 +57,7 @@ def gated(plan: Tcgen05Kernel) -> Iterator[Finding]:
         yield Finding(
             "epilogue.d",
             f"{' and '.join(plan.problem.epilogue.accumulators)} as accumulators for {plan.gpu.name}",
-            "this version computes D from two sums on Hopper alone",
+            "but this version computes D from two sums on Hopper alone",
             without_expression() | hint("a Hopper GPU as target"),
         )
 
@@ -69,7 +69,7 @@ def groups(plan: Tcgen05Kernel) -> Iterator[Finding]:
         yield Finding(
             "groups",
             f"groups for {plan.gpu.name}",
-            "this version multiplies groups on Hopper alone",
+            "but this version multiplies groups on Hopper alone",
             leave_out() | hint("a Hopper GPU as target"),
         )
 
@@ -177,7 +177,7 @@ def operand_packing(plan: Tcgen05Kernel) -> Iterator[Finding]:
             yield Finding(
                 field,
                 f"padded e2m1 beside {beside}",
-                "if both operands have 4 bits, this version's kernels read two elements a byte",
+                "but if both operands have 4 bits, this version's kernels read two elements a byte",
                 use("packed") | leave_out(),
             )
         elif four and not operand.padded and other.dtype.bits == 8:
@@ -199,7 +199,7 @@ def accumulator_dtype(plan: Tcgen05Kernel) -> Iterator[Finding]:
         yield Finding(
             "accumulator",
             f"products of {plan.problem.a.dtype.name} added up in {accumulator}",
-            "this version's Blackwell kernels add them up in fp32, one sum in each column of tensor memory",
+            "but Blackwell kernels of this version have fp32 sums, one in each column of tensor memory",
             use("fp32"),
         )
 

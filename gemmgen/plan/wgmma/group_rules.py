@@ -35,20 +35,20 @@ def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
     assert groups is not None
     if groups.divides_k:
         if problem.gated:
-            limit = "this version loads boxes of rows of K for one accumulator"
+            limit = "but this version loads boxes of rows of K for one accumulator"
             found = f"{' and '.join(problem.epilogue.accumulators)} as accumulators with {groups.of}"
             yield Finding("epilogue.d", found, limit, without_expression() | UNGROUPED)
-        limit = "TMA loads along K from multiples of 16 bytes on, and a group begins at any K"
+        limit = "but TMA loads along K from multiples of 16 bytes on, and a group begins at any K"
         for operand in ("a", "b") if problem.loads_k_from_any_row else ():
             if problem.operand(operand).major == "k":
                 found = f"{operand.upper()} is K-contiguous with groups of K"
                 yield Finding(f"operands.{operand}.major", found, limit, use("mn") | UNGROUPED)
         return
     if problem.a.major == "mn" and not groups.apart:
-        limit = "TMA loads along M from multiples of 16 bytes on, and a group begins at any row"
+        limit = "but TMA loads along M from multiples of 16 bytes on, and a group begins at any row"
         yield Finding("operands.a.major", "A is M-contiguous with groups", limit, use("k") | UNGROUPED)
     if problem.b.major == "mn" and problem.in_blocks:
-        limit = "this version loads the blocks of a gate from a B of groups that is contiguous along K"
+        limit = "but this version loads the blocks of a gate from a B of groups that is contiguous along K"
         fix = use("k") | use("interleaved", field="epilogue.columns") | UNGROUPED
         yield Finding("operands.b.major", "an N-contiguous B of blocks with groups", limit, fix)
 
@@ -58,21 +58,23 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
     problem, groups = plan.problem, plan.problem.groups
     assert groups is not None
     if plan.group_slots and groups.count > MOST_GROUPS:
-        limit = f"each warp holds the rows of all groups in registers, of at most {MOST_GROUPS}"
+        limit = f"but each warp holds the rows of all groups in registers, of at most {MOST_GROUPS}"
         yield Finding("groups.count", f"{groups.count:,} groups", limit, at_most(MOST_GROUPS))
     if groups.broadcast and groups.counts:
-        limit = "groups that a tensor divides have rows of A, or columns of A and rows of B, of their own"
+        limit = "but groups that a tensor divides have rows of A, or columns of A and rows of B, of their own"
         fix = leave_out("groups.broadcast") | use("batched", field="groups.kind")
         yield Finding("groups.broadcast", f"one {groups.broadcast.upper()} with {groups.of}", limit, fix)
     if problem.copies_misaligned:
-        limit = "this version copies matrices of two dimensions"
+        limit = "but this version copies matrices of two dimensions"
         yield Finding("operands.misaligned", "copy with groups", limit, use("refuse") | UNGROUPED)
     if problem.c is not None and groups.of == "m_offsets":
-        limit = "TMA would also read rows of C of the next group, into which another program may store its D"
+        limit = (
+            "but TMA would also read rows of C of the next group, into which another program may store its D"
+        )
         fix = (leave_out() & leave_out("epilogue.beta")) | use("m_masked", "batched", field="groups.kind")
         yield Finding("operands.c", "a C with m_offsets", limit, fix | UNGROUPED)
     if problem.vectors and groups.divides_k:
-        limit = "this version has row and column operands of groups of rows, each with a B of its own"
+        limit = "but this version has row and column operands of groups of rows, each with a B of its own"
         yield from _of_vectors(plan, groups.of, limit, UNGROUPED)
 
 
@@ -95,10 +97,10 @@ def _of_gradients(plan: WgmmaKernel) -> Iterator[Finding]:
     if not problem.backward:
         return
     if groups.of != "m_offsets":
-        limit = "this version has gradients of groups of rows in one A, which offs divides"
+        limit = "but this version has gradients of groups of rows in one A, which offs divides"
         yield Finding("backward", f"a backward with {groups.of}", limit, use(False) | UNGROUPED)
     elif problem.vectors:
-        limit = "the gradient of a vector of each group is a sum over its rows, which no kernel computes"
+        limit = "but the gradient of a vector of each group is a sum over its rows, which no kernel computes"
         fix = leave_out("backward") | UNGROUPED
         yield from _of_vectors(plan, "a backward of groups", limit, fix)
 
@@ -110,20 +112,24 @@ def _of_indices(plan: WgmmaKernel) -> Iterator[Finding]:
     for index in groups.row_indices:
         unindexed = leave_out(f"groups.{index}")
         if groups.of != "m_offsets":
-            limit = "this version has an index of the rows of one A, which offs divides"
+            limit = "but this version has an index of the rows of one A, which offs divides"
             fix = leave_out() | use("m_offsets", field="groups.kind")
             yield Finding(f"groups.{index}", f"{index} with {groups.of}", limit, fix)
         if problem.backward:
-            limit = "the gradients of A and B would read the gradient of D by the index, which no kernel does"
+            limit = (
+                "but the gradients of A and B would read the gradient of D by the index, which no kernel does"
+            )
             yield Finding("backward", f"a backward with {index}", limit, use(False) | unindexed)
         for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
             if ctas > 1:
-                limit = "this version loads and stores rows by an index in programs of one CTA"
+                limit = "but this version loads and stores rows by an index in programs of one CTA"
                 yield Finding(field, f"{ctas:,} CTAs with {index}", limit, use(1) | unindexed)
     if problem.gathers_a:
         yield from _of_gathered_rows(plan)
     if problem.scatters_d and plan.epilogue_buffers > 1:
-        limit = "threads read a buffer back before they fill the next one, which then needs none of its own"
+        limit = (
+            "but threads read a buffer back before they fill the next one, which then needs none of its own"
+        )
         found = f"{plan.epilogue_buffers:,} buffers of sub-tiles with d_rows"
         fix = use(1) | leave_out("groups.d_rows")
         yield Finding("buffering.epilogue", found, limit, fix)
@@ -133,15 +139,14 @@ def _of_gathered_rows(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of rows of A by an index, which threads copy to shared memory as they are."""
     problem, ungathered = plan.problem, leave_out("groups.a_rows")
     if problem.scatters_d:
-        limit = "the number of rows of the product is that of A or of D, and both have rows of their own"
+        limit = "but the number of rows of the product is that of A or of D, and both have rows of their own"
         yield Finding("groups.d_rows", "d_rows with a_rows", limit, leave_out() | ungathered)
     if problem.a.dtype.in_memory:
-        limit = (
-            f"TMA rounds {problem.a.dtype.in_memory} to {problem.a.dtype.name}, and threads copy A as it is"
-        )
+        stored = problem.a.dtype.in_memory
+        limit = f"but TMA rounds {stored} to {problem.a.dtype.name}, and threads copy A as it is"
         yield Finding("groups.a_rows", f"a_rows with {problem.a.dtype.name}", limit, leave_out())
     if plan.a_source == "registers":
-        limit = "this version has wgmma read the rows that threads copy"
+        limit = "but this version has wgmma read the rows that threads copy"
         yield Finding("operands.a.source", "A from registers with a_rows", limit, use("shared") | ungathered)
 
 
@@ -150,30 +155,34 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     groups = plan.problem.groups
     assert groups is not None
     if not plan.specialized and plan.schedule_kind == "single_tile":
-        limit = "a program of a single tile has one A and one B"
+        limit = "but a program of a single tile has one A and one B"
         yield Finding("schedule.kind", "single_tile with groups", limit, use("persistent") | UNGROUPED)
     elif plan.schedule_kind == "tiled" and groups.counts:
-        limit = "programs walk over the tiles of groups, whose ends the host does not know"
+        limit = "but programs walk over the tiles of groups, whose ends the host does not know"
         yield Finding("schedule.kind", "tiled with groups", limit, use("persistent") | UNGROUPED)
     elif not plan.specialized and groups.counts:
-        limit = "a producer and consumers walk over the tiles of groups, whose ends the host does not know"
+        limit = (
+            "but a producer and consumers walk over the tiles of groups, whose ends the host does not know"
+        )
         fix = use("cooperative", "ping_pong") | UNGROUPED
         yield Finding("warp_specialization.kind", f"{plan.specialization} with groups", limit, fix)
     if plan.splits > 1:
-        limit = "this version adds up the sums of splits of one A and one B"
+        limit = "but this version adds up the sums of splits of one A and one B"
         fix = whole_k(plan) | UNGROUPED
         yield Finding("schedule.splits", f"{plan.splits:,} parts of K with groups", limit, fix)
     if plan.divides_last_wave:
-        limit = "the tiles of the last wave are divided by a number of tiles that the host knows"
+        limit = "but the tiles of the last wave are divided by a number of tiles that the host knows"
         yield Finding("schedule.last_wave", "stream_k with groups", limit, use("whole") | UNGROUPED)
     if plan.read_early and groups.counts:
-        limit = "the kernel ahead may still write where groups end, and no load begins before that is read"
+        limit = (
+            "but the kernel ahead may still write where groups end, and no load begins before that is read"
+        )
         fix = use("nothing") | UNGROUPED
         yield Finding("dependent_launch.early", f"{plan.early_launch} with groups", limit, fix)
     if plan.staggered:
-        limit = "a group may end between the two tiles of a rectangle"
+        limit = "but a group may end between the two tiles of a rectangle"
         yield Finding("tile.staggered", "a staggered tile with groups", limit, use(False) | UNGROUPED)
     if (plan.order, plan.minor) != ("grouped", "m"):
-        limit = "within a group, tiles go down some rows of tiles and then to the right"
+        limit = "but within a group, tiles go down some rows of tiles and then to the right"
         fix = (use("grouped") & leave_out("schedule.minor")) | UNGROUPED
         yield Finding("schedule.order", f"{plan.order} order along {plan.minor} with groups", limit, fix)

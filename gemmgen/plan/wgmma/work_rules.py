@@ -40,15 +40,15 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(field, f"{found} in a single tile schedule", limit, fix)
         return
     if plan.persistent and not plan.specialized:
-        limit = "a persistent program of this version takes parts of K if it has a producer of its own"
+        limit = "but a persistent program of this version takes parts of K if it has a producer of its own"
         fix = one | use("tiled", field="schedule.kind")
         yield Finding(field, f"{found} without warp specialization", limit, fix)
     elif plan.ping_pong:
-        limit = "this version divides K for consumers that share a tile"
+        limit = "but this version divides K for consumers that share a tile"
         fix = _sharing_a_tile(plan) | whole_k(plan, field)
         yield Finding("warp_specialization.kind", f"ping_pong and {found}", limit, fix)
     elif plan.synchronous:
-        limit = "this version divides K for kernels that load ahead"
+        limit = "but this version divides K for kernels that load ahead"
         yield Finding("buffering.stages", f"1 stage and {found}", limit, at_least(2))
     if plan.problem.accumulator.integer and plan.reduction == "ordered" and plan.occupancy == MAX_OCCUPANCY:
         # [gluon] Of 11, 12, 13, 17 and 19 parts with 16 sums a thread some spill 4 to 36 bytes, whatever is
@@ -88,15 +88,17 @@ def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(field, f"stream_k in a {kind} schedule", limit, fix)
         return
     if not plan.specialized:
-        limit = "a persistent program of this version takes parts of tiles if it has a producer of its own"
+        limit = (
+            "but a persistent program of this version takes parts of tiles if it has a producer of its own"
+        )
         fix = use("whole") | cooperative
         yield Finding(field, "stream_k without warp specialization", limit, fix)
     elif plan.ping_pong:
-        limit = "this version divides tiles for consumers that share one"
+        limit = "but this version divides tiles for consumers that share one"
         fix = _sharing_a_tile(plan) | whole
         yield Finding("warp_specialization.kind", "ping_pong and stream_k", limit, fix)
     if plan.occupancy > 1:
-        limit = "this version divides tiles among programs that have an SM each"
+        limit = "but this version divides tiles among programs that have an SM each"
         yield Finding("occupancy", f"{plan.occupancy:,} CTAs on each SM and stream_k", limit, use(1) | whole)
     if plan.read_early:
         limit = "a piece of a tile begins with other K steps than the first, which are loaded early"
@@ -121,7 +123,7 @@ def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "schedule.reduction",
             f"{found} with stream_k",
-            "this version adds up the sums of a tile's pieces in their order",
+            "but this version adds up the sums of a tile's pieces in their order",
             leave_out(),
         )
         return
@@ -172,14 +174,14 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
             f"a parallel reduction with {plan.early_launch}",
             "the sums of the call before may still be read then"
             if plan.read_early
-            else "this version starts a pair of kernels only after all earlier kernels have ended",
+            else "but this version starts a pair of kernels only after all earlier kernels have ended",
             use("ordered") | leave_out("dependent_launch"),
         )
     if plan.problem.copies_misaligned:
         yield Finding(
             "schedule.reduction",
             "a parallel reduction with copies of misaligned tensors",
-            "this version copies for kernels that store D themselves",
+            "but this version copies for kernels that store D themselves",
             use("ordered") | use("refuse", field="operands.misaligned"),
         )
     if plan.subtile_n != plan.cta_columns:
@@ -197,7 +199,9 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
     if not plan.dependent or plan.specialized:
         return
     found = plan.early_launch
-    limit = "this version starts kernels early if their programs have a producer, or one tile and load ahead"
+    limit = (
+        "but this version starts kernels early if their programs have a producer, or one tile and load ahead"
+    )
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
         fix = use("tiled")

@@ -31,7 +31,7 @@ def scale_format(plan: WgmmaKernel) -> Iterator[Finding]:
                 yield Finding(
                     f"operands.{name}.scale",
                     f"scales of {scale.format.name} for {name.upper()}, and none for {other_name.upper()}",
-                    "this version's kernels scale both operands or neither",
+                    "but this version's kernels scale both operands or neither",
                     leave_out() | hint(f"an operands.{other_name}.scale"),
                 )
 
@@ -91,7 +91,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     b = plan.problem.b.scale
     columns, slabs = plan.loaded_n if plan.problem.interleaved else plan.program_tile_n, plan.row_slabs
     assert b is not None
-    limit = "this version scales the sums of a tile whose columns are one power of two"
+    limit = "but this version scales the sums of a tile whose columns are one power of two"
     yield plan.composed, "tile.n", f"{plan.cta_tile_n} columns", limit, use(128, 64)
     limit = f"all columns of a program's tile have the same scale of B, one for {b.format.rows}"
     one_scale = b.format.rows % columns == 0 or not plan.has_tile_scales
@@ -105,11 +105,11 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     limit = f"a consumer's warpgroup scales at most {MOST_SLABS} slabs of 64 rows, one after the other"
     most = plan.cta_tile_m * MOST_SLABS // slabs
     yield slabs > MOST_SLABS, "tile.m", f"{plan.cta_tile_m:,} rows", limit, at_most(most)
-    limit = "this version loads the scales of columns, and divides slabs of rows, in single CTAs"
+    limit = "but this version loads the scales of columns, and divides slabs of rows, in single CTAs"
     alone = slabs > 1 or not plan.has_tile_scales
     yield alone and plan.cluster_m > 1, "cluster.m", f"{plan.cluster_m} CTAs along M", limit, use(1)
     yield alone and plan.cluster_n > 1, "cluster.n", f"{plan.cluster_n} CTAs along N", limit, use(1)
-    limit = "this version reads the A of scaled sums from shared memory"
+    limit = "but this version reads the A of scaled sums from shared memory"
     registers = plan.a_source == "registers"
     yield registers, "operands.a.source", "A in registers", limit, use("shared")
 
@@ -118,14 +118,14 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the schedule, and of matmuls of other kinds."""
     problem = plan.problem
     yield from _of_groups(plan)
-    limit = "this version scales the sums of two accumulators by one scale of B for many columns"
+    limit = "but this version scales the sums of two accumulators by one scale of B for many columns"
     apart = problem.gated and not problem.has_tile_scales
     yield apart, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
-    limit = "this version adds up the scaled sums of all K in one program"
+    limit = "but this version adds up the scaled sums of all K in one program"
     yield plan.splits > 1, "schedule.splits", f"{plan.splits} parts of K", limit, whole_k(plan) | UNSCALED
     stream = plan.divides_last_wave
     yield stream, "schedule.last_wave", "stream_k", limit, use("whole") | UNSCALED
-    limit = "the first loads bring scales too, and this version loads A or B alone early"
+    limit = "but the first loads bring scales too, and this version loads A or B alone early"
     early = plan.read_early is not None
     yield early, "dependent_launch.early", plan.early_launch, limit, use("nothing") | UNSCALED
     limit = "a block's scales come with a stage of a ring"
