@@ -516,6 +516,7 @@ TITLES = [
     "# noqa: a comment?",
     "%s %d $y <%= erb %> [[x]] <!-- -->",
     "a title that ends in a full stop.",
+    "the experts' weights, as 'gate' and '''up",
     "naïve 矩阵 ★ matmul",
     "a" * TITLE_LIMIT,
 ]
@@ -527,7 +528,7 @@ def test_a_title_is_data(title: str, tmp_path: Path) -> None:
     path = tmp_path / "titled.yaml"
 
     def code(title: str) -> list[str]:
-        path.write_text(f"title: '{title}'\n" + "".join(spec), encoding="utf-8")
+        path.write_text(f'title: "{title}"\n' + "".join(spec), encoding="utf-8")
         module = make(path).module
         assert module.startswith(f'"""{title.rstrip(".")}.\n\n')
         return [ast.dump(statement) for statement in ast.parse(module).body[1:]]
@@ -536,7 +537,7 @@ def test_a_title_is_data(title: str, tmp_path: Path) -> None:
 
 
 def test_a_title_that_could_end_the_docstring_stays_in_it(base: WgmmaKernel) -> None:
-    """The loader refuses quotes, braces and backslashes; a plan made by hand shows that they do nothing."""
+    """The loader refuses double quotes, braces and backslashes; in a plan made by hand they do nothing."""
     for title in ('"""\nimport nothing("', "a\\", '"', '"""; import nothing; """'):
         tree = ast.parse(render(titled(base, title), spec_name="x.yaml", spec_sha256=""))
         assert (ast.get_docstring(tree, clean=False) or "").startswith(f"{title}.\n")

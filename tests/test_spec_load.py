@@ -505,8 +505,12 @@ def test_text_that_other_yaml_versions_would_convert_stays_text(desk: Path, titl
     assert load_text(MINIMAL.replace("bf16 matmul", written)).spec.title == title
 
 
-@pytest.mark.parametrize("title", ["x" * 100, "C = A · B, ≤ 50 %", "矩阵乘法", "# not a comment"])
-def test_a_title_is_any_printable_line_without_quotes_backslashes_and_braces(desk: Path, title: str) -> None:
+@pytest.mark.parametrize(
+    "title", ["x" * 100, "C = A · B, ≤ 50 %", "矩阵乘法", "# not a comment", "Qwen3's up projection", "'"]
+)
+def test_a_title_is_any_printable_line_without_double_quotes_backslashes_and_braces(
+    desk: Path, title: str
+) -> None:
     assert load_text(MINIMAL.replace("bf16 matmul", f'"{title}"')).spec.title == title
 
 

@@ -149,7 +149,7 @@ OPERATIONS: Table[Operation] = Table(
                 "row",
                 "times",
                 "a factor for each row",
-                also=("scale",),
+                also=("scale", "router_weight", "expert_weight"),
             ),
             Operation(
                 "column_scale",
@@ -173,7 +173,7 @@ OPERATIONS: Table[Operation] = Table(
                 "column",
                 "plus",
                 "a summand for each column",
-                also=("bias",),
+                also=("bias", "expert_bias", "group_bias"),
             ),
             Operation("residual", "plus C", "matrix", "plus", also=("add", "c")),
             # torch's own zeros have other signs on a GPU than on a CPU.

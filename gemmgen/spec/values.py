@@ -32,7 +32,7 @@ TITLE_LIMIT = 100
 """Characters."""
 
 
-_NOT_IN_TITLES = r"""\x00-\x1f\x7f-\x9f"'`\\{}"""
+_NOT_IN_TITLES = r"""\x00-\x1f\x7f-\x9f"`\\{}"""
 TITLE_PATTERN = rf"^[^\s{_NOT_IN_TITLES}]([^{_NOT_IN_TITLES}]*[^\s{_NOT_IN_TITLES}])?$"
 """The form of a title, as far as a regular expression of JSON Schema can state it."""
 
@@ -40,12 +40,12 @@ TITLE_PATTERN = rf"^[^\s{_NOT_IN_TITLES}]([^{_NOT_IN_TITLES}]*[^\s{_NOT_IN_TITLE
 def _check_title(title: str) -> str:
     """Refuse what could end the docstring that holds the title, or mean something to a template."""
     for index, character in enumerate(title, start=1):
-        if character in "\"'`\\{}" or not character.isprintable():
+        if character in '"`\\{}' or not character.isprintable():
             code_point = f"U+{ord(character):04X}"
             raise PydanticCustomError(
                 "title",
                 "found {character} as character {index},"
-                " expected one line of printable text without quotes, backticks, backslashes or braces",
+                " expected one printable line without double quotes, backticks, backslashes or braces",
                 {
                     "character": f"{character} ({code_point})" if character.isprintable() else code_point,
                     "index": index,
