@@ -171,7 +171,7 @@ class ArgumentTable:
         """The columns of ARGUMENTS, as the comment on its first line."""
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
         parts = "; B for each part" if self.further_parts else ""
-        blocks = "; W is 2 N" if self.plan.problem.gated else ""
+        blocks = "; W is 2 N" if self.plan.problem.gated and not self._has_long_meaning else ""
         blocks += "; V is 2 N" if self.plan.problem.d_blocks > 1 else ""
         groups = "; G groups" if self.plan.problem.groups else ""
         groups += "; R rows of D" * self.plan.problem.scatters_d
@@ -182,8 +182,16 @@ class ArgumentTable:
         )
 
     @property
+    def _has_long_meaning(self) -> bool:
+        """True if a line has no room for the meanings of all axes."""
+        problem = self.plan.problem
+        return problem.gated and problem.has_tile_scales and problem.groups is not None
+
+    @property
     def table_notes(self) -> str:
-        """A comment on the axis of ARGUMENTS that an index of rows makes necessary, as a further line."""
+        """A comment on an axis of ARGUMENTS, as a further line: an index of rows makes it necessary, or a gate."""
+        if self._has_long_meaning:
+            return "\n    # W is 2 N."
         if self.plan.problem.gathers_a:
             return "\n    # A has T rows; a_rows has a row of A for each of M rows of D."
         note = "\n    # D has R rows; d_rows has a row of D for each of M rows of A."

@@ -153,7 +153,8 @@ class MatmulDocs(LaunchView):
             rest = f"A group may have no K: {zero}. K after the last end is ignored."
             if self.scales:
                 block = self.vector("a_scale")
-                rest += f" An end that is no multiple of {block} counts as the next one: {block} of K share a scale."
+                reason = f"{block} of K share a scale"
+                rest += f" An end that is no multiple of {block} counts as the next one: {reason}."
             return [
                 f"{groups.counts}: [G], torch.int32: the end of each group along K, in rising order. {rest}"
             ]
