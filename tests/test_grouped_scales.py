@@ -109,7 +109,7 @@ def test_the_reference_scales_each_group_by_its_own_scales(stem: str) -> None:
     problem = made(spec_file(stem)).source.problem
     inputs = random_inputs((M, N, K), problem, torch.Generator().manual_seed(0))
     assert problem.groups is not None
-    counts, before = inputs.extras[problem.groups.counts or ""].tolist(), 0
+    counts, before = map(int, inputs.extras[problem.groups.counts or ""]), 0
     expected = list[Tensor]()
     for group, count in enumerate(counts):
         first, end = (0, count) if stem == MASKED else (before, count)
@@ -200,7 +200,7 @@ def test_blocks_of_k_belong_to_the_group_that_their_end_is_of(division: str) -> 
 
 
 class Wrapper:
-    """A module of grouped scaled sums that is launched on no GPU: it keeps the arguments of its last launch."""
+    """A module of grouped scaled sums without a GPU: it keeps the arguments of its last launch."""
 
     def __init__(self, stem: str) -> None:
         self.module = import_generated(module_file(stem))
@@ -291,7 +291,7 @@ def test_scales_of_a_wrong_shape_are_refused(wrapper: Wrapper, case: str) -> Non
     with pytest.raises(ValueError, match=message):
         wrapper.call(**changed)
     tensors = wrapper.tensors(**changed)
-    with pytest.raises(ValueError, match="_scale must be torch.float32"):
+    with pytest.raises(ValueError, match=r"_scale must be torch\.float32"):
         wrapper.module.plain_matmul(*(tensors[name] for name in ("a", "b", "a_scale", "b_scale", "offs")))
     assert wrapper.launched == []
 
@@ -335,7 +335,7 @@ def test_the_benchmark_runs_in_the_simulator(tmp_path: Path, monkeypatch: pytest
     def module(stem: str) -> ModuleType:
         return simulated_file(tmp_path / "kernels" / f"{stem}.py", product, monkeypatch)
 
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     drawn = grouped.Inputs.drawn(problem, "cpu")
     inputs = grouped.Inputs(**{name: value.as_subclass(Cuda) for name, value in vars(drawn).items()})
     called = list[str]()

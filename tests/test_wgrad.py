@@ -36,10 +36,10 @@ gl: Any = importlib.import_module("triton.experimental.gluon.language")
 TensorDescriptor: Any = importlib.import_module("triton.experimental.gluon.nvidia.hopper").TensorDescriptor
 
 OF_K = [path.stem for path in GROUPED_SPECS if "k_offsets" in path.read_text(encoding="utf-8")]
-STEMS = [stem for stem in OF_K if made(spec_file(stem)).plan.problem.loads_k_from_any_row]
-STEMS = [stem for stem in STEMS if made(spec_file(stem)).plan.problem.c is None]
-"""Modules that compute products alone. Modules that add them to C are in tests/test_accumulated_groups.py, and
-modules with scales of blocks in tests/test_grouped_scales.py.
+FROM_ANY_ROW = [stem for stem in OF_K if made(spec_file(stem)).plan.problem.loads_k_from_any_row]
+STEMS = [stem for stem in FROM_ANY_ROW if made(spec_file(stem)).plan.problem.c is None]
+"""Modules that compute products alone. Modules that add them to C are in tests/test_accumulated_groups.py.
+Modules with scales of blocks are in tests/test_grouped_scales.py.
 """
 FP32, PING_PONG = "h100_bf16_wgrad", "h100_bf16_wgrad_pingpong"
 BF16, INT = torch.bfloat16, torch.int32

@@ -1,9 +1,9 @@
-"""Time kernels of experts with scales of blocks beside dense ones, torch, and a read of the weights, on Hopper.
+"""Time kernels of experts with scales of blocks beside dense ones, torch, and a read of all weights.
 
 ``python -m benchmarks.blockscale.grouped FOLDER RECORD.jsonl`` appends a line for each problem of a folder of
 ``benchmarks.blockscale.prepare_experts``. A second run leaves out the problems that the record has. It needs
-torch and Triton, and neither the planner nor a network. The arms of a problem are timed in turn, each in a CUDA
-graph:
+a Hopper GPU, torch and Triton, and neither the planner nor a network. The arms of a problem are timed in
+turn, each in a CUDA graph:
 
 * ``us``: the kernels of groups, in the planner's order; ``first`` is its first choice;
 * ``dense_us``: for each of these, the dense kernel with scales of blocks of the same tile, for as many rows;
@@ -108,7 +108,7 @@ class Inputs:
         )
 
     def exact(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield slices of the first rows of some groups, and the product of the dequantized operands in fp32."""
+        """Yield slices of the first rows of some groups, and the exact products of these rows."""
         count = len(self.b)
         rows = len(self.a) // count
         for group in sorted({*range(0, count, max(1, count // CHECKED_GROUPS)), count - 1}):
@@ -203,8 +203,8 @@ def told(line: Mapping[str, Any]) -> str:
         return f"{us / line['us'][stem]:.3f}" if us and stem in line["us"] else "-"
 
     words = [
-        f"{name} {line['us'].get(stem, '-')} us, of dense {ratio(line['dense_us'].get(stem), stem)}, of torch "
-        f"{ratio(line['torch_us'], stem)}, of the stream {ratio(line['stream_us'], stem)}"
+        f"{name} {line['us'].get(stem, '-')} us, of dense {ratio(line['dense_us'].get(stem), stem)}, "
+        f"of torch {ratio(line['torch_us'], stem)}, of the stream {ratio(line['stream_us'], stem)}"
         for name, stem in (("first", line["first"]), ("best", best))
     ]
     return f"{size}: {'; '.join(words)} {line['wrong'] or ''}"

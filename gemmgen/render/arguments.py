@@ -189,7 +189,7 @@ class ArgumentTable:
 
     @property
     def table_notes(self) -> str:
-        """A comment on an axis of ARGUMENTS, as a further line: an index of rows makes it necessary, or a gate."""
+        """A comment on an axis of ARGUMENTS that has no room on the first line, as a further line."""
         if self._has_long_meaning:
             return "\n    # W is 2 N."
         if self.plan.problem.gathers_a:

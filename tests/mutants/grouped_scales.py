@@ -1,4 +1,4 @@
-"""Faults in kernels that scale the sums of groups: scales of other rows, groups and columns, and their copies."""
+"""Faults in kernels that scale the sums of groups: scales of other rows, groups and columns."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ def expected_registers(plan: WgmmaKernel) -> int:
 def _kept_registers(plan: WgmmaKernel) -> int:
     """Return the registers for addresses that the compiler keeps across the main loop and the epilogue.
 
-    [gluon] Beside slabs of rows, whose loop holds 192 registers of sums, it keeps the rows of groups in what
-    a consumer works with: 32 and 128 groups compile with 224 registers.
+    [gluon] Beside slabs of rows, whose loop holds 192 registers of sums, it keeps the rows of groups
+    in the working registers: 32 and 128 groups compile with 224 registers.
     """
     kept = 0
     if plan.mmas_per_step > LONG_STEP_MMAS:

@@ -136,7 +136,7 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
 
 
 def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
-    """Yield the rows of groups: the scales that each kind has, and what a group's first row allows."""
+    """Yield the rows of groups: each kind has its own scales, and CTAs of a cluster share no copies."""
     problem, groups = plan.problem, plan.problem.groups
     if groups is None:
         return

@@ -53,7 +53,7 @@ SCALED_SWAP_AB_CHOICES: Choices = {
     "cta_tile_n": (64, 128),
     "outstanding_mmas": (0,),
 }
-"""Values that are tried for such sums with swap-AB: all columns of a tile have one scale of B."""
+"""Values that are tried for scaled sums with swap-AB: all columns of a tile have one scale of B."""
 CLUSTERS: Choices = {"cluster_m": (1, 2), "cluster_n": (1, 2)}
 """Clusters that are tried for batches, whose tiles the host knows."""
 TILED_ROWS_CHOICES: Choices = {
