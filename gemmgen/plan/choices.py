@@ -275,11 +275,11 @@ def _blocks_of_c(statement: Statement) -> Iterator[Finding]:
         yield Finding("epilogue.c", found, limit, fix)
     if epilogue.accumulators is not None:
         found = f"{names} in C with the accumulators {' and '.join(epilogue.accumulators)}"
-        limit = "this version computes the two matrices in D from one accumulator"
+        limit = "but this version computes the two matrices in D from one accumulator"
         yield Finding("epilogue.c", found, limit, without_expression("epilogue.d"))
     if statement.mma == "tcgen05":
         others = [gpu.target for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"]
-        limit = "this version loads and stores two matrices side by side on Hopper alone"
+        limit = "but this version loads and stores two matrices side by side on Hopper alone"
         fix = without_expression("epilogue.d") | use(*others, field="target")
         yield Finding("epilogue.c", f"{names} in C for {statement.target}", limit, fix)
 

@@ -117,7 +117,7 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             field,
             f"sums of {plan.promote_k:,} products of {a.name} in {plan.problem.accumulator.name}",
-            "this version promotes the sums of 8- and 16-bit floats that wgmma adds up in fp32",
+            "but this version promotes the sums of 8- and 16-bit floats that wgmma adds up in fp32",
             leave_out() | hint("operands of 8- or 16-bit floats, and fp32"),
         )
     elif plan.promote_k != plan.cta_tile_k:

@@ -39,10 +39,10 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
             fix = ONE_MATRIX | hint(f"{name} in an expression")
             yield Finding("epilogue.d", f"{name} in no expression", "kernels load both matrices in C", fix)
     if problem.copies_misaligned:
-        limit = "this version copies the tensors of kernels with one matrix in C and D"
+        limit = "but this version copies the tensors of kernels with one matrix in C and D"
         yield Finding("operands.misaligned", f"copy {matrices}", limit, use("refuse") | ONE_MATRIX)
     if problem.groups:
-        limit = "this version describes the rows of groups of one matrix in C and D"
+        limit = "but this version describes the rows of groups of one matrix in C and D"
         found = f"{problem.groups.of} {matrices}"
         yield Finding("epilogue.c", found, limit, ONE_MATRIX | leave_out("groups"))
     if problem.d.bits == 8 or problem.accumulator.integer:
@@ -55,11 +55,11 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of programs, and of sums that are added up in several steps."""
     matrices = _with(plan)
     if plan.splits > 1:
-        limit = "this version adds up the sums of splits for one matrix"
+        limit = "but this version adds up the sums of splits for one matrix"
         found = f"{plan.splits:,} parts of K {matrices}"
         yield Finding("schedule.splits", found, limit, whole_k(plan) | ONE_MATRIX)
     if plan.divides_last_wave:
-        limit = "this version adds up the sums of pieces for one matrix"
+        limit = "but this version adds up the sums of pieces for one matrix"
         yield Finding("schedule.last_wave", f"stream_k {matrices}", limit, use("whole") | ONE_MATRIX)
     if plan.schedule_kind == "single_tile":
         limit = "the function of a single tile checks a C of N columns"

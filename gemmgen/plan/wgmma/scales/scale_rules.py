@@ -140,17 +140,17 @@ def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
     problem, groups = plan.problem, plan.problem.groups
     if groups is None:
         return
-    limit = "this version scales the sums of groups that a tensor divides"
+    limit = "but this version scales the sums of groups that a tensor divides"
     fix = use("m_offsets", "m_masked") | leave_out("groups") | UNSCALED
     yield groups.counts is None, "groups.kind", f"{groups.of} groups", limit, fix
     b = problem.b.scale
     assert b is not None
     wanted, of_b = ("fp32_1x128", "K") if groups.divides_k else ("fp32_128x128", "rows")
-    limit = f"this version scales B of groups of {of_b} by {wanted}"
+    limit = f"but this version scales B of groups of {of_b} by {wanted}"
     field = "operands.b.scale.format"
     yield b.format.name != wanted, field, f"{b.format.name} for groups of {of_b}", limit, use(wanted)
     for index in groups.row_indices:
-        limit = "this version scales rows of A and D that lie group by group"
+        limit = "but this version scales rows of A and D that lie group by group"
         yield True, f"groups.{index}", f"an index of rows, {index},", limit, leave_out() | UNSCALED
     limit = "threads of a CTA copy the scales of A, which begin at any row, for this CTA alone"
     for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
