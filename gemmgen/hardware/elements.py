@@ -275,6 +275,8 @@ class ScaleFormat:
     rows: int = 1
     operands: tuple[str, ...] = ("a", "b")
     """The operands that can have it."""
+    results: tuple[str, ...] = ()
+    """Element types of a D whose scales a kernel computes, with a scale for ``vector`` of its columns."""
     also: tuple[str, ...] = ()
     """Other names for it that a user may write."""
 
@@ -297,6 +299,7 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
             # [dsv3] [cublas] Of activations, and of both operands of a weight's gradient.
             ScaleFormat(
                 "fp32_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", mma="wgmma",
+                results=("e4m3",),
                 also=("1x128", "blockwise", "blockwise_1x128", "BlockWise1x128", "vec128", "groupwise"),
             ),
             # [dsv3] [cublas] Of weights.
@@ -310,6 +313,10 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
 )  # fmt: skip
 ScaleFormatName = Annotated[str, Names(lambda: SCALE_FORMATS)]
 """The name of a format of scales."""
+LEAST_SCALED = 2.0**-100
+"""The least magnitude that a block of D is scaled by: zeros have a scale above 0, whose inverse is finite."""
+MOST_SCALED = 2.0**127
+"""The greatest magnitude that a block of D is scaled by: a block with an infinity has a finite scale."""
 SCALE_DTYPES = Names(lambda: dict.fromkeys(scale.dtype for scale in SCALE_FORMATS.values()))
 """Types of scales of blocks."""
 MMA_KINDS = {

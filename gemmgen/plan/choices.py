@@ -100,6 +100,11 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
     only_blackwell = f"only tcgen05 does, which {either([gpu.name for gpu in others])} has"
     on_blackwell = use(*(gpu.target for gpu in others), field="target")
     operands = statement.spec.operands
+    if statement.mma == "tcgen05" and operands.d.scale is not None:
+        hopper = [gpu.target for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"]
+        limit = "this version computes scales of D on Hopper alone"
+        found = f"scales of D for {statement.target}"
+        yield Finding("operands.d.scale", found, limit, leave_out() | use(*hopper, field="target"))
     for name, operand in (("a", operands.a), ("b", operands.b)):
         path = f"operands.{name}"
         if operand.packing is not None and DTYPES[operand.dtype].bits != 4:
@@ -231,6 +236,9 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
             "the kernel ahead would be the copy, which still writes the operand that is loaded early",
             use("refuse") | use("nothing", field="dependent_launch.early"),
         )
+    if spec.operands.d.scale:
+        found, limit = "copy with scales of D", "this version copies D alone"
+        yield Finding(field, found, limit, use("refuse") | leave_out("operands.d.scale"))
     if spec.operands.a.scale or spec.operands.b.scale:
         yield Finding(
             field,

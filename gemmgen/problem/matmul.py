@@ -79,6 +79,8 @@ class Matmul:
     """True if autograd goes through the module, by the modules of its gradients."""
     groups: Groups | None = None
     """The groups of rows that are multiplied with a B each; None if there is one A and one B."""
+    d_scale: BlockScale | None = None
+    """The scales of D that the kernel computes, one for each row and block of N; None if D has none."""
 
     @cached_property
     def key(self) -> str:
@@ -179,6 +181,11 @@ class Matmul:
             return any(OPERATIONS[name].along == "n" for name in self.vectors)
         return self.in_blocks and bool(self.parted_vectors)
 
+    @property
+    def stacks_d_scales(self) -> bool:
+        """True if the scales of D have a dimension for groups, as D has."""
+        return self.d_scale is not None and self.groups is not None and self.groups.stacks("d")
+
     def extents_of_d(self, m: int, n: int) -> tuple[int, ...]:
         """Return the extents of C and D: [M, N], or [G, M, N] if they have a dimension for groups.
 
@@ -213,8 +220,11 @@ class Matmul:
     def n_multiple(self) -> int:
         """The number that N must be a multiple of: TMA reads the second block of a row from column N.
 
-        So do the scales of blocks of columns: one of them belongs to columns of one accumulator.
+        So do the scales of blocks of columns: one of them belongs to columns of one accumulator. Columns
+        beyond N would be part of the last scale of a row of D, so D has whole blocks.
         """
+        if self.d_scale:
+            return self.d_scale.vector
         if self.d_in_blocks:
             matrices = (self.d, self.c) if self.c else (self.d,)
             return max(TMA_PLACE_BITS // each.bits for each in matrices)

@@ -108,6 +108,11 @@ class Output(Model):
     """The output matrix D [M, N], row-major."""
 
     dtype: OutputDType = Field(description="the elements of D, to which sums are converted")
+    scale: BlockScale | None = Field(
+        default=None,
+        description="of a D of 8-bit floats with a scale for each row and block of N, which the kernel "
+        "computes and stores beside D",
+    )
 
 
 class Operands(Model):

@@ -9,6 +9,7 @@ from gemmgen.problem import epilogue as problem
 from gemmgen.problem.epilogue import ACCUMULATOR, Listed, blocks_are, d_is
 from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec.expression import parsed
+from gemmgen.spec.model import BlockScale as BlockScaleOfSpec
 from gemmgen.spec.model import Epilogue, InputB, Spec
 from gemmgen.spec.model import Groups as GroupsOfSpec
 
@@ -42,6 +43,7 @@ def _matmul(spec: Spec) -> Matmul:
         copies_misaligned=spec.operands.misaligned == "copy",
         backward=spec.backward,
         groups=_groups(spec.groups) if spec.groups else None,
+        d_scale=_scale(d.scale),
     )
 
 
@@ -81,12 +83,16 @@ def _operand(operand: InputB, other: InputB) -> Operand:
     padded = DTYPES[operand.dtype].bits == 4 and DTYPES[other.dtype].bits != 4
     if operand.packing is not None:
         padded = operand.packing == "padded"
-    scale = None
-    if said := operand.scale:
-        scale_format = SCALE_FORMATS[said.format]
-        scale = BlockScale(
-            format=scale_format,
-            dtype=DTYPES[said.dtype or scale_format.dtype],
-            vector=said.vector or scale_format.vector,
-        )
-    return Operand(DTYPES[operand.dtype], operand.major or "k", scale, padded)
+    return Operand(DTYPES[operand.dtype], operand.major or "k", _scale(operand.scale), padded)
+
+
+def _scale(said: BlockScaleOfSpec | None) -> BlockScale | None:
+    """Return the scales of an operand or of D; a type or a vector that is left out is the format's."""
+    if said is None:
+        return None
+    scale_format = SCALE_FORMATS[said.format]
+    return BlockScale(
+        format=scale_format,
+        dtype=DTYPES[said.dtype or scale_format.dtype],
+        vector=said.vector or scale_format.vector,
+    )

@@ -21,6 +21,7 @@ from gemmgen.plan.wgmma.gate_rules import gated
 from gemmgen.plan.wgmma.gates.c_block_rules import c_blocks
 from gemmgen.plan.wgmma.group_rules import groups
 from gemmgen.plan.wgmma.part_rules import composed_tile, staggered_tile
+from gemmgen.plan.wgmma.quantize_rules import output_scale, quantized_output
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.scales.scale_rules import block_scales, scale_format
 from gemmgen.plan.wgmma.warp_rules import (
@@ -170,5 +171,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     mma_k,
     scale_format,
     block_scales,
+    output_scale,
+    quantized_output,
     promotion,
 )

@@ -1,0 +1,96 @@
+"""The rules of kernels that store D as 8-bit floats and compute a scale for each row and block of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gemmgen.hardware import SCALE_FORMATS
+from gemmgen.plan.fix import Fix, at_least, either, leave_out, use
+from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.problem import BlockScale
+
+FIELD: Final = "operands.d.scale"
+UNSCALED: Final = leave_out(FIELD)
+"""The fix that leaves the scales of D out."""
+Row = tuple[bool, str, str, str, Fix]
+"""True if there is such a finding; its field, the fault, the limit, and the fix."""
+
+
+@rule("output-scale", subject="problem")
+def output_scale(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Scales of D have a format that a kernel computes, with the type and the block of the format."""
+    if scale := plan.problem.d_scale:
+        for is_broken, field, found, limit, fix in _of_format(plan, scale):
+            if is_broken:
+                yield Finding(field, found, limit, fix)
+
+
+def _of_format(plan: WgmmaKernel, scale: BlockScale) -> Iterator[Row]:
+    """Yield the rows of a format of the scales of D."""
+    known, d = scale.format, plan.problem.d.name
+    computed = [each.name for each in SCALE_FORMATS.values() if each.results]
+    limit = f"this version computes scales of {either(computed)}"
+    yield not known.results, f"{FIELD}.format", f"{known.name} for D", limit, use(*computed)
+    if not known.results:
+        return
+    limit = f"this version scales a D of {either(known.results)}"
+    found = f"a D of {d} with scales of {known.name}"
+    yield d not in known.results, "operands.d.dtype", found, limit, use(*known.results) | UNSCALED
+    # A scale for a whole row among them: no tile has all columns of D.
+    found = f"a scale for {scale.vector:,} columns of D"
+    limit = f"a tile has some of D's columns: a scale of {known.name} is for {known.vector}, all in one tile"
+    wrong = scale.vector != known.vector
+    yield wrong, f"{FIELD}.vector", found, limit, use(known.vector) | leave_out()
+    found, limit = f"dtype {scale.dtype.name} for {known.name}", f"{known.name} has scales of {known.dtype}"
+    wrong = scale.dtype.name != known.dtype
+    yield wrong, f"{FIELD}.dtype", found, limit, use(known.dtype) | leave_out()
+
+
+@rule("quantized-output", after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n"), output_scale])
+def quantized_output(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The lanes of one warp hold the columns of a scale, and one program computes all of their sums."""
+    if plan.problem.d_scale:
+        for is_broken, field, found, limit, fix in (*_of_tiles(plan), *_of_work(plan)):
+            if is_broken:
+                yield Finding(field, f"{found} with scales of D", limit, fix)
+
+
+def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
+    """Yield the rows of the columns of a tile: who holds them, and how they are stored."""
+    assert plan.problem.d_scale is not None
+    block, blocks = plan.problem.d_scale.vector, plan.problem.b_blocks
+    limit = "the columns of D are rows of the instruction, which warps divide; one warp finds a scale"
+    yield plan.swap_ab, "mma.swap_ab", "swap-AB", limit, use(False) | UNSCALED
+    if plan.swap_ab:
+        return
+    limit = "the columns of a scale would be in different CTAs"
+    ctas = f"{plan.cluster_n:,} CTAs along N"
+    yield plan.cluster_n > 1, "cluster.n", ctas, limit, use(1) | UNSCALED
+    limit = "the columns of a scale would be in different warps"
+    yield plan.warps_n > 1, "warps.n", f"{plan.warps_n:,} warps along N", limit, use(1) | UNSCALED
+    limit = f"a sub-tile is the {block} columns of a scale"
+    too_narrow = plan.widest_subtile_n < block
+    found = f"a tile of {plan.cta_tile_n:,} columns"
+    yield too_narrow, "tile.n", found, limit, at_least(blocks * block) | UNSCALED
+    other = plan.subtile_n != block and not too_narrow
+    found = f"sub-tiles of {plan.subtile_n:,} columns"
+    yield other, "epilogue.subtile_n", found, limit, use(block) | UNSCALED
+
+
+def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
+    """Yield the rows of the schedule, and of matmuls whose D lies otherwise."""
+    problem = plan.problem
+    limit = "the kernel that adds up the sums of splits stores pieces of rows, narrower than a scale"
+    apart = plan.reduces_apart
+    yield apart, "schedule.reduction", "a parallel reduction", limit, use("ordered") | UNSCALED
+    limit = "the function of a single tile finds no place for scales"
+    single = plan.schedule_kind == "single_tile"
+    yield single, "schedule.kind", "a single tile", limit, use("tiled") | UNSCALED
+    limit = "this version stores the scales of neighbouring rows"
+    yield problem.scatters_d, "groups.d_rows", "an index of the rows of D", limit, leave_out() | UNSCALED
+    limit = "this version scales the D of groups of rows"
+    divides_k = problem.groups is not None and problem.groups.divides_k
+    yield divides_k, "groups.kind", "groups of K", limit, leave_out("groups") | UNSCALED
