@@ -55,7 +55,7 @@ def _type_of(argument: str, table: Mapping[str, tuple[Any, ...]]) -> str:
     name, _, kind = argument.rpartition("_")
     if kind not in ("ptr", "desc"):
         return "i64" if kind == "stride" else "i32"
-    dtype, _, box, layout = table["out" if name == "d" else name]
+    dtype, _, box, layout = table[{"d": "out", "d_scale": "out_scale"}.get(name, name)]
     element = TRITON_TYPES[str(dtype)]
     if kind == "ptr":
         return f"*{element}"

@@ -141,6 +141,7 @@ class Argument:
         "groups",
         "row_index",
         "address",
+        "d_scales",
         "workspace",
     ]
     """TMA moves matrices, scales of blocks and vectors. All others are passed by their addresses. An

@@ -33,6 +33,8 @@ class ArgumentTable:
 
         A block-scaled kernel takes no K of 0, which would have no scales: a finite factor keeps its zeros.
         """
+        if self.plan.problem.d_scale:
+            return False  # the scale of zeros is not 0
         return keeps_zeros(self.plan.problem.epilogue, finite_scalars=bool(self.scales))
 
     def _of_kind(self, kind: str) -> tuple[str, ...]:
@@ -52,7 +54,8 @@ class ArgumentTable:
     def extras(self) -> tuple[str, ...]:
         """The keyword arguments beside `out`, in the order of the kernel's."""
         others = (each for each in self.plan.arguments if each.tensor not in ("a", "b", "d"))
-        return tuple(argument.name for argument in others if argument.kind != "workspace")
+        beside = ("workspace", "d_scales")
+        return tuple(argument.name for argument in others if argument.kind not in beside)
 
     @property
     def further_parts(self) -> tuple[str, ...]:
@@ -142,6 +145,8 @@ class ArgumentTable:
         if argument.tensor == "d" and self.plan.problem.scatters_d:
             return "RN"
         groups = self.plan.problem.groups
+        if argument.kind == "d_scales":
+            return f"{'G' * self.plan.problem.stacks_d_scales}MS"
         if argument.name in self.scales and not self.packs_scales:
             matrix: Literal["a", "b"] = "a" if argument.name == "a_scale" else "b"
             return f"{groups.first_axis(matrix) if groups else ''}{self._blocks_axis(argument.name)}B"
@@ -173,6 +178,7 @@ class ArgumentTable:
         parts = "; B for each part" if self.further_parts else ""
         blocks = "; W is 2 N" if self.plan.problem.gated and not self._has_long_meaning else ""
         blocks += "; V is 2 N" if self.plan.problem.d_blocks > 1 else ""
+        blocks += "; S scales" * bool(self.plan.problem.d_scale)
         groups = "; G groups" if self.plan.problem.groups else ""
         groups += "; R rows of D" * self.plan.problem.scatters_d
         if self.plan.problem.scales_sums:
@@ -203,9 +209,10 @@ class ArgumentTable:
         problem = self.plan.problem
         a = ("a",) if problem.a.major == "mn" else ()
         b = ("b", *self.further_parts) if problem.b.major == "k" else ()
+        written = ("out_scale",) * bool(self.plan.problem.d_scale)
         if self.packs_scales:
-            return (*a, *b)
-        return (*a, *b, *self._of_kind("block_scales"), *self._of_kind("copied_scales"))
+            return (*a, *b, *written)
+        return (*a, *b, *self._of_kind("block_scales"), *self._of_kind("copied_scales"), *written)
 
     def packs(self, name: str) -> bool:
         """Return True if two elements of an operand share a byte."""
@@ -219,7 +226,8 @@ class ArgumentTable:
     @property
     def transposed_matrices(self) -> str:
         """The names of the transposed matrices, as a tuple's text."""
-        return _literal([name for name in self.transposed if name in ("a", "b", *self.scales)])
+        known = ("a", "b", *self.scales, "out_scale")
+        return _literal([name for name in self.transposed if name in known])
 
     @property
     def epilogue(self) -> str:
@@ -262,6 +270,8 @@ class ArgumentTable:
             why = "TMA reads the second block of a row from column N"
             if plan.problem.has_tile_scales:
                 why = "columns that share a scale are of one block"
+            if plan.problem.d_scale:
+                why = f"a scale of D is of {multiple} columns"
             yield f'"n_multiple": {multiple},  # {why}'
         if plan.group_slots:
             yield f'"max_groups": {plan.group_slots},'
@@ -271,6 +281,9 @@ class ArgumentTable:
             yield '"vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros'
         if self.scales:
             yield f'"scale_vector": {self.vector("a_scale")},  # elements of K that share a scale'
+        if scale := plan.problem.d_scale:
+            yield '"written": ("out_scale",),  # beside D'
+            yield f'"d_scale_columns": {scale.vector},  # of D that share a scale'
         if self._of_kind("tile_scales"):
             scale = self.operand("b").scale
             assert scale is not None
@@ -312,7 +325,7 @@ class ArgumentTable:
 
 def passed_as(name: str) -> str:
     """Return the parameter of `matmul` for an argument of the kernel."""
-    return "out" if name == "d" else name
+    return {"d": "out", "d_scale": "out_scale"}.get(name, name)
 
 
 def _wrapped_literal(*texts: str) -> str:

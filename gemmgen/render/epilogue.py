@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
 from gemmgen.problem.epilogue import Load
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.runs import Run, Runs
 from gemmgen.render.steps import Part, StepsView
+
+
+def spelled(number: float) -> str:
+    """Return a number in Python, as the project's formatter has it."""
+    return repr(number).replace("e+", "e")
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,25 @@ class EpilogueView(StepsView):
         return self.plan.problem.transforms and not (self.loads or self.plan.problem.gated)
 
     @property
+    def before_conversion(self) -> Iterator[str]:
+        """The templates between the sums of a sub-tile and its conversion: the epilogue, and scales of D."""
+        if self.computes:
+            yield "shared/compute.py.j2"
+        if self.plan.problem.d_scale:
+            yield "shared/store/quantize.py.j2"
+
+    @property
+    def d_scale_place(self) -> str:
+        """The template that finds the scales of a sub-tile's rows among all scales of D."""
+        stacked = "_of_group" * self.plan.problem.stacks_d_scales
+        return f"shared/store/d_scale_place{stacked}.py.j2"
+
+    @property
+    def end_of_rows(self) -> str:
+        """The row after the last one of D, or of a tile's group."""
+        return "end" if self.plan.problem.groups else "args.m"
+
+    @property
     def of_group(self) -> tuple[str, ...]:
         """The facts of a tile's group that the store of a tile takes; empty without groups."""
         return ()
@@ -217,6 +242,16 @@ class EpilogueView(StepsView):
         run = run if by else "store still runs"
         stored = "Compute and store a tile of D" if self.plan.problem.gated else f"Store {sums}"
         return f"{stored}{by}; the {run} on return."
+
+    @property
+    def quantized_constants(self) -> Iterator[tuple[str, object, str]]:
+        """The name, value and meaning of each constant of the scales of D."""
+        if scale := self.plan.problem.d_scale:
+            d = self.plan.problem.d
+            yield "D_SCALE_COLUMNS", scale.vector, "of D that share a scale"
+            yield "D_LARGEST", d.largest, f"the largest number of {d.name}"
+            yield "LEAST_SCALED", spelled(LEAST_SCALED), "2**-100: smaller magnitudes do not lower a scale"
+            yield "MOST_SCALED", spelled(MOST_SCALED), "2**127: greater magnitudes, and infinities, saturate"
 
     @property
     def parting(self) -> str:

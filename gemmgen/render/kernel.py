@@ -268,7 +268,7 @@ class KernelView(ABC):
         if self.plan.schedule_kind == "single_tile":
             return ()
         problem = self.plan.problem
-        n = ("n",) * (problem.places_b_by_n or problem.places_columns_by_n)
+        n = ("n",) * (problem.places_b_by_n or problem.places_columns_by_n or bool(problem.d_scale))
         if groups := problem.groups:
             if groups.divides_k:
                 return ("m", "k", "groups", "tiles_m", "tiles_n")
@@ -279,7 +279,8 @@ class KernelView(ABC):
                 n = (*n, "k", "rows_of_a", "a_stride")
             return ("m", *n, *walked, *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
-        return (*n, *(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
+        m = ("m",) * bool(problem.d_scale)
+        return (*m, *n, *(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
 
     def _descriptors(self, *names: str) -> Iterator[Field]:
         for argument in self.plan.kernel_arguments:

@@ -35,6 +35,12 @@ class LaunchView(ArgumentTable):
         return self.plan.d_unit
 
     @property
+    def padded_rows(self) -> str:
+        """The comment on memory for D: in short for a line that is long already."""
+        stacked = self.plan.problem.groups is not None and self.plan.problem.groups.stacks("d")
+        return "of whole units" if stacked and self.plan.problem.d.fp8 else "rows of whole 16-byte units"
+
+    @property
     def padded_n(self) -> str:
         """N, rounded up to rows of D that TMA can write."""
         columns = f"{blocks} * n" if (blocks := self.plan.problem.d_blocks) > 1 else "n"
@@ -183,13 +189,14 @@ class LaunchView(ArgumentTable):
     @property
     def define_launch(self) -> str:
         """The head of the function that launches the kernels."""
-        taken = [f"{name}: Tensor" for name in (*self.inputs, "out", *self.memory)]
-        head = fit("def launch(", taken, ") -> list:")
-        return (
-            head
-            if "\n" not in head
-            else fit("def launch(", [*self.inputs, "out", *self.memory], ") -> list:")
-        )
+        names = (*self.inputs, *self.written, "out", *self.memory)
+        head = fit("def launch(", [f"{name}: Tensor" for name in names], ") -> list:")
+        return head if "\n" not in head else fit("def launch(", names, ") -> list:")
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The tensors that a launch writes beside D."""
+        return ("out_scale",) * bool(self.plan.problem.d_scale)
 
     def _lying(self, name: str) -> str:
         """Return an argument of the kernel as it lies in memory, in the order of its descriptor."""

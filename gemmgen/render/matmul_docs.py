@@ -110,6 +110,13 @@ class MatmulDocs(LaunchView):
         if problem.scatters_d:
             d, own = "[R, N]", f"{own}, R = M"
         docs.append(f"out: {d}, {problem.d.torch}, {'rows as in c' if order else 'N contiguous'}, {own}.")
+        if scale := problem.d_scale:
+            shape = f"{d.removesuffix('N]')}N / {scale.vector}]"
+            docs.append(
+                f"out_scale: {shape}, torch.float32, M contiguous, blocks of N one after the other at "
+                "multiples of 16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor. N is a "
+                f"multiple of {scale.vector}."
+            )
         return "\n".join(
             textwrap.fill(
                 doc,

@@ -33,13 +33,7 @@ MEASURES: dict[Measure, str] = {
 }
 """The constant that holds each measure."""
 ADDRESSED = (
-    "scalar",
-    "copied_scales",
-    "tile_scales",
-    "groups",
-    "row_index",
-    "group_vector",
-    "address",
+    *("scalar", "copied_scales", "tile_scales", "groups", "row_index", "group_vector", "address", "d_scales"),
     "workspace",
 )
 """The kinds of arguments that a kernel is passed by their addresses."""

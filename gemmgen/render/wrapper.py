@@ -90,14 +90,42 @@ class Wrapper(MatmulDocs):
     def define(self, name: str) -> str:
         """Return the head of `matmul`, or of the function that does the same without the launcher."""
         inputs = [f"{each}: Tensor" for each in self.inputs]
+        inputs += [f"{each}: Tensor" for each in self.written if name != "matmul"]
         inputs.insert(2 if name == "matmul" else len(inputs), "*")
         workspace = ["workspace: tuple | None = None"] if self.workspace else []
-        return fit(f"def {name}(", [*inputs, *workspace, "out: Tensor | None = None"], ") -> Tensor:")
+        outputs = [f"{each}: Tensor | None = None" for each in ("out", *self.written) if name == "matmul"]
+        outputs = outputs or ["out: Tensor | None = None"]
+        returned = "tuple[Tensor, Tensor]" if self.written and name == "matmul" else "Tensor"
+        return fit(f"def {name}(", [*inputs, *workspace, *outputs], f") -> {returned}:")
 
     @property
     def passed_on(self) -> str:
         """The arguments that `matmul` passes on."""
-        return ", ".join((*self.inputs, *["workspace=workspace"] * self.workspace, "out=out"))
+        workspace = ["workspace=workspace"] * self.workspace
+        return ", ".join((*self.inputs, *self.written, *workspace, "out=out"))
+
+    @property
+    def find_scales(self) -> str:
+        """The lines that find memory for the scales of D that a caller gives none for; empty without them."""
+        lines = "    if out_scale is None:\n        out_scale = new_scales(a, b)\n"
+        return lines * bool(self.written)
+
+    @property
+    def scales_returned(self) -> str:
+        """The scales of D after D in the return value of `matmul`; empty without them."""
+        return ", out_scale" * bool(self.written)
+
+    @property
+    def extents_of_scales(self) -> tuple[str, str]:
+        """The statement that finds the extents of A before K, and the extents of scales before M."""
+        if self.plan.problem.stacks_d_scales:
+            return "groups, m = a.shape[:-1]", "groups, blocks"
+        return "m = a.shape[:-1].numel()", "blocks"
+
+    @property
+    def copy_scales(self) -> str:
+        """The line that copies the scales of D to the tensor of the caller; empty without them."""
+        return "    out_scale.copy_(scales)\n" * bool(self.written)
 
     @property
     def extents(self) -> str:
@@ -193,11 +221,11 @@ class Wrapper(MatmulDocs):
 
     @property
     def checks_scales(self) -> tuple[str, ...]:
-        """The part that checks scales of blocks, if there are any."""
-        if not self.scales:
-            return ()
+        """The parts that check scales of blocks, and scales of D, if there are any."""
         of_sums = "_of_groups" if self.plan.problem.copies_scales else "_of_sums"
-        return (f"wrapper/plain_scales{'' if self.packs_scales else of_sums}.py.j2",)
+        kind = "" if self.packs_scales else of_sums
+        read = (f"wrapper/plain_scales{kind}.py.j2",) * bool(self.scales)
+        return (*read, *(("wrapper/plain_scales_of_d.py.j2",) * bool(self.written)))
 
     def scale_extents(self, name: str) -> str:
         """Return the extents of the scales of an operand of groups, as a list's text."""
@@ -211,7 +239,7 @@ class Wrapper(MatmulDocs):
         inputs = [self._laid_out(name) if name in self.scales else name for name in self.inputs]
         memory = ["*make_sums(count_sums(m, n), a.device)"] * self.plan.reduces_apart
         memory += ["*make_workspace(m, n, a.device)"] * self.workspace
-        return fit("launch(", [*inputs, "d", *memory], ")", indent=8)
+        return fit("launch(", [*inputs, *["scales"] * bool(self.written), "d", *memory], ")", indent=8)
 
     def _laid_out(self, name: str) -> str:
         """Return the call that lays out scales as the kernel reads them."""
@@ -249,6 +277,7 @@ class Wrapper(MatmulDocs):
             "pack_scales": self.packs_scales,
             f"lay_out_scales{'_of_groups' * self.plan.problem.copies_scales}": bool(self.scales)
             and not self.packs_scales,
+            "new_scales": bool(self.written),
             "copy": self.plan.problem.copies_misaligned,
             "backward": bool(self.gradients),
         }

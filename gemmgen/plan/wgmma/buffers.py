@@ -118,6 +118,9 @@ def partitions_of(
         # Threads store D by its address: its descriptor stays in the kernel, which passes the extents on.
         stored = tuple(argument for argument in arguments if argument.kind == "address")
         places_n, extents = True, (ROWS_OF_D, D_STRIDE)
+    if kernel.problem.d_scale:
+        # Threads store the scales of D by their address, and only those of rows and columns inside D.
+        places_n, extents = True, (M,)
     others = (*loaded, *copied, *described, *stored)
     sources = tuple(argument for argument in arguments if argument not in others)
     turn = (resources.mma_turn,) if resources.mma_turn else ()

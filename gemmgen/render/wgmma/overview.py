@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem import Operand
+from gemmgen.problem import BlockScale, Operand
 from gemmgen.render.overview import KernelOverview, counted
 
 
@@ -46,14 +46,14 @@ class HopperOverview(KernelOverview):
         """Return the element type of an operand, with its scales."""
         if not (scale := operand.scale):
             return operand.dtype.name
-        block = f"{scale.format.rows} x {scale.vector}"
-        return f"{operand.dtype.name} with {scale.dtype.name} scales of blocks of {block}"
+        return f"{operand.dtype.name}{_scaled(scale)}"
 
     @property
     def dtypes(self) -> str:
         """The element types of all matrices, and of the accumulator."""
         problem = self.plan.problem
         a, b, d = self._typed(problem.a), self._typed(problem.b), problem.d.name
+        d += f"{_scaled(problem.d_scale)} that the kernel computes" if problem.d_scale else ""
         inputs = f"A and B {a}" if a == b else f"A {a}, B {b}"
         inputs += f" ({memory} in memory)" if (memory := problem.a.dtype.in_memory) else ""
         c = f", C {problem.c.name}" if problem.c else ""
@@ -288,3 +288,8 @@ class HopperOverview(KernelOverview):
         if plan.consumers == 1:
             return f"One consumer of {plan.consumer_warps} warps multiplies {wgmma}"
         return f"{counted(plan.consumers).capitalize()} consumer warpgroups multiply {wgmma}"
+
+
+def _scaled(scale: BlockScale) -> str:
+    """Return the words about scales that follow an element type."""
+    return f" with {scale.dtype.name} scales of blocks of {scale.format.rows} x {scale.vector}"

@@ -182,6 +182,7 @@ class HopperView(KernelView):
             yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
         if not plan.reduces_apart:
             yield from self.epilogue.subtile_constants
+        yield from self.epilogue.quantized_constants
         yield from self.epilogue.constants
         if plan.problem.gathers_a:
             yield "A_UNIT", plan.a_unit, "elements of A in 16 bytes, which a thread copies at a time"
@@ -209,7 +210,7 @@ class HopperView(KernelView):
             _several("b_desc", b, DESCRIPTOR, each),
             *self._descriptors(*(BLOCK_SCALES if problem.scales_sums else ())),
             *self._descriptors(*c, *problem.vectors, *scalar, *self._counts_of_groups),
-            *self._descriptors("d_address" if problem.scatters_d else "d", *self._workspace),
+            *self._descriptors("d_address" if problem.scatters_d else "d", "d_scale", *self._workspace),
             self._ring("a_smem", [buffer.name for buffer in resources.a]),
             _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
             *(self._ring(f"{name}_smem", [each.name for each in resources.of(name)]) for name in scales),
