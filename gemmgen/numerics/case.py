@@ -52,7 +52,7 @@ class Case:
 
     def output(self, *, guarded: bool = False) -> Matrix:
         """Return a poisoned d of the extents `d_shape`."""
-        dtype = self.problem.d.name
+        dtype = self._d_name
         made = Matrix.poisoned(
             *(self._rows, self.d_shape[-1], dtype, self.device), guarded=guarded, misaligned=self.misaligned
         )
@@ -71,8 +71,12 @@ class Case:
 
     @property
     def d_dtype(self) -> torch.dtype:
-        """Element type of d."""
-        return TORCH_DTYPES[self.problem.d.name]
+        """Element type of d; a D with scales is compared as numbers (`Dequantized`)."""
+        return TORCH_DTYPES[self._d_name]
+
+    @property
+    def _d_name(self) -> str:
+        return "fp32" if self.problem.d_scale else self.problem.d.name
 
     @property
     def tolerance(self) -> Tolerance:
@@ -91,7 +95,7 @@ class Case:
     def run_alone(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into the d that the wrapper allocates, which is poison too, and return it."""
         # Freed at once, so that on a GPU the next request of this size, for d, gets the block.
-        Matrix.poisoned(self._rows, self.d_shape[-1], self.problem.d.name, self.device)
+        Matrix.poisoned(self._rows, self.d_shape[-1], self._d_name, self.device)
         return inputs.call(self.matmul)
 
     def check(self, what: str, measured: float, limit: float) -> Check:

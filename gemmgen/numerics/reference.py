@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.hardware import DTYPES, WGMMA
-from gemmgen.hardware.elements import Column
+from gemmgen.hardware.elements import MOST_SCALED, Column
 from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
 from gemmgen.numerics.evaluation import evaluated_d, sums_of
@@ -43,9 +43,9 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
     tf32 operands are rounded first, as TMA rounds them. Products of 16-bit floats are exact in float64, as
     are products of 8- and 4-bit floats and their scales, of 16 bits together at most; a sum of K of them
     loses at most K * 2**-53 of the sum of their magnitudes: nothing, here; integers lose nothing at all. A D
-    of 8-bit floats saturates. Rows are computed in chunks, so that only B in float64, one chunk, and its
-    epilogue need memory. With groups, slices count the rows of all groups, group by group
-    (`Inputs.computed_rows`).
+    of 8-bit floats saturates, with scales at MOST_SCALED. Rows are computed in chunks, so that only B in
+    float64, one chunk, and its epilogue need memory. With groups, slices count the rows of all groups, group
+    by group (`Inputs.computed_rows`).
     """
     if problem.groups:
         yield from _references_of_groups(inputs, problem)
@@ -56,6 +56,9 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
         rows = slice(first, first + count)
         sums = sums_of(_exact(inputs, problem, "a", rows) @ b_exact, problem.epilogue)
         d = evaluated_d(problem.epilogue, sums, inputs.extras, rows)
+        if problem.d_scale:
+            yield rows, d.clamp(-MOST_SCALED, MOST_SCALED)
+            continue
         yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
 
 

@@ -186,8 +186,7 @@ def ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
     if k <= (k_steps - 1) * step:  # the operands cannot have a part of the last step
         k = k_steps * step
     n = tiles_n * plan.program_tile_n - plan.program_tile_n // 3
-    return (
-        tiles_m * plan.program_tile_m - plan.program_tile_m // 3,
-        n // plan.problem.n_multiple * plan.problem.n_multiple,
-        k,
-    )
+    n = n // plan.problem.n_multiple * plan.problem.n_multiple
+    if n <= (tiles_n - 1) * plan.program_tile_n:  # D cannot have a part of the last tile's columns
+        n = tiles_n * plan.program_tile_n
+    return tiles_m * plan.program_tile_m - plan.program_tile_m // 3, n, k

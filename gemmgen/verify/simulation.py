@@ -24,8 +24,9 @@ from gemmgen.numerics.case import (
     reduction_programs,
 )
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.encoding import rounded
+from gemmgen.numerics.encoding import TORCH_DTYPES, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, touched
+from gemmgen.numerics.quantized import dequantized_output, poisoned_outputs, quantized, written_into
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Matmul, shape_text
@@ -268,6 +269,15 @@ class _Simulated:
         inputs = Inputs(a, b, extras, self._problem.b_blocks)
         self.division = division_of(inputs, self._problem)
         d = self._poisoned_d(inputs) if out is None else out
+        if not self._problem.d_scale:
+            return self._launched(inputs, d)
+        quantized_d, scales = poisoned_outputs(self._problem, d)
+        stored = {**extras, "d_scale": scales.mT}
+        self._launched(replace(inputs, extras=stored), quantized_d)
+        return written_into(d, quantized_d, scales)
+
+    def _launched(self, inputs: Inputs, d: Tensor) -> Tensor:
+        """Return D after the last schedule of a launch with these inputs."""
         module, options = self._module, self._module.LAUNCH_OPTIONS
         arguments = kernel_arguments(module, self._problem, inputs, d, restored=self._restored)
         self.result = self._run(module.matmul_kernel, self._launch.programs, arguments, options)
@@ -285,7 +295,8 @@ class _Simulated:
     def _poisoned_d(self, inputs: Inputs) -> Tensor:
         """Return a poisoned D."""
         *rows, n = self._problem.extents_of_d(*inputs.shape[:2])
-        made = Matrix.poisoned(math.prod(rows), n, self._problem.d.name, inputs.a.device)
+        dtype = "fp32" if self._problem.d_scale else self._problem.d.name
+        made = Matrix.poisoned(math.prod(rows), n, dtype, inputs.a.device)
         return made.view.view(*rows, n)
 
     def _run(
@@ -366,7 +377,11 @@ class _Simulated:
         if not is_exact(self._problem):
             yield from (str(check) for check in numbers(case, "integers", d, inputs) if not check.passed)
             return
-        expected = rounded(reference(inputs, self._problem), d.dtype).double()
+        exact = reference(inputs, self._problem)
+        expected = rounded(exact, d.dtype).double()
+        if scale := self._problem.d_scale:
+            pair = quantized(exact, scale.vector, TORCH_DTYPES[self._problem.d.name])
+            expected = dequantized_output(*pair).double()
         rows = inputs.computed_rows(self._problem, d)
         if outside := touched(d) - touched(rows):
             yield f"{shape_text(case.shape)}: {outside:,} elements of no group are written"

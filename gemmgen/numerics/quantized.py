@@ -1,0 +1,71 @@
+"""A D of 8-bit floats with computed scales: the rule that a kernel follows, and D as numbers again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
+from gemmgen.numerics.encoding import TORCH_DTYPES, bits, poison, rounded
+from gemmgen.problem import Matmul
+
+
+def quantized(values: Tensor, vector: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return D [M, N] of a type of 8 bits and its scales [M, N / vector] in fp32, by the rule of a kernel.
+
+    The largest magnitude of a block, but at least LEAST_SCALED and at most MOST_SCALED, is divided by the
+    largest number of the type: the scale. The elements are multiplied by the inverse quotient and rounded.
+    """
+    blocks = values.float().unflatten(1, (-1, vector))
+    # A NaN is no magnitude: the other elements of its block keep their scale.
+    largest = blocks.abs().nan_to_num(0.0, posinf=math.inf).amax(2).clamp(LEAST_SCALED, MOST_SCALED)
+    # Tensors divide as IEEE 754 has it: with a number, torch may multiply by its rounded inverse.
+    most = torch.full_like(largest, torch.finfo(dtype).max)
+    return rounded((blocks * (most / largest)[..., None]).flatten(1), dtype), largest / most
+
+
+def dequantized_output(d: Tensor, scales: Tensor) -> Tensor:
+    """Return D [..., N] of 8 bits with scales [..., blocks] as fp32 numbers."""
+    vector = d.shape[-1] // max(1, scales.shape[-1])
+    return d.float() * scales.repeat_interleave(vector, dim=-1)
+
+
+def poisoned_outputs(problem: Matmul, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a poisoned D of the extents of another tensor, and poisoned scales as a kernel writes them."""
+    scale = problem.d_scale
+    assert scale is not None
+    *groups, rows, columns = like.shape
+    dtype, scale_dtype = TORCH_DTYPES[problem.d.name], TORCH_DTYPES[scale.dtype.name]
+    d = torch.full(like.shape, poison(dtype), dtype=torch.float32, device=like.device).to(dtype)
+    pitch = -(-rows // 4) * 4
+    stored = torch.full(
+        (*groups, columns // scale.vector, pitch), poison(scale_dtype), dtype=scale_dtype, device=like.device
+    )
+    return d, stored[..., :rows].mT
+
+
+def written_into(out: Tensor, d: Tensor, scales: Tensor) -> Tensor:
+    """Return `out` with the numbers of D, except for elements of which neither D nor the scale is written."""
+    vector = d.shape[-1] // max(1, scales.shape[-1])
+    is_poison = bits(scales.contiguous()) == bits(torch.full_like(scales, poison(scales.dtype)).contiguous())
+    untouched = d.float().isnan() & is_poison.repeat_interleave(vector, dim=-1)
+    return out.copy_(torch.where(untouched, out, dequantized_output(d, scales)))
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """A module's `matmul` that returns D and its scales, as one that returns D as fp32 numbers."""
+
+    matmul: Callable[..., tuple[Tensor, Tensor]]
+    problem: Matmul
+
+    def __call__(self, *inputs: Tensor, out: Tensor | None = None, **others: Tensor) -> Tensor:
+        """Return D as numbers, in ``out`` if that is given, where rows that the kernel leaves stay."""
+        if out is None:
+            return dequantized_output(*self.matmul(*inputs, **others))
+        d, scales = poisoned_outputs(self.problem, out)
+        return written_into(out, *self.matmul(*inputs, **others, out=d, out_scale=scales))
