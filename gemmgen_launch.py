@@ -1083,7 +1083,7 @@ def check_output(out: Tensor, places: Mapping[str, Place], output: str = "out") 
         # C may be D: each element of C is read before D has the same one.
         if name == output or (name == "c" and read == written) or not overlap(read, written):
             continue
-        does = "written too" if name == "out" else f"read while {output} is written"
+        does = "written too" if name.startswith("out") else f"read while {output} is written"
         raise ValueError(f"{output} must share no memory with {name}, which is {does}")
 
 

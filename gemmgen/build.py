@@ -382,6 +382,9 @@ def refusals(product: Product) -> Iterator[Violation]:
         limit = "but the launcher in C makes descriptors of A, B, C and D, and none of scales"
         found = problem.a.scale.format.name
         yield Violation("export-scales", "operands.a.scale", found, limit, module)
+    if problem.d_scale:
+        limit = "the launcher in C passes matrices, vectors and groups, and no scales of D"
+        yield Violation("export-scales", "operands.d.scale", problem.d_scale.format.name, limit, module)
     if stem.endswith("_test"):
         limit = "but in C that is the name of a test program"
         renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")

@@ -21,6 +21,7 @@ from mutants import (
     kinds,
     parallel,
     promotion,
+    quantized,
     rings,
     rows,
     scales,
@@ -38,7 +39,7 @@ from gluonsim import POLICIES, Severity
 
 FAMILIES = (
     *(rings, kinds, splits, parallel, stream_k, early, gates, c_blocks, groups, k_groups, rows, scales),
-    *(grouped_scales, promotion),
+    *(grouped_scales, promotion, quantized),
     committed,
     epilogues,
 )

@@ -95,6 +95,8 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
         why = "its scales are packed for one kernel"
         if kernel.problem.scales_sums:
             why = "its operands have scales of blocks, which no call of a library takes"
+    elif kernel.problem.d_scale:
+        why = "it returns the scales of D beside D, which no call of a library does"
     elif kernel.schedule_kind == "single_tile":
         why = "its kernel computes a single tile"
     elif kernel.problem.backward:

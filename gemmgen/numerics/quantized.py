@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from torch import Tensor
 from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, poison, rounded
 from gemmgen.problem import Matmul
+
+UNWRITTEN: Final = -1
+"""The bits of an element of D before it is written: a NaN with a sign, which no conversion makes."""
 
 
 def quantized(values: Tensor, vector: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -40,7 +44,7 @@ def poisoned_outputs(problem: Matmul, like: Tensor) -> tuple[Tensor, Tensor]:
     assert scale is not None
     *groups, rows, columns = like.shape
     dtype, scale_dtype = TORCH_DTYPES[problem.d.name], TORCH_DTYPES[scale.dtype.name]
-    d = torch.full(like.shape, poison(dtype), dtype=torch.float32, device=like.device).to(dtype)
+    d = torch.full(like.shape, UNWRITTEN, dtype=torch.int8, device=like.device).view(dtype)
     pitch = -(-rows // 4) * 4
     stored = torch.full(
         (*groups, columns // scale.vector, pitch), poison(scale_dtype), dtype=scale_dtype, device=like.device
@@ -49,11 +53,15 @@ def poisoned_outputs(problem: Matmul, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def written_into(out: Tensor, d: Tensor, scales: Tensor) -> Tensor:
-    """Return `out` with the numbers of D, except for elements of which neither D nor the scale is written."""
+    """Return `out` with the numbers of D, except for elements of which neither D nor the scale is written.
+
+    An element is infinite if its scale is written alone, and NaN if it is written without a scale.
+    """
     vector = d.shape[-1] // max(1, scales.shape[-1])
-    is_poison = bits(scales.contiguous()) == bits(torch.full_like(scales, poison(scales.dtype)).contiguous())
-    untouched = d.float().isnan() & is_poison.repeat_interleave(vector, dim=-1)
-    return out.copy_(torch.where(untouched, out, dequantized_output(d, scales)))
+    has_no_scale = scales.isnan().repeat_interleave(vector, dim=-1)
+    is_left = bits(d) == UNWRITTEN
+    numbers = dequantized_output(d, scales).masked_fill(is_left, math.inf)
+    return out.copy_(torch.where(is_left & has_no_scale, out, numbers))
 
 
 @dataclass(frozen=True)
