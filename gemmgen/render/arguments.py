@@ -334,7 +334,7 @@ def _wrapped_literal(*texts: str) -> str:
         return line
     if len(texts) > 1:
         return fit("(", [*map(python_literal, texts)], ")", indent=len('    "epilogue": '), margin=4)
-    (text,) = texts
+    text = "".join(texts)
     outer, indent = " " * 8, " " * 12
     lines = textwrap.wrap(text, LINE_LENGTH - len(indent) - len('" "'), break_on_hyphens=False)
     parts = [f"{line} " for line in lines[:-1]] + lines[-1:]
