@@ -51,6 +51,7 @@ Measure = Literal[
     "a_scale_blocks",
     "b_scale_blocks",
     "scale_blocks_k",
+    "step_blocks",
 ]
 """The origin of an extent: a decision of the kernel, or a size that follows from one."""
 

@@ -30,6 +30,7 @@ MEASURES: dict[Measure, str] = {
     "a_scale_blocks": "A_SCALE_BLOCKS",
     "b_scale_blocks": "B_SCALE_BLOCKS",
     "scale_blocks_k": "SCALE_BLOCKS_K",
+    "step_blocks": "STEP_BLOCKS",
 }
 """The constant that holds each measure."""
 ADDRESSED = (

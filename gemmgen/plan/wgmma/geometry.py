@@ -394,13 +394,24 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
             self.architecture.tma_rows,
         )
         tile = (self.cta_tile_m, self.cta_tile_n)
-        scales = scales_of_step(self.problem, tile, self.row_shares, self.cluster_m)
+        scales = scales_of_step(self.problem, tile, self.row_shares, self.cluster_m, self.step_blocks)
         return Stage((*matrices.payloads, *scales)) if self.problem.scales_sums else matrices
 
     @property
     def has_tile_scales(self) -> bool:
         """True if all columns of a tile have one scale of B in a K step, which threads read by address."""
         return self.problem.has_tile_scales
+
+    @property
+    def step_blocks(self) -> int:
+        """Blocks of K in a K step, whose sums have scales of their own; 1 in kernels that scale no sums."""
+        scale = self.problem.a.scale
+        return max(1, self.cta_tile_k // scale.vector) if self.problem.scales_sums and scale else 1
+
+    @property
+    def scales_in_flight(self) -> bool:
+        """True if threads scale the sums of a K step while the MMAs of the next one run."""
+        return self.problem.scales_sums and self.outstanding_mmas > 0
 
     @property
     def row_slabs(self) -> int:

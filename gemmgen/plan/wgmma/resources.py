@@ -166,7 +166,9 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """The arguments of the kernel that multiplies: all, or A, B and the sums for a second kernel."""
         if not self.reduces_apart:
             return self.arguments
-        return tuple(each for each in self.arguments if each.tensor in (*self.stage.tensors, "partials"))
+        return tuple(
+            each for each in self.arguments if each.tensor in (*self.stage.tensors, "b_scale", "partials")
+        )
 
     # --- registers
 
@@ -188,8 +190,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def partial_registers(self) -> int:
-        """Registers per consumer thread that hold the partial sums of a slab of rows before promotion."""
-        return self.sum_registers // self.row_slabs if self.promote_k else 0
+        """Registers per consumer thread that hold partial sums before promotion.
+
+        These are the sums of a slab of rows, of each block of a K step, and of the step in flight.
+        """
+        each = self.sum_registers // self.row_slabs if self.promote_k else 0
+        return each * self.step_blocks * (1 + self.outstanding_mmas)
 
     @property
     def scale_registers(self) -> int:

@@ -121,6 +121,8 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
             "but this version promotes the sums of 8- and 16-bit floats that wgmma adds up in fp32",
             leave_out() | hint("operands of 8- or 16-bit floats, and fp32"),
         )
+    elif plan.problem.scales_sums:
+        return  # whose blocks have rules of their own
     elif plan.promote_k != plan.cta_tile_k:
         yield Finding(
             field,

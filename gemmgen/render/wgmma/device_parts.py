@@ -59,7 +59,7 @@ class DeviceParts:
         parts += ["wgmma/read_a"] * (plan.a_source == "registers")
         parts += self.k_loop.scales.functions if plan.problem.scales_sums else ()
         parts += ["wgmma/wait_for"] * self.k_loop.waits_for_one
-        parts += [f"wgmma/issue_mmas/{self.k_loop.count_of_lanes}", f"wgmma/k_loop/{self.k_loop.pace}"]
+        parts += [f"wgmma/issue_mmas/{self.k_loop.mmas_of_step}", f"wgmma/k_loop/{self.k_loop.pace}"]
         if not plan.reduces_apart:
             parts += self._epilogue_parts
         if plan.shares_tiles:

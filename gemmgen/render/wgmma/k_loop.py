@@ -26,13 +26,18 @@ class KLoop:
         return "several" if self.plan.composed else "one"
 
     @property
+    def mmas_of_step(self) -> str:
+        """The name of the template that issues MMAs: of all lanes of a K step, or of one of its blocks."""
+        return "block" if self.plan.step_blocks > 1 else self.count_of_lanes
+
+    @property
     def pace(self) -> str:
         """How the MMAs of a K step and the next one follow each other: the name of the loop's template."""
         plan = self.plan
         if plan.synchronous:
             return "single_tile" if plan.schedule_kind == "single_tile" else "synchronous"
         if plan.problem.scales_sums:
-            return "scaled_slabs" if plan.row_slabs > 1 else "scaled"
+            return f"scaled{self.scales.pace}"
         if plan.promote_k:
             return "in_order"
         if plan.fragments > 1:
@@ -65,7 +70,7 @@ class KLoop:
         if not self.plan.problem.scales_sums:
             return ""
         own = ", a_scale_smem" * self.plan.specialized
-        return own + ", b_scale_ptr" * self.plan.has_tile_scales
+        return own + f", {self.scales.of_tiles}" * self.plan.has_tile_scales
 
     @property
     def _scale_arguments(self) -> Iterator[str]:
@@ -73,7 +78,7 @@ class KLoop:
         if self.plan.problem.scales_sums and self.plan.specialized:
             yield f"args.a_scale_smem{'[consumer]' * (self.plan.row_shares > 1)}"
         if self.plan.has_tile_scales:
-            yield "scales_of_tile(args, tile)"
+            yield self.scales.found
 
     @property
     def multiplied(self) -> str:

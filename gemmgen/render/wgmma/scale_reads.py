@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.scales.scale_payloads import LEAST_SCALES
+from gemmgen.render.walks import walk_of
+
+RUN_STEPS = 4
+"""K steps of a run: with fewer, more promotions have no MMA beside them; with more, the loop is longer."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,23 @@ class ScaleReads:
         )
 
     @property
-    def rows_of_group(self) -> str:
+    def row_of_b(self) -> str:
+        """The row of scales of a tile's columns, among the rows of all groups if there are groups."""
+        row = f"{self.column} // SCALE_COLUMNS"
+        return f"tile.group * {self._rows_of_group} + {row}" if self.plan.problem.copies_scales else row
+
+    @property
+    def words_of_rows(self) -> str:
+        """The comment on rows of scales of B, of each group if there are groups."""
+        if self.plan.problem.copies_scales:
+            return (
+                "Each group has a row of scales for SCALE_COLUMNS columns of its B. Rows begin at multiples of "
+                "4 scales."
+            )
+        return "Rows of scales, one for SCALE_COLUMNS columns of B, begin at multiples of 16 bytes: 4 scales."
+
+    @property
+    def _rows_of_group(self) -> str:
         """The rows of scales that a group's B has."""
         blocks = self.plan.problem.b_blocks
         if self.plan.problem.in_blocks:
@@ -56,11 +76,55 @@ class ScaleReads:
         if ("a" if plan.swap_ab else "b") in loaded:
             yield "wgmma/scales/column_scales"
         if plan.has_tile_scales:
-            yield f"wgmma/scales/of_tile{'_of_group' * plan.problem.copies_scales}"
+            yield f"wgmma/scales/{'of_part' if self.by_block else 'of_tile'}"
         if plan.problem.in_blocks:
             yield "wgmma/scales/scales_of_blocks"
+        if plan.step_blocks > 1:
+            yield "wgmma/scales/of_step"
         if plan.row_slabs > 1:
             yield "wgmma/scales/join_slabs"
+
+    @property
+    def pace(self) -> str:
+        """The ending of the name of the K loop's template: how blocks and slabs follow each other."""
+        plan = self.plan
+        if plan.row_slabs > 1:
+            return "_slabs"
+        return "_blocks" if plan.step_blocks > 1 else "_overlapped" if plan.scales_in_flight else ""
+
+    @property
+    def by_block(self) -> bool:
+        """True if a K loop finds the scale of B of a block by its number, which may be past K."""
+        return self.plan.splits > 1 or self.plan.step_blocks > 1 or self.plan.scales_in_flight
+
+    @property
+    def of_tiles(self) -> str:
+        """The parameter of the K loop for the scales of B of a tile."""
+        return "b_scales" if self.by_block else "b_scale_ptr"
+
+    @property
+    def found(self) -> str:
+        """The value of that parameter for a work item."""
+        if not self.by_block:
+            return "scales_of_tile(args, tile)"
+        steps = walk_of(self.plan).steps if self.plan.specialized else "steps"
+        return f"scales_from(args, tile, {f'{steps}.first' if self.plan.splits > 1 else '0'})"
+
+    @property
+    def first_of_b(self) -> str:
+        """The scale of B of the first K step of a work item, which has one block."""
+        return "b_scales.of(0)" if self.by_block else "gl.load(b_scale_ptr)"
+
+    def next_of_b(self, k_steps: str) -> str:
+        """Return the scale of B of the K step after `k_step`; after the last step it is the last one."""
+        if self.by_block:
+            return "b_scales.of(k_step + 1)"
+        return f"gl.load(b_scale_ptr + gl.minimum(k_step + 1, {k_steps} - 1))"
+
+    @property
+    def block_k(self) -> str:
+        """The constant that holds the K of a block."""
+        return "SCALE_K" if self.plan.step_blocks > 1 else "PROGRAM_TILE_K"
 
     @property
     def _is_loaded_beyond(self) -> bool:
@@ -82,6 +146,8 @@ class ScaleReads:
     def of_a(self, slab: int) -> str:
         """Return the scales of A beside the accumulator, of one of several slabs of rows."""
         scales = f"{'' if self.plan.specialized else 'args.'}a_scale_smem.index(ring.stage)"
+        if self.plan.step_blocks > 1:
+            scales += ".slice(block, 1)"
         if self.plan.row_slabs > 1:
             scales += f".slice({'SLAB_M' if slab else '0'}, SLAB_M, dim=1)"
         return f"{'column' if self.plan.swap_ab else 'row'}_scales({scales})"

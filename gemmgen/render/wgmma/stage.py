@@ -9,6 +9,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.kernel import OperandLoad
 from gemmgen.render.spelling import fit
 from gemmgen.render.wgmma.lanes import Part, parts_of
+from gemmgen.render.wgmma.scale_reads import ScaleReads
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ class Stage:
         """Return the arguments of the load of an operand's scales in a K step."""
         first = row_of(self.plan, "i") if load.operand == "a" else "tile.column"
         first = self._row_of_a(load.operand, first)
-        scale = f"args.{load.operand}_scale"
-        return (f"{scale}_desc", f"[k // PROGRAM_TILE_K, {first}]", "ready", f"{scale}_smem{slot}")
+        block, scale = ScaleReads(self.plan).block_k, f"args.{load.operand}_scale"
+        return (f"{scale}_desc", f"[k // {block}, {first}]", "ready", f"{scale}_smem{slot}")
 
     def _row_of_a(self, operand: str, row: str) -> str:
         """Return a row of the one A of groups of K, by its row in the D of all groups; others stay."""

@@ -25,6 +25,7 @@ from gemmgen.render.wgmma.lanes import turned
 from gemmgen.render.wgmma.layouts import HopperLayouts
 from gemmgen.render.wgmma.overview import HopperOverview
 from gemmgen.render.wgmma.reduction import ReductionView
+from gemmgen.render.wgmma.scale_reads import RUN_STEPS
 from gemmgen.render.wgmma.stage import Stage, row_of
 
 
@@ -89,9 +90,10 @@ class HopperView(KernelView):
         """The names that a module imports from Gluon's language for Hopper, by the language's module."""
         apart = self.plan.reduces_apart
         # Threads write to shared memory what TMA then reads, or read what TMA then overwrites.
-        writes_shared = self.plan.a_source == "registers" or not (apart or self.plan.problem.scatters_d)
+        orders = self.plan.a_source == "registers" or self.plan.problem.scales_sums
+        orders |= not (apart or self.plan.problem.scatters_d)
         policies = {"ampere": ["CachePolicy", "FractionalEvictionPolicy"]} if apart else {}
-        fence = ["fence_async_shared"] * writes_shared
+        fence = ["fence_async_shared"] * orders
         copies = self.plan.problem.gathers_a or self.plan.problem.copies_scales
         policies |= {"ampere": ["async_copy"]} if copies else {}
         return {**policies, "hopper": [*fence, "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"]}
@@ -126,8 +128,14 @@ class HopperView(KernelView):
             if plan.staggered:
                 meaning = "columns that one consumer has more than a tile, and the other one less"
                 yield "STAGGER_N", plan.stagger_n, meaning
-        block = ", the block of a scale" * plan.problem.scales_sums
+        block = ", the block of a scale" * (plan.problem.scales_sums and plan.step_blocks == 1)
         yield "PROGRAM_TILE_K", plan.cta_tile_k, f"of a K step{block}" if block else ""
+        if plan.step_blocks > 1:
+            yield "STEP_BLOCKS", plan.step_blocks, "blocks of a K step, each with scales of its own"
+        if plan.has_tile_scales and self.k_loop.scales.by_block:
+            yield "SCALE_K", plan.cta_tile_k // plan.step_blocks, "of K that share a scale"
+        if plan.scales_in_flight:
+            yield "RUN", RUN_STEPS, "K steps whose MMAs are issued beside those before"
         if plan.has_tile_scales and plan.problem.b.scale:
             yield "SCALE_COLUMNS", plan.problem.b.scale.format.rows, "of B that share a scale"
         if plan.row_slabs > 1:

@@ -16,12 +16,12 @@ LEAST_SCALES = 32
 
 
 def scales_of_step(
-    problem: Matmul, tile: tuple[int, int], row_shares: int, cluster_m: int
+    problem: Matmul, tile: tuple[int, int], row_shares: int, cluster_m: int, blocks: int
 ) -> Iterator[Payload]:
     """Yield the scales of a K step that TMA loads; none for a matmul whose sums have no scales.
 
-    `tile` has the rows and columns of a CTA, whose rows `row_shares` consumers divide. A scale of B for all
-    columns of a tile is no payload: threads read it by its address.
+    `tile` has the rows and columns of a CTA, whose rows `row_shares` consumers divide, and a step has
+    `blocks` blocks of K. A scale of B for all columns of a tile is no payload: threads read it by address.
     """
     if not problem.scales_sums:
         return
@@ -29,16 +29,23 @@ def scales_of_step(
     rows = m // row_shares
     if scale := problem.a.scale:
         measure: Literal["consumer_tile_m", "tile_m"] = "consumer_tile_m" if row_shares > 1 else "tile_m"
-        of_a = _scales("a_scale", Extent(rows * cluster_m, measure), rows, scale.dtype, row_shares)
+        of_a = _scales("a_scale", Extent(rows * cluster_m, measure), rows, scale.dtype, blocks, row_shares)
         yield replace(of_a, is_copied=problem.copies_scales)
     if (scale := problem.b.scale) and scale.format.rows == 1:
-        yield _scales("b_scale", Extent(n, "tile_n"), n, scale.dtype)
+        yield _scales("b_scale", Extent(n, "tile_n"), n, scale.dtype, blocks)
 
 
 def _scales(
-    tensor: Literal["a_scale", "b_scale"], extent: Extent, rows: int, dtype: DType, count: int = 1
+    tensor: Literal["a_scale", "b_scale"],
+    extent: Extent,
+    rows: int,
+    dtype: DType,
+    blocks: int,
+    count: int = 1,
 ) -> Payload:
     """Return the scales of `rows` rows of A, or columns of B, in each CTA, for each of `count` consumers.
+
+    They are of `blocks` blocks of K.
 
     `extent` has the rows of all CTAs of a program. Fewer than `LEAST_SCALES` come with the scales of
     the next rows, which nobody reads.
@@ -49,10 +56,13 @@ def _scales(
         kind="block_scales",
         dtype=dtype,
         axis="m" if tensor == "a_scale" else "n",
-        box=(Extent(1), extent if loaded == rows else Extent(loaded * (extent.size // max(1, rows)))),
-        elements=loaded,
+        box=(
+            Extent(blocks, "step_blocks" if blocks > 1 else None),
+            extent if loaded == rows else Extent(loaded * (extent.size // max(1, rows))),
+        ),
+        elements=blocks * loaded,
         bits=dtype.bits,
         loads_per_tile=1,
-        words=f"1 x {loaded} {dtype.name}",
+        words=f"{blocks} x {loaded} {dtype.name}",
         count=count,
     )

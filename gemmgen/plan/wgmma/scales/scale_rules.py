@@ -11,9 +11,10 @@ from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.extent_rules import consumer_rows, tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.warp_rules import CONSUMERS
-from gemmgen.plan.wgmma.work_rules import whole_k
 from gemmgen.problem import BlockScale, Operand
 
+STEP_BLOCKS = (1, 2, 4)
+"""Blocks of K that a step can have."""
 MOST_SLABS = 2
 """Slabs of 64 rows whose sums a warpgroup holds: with more, the stage is read for too long."""
 UNSCALED: Final = leave_out("operands.a.scale") & leave_out("operands.b.scale")
@@ -78,12 +79,23 @@ Row = tuple[bool, str, str, str, Fix]
 
 
 def _of_steps(plan: WgmmaKernel) -> Iterator[Row]:
-    """Yield the rows of the K step and of its sums."""
+    """Yield the rows of the K step, of its blocks, and of its sums."""
     assert plan.problem.a.scale is not None
-    block = plan.problem.a.scale.vector
-    limit = f"a K step is one block of {block}, by whose scales its sums are multiplied"
-    for field, k in (("tile.k", plan.cta_tile_k), ("mma.promote_k", plan.promote_k)):
-        yield k != block, field, f"{k:,}", limit, use(block)
+    block, blocks, in_flight = plan.problem.a.scale.vector, plan.step_blocks, plan.outstanding_mmas
+    whole = blocks in STEP_BLOCKS and plan.cta_tile_k == blocks * block
+    step, flight = f"{plan.cta_tile_k:,}", f"{in_flight} outstanding MMA"
+    limit = f"a K step is {either(map(str, STEP_BLOCKS))} blocks of {block}, each with scales of its own"
+    yield not whole, "tile.k", step, limit, use(*(each * block for each in STEP_BLOCKS))
+    limit = f"the sums of a block of {block} are multiplied by its scales"
+    yield plan.promote_k != block, "mma.promote_k", f"{plan.promote_k:,}", limit, use(block)
+    side_by_side = plan.has_tile_scales and plan.row_slabs == 1
+    limit = "but this version has sums for two blocks if a tile has one scale of B, and a warpgroup 64 rows"
+    yield whole and blocks > 1 and not side_by_side, "tile.k", step, limit, use(block)
+    field = "buffering.outstanding_mmas"
+    yield bool(in_flight) and not side_by_side, field, flight, limit, use(0)
+    several = bool(in_flight) and side_by_side and whole and blocks > 1
+    limit = "the blocks of a K step are multiplied side by side, and none is in flight beside them"
+    yield several, field, f"{flight} and {blocks} blocks", limit, use(0) | use(block, field="tile.k")
 
 
 def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
@@ -118,21 +130,36 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the schedule, and of matmuls of other kinds."""
     problem = plan.problem
     yield from _of_groups(plan)
-    limit = "but this version scales the sums of two accumulators by one scale of B for many columns"
-    apart = problem.gated and not problem.has_tile_scales
-    yield apart, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
-    limit = "but this version adds up the scaled sums of all K in one program"
-    yield plan.splits > 1, "schedule.splits", f"{plan.splits} parts of K", limit, whole_k(plan) | UNSCALED
+    yield from _of_blocks_of_columns(plan)
+    limit = "but this version adds up the scaled sums of all K of a last tile in one program"
     stream = plan.divides_last_wave
     yield stream, "schedule.last_wave", "stream_k", limit, use("whole") | UNSCALED
-    limit = "but the first loads bring scales too, and this version loads A or B alone early"
-    early = plan.read_early is not None
-    yield early, "dependent_launch.early", plan.early_launch, limit, use("nothing") | UNSCALED
+    early = plan.read_early
+    limit = "TMA loads the scales beside the tiles, and a call may copy scales right ahead of the kernel"
+    others = use("nothing") if early == "b" or not plan.has_tile_scales else use("b", "nothing")
+    loaded = early is not None and f"{early}_scale" in plan.stage.tensors
+    yield loaded, "dependent_launch.early", plan.early_launch, limit, others | UNSCALED
     limit = "a block's scales come with a stage of a ring"
     single = plan.schedule_kind == "single_tile"
     yield single, "schedule.kind", "a single tile", limit, use("tiled") | UNSCALED
     lone = plan.synchronous and not single
     yield lone, "buffering.stages", "1 stage without warp specialization", limit, use(2) | UNSCALED
+
+
+def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
+    """Yield the rows of gates, whose B may have blocks of columns with scales of their own."""
+    problem, blocks = plan.problem, plan.step_blocks
+    limit = "but this version scales the sums of two accumulators by one scale of B for many columns"
+    apart = problem.gated and not problem.has_tile_scales
+    yield apart, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
+    limit = "but this version reads the scales of two blocks of columns of B one K step after the other"
+    found = "a gate whose B is in blocks of columns"
+    fix = without_expression() | UNSCALED
+    by_number = plan.splits > 1 or plan.scales_in_flight or blocks > 1
+    yield problem.in_blocks and by_number, "epilogue.d", found, limit, fix
+    limit = "threads copy the scales of A of one block of K for each step"
+    copied = problem.copies_scales and blocks > 1
+    yield copied, "tile.k", f"{blocks} blocks of K in a step of groups", limit, use(plan.cta_tile_k // blocks)
 
 
 def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
