@@ -19,6 +19,7 @@ from gemmgen.plan.timing import Card, Stream, Tiles, causes
 from gemmgen.plan.wgmma import cost_constants as constants
 from gemmgen.plan.wgmma.bounds import least_registers, most_consumers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.scales.scale_cost import scaling_ns, stream_scaling_ns
 from gemmgen.problem import Shape
 
 
@@ -190,6 +191,8 @@ def _warpgroups_share_a_stage(plan: WgmmaKernel) -> bool:
 
 def _exposed_ns(plan: WgmmaKernel) -> float:
     """Return the time of a K step in which its CTA has no MMA in flight, whatever other CTAs do."""
+    if plan.problem.scales_sums:
+        return scaling_ns(plan)
     exposed = 0.0
     if not plan.outstanding_mmas and plan.row_shares == 1:
         exposed += constants.DRAIN_NS
@@ -197,8 +200,6 @@ def _exposed_ns(plan: WgmmaKernel) -> float:
         exposed += constants.REFILL_NS[plan.schedule_kind]
     if plan.promote_k:
         cycles = constants.PROMOTION_CYCLES_PER_REGISTER * plan.sum_registers
-        if plan.row_slabs > 1 and plan.row_shares > 1:
-            cycles *= constants.SLABS_PROMOTION_SHARE
         exposed += cycles / constants.POWER_CYCLES_PER_NS
     return exposed
 
@@ -275,6 +276,7 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
     sums, sums_of_program = _splits_ns(plan)
     # A program without roles is launched early in a place of its own, or takes one of the kernel ahead.
     takes_places = plan.read_early is not None and not plan.specialized
+    drain = 0 if plan.outstanding_mmas or plan.row_shares > 1 else constants.STREAM_DRAIN_NS
     return Stream(
         swap_ab=plan.swap_ab,
         line=_line(plan),
@@ -289,7 +291,7 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
         multiply=multiply,
         least_multiply=least,
         issue=constants.STREAM_STEP_NS,
-        drain=0 if plan.outstanding_mmas or plan.row_shares > 1 else constants.STREAM_DRAIN_NS,
+        drain=drain + stream_scaling_ns(plan),
         latency=constants.STREAM_LATENCY_NS,
         loading=plan.stage_bytes / constants.SM_BYTES_PER_NS,
         split_a=_split_ns(plan, "a"),

@@ -33,6 +33,9 @@ Times are in nanoseconds of an H200. ``python -m benchmarks.fit`` fits the const
   (``benchmarks/fit/h200_launch_order.json``);
 * [misaligned] modules of ``misaligned: copy``, with A and B aligned before or not:
   ``benchmarks/reading/misaligned.json``, ``benchmarks/h100_bf16_misaligned.json``;
+* [block-scales] kernels of fp8 with scales of blocks, on an H100: the first six of an earlier planner at 62
+  shapes (``benchmarks/blockscale/h100_blocks.jsonl``), and kernels written by hand at 80 shapes
+  (``h100_prototype.jsonl`` there), all without PDL;
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 
@@ -114,13 +117,16 @@ PROMOTION_CYCLES_PER_REGISTER = 2
 """[session] To add a register of partial sums to the accumulator: fp8 promoted after 128 of K had 0.893,
 after 256 1.010, in ping-pong 0.53.
 """
-SLABS_PROMOTION_SHARE = 0.65
-"""A share of that time, if consumers share a tile and multiply slabs of rows one after the other.
-
-One promotes a slab while another one multiplies. Without it, the predicted time was 1.14 to 1.16 times the
-measured one for 256 x 128 with block scales, and 0.98 to 1.09 times for 128 x 128 and 192 x 128
-(``benchmarks/blockscale/h100_blocks.jsonl``).
-"""
+SCALED_NS = 56
+"""[block-scales] In which no consumer of a shared tile multiplies in a K step, as threads scale its sums."""
+SCALED_NS_IN_FLIGHT = 8
+"""[block-scales] The same, if the MMAs of the next K step run meanwhile."""
+LONE_SCALED_NS = 64
+"""[block-scales] The same of a lone consumer, or of one of two that take turns: its barriers and scales."""
+LONE_SCALED_REGISTER_NS = 1.5
+"""[block-scales] The same of each register of its sums."""
+LONE_SCALED_NS_IN_FLIGHT = 56
+"""[block-scales] The same of a lone consumer, if the MMAs of the next K step run meanwhile."""
 EPILOGUE_START_NS = 68
 """[many-rows] From the last MMA of a tile to its epilogue, and from that to the next tile's first MMA."""
 EPILOGUE_BYTES_PER_NS_AND_WARP = 5.05
@@ -176,6 +182,12 @@ STREAM_MMA_CYCLES_PER_NS = 3.1
 """[few-rows] At which instructions of few columns would be issued: they hardly count."""
 LEAST_MMA_CYCLES = 26
 """[few-rows] Of an instruction of few columns."""
+STREAM_SCALED_NS = 40
+"""[block-scales] In which a K step's scales are read and nothing is multiplied, if no MMA is in flight."""
+STREAM_BLOCK_NS = 125
+"""[block-scales] The same of each block of K in the step, whose sums are scaled and added."""
+STREAM_BLOCK_REGISTER_NS = 2.8
+"""[block-scales] The same of each register of these sums."""
 SM_BYTES_PER_NS = 150
 """[few-rows] That one SM takes in."""
 TPC_BYTES_PER_NS = 231

@@ -35,6 +35,7 @@ from gemmgen.plan.wgmma.tried.values import (
     STEP_BYTES,
     SWAP_AB_CHOICES,
     SWAP_AB_DEFAULTS,
+    SWAP_AB_STEP_BLOCKS,
     SWAP_AB_STEP_BYTES,
     SWAP_AB_TILED_CHOICES,
     THIRDS_PRODUCER_REGISTERS,
@@ -83,8 +84,6 @@ def choices_of(
         choices |= SWAP_AB_TILED_CHOICES if swap_ab else TILED_CHOICES
     if request.matmul.batch_invariant:  # what is best for K depends on M
         choices.pop("splits", None)
-    if request.matmul.scales_sums:  # of all K in one program
-        choices.pop("splits", None)
     return choices
 
 
@@ -94,6 +93,21 @@ def with_blocks(request: Request, stated: Values) -> Values:
     if a is None or not request.matmul.scales_sums:
         return stated
     return {"promote_k": a.format.vector, **stated}
+
+
+def block_choices_of(request: Request, swap_ab: object) -> Choices:
+    """Return the values that are tried for K steps whose sums have scales; empty for other sums.
+
+    With swap-AB all blocks of a step are multiplied side by side. Other tiles have one block in a step, which
+    may be multiplied while the sums of the block before are scaled.
+    """
+    a = request.matmul.a.scale
+    if a is None or not request.matmul.scales_sums:
+        return {}
+    several = swap_ab and request.matmul.b.scale and request.matmul.b.scale.format.rows > 1
+    blocks = SWAP_AB_STEP_BLOCKS if several else (1,)
+    in_flight = (0,) if swap_ab else CHOICES["outstanding_mmas"]
+    return {"cta_tile_k": tuple(a.format.vector * each for each in blocks), "outstanding_mmas": in_flight}
 
 
 def thirds_of(stated: Values, wanted: Choices) -> Choices:

@@ -9,6 +9,7 @@ from gemmgen.plan.rule import altered
 from gemmgen.plan.search import Branch, Choices, Space, Values, decided, whole_number
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.tried.branches import (
+    block_choices_of,
     branches_without_roles,
     choices_of,
     defaults_of,
@@ -77,7 +78,9 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 fixed = {name: value for name, value in {**order, **defaults}.items() if name not in choices}
                 fixed |= implied_by({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
                 fixed["promote_k"] = stated.get("promote_k", fixed["promote_k"])
-                choices |= thirds_of(stated, wanted)
+                blocks = block_choices_of(request, swap_ab)
+                fixed = {name: value for name, value in fixed.items() if name not in blocks}
+                choices |= {**blocks, **thirds_of(stated, wanted)}
                 told = {"swap_ab": swap_ab, "specialization": kind}
                 yield Branch(fixed, choices, told)
                 if kind == KINDS[0] and not swap_ab:

@@ -16,6 +16,12 @@ STEP_BYTES = (128, 256, 512, 64)
 SWAP_AB_STEP_BYTES = (256, 512)
 """Bytes of rows of a K step with swap-AB: with few columns, shorter steps are soon multiplied."""
 
+SWAP_AB_STEP_BLOCKS = (2, 1, 4)
+"""Blocks of K in a step with swap-AB, if sums have scales: two were the fastest for most of few rows. On an
+H100, a step of one, two and four blocks takes 0.25, 0.42 and 0.73 us
+(``benchmarks/blockscale/h100_prototype.jsonl``: 8 x 2112 x 7168).
+"""
+
 CHOICES: Choices = {
     "cta_tile_m": (128, 256, 64),
     "cta_tile_n": TILES_N,

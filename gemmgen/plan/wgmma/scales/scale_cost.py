@@ -1,0 +1,29 @@
+"""The predicted time in which threads scale the sums of a K step and its CTA multiplies nothing."""
+
+from __future__ import annotations
+
+from gemmgen.plan.wgmma import cost_constants as constants
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+
+def scaling_ns(plan: WgmmaKernel) -> float:
+    """Return that time in nanoseconds for a K step of tiles in rounds.
+
+    If several consumers share a tile, one scales its sums while another one multiplies.
+    """
+    refill = 0 if plan.specialized else constants.REFILL_NS[plan.schedule_kind]
+    if plan.row_shares > 1:
+        alone = constants.SCALED_NS_IN_FLIGHT if plan.scales_in_flight else constants.SCALED_NS
+    elif plan.scales_in_flight:
+        alone = constants.LONE_SCALED_NS_IN_FLIGHT
+    else:
+        alone = constants.LONE_SCALED_NS + constants.LONE_SCALED_REGISTER_NS * plan.sum_registers
+    return refill + alone
+
+
+def stream_scaling_ns(plan: WgmmaKernel) -> float:
+    """Return that time in nanoseconds for a K step of a stream; 0 for kernels that scale no sums."""
+    if not plan.problem.scales_sums or plan.row_shares > 1:
+        return 0  # not 0.0: rows of other kernels keep their text in libraries
+    each = constants.STREAM_BLOCK_NS + constants.STREAM_BLOCK_REGISTER_NS * plan.sum_registers
+    return constants.STREAM_SCALED_NS + plan.step_blocks * each
