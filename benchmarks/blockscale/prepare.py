@@ -26,23 +26,26 @@ from gemmgen.spec.model import spec_of
 SUITE = Path(__file__).parents[1] / "suites" / "h200.yaml"
 FAMILIES: Final = ("deepseek_v3", "squares")
 """Families of the suite whose shapes are timed."""
-FIRST = 4
+FIRST = 6
 """Kernels with block scales of each shape."""
+FIRST_EARLY, MOST_EARLY_ROWS = 2, 128
+"""Kernels of each shape of few rows that load their weights before the kernel ahead has ended."""
 INDEX = "index.json"
 """The file beside the modules that has the shapes and the modules of each."""
 ACTIVATIONS: Final = {"dtype": "e4m3", "scale": {"format": "fp32_1x128"}}
 WEIGHTS: Final = {"dtype": "e4m3", "scale": {"format": "fp32_128x128"}}
 PLAIN: Final = {"dtype": "e4m3"}
+SCALED: Final = ("blocks", "early")
+"""Arms whose kernels take scales of blocks."""
 ARMS: Final[dict[str, dict[str, object]]] = {
     "blocks": {"operands": {"a": ACTIVATIONS, "b": WEIGHTS, "d": {"dtype": "bf16"}}},
-    "promoted": {
-        "operands": {"a": PLAIN, "b": PLAIN, "d": {"dtype": "bf16"}},
-        "mma": {"promote_k": 128},
-        "tile": {"k": 128},
+    "early": {
+        "operands": {"a": ACTIVATIONS, "b": WEIGHTS, "d": {"dtype": "bf16"}},
+        "dependent_launch": {"early": "b", "trigger": "loads"},
     },
     "plain": {"operands": {"a": PLAIN, "b": PLAIN, "d": {"dtype": "bf16"}}},
 }
-"""Sections of a spec for each arm: scales of blocks, none with promoted sums, and none."""
+"""Sections of a spec for each arm: scales of blocks, these with PDL, and none."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,11 @@ def source_of(arm: str, shape: Shape, target: str) -> SpecFile:
 def prepared(folder: Path, shape: Shape, first: int, target: str) -> Prepared:
     """Write the modules of the kernels that the planner ranks first for a shape, and return their names."""
     modules, names = Modules(folder), dict[str, list[str]]()
+    counts = {"blocks": first, "early": min(first, FIRST_EARLY) * (shape[0] <= MOST_EARLY_ROWS)}
     for arm in ARMS:
-        plans = [each.plan for each in rank(source_of(arm, shape, target)).legal]
-        names[arm] = [modules.stem_of(plan) for plan in plans[: first if arm == "blocks" else 1]]
+        if count := counts.get(arm, 1):
+            plans = [each.plan for each in rank(source_of(arm, shape, target)).legal[:count]]
+            names[arm] = [modules.stem_of(plan) for plan in plans]
     return Prepared(shape, names, modules.labels)
 
 

@@ -5,7 +5,8 @@ out the shapes that the record has. The arms of a shape are timed in turn, each 
 
 * ``torch``: ``torch._scaled_mm`` with scales of 1 x 128 and 128 x 128;
 * ``blocks``: the kernels of this project with the same scales;
-* ``promoted`` and ``plain``: kernels without scales, with promoted sums and without.
+* ``early``: such kernels of few rows that load their weights before the kernel ahead has ended (PDL);
+* ``plain``: a kernel without scales and promotion.
 """
 # pyright: basic
 
@@ -28,7 +29,7 @@ import torch
 import triton
 from torch import Tensor
 
-from benchmarks.blockscale.prepare import INDEX
+from benchmarks.blockscale.prepare import INDEX, SCALED
 from benchmarks.grouped.compiling import PROCESSES, imported
 from benchmarks.grouped.timing import times_us
 
@@ -119,7 +120,7 @@ def compiled(folder: Path, stem: str, has_scales: bool) -> str:
 def compile_all(folder: Path, index: dict[str, Any], processes: int) -> dict[str, str]:
     """Compile all modules, and return the reasons of those that fail by their names."""
     of_arms = [each["modules"] for each in index["points"]]
-    stems = {stem: arm == "blocks" for arms in of_arms for arm in arms for stem in arms[arm]}
+    stems = {stem: arm in SCALED for arms in of_arms for arm in arms for stem in arms[arm]}
     spawning = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     with ProcessPoolExecutor(processes, mp_context=spawning) as pool:
         waiting = {stem: pool.submit(compiled, folder, stem, scaled) for stem, scaled in stems.items()}
@@ -136,7 +137,7 @@ def arms_of(
             yield (
                 f"{arm} {stem}",
                 [
-                    partial(matmul, each.a, each.b, **(each.scales if arm == "blocks" else {}), out=each.d)
+                    partial(matmul, each.a, each.b, **(each.scales if arm in SCALED else {}), out=each.d)
                     for each in sets
                 ],
             )
@@ -159,7 +160,7 @@ def measured(point: dict[str, Any], module: Callable[[str], ModuleType], failed:
         except RuntimeError as error:
             wrong[name] = str(error).splitlines()[0]
             continue
-        if not name.startswith(("promoted", "plain")):
+        if not name.startswith("plain"):
             errors[name] = error_of(sets[0].d, exact)
             if not errors[name] <= LARGEST_ERROR:
                 wrong[name] = f"relative error {errors[name]:.2e}"
