@@ -93,7 +93,7 @@ def test_the_model_has_the_bits_of_exact_fractions(unit: Accumulator, dtype: str
         spread = torch.exp2(torch.randint(-4, 5, (2, k), generator=draw).double())
         rows = of_type(torch.randn(2, k, dtype=torch.float64, generator=draw) * spread, dtype)
         rows = torch.where(rows.abs() < 2.0**-6, 0.0, rows)  # subnormal e4m3 has an exponent of its own
-        left, right = rows.tolist()
+        left, right = ([float(value) for value in row] for row in rows)
         total = Fraction(0)
         for first in range(0, k, unit.terms):
             own = slice(first, first + unit.terms)
@@ -115,10 +115,13 @@ def test_sums_in_fp16_are_rounded_to_nearest_even() -> None:
     assert one(FP16_SUMS, [1.0, 1.0], [1 + 2.0**-10, 2.0**-11], "fp16") == 1 + 2.0**-9
 
 
+EXPONENTS = torch.tensor([[-6.0, 0.0]]).double()
+
+
 def test_a_subnormal_element_is_aligned_by_the_least_exponent() -> None:
     # 2**-9 of e4m3 has the exponent -6: the unit is 2**(-12 - 13), and 2**-18 is above it in any case.
     assert one(FP8, [2.0**-9] * 2, [2.0**-9] * 2, "e4m3") == 2.0**-17
-    assert Factor(torch.tensor([[2.0**-9, 1.0]]).double(), "e4m3").exponents.tolist() == [[-6, 0]]
+    assert Factor(torch.tensor([[2.0**-9, 1.0]]).double(), "e4m3").exponents.equal(EXPONENTS)
 
 
 # --- orders
@@ -153,8 +156,9 @@ def test_scales_of_blocks_multiply_promoted_sums() -> None:
     a, b = factors("normal", plan.problem, (8, 8, 512), generator())
     found = sums(accumulator_of(plan), plan.sum_order, a, b, in_threads=True)
     assert a.scales is not None
-    assert a.scales.unique().numel() > 8
-    assert ((found - a.numbers @ b.numbers.T).norm() / found.norm()).item() < 3e-4
+    assert a.scales.amax() > 1.5 > 1 > a.scales.amin()
+    error = (found - a.numbers @ b.numbers.T).square().sum() / found.square().sum()
+    assert math.sqrt(float(error.item())) < 3e-4
 
 
 # --- beside an H200
@@ -179,7 +183,8 @@ def test_modelled_errors_are_those_that_cublas_had(spec: SpecFile, measured: dic
     plan = plan_spec(spec)
     for depth in error_report(plan, depths=measured).depths:
         expected = next(error for k, error in measured.items() if k <= depth.k < k + 64)
-        assert depth.errors[0].relative == pytest.approx(expected, rel=0.5 if spec.promote_k else 0.3), depth.k
+        near = pytest.approx(expected, rel=0.5 if spec.promote_k else 0.3)
+        assert depth.errors[0].relative == near, depth.k
 
 
 # --- bounds and reports

@@ -59,7 +59,7 @@ def explain_command(
     """Explain rules, or list all; or explain the numerics of specs.
 
     The explanation of a rule has its arithmetic, its source and a spec that breaks it. Errors of a spec are
-    modelled on the CPU; if the machine has a GPU that runs the module, those of D are measured too.
+    modelled on the CPU; if the machine has a GPU that runs the module, the errors of D are measured too.
     """
     if numerics:
         _explain_numerics([Path(each) for each in codes or ()], as_json=as_json)

@@ -1,7 +1,7 @@
 """A model of the arithmetic of tensor cores: the sums that a kernel's order of additions gives, on the CPU.
 
 An instruction adds some products and the sum so far at once. It aligns all terms to the largest of their
-exponents, cuts off the bits below, adds what is left exactly, and cuts off or rounds the bits that the sum
+exponents, cuts off the bits below, adds the rest exactly, and cuts off or rounds the bits that the sum
 has no place for. The model is a pure function of numbers: nothing is simulated, and no GPU is asked.
 
 Sources, cited by their tag:
@@ -119,7 +119,7 @@ NO_TERM: Final = -1e6
 
 
 def _rounded(sums: Tensor, bits: int, *, cuts_off: bool = False) -> Tensor:
-    """Return numbers of float64 with so many significant bits, cut off or rounded to nearest even."""
+    """Return numbers of float64 with `bits` significant bits, cut off or rounded to nearest even."""
     mantissas, exponents = sums.frexp()
     scaled = mantissas * 2.0**bits
     return torch.ldexp(scaled.trunc() if cuts_off else scaled.round(), exponents - bits)
@@ -155,7 +155,8 @@ def _products(a: Factor, b: Factor, *, scaled: bool) -> tuple[Tensor, Tensor]:
 
 def _groups(unit: Accumulator, a: Factor, b: Factor) -> tuple[Tensor, Tensor]:
     """Return exact sums [M, N, K / 16] of products times their scales, and the exponents of the scales."""
-    products = (a.numbers[:, None] * b.numbers).unflatten(-1, (-1, unit.grouped)).sum(-1)
+    each = a.numbers[:, None] * b.numbers
+    products = each.view(*each.shape[:2], -1, unit.grouped).sum(-1)
     scales = [(factor.scale_of_each.frexp().exponent - 1).double() for factor in (a, b)]
     return products, (scales[0][:, None] + scales[1])[..., :: unit.grouped]
 
@@ -213,8 +214,8 @@ def _added(parts: list[Tensor], side_by_side: int, bits: int) -> Tensor:
 def bound(unit: Accumulator | None, order: SumOrder, k: int, *, in_threads: bool = False) -> float:
     """Return the most that an element of A @ B is off, over the sum of the magnitudes of its K products.
 
-    1 says nothing: all products may be lost. It holds for normal numbers whose sums are finite; sums that
-    are cut off are never larger than those of the magnitudes.
+    1 says nothing: all products may be lost. It holds for normal numbers whose sums are finite: cut-off
+    sums never exceed the sum of the magnitudes.
     """
     if unit is None:
         return 0.0

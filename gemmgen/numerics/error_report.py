@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,16 +28,16 @@ KINDS: Final[dict[Kind, str]] = {
 }
 """Kinds of inputs, in words.
 
-``normal``: all elements are N(0, 1); int8 and e2m1 are any of their numbers, equally likely. ``wide``: each
-of them is multiplied by a power of two, all of a range equally likely; e2m1 has wide scales instead.
-``cancelling``: magnitudes, whose products the second half of K subtracts again, but for one in 16.
+``normal``: all elements are N(0, 1); int8 and e2m1 are any of their numbers, equally likely. ``wide``: these
+numbers times powers of two, all of a range equally likely; e2m1 has wide scales instead.
+``cancelling``: magnitudes, whose products the second half of K subtracts again, except one in 16.
 """
 SPREAD: Final = {"e4m3": 4, "e5m2": 6, "int8": 0, "e2m1": 0}
 """Exponents of the powers of two of ``wide`` go from minus this number to it; 8 for other types."""
 SPREAD_OF_OTHERS: Final = 8
 SPREAD_OF_SCALES: Final = 4
 FRESH: Final = 16
-"""One of so many products of ``cancelling`` is not subtracted."""
+"""Products of ``cancelling`` among which one is not subtracted."""
 EXTENT: Final = 16
 """Rows of A and columns of B of the model."""
 DEPTHS: Final = (256, 1024, 4096, 16384)
@@ -160,8 +161,8 @@ def _modelled(kernel: Kernel, unit: Accumulator | None, kind: Kind, k: int, seed
     found = sums(unit, kernel.sum_order, a, b, in_threads=kernel.problem.scales_sums)
     exact, magnitudes = a.numbers @ b.numbers.T, a.numbers.abs() @ b.numbers.abs().T
     error = found - exact
-    relative = (error.norm() / exact.norm()).item()
-    return InputError(kind, relative, (error.abs() / magnitudes).max().item())
+    relative = math.sqrt(float(error.square().sum().item()) / float(exact.square().sum().item()))
+    return InputError(kind, relative, float((error.abs() / magnitudes).max().item()))
 
 
 def _arithmetic(kernel: Kernel, unit: Accumulator | None) -> Iterator[tuple[str, str]]:
