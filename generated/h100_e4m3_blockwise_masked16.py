@@ -527,7 +527,10 @@ def plain_matmul(
         if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     blocks = -(-k // 128)
-    for name, scales, shape in ("a_scale", a_scale, [groups, m, blocks]), ("b_scale", b_scale, [groups, -(-n // 128), blocks]):
+    for name, scales, shape in (
+        ("a_scale", a_scale, [groups, m, blocks]),
+        ("b_scale", b_scale, [groups, -(-n // 128), blocks]),
+    ):
         found = scales.dtype, [*scales.shape], scales.device
         if found != (torch.float32, shape, a.device):
             raise ValueError(f"{name} must be torch.float32 {shape} on {a.device}, found {found}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
-from gemmgen.numerics.reference import Check, Tolerance, deviation, references, tolerance
+from gemmgen.numerics.reference import Check, Tolerance, deviation, references, saved_deviation, tolerance
 from gemmgen.plan.storage import numbered
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.operations import BLOCK_SCALES
@@ -117,6 +117,12 @@ def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Che
     yield case.check(f"{label}: elements not finite", not_finite(out), 0)
     yield case.check(f"{label}: relative error", found.relative, allowed.relative)
     yield case.check(f"{label}: worst element", found.worst_element, allowed.worst_element)
+    if case.problem.saves:
+        saved = inputs.extras["saved"]
+        yield case.check(f"{label}: saved sums not finite", not_finite(saved), 0)
+        of_saved = saved_deviation(inputs, case.problem)
+        yield case.check(f"{label}: relative error of saved sums", of_saved.relative, allowed.relative)
+        yield case.check(f"{label}: worst saved sum", of_saved.worst_element, allowed.worst_element)
 
 
 def kernel_arguments(
@@ -196,6 +202,9 @@ def _arguments(
                 continue
             if problem.d_in_blocks and name in ("c", "d"):
                 yield module.describe_blocks("out" if name == "d" else name, stored[name])
+                continue
+            if name == "saved" and problem.in_boxes(name):
+                yield module.describe_blocks(name, stored[name])
                 continue
             _, _, box, layout = table["out" if name == "d" else name]
             name = tensors[name]

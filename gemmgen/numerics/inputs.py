@@ -187,9 +187,9 @@ class Inputs:
 
     def call(self, matmul: MatmulFunction, out: Tensor | None = None) -> Tensor:
         """Return the result of a generated ``matmul`` for these inputs, written into ``out`` if given."""
-        if out is None:
-            return matmul(self.a, self.b, **self.extras)
-        return matmul(self.a, self.b, **self.extras, out=out)
+        into = {} if out is None else {"out": out}
+        found = matmul(self.a, self.b, **self.extras, **into)
+        return found[0] if isinstance(found, tuple) else found
 
 
 def random_inputs(
@@ -273,7 +273,7 @@ def is_exact(problem: Matmul) -> bool:
     numbers = (*epilogue.numbers, *(found.value for found in problem.parameters))
     exact = all(OPERATIONS[call.op].exact for call in epilogue.activations)
     squares = any(all(map(is_computed, step.call.args)) for step in epilogue.steps if step.call.op == TIMES)
-    return all(map(few_bits, numbers)) and exact and not squares
+    return all(map(few_bits, numbers)) and exact and not (squares or epilogue.saved)
 
 
 def _inputs(
@@ -316,6 +316,9 @@ def _inputs(
             if scale.format.rows == 1:
                 return matrix(keyword, dtype, *extents[::-1]).T
             return matrix(keyword, dtype, *extents, may_guard=False)  # the kernel reads rows without a gap
+        if keyword == "saved":  # which a call writes, so that it is poison
+            made = Matrix.poisoned(m, columns, dtype_of(problem, keyword), device, guarded=guarded)
+            return made.view
         if keyword == "c":
             *counts, width = extents = problem.extents_of_d(m, n)
             return matrix(keyword, dtype_of(problem, keyword), math.prod(counts), width).view(extents)

@@ -17,6 +17,8 @@ def dtype_of(problem: Matmul, keyword: str) -> str:
         scale = problem.operand(keyword[0]).scale
         assert scale is not None
         return scale.dtype.name
+    if keyword == "saved":
+        return problem.d.name
     if keyword == "c":
         assert problem.c is not None
         return problem.c.name
@@ -32,3 +34,5 @@ def keywords_of(problem: Matmul) -> Iterator[str]:
     if problem.groups and problem.groups.counts:
         yield problem.groups.counts
         yield from problem.groups.row_indices
+    if problem.saves:
+        yield "saved"

@@ -18,6 +18,7 @@ from gemmgen.numerics.evaluation import evaluated_d, sums_of
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.keywords import dtype_of
 from gemmgen.problem import Matmul, Shape, shape_text
+from gemmgen.problem.epilogue import PLAIN
 from gemmgen.problem.operations import BLOCK_SCALES, ROW_VECTORS
 
 HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
@@ -111,6 +112,13 @@ def _of_each_rows(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
 def reference(inputs: Inputs, problem: Matmul) -> Tensor:
     """Return the whole exact D [M, N] in float64; with groups, the rows of all groups."""
     return torch.cat([rows for _, rows in references(inputs, problem)])
+
+
+def saved_deviation(inputs: Inputs, problem: Matmul) -> Deviation:
+    """Compare the sums that a call has saved with the exact product of its inputs."""
+    blocks = replace(problem, epilogue=PLAIN)
+    wide = replace(inputs, b_blocks=1, extras={})
+    return deviation(inputs.extras["saved"], wide, blocks)
 
 
 def deviation(

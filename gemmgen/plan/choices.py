@@ -253,6 +253,12 @@ def epilogue_form(statement: Statement) -> Iterator[Finding]:
     """D is an expression, or alpha, beta and a list of operations, not both; accumulators are in one."""
     epilogue = statement.spec.epilogue
     yield from _blocks_of_c(statement)
+    if epilogue.save is not None and epilogue.save != epilogue.accumulators:
+        names = " and ".join(epilogue.accumulators or ("acc",))
+        found = f"{' and '.join(epilogue.save)} of the accumulators {names}"
+        limit = "both of two accumulators are stored, in their order"
+        fix = use(epilogue.accumulators) | leave_out() if epilogue.accumulators else leave_out()
+        yield Finding("epilogue.save", found, limit, fix)
     if epilogue.columns is not None and epilogue.accumulators is None and epilogue.c is None:
         limit = "it is the order of the columns of B that belong to two accumulators"
         fix = leave_out() | hint("it with epilogue.accumulators")

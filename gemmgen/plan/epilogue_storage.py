@@ -20,13 +20,19 @@ class EpilogueStorage:
     c: SharedBuffer | None
     vectors: tuple[SharedBuffer, ...]
     d: SharedBuffer
+    saved: SharedBuffer | None
     c_ready: Barrier | None
     vectors_ready: Barrier | None
 
     @property
     def buffers(self) -> tuple[SharedBuffer, ...]:
         """The tiles in the order in which a kernel with one epilogue allocates them."""
-        return (*((self.c,) if self.c else ()), *self.vectors, self.d)
+        return (*((self.c,) if self.c else ()), *self.vectors, *self.stored)
+
+    @property
+    def stored(self) -> tuple[SharedBuffer, ...]:
+        """The buffers through which it stores D, and sums if they are saved."""
+        return (self.d, *((self.saved,) if self.saved else ()))
 
     @property
     def barriers(self) -> tuple[Barrier, ...]:
@@ -60,6 +66,21 @@ def epilogue_storage(
         slots = Ring(Extent(problem.d_blocks * kernel.epilogue_buffers, "block_slots"))
     elif problem.d_blocks > 1:
         moved = Extent(problem.d_blocks * columns.size, "d_columns")
+
+    def saved() -> SharedBuffer:
+        wide = Extent(problem.b_blocks * columns.size, "saved_columns") if problem.interleaved else columns
+        count = kernel.epilogue_buffers * (1 if problem.interleaved else problem.b_blocks)
+        each = ring if problem.interleaved else Ring(Extent(count, "saved_slots"))
+        contents = f"{count} x {cta_rows} x {kernel.saved_n} {problem.d.name}"
+        return SharedBuffer(
+            numbered("saved_smem", number),
+            "saved",
+            (rows, wide),
+            kernel.epilogue_buffers * problem.b_blocks * kernel.subtile_bytes(problem.d),
+            f"{contents}, swizzle {kernel.saved_swizzle_bytes}",
+            each,
+            kernel.saved_swizzle_bytes,
+        )
 
     def subtile(operand: str, dtype: DType, swizzle_bytes: int) -> SharedBuffer:
         contents = f"{slots.depth} x {cta_rows} x {kernel.moved_n} {dtype.name}"
@@ -96,6 +117,7 @@ def epilogue_storage(
         c=subtile("c", problem.c, kernel.c_swizzle_bytes) if problem.c else None,
         vectors=tuple(map(vector, problem.tma_vectors)),
         d=subtile("d", problem.d, kernel.d_swizzle_bytes),
+        saved=saved() if problem.saves else None,
         c_ready=c_ready,
         vectors_ready=vectors_ready,
     )

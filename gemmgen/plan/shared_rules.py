@@ -164,7 +164,7 @@ def _unusable_numbers(problem: Matmul) -> Iterator[Finding]:
 def without_expression(field: str = OWN) -> Fix:
     """Return the fix that leaves out an expression of D, and the accumulators that it is of."""
     names = leave_out("epilogue.accumulators") & leave_out("epilogue.columns") & leave_out("epilogue.c")
-    return leave_out(field) & names
+    return leave_out(field) & names & leave_out("epilogue.save")
 
 
 @rule("epilogue-expression", subject="problem")

@@ -179,6 +179,16 @@ class Geometry(Decisions, ABC):
         return self.widest_swizzle(self.moved_n, self.problem.d.bits)
 
     @property
+    def saved_n(self) -> int:
+        """Columns of saved sums that TMA moves at a time: of both accumulators in turn, or of one."""
+        return self.subtile_n * (self.problem.b_blocks if self.problem.interleaved else 1)
+
+    @property
+    def saved_swizzle_bytes(self) -> int:
+        """Swizzle of the sub-tiles of saved sums."""
+        return self.widest_swizzle(self.saved_n, self.problem.d.bits)
+
+    @property
     def a_unit(self) -> int:
         """Elements of A in 16 bytes, the most that a thread copies at a time."""
         return self.architecture.tma_alignment_bytes // self.problem.a.dtype.bytes

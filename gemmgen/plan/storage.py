@@ -48,6 +48,8 @@ Measure = Literal[
     "subtile_n",
     "d_columns",
     "block_slots",
+    "saved_columns",
+    "saved_slots",
     "a_scale_blocks",
     "b_scale_blocks",
     "scale_blocks_k",

@@ -29,6 +29,8 @@ class Dtypes:
     """Blocks of N columns that B has for an element of D with several sums; None if B is [K, N]."""
     d_blocks: Count | None = None
     """Matrices of N columns side by side in C and in D; None if they are [M, N]."""
+    saved_blocks: Count | None = None
+    """Matrices [M, N] of sums that are stored beside D, in its type; None if there are none."""
 
     group_kind: GroupKind | None = None
     """Kind of the groups; None without groups."""
@@ -51,6 +53,7 @@ class Dtypes:
         m, n, k = shape
         blocks = self.d_blocks or 1
         d_bytes = blocks * (_bytes(self.d) + (_bytes(self.c) if self.c else 0))
+        d_bytes += (self.saved_blocks or 0) * _bytes(self.d)
         a_row, b_row = _row_bytes(self.a, self.a_scale, k), _row_bytes(self.b, self.b_scale, k)
         b_rows = b_row * (self.b_blocks or 1)
         if (groups := self.groups) is None:

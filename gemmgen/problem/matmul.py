@@ -119,6 +119,14 @@ class Matmul:
         return len(self.epilogue.outputs)
 
     @property
+    def saves(self) -> bool:
+        """True if the kernel also stores the sums of all accumulators, as [M, b_blocks * N] of D's type.
+
+        Its columns have the order of the columns of B.
+        """
+        return bool(self.epilogue.saved)
+
+    @property
     def product_is_d_wide(self) -> bool:
         """True if A @ B has as many columns as D."""
         return self.b_blocks == self.d_blocks == 1
@@ -166,6 +174,8 @@ class Matmul:
         """
         if self.d_in_blocks:
             return tensor in ("c", "d")
+        if tensor == "saved":
+            return self.in_blocks
         return self.stores_boxes if tensor == "d" else tensor == "c" and self.groups is not None
 
     @property
@@ -225,6 +235,8 @@ class Matmul:
         """
         if self.d_scale:
             return self.d_scale.vector
+        if self.saves:
+            return TMA_PLACE_BITS // self.d.bits
         if self.d_in_blocks:
             matrices = (self.d, self.c) if self.c else (self.d,)
             return max(TMA_PLACE_BITS // each.bits for each in matrices)

@@ -35,7 +35,8 @@ class ArgumentTable:
         """
         if self.plan.problem.d_scale:
             return False  # the scale of zeros is not 0
-        return keeps_zeros(self.plan.problem.epilogue, finite_scalars=bool(self.scales))
+        keeps = keeps_zeros(self.plan.problem.epilogue, finite_scalars=bool(self.scales))
+        return keeps and not self.plan.problem.saves
 
     def _of_kind(self, kind: str) -> tuple[str, ...]:
         return tuple(argument.name for argument in self.plan.arguments if argument.kind == kind)
@@ -53,7 +54,7 @@ class ArgumentTable:
     @property
     def extras(self) -> tuple[str, ...]:
         """The keyword arguments beside `out`, in the order of the kernel's."""
-        others = (each for each in self.plan.arguments if each.tensor not in ("a", "b", "d"))
+        others = (each for each in self.plan.arguments if each.tensor not in ("a", "b", "d", "saved"))
         beside = ("workspace", "d_scales")
         return tuple(argument.name for argument in others if argument.kind not in beside)
 
@@ -156,6 +157,8 @@ class ArgumentTable:
         columns = "W" if self.plan.problem.gated else "N"
         if argument.tensor in ("c", "d") and self.plan.problem.d_blocks > 1:
             return "MV"
+        if argument.tensor == "saved":
+            return "MW"
         rows = "T" if self.plan.problem.gathers_a else "M"
         operands = {"a": f"{rows}{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         axes = operands.get(argument.tensor, "MN")
@@ -284,6 +287,8 @@ class ArgumentTable:
         if scale := plan.problem.d_scale:
             yield '"written": ("out_scale",),  # beside D'
             yield f'"d_scale_columns": {scale.vector},  # of D that share a scale'
+        if plan.problem.saves:
+            yield '"written": ("saved",),  # beside D'
         if self._of_kind("tile_scales"):
             scale = self.operand("b").scale
             assert scale is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
@@ -44,6 +44,17 @@ class EpilogueView(StepsView):
     def _block_constants(self) -> Iterator[tuple[str, int, str]]:
         """The constants of several matrices side by side in C and D."""
         plan, problem = self.plan, self.plan.problem
+        if problem.saves:
+            names = " and ".join(problem.epilogue.saved)
+            columns, slots = plan.saved_n * plan.cluster_n, problem.b_blocks * plan.epilogue_buffers
+            if problem.interleaved:
+                yield (
+                    "SAVED_COLUMNS",
+                    columns,
+                    f"columns of sums that are saved at a time: of {names} in turn",
+                )
+            else:
+                yield "SAVED_SLOTS", slots, f"buffers of sums that are saved: one for each of {names}"
         if problem.d_blocks == 1:
             return
         names = " and ".join(self.blocks_of_c)
@@ -72,6 +83,8 @@ class EpilogueView(StepsView):
             yield "wgmma/elements_in_turn"
         if problem.d_blocks > 1 and problem.interleaved:
             yield from ("wgmma/even_and_odd", "wgmma/in_turn")
+        if problem.saves and problem.interleaved:
+            yield "wgmma/in_turn"
         if problem.transforms:
             yield "shared/epilogue"
 
@@ -208,15 +221,18 @@ class EpilogueView(StepsView):
         """The later stores that need not be complete when a buffer is used again."""
         if self.plan.epilogue_buffers == 1:
             return "0"
-        blocks = self.plan.problem.d_blocks
-        return (
-            f"{blocks} * (EPILOGUE_BUFFERS - 1)" if self.plan.problem.d_in_blocks else "EPILOGUE_BUFFERS - 1"
-        )
+        problem, stores = self.plan.problem, 1
+        if problem.d_in_blocks:
+            stores = problem.d_blocks
+        if problem.saves:
+            stores = 1 + (1 if problem.interleaved else problem.b_blocks)
+        return f"{stores} * (EPILOGUE_BUFFERS - 1)" if stores > 1 else "EPILOGUE_BUFFERS - 1"
 
     @property
     def store_parts(self) -> Iterator[str]:
         """The templates that store a tile, callees first."""
-        yield f"shared/store/convert{'_blocks' * self.plan.problem.d_in_blocks}"
+        kind = "_saved" if self.plan.problem.saves else "_blocks" * self.plan.problem.d_in_blocks
+        yield f"shared/store/convert{kind}"
         if self.leaf != "store":
             yield "shared/store/store"
 
@@ -228,7 +244,8 @@ class EpilogueView(StepsView):
             return ", ".join(
                 ("args", *own, "row", "column", "accumulator", "accumulator_empty", *self.passed_on)
             )
-        return ", ".join(("args", self.own, "row", "column", self.sums, *self.of_group, *self.passed_on))
+        own = (self.own, *(("saved_smem",) * self.plan.problem.saves))
+        return ", ".join(("args", *own, "row", "column", self.sums, *self.of_group, *self.passed_on))
 
     @property
     def store_summary(self) -> str:
@@ -280,6 +297,10 @@ class EpilogueView(StepsView):
     @property
     def before_runs(self) -> Iterator[str]:
         """The templates that come before the store of the first sub-tile."""
+        if self.plan.problem.saves:
+            yield "wgmma/store/sums.py.j2"
+            yield f"wgmma/store/saved_{'whole' if self.plan.subtiles == 1 else 'parts'}.py.j2"
+            return
         if self.plan.problem.gated:
             yield "wgmma/store/sums.py.j2"
             yield from ("shared/store/await_vectors.py.j2",) * bool(self.plan.problem.tma_vectors)
@@ -292,9 +313,60 @@ class EpilogueView(StepsView):
             yield "shared/store/ring_anew.py.j2"
 
     @property
-    def runs(self) -> Runs:
+    def runs(self) -> Iterable[Run]:
         """The sub-tiles of a tile from left to right, in runs that are stored alike."""
+        if self.plan.problem.saves:
+            return ()
         return Runs(self.plan, self.loads and not self.plan.problem.gated, self.refills, self.converted)
+
+    # --- saved sums
+
+    @property
+    def split(self) -> str:
+        """The function that splits the columns of a tile into its sub-tiles."""
+        return "halves" if self.plan.subtiles == 2 else "split_columns"
+
+    @property
+    def subtiles(self) -> str:
+        """The number of sub-tiles of a tile."""
+        return "SUBTILES" if self.plan.subtiles > 2 else str(self.plan.subtiles)
+
+    @property
+    def slot_of_subtile(self) -> str:
+        """The index of the buffers of sub-tile i."""
+        return "i % EPILOGUE_BUFFERS" if self.plan.epilogue_buffers > 1 else "0"
+
+    @property
+    def _of_slot(self) -> str:
+        """The index of a slot of a buffer; empty if there is one."""
+        return ".index(slot)" if self.plan.epilogue_buffers > 1 else ""
+
+    def _saved_slot(self, number: int) -> str:
+        """Return the index of the buffer for the sums of an accumulator by its number."""
+        return f"{self.plan.problem.b_blocks} * slot{f' + {number}' * bool(number)}"
+
+    @property
+    def writes_of_saved(self) -> Iterator[str]:
+        """The statements that write a sub-tile of sums and of D to shared memory."""
+        names = self.tiles
+        if self.plan.problem.interleaved:
+            yield f"saved_smem{self._of_slot}.store(in_turn({', '.join(names)}))"
+        else:
+            for number, name in enumerate(names):
+                yield f"saved_smem.index({self._saved_slot(number)}).store({name})"
+        yield f"d_smem{self._of_slot}.store(tile.to(args.d_desc.dtype))"
+
+    @property
+    def stores_of_saved(self) -> Iterator[str]:
+        """The statements that start to store a sub-tile of sums and of D."""
+        blocks = self.plan.problem.b_blocks
+        if self.plan.problem.interleaved:
+            yield f"tma.async_store(args.saved_desc, [row, {blocks} * column], saved_smem{self._of_slot})"
+        else:
+            for number in range(blocks):
+                yield f"saved_tile = as_box(args.saved_desc, saved_smem.index({self._saved_slot(number)}))"
+                yield f"tma.async_store(args.saved_desc, [{number}, row, column], saved_tile)"
+        yield f"tma.async_store(args.d_desc, [row, column], d_smem{self._of_slot})"
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ class KernelLayouts:
             bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
         yield from self._of_boxes("D", plan.d_swizzle_bytes, problem.d)
+        if problem.saves:
+            yield from self._of_boxes("SAVED", plan.saved_swizzle_bytes, problem.d)
         if problem.scatters_d:
             columns, warps = min(plan.subtile_n, plan.cta_columns), plan.default_warps
             yield self.of_rows("D", plan.d_unit, columns, warps)

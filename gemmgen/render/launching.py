@@ -196,7 +196,7 @@ class LaunchView(ArgumentTable):
     @property
     def written(self) -> tuple[str, ...]:
         """The tensors that a launch writes beside D."""
-        return ("out_scale",) * bool(self.plan.problem.d_scale)
+        return ("out_scale",) * bool(self.plan.problem.d_scale) + ("saved",) * self.plan.problem.saves
 
     def _lying(self, name: str) -> str:
         """Return an argument of the kernel as it lies in memory, in the order of its descriptor."""
@@ -236,6 +236,8 @@ class LaunchView(ArgumentTable):
             return stored
         if name == "d" and self.plan.problem.stores_boxes:
             return "describe_boxes(out)"
+        if name == "saved" and self.plan.problem.in_boxes(name):
+            return f'describe_blocks("saved", {stored})'
         if self.plan.problem.d_in_blocks and name in ("c", "d"):
             return f'describe_blocks("{passed_as(name)}", {stored})'
         if self.plan.problem.loads_k_from_any_row and self.plan.argument(name).tensor in ("a", "b"):

@@ -109,6 +109,7 @@ class MatmulDocs(LaunchView):
             docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
         if problem.scatters_d:
             d, own = "[R, N]", f"{own}, R = M"
+        saved = "as wide as B, in the order of its columns: the sums before the epilogue; if None, new memory"
         docs.append(f"out: {d}, {problem.d.torch}, {'rows as in c' if order else 'N contiguous'}, {own}.")
         if scale := problem.d_scale:
             shape = f"{d.removesuffix('N]')}N / {scale.vector}]"
@@ -117,6 +118,7 @@ class MatmulDocs(LaunchView):
                 "multiples of 16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor. N is a "
                 f"multiple of {scale.vector}."
             )
+        docs += [f"saved: [M, {problem.b_blocks}N], {problem.d.torch}, {saved}."] * problem.saves
         return "\n".join(
             textwrap.fill(
                 doc,
@@ -191,7 +193,8 @@ class MatmulDocs(LaunchView):
         a, b = ("(a * a_scale)", "(b * b_scale)") if self.scales else ("a", "b")
         if self.plan.problem.groups and not steps:
             return f"Return a @ b of each group of {'K' if self.plan.problem.groups.divides_k else 'rows'}."
-        return f"Return {formula(self.plan.request, a, b, 'c')}{steps}."
+        saved = ", and the rounded sums of the accumulators" * self.plan.problem.saves
+        return f"Return {formula(self.plan.request, a, b, 'c')}{steps}{saved}."
 
     @property
     def limits(self) -> str:

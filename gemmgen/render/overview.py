@@ -45,7 +45,10 @@ def epilogue_sentence(request: Request) -> str:
             sums = f"{first}, of the first N columns of B, and {second}, of the other N"
             if request.matmul.interleaved:
                 sums = f"{first}, of the even columns of B, and {second}, of the odd ones"
-        return f" The epilogue, of the sums {sums}: {written(epilogue.value)}."
+        saved = " The rounded sums are stored beside D, as a matrix [M, 2N] in the order of B." * bool(
+            epilogue.saved
+        )
+        return f" The epilogue, of the sums {sums}: {written(epilogue.value)}.{saved}"
     steps = listed_steps(epilogue, lists_c=request.lists_c)
     order = ", in order" if len(steps) > 1 else ""
     return f" The epilogue{order}: {', '.join(map(described, steps))}." if steps else ""
@@ -208,7 +211,9 @@ class KernelOverview(ABC):
             *(f"{name} [{columns if along == 'N' else along}]" for name, along in alongs),
         ]
         product = f"D = {formula(self.plan.request, *self.short_factors, 'C')}"
-        descriptors = f"the descriptors are over {', '.join(stored)}, and D {matrices}."
+        saved = f", and the sums {'as [2, M, N]' if problem.in_blocks else '[M, 2N]'}" * problem.saves
+        d = f", D {matrices}{saved}." if saved else f", and D {matrices}."
+        descriptors = f"the descriptors are over {', '.join(stored)}{d}"
         if groups := problem.groups:
             rows = "G * M" if groups.apart else "M"
             has_formula = problem.gated or problem.c is not None

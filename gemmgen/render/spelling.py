@@ -27,6 +27,8 @@ MEASURES: dict[Measure, str] = {
     "subtile_n": "SUBTILE_N",
     "d_columns": "D_COLUMNS",
     "block_slots": "BLOCK_SLOTS",
+    "saved_columns": "SAVED_COLUMNS",
+    "saved_slots": "SAVED_SLOTS",
     "a_scale_blocks": "A_SCALE_BLOCKS",
     "b_scale_blocks": "B_SCALE_BLOCKS",
     "scale_blocks_k": "SCALE_BLOCKS_K",

@@ -9,7 +9,6 @@ from gemmgen.problem.epilogue import (
     ATOM_RANK,
     PLUS,
     TIMES,
-    Acc,
     Call,
     Epilogue,
     Load,
@@ -64,8 +63,8 @@ def _statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> Iterat
     last_uses = {argument: call for call in calls for argument in call.args}
     several = len(epilogue.accumulators) > 1
     spelled: dict[Value, Spelled] = {
-        Acc(name): spelling.accumulator(name) if several else (variable, ATOM_RANK)
-        for name in epilogue.accumulators
+        sums: spelling.accumulator(name) if several else (variable, ATOM_RANK)
+        for name, sums in zip(epilogue.accumulators, epilogue.sums, strict=True)
     }
     outputs = epilogue.values
     only = outputs[0] if len(outputs) == 1 else None

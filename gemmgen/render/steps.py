@@ -152,7 +152,7 @@ class StepsView(OperandLoads):
     @property
     def parts(self) -> Iterator[Part]:
         """The parts between accumulator and conversion, in order; the last part returns the tile."""
-        if self.plan.problem.accumulator.name != "fp32":
+        if self.plan.problem.accumulator.name != "fp32" or self.plan.problem.saves:
             yield from (Part("statement", f"{name} = {name}.to(gl.float32)") for name in self.tiles)
         if self.plan.problem.d_blocks > 1:
             yield from self._parts_of_blocks

@@ -105,15 +105,20 @@ class Wrapper(MatmulDocs):
         return ", ".join((*self.inputs, *self.written, *workspace, "out=out"))
 
     @property
-    def find_scales(self) -> str:
-        """The lines that find memory for the scales of D that a caller gives none for; empty without them."""
-        lines = "    if out_scale is None:\n        out_scale = new_scales(a, b)\n"
-        return lines * bool(self.written)
+    def find_written(self) -> str:
+        """The lines that find memory for tensors beside D that a caller gives none for; empty without them."""
+        made = {"out_scale": "new_scales(a, b)", "saved": "new_saved(a, b)"}
+        checked = "torch.is_tensor(a) and torch.is_tensor(b)"
+        lines = (
+            f"    if {name} is None and {checked}:  # `call` refuses others\n        {name} = {made[name]}\n"
+            for name in self.written
+        )
+        return "".join(lines)
 
     @property
-    def scales_returned(self) -> str:
-        """The scales of D after D in the return value of `matmul`; empty without them."""
-        return ", out_scale" * bool(self.written)
+    def returned(self) -> str:
+        """The tensors after D in the return value of `matmul`; empty without them."""
+        return "".join(f", {name}" for name in self.written)
 
     @property
     def extents_of_scales(self) -> tuple[str, str]:
@@ -125,7 +130,7 @@ class Wrapper(MatmulDocs):
     @property
     def copy_scales(self) -> str:
         """The line that copies the scales of D to the tensor of the caller; empty without them."""
-        return "    out_scale.copy_(scales)\n" * bool(self.written)
+        return "    out_scale.copy_(scales)\n" * bool(self.plan.problem.d_scale)
 
     @property
     def extents(self) -> str:
@@ -174,6 +179,11 @@ class Wrapper(MatmulDocs):
         return self.plan.problem.groups is not None and self.plan.problem.groups.stacks("d")
 
     @property
+    def blocks(self) -> int:
+        """The matrices side by side in C and D, or in the saved sums."""
+        return max(self.plan.problem.d_blocks, self.plan.problem.b_blocks)
+
+    @property
     def d_columns(self) -> str:
         """The columns of D as the end of a slice, in terms of n."""
         return f" {blocks} * n" if (blocks := self.plan.problem.d_blocks) > 1 else "n"
@@ -193,7 +203,8 @@ class Wrapper(MatmulDocs):
     def rows(self) -> str:
         """The name, the matrix in memory and its extents of each input that is no scale of blocks."""
         loop = "    for name, stored, shape in "
-        rows = [self._row(name) for name in self.inputs if name not in self.scales]
+        saved = ("saved",) * self.plan.problem.saves
+        rows = [self._row(name) for name in (*self.inputs, *saved) if name not in self.scales]
         line = ", ".join(rows)
         return (
             line if len(f"{loop}{line}:") <= LINE_LENGTH else fit("(", rows, ")", indent=len(loop), margin=4)
@@ -225,7 +236,7 @@ class Wrapper(MatmulDocs):
         of_sums = "_of_groups" if self.plan.problem.copies_scales else "_of_sums"
         kind = "" if self.packs_scales else of_sums
         read = (f"wrapper/plain_scales{kind}.py.j2",) * bool(self.scales)
-        return (*read, *(("wrapper/plain_scales_of_d.py.j2",) * bool(self.written)))
+        return (*read, *(("wrapper/plain_scales_of_d.py.j2",) * bool(self.plan.problem.d_scale)))
 
     def scale_extents(self, name: str) -> str:
         """Return the extents of the scales of an operand of groups, as a list's text."""
@@ -239,7 +250,8 @@ class Wrapper(MatmulDocs):
         inputs = [self._laid_out(name) if name in self.scales else name for name in self.inputs]
         memory = ["*make_sums(count_sums(m, n), a.device)"] * self.plan.reduces_apart
         memory += ["*make_workspace(m, n, a.device)"] * self.workspace
-        return fit("launch(", [*inputs, *["scales"] * bool(self.written), "d", *memory], ")", indent=8)
+        written = ["scales" if name == "out_scale" else name for name in self.written]
+        return fit("launch(", [*inputs, *written, "d", *memory], ")", indent=8)
 
     def _laid_out(self, name: str) -> str:
         """Return the call that lays out scales as the kernel reads them."""
@@ -268,7 +280,8 @@ class Wrapper(MatmulDocs):
         chosen = {
             "matmul": True,
             "boxes": self.plan.problem.stores_boxes,
-            "blocks": self.plan.problem.d_in_blocks,
+            "blocks": self.plan.problem.d_in_blocks
+            or self.plan.problem.in_boxes("saved") * self.plan.problem.saves,
             "boxes_of_k": self.plan.problem.loads_k_from_any_row,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
             "plain": True,
@@ -277,7 +290,8 @@ class Wrapper(MatmulDocs):
             "pack_scales": self.packs_scales,
             f"lay_out_scales{'_of_groups' * self.plan.problem.copies_scales}": bool(self.scales)
             and not self.packs_scales,
-            "new_scales": bool(self.written),
+            "new_scales": bool(self.plan.problem.d_scale),
+            "new_saved": self.plan.problem.saves,
             "copy": self.plan.problem.copies_misaligned,
             "backward": bool(self.gradients),
         }

@@ -306,6 +306,11 @@ class Epilogue(Model):
         "silu(acc * row_scale) + c; with accumulators of their names: silu(gate) * up; a list of two "
         "expressions with epilogue.c",
     )
+    save: AccumulatorNames | None = Field(
+        default=None,
+        description="the names of the two accumulators, if their sums are stored beside D for a backward: as "
+        "[M, 2N] of D's type, in the order of the columns of B; D is computed from the rounded sums",
+    )
 
     alpha: Factor | None = Field(default=None, description="factor of A @ B, 1 if left out")
     beta: Factor | None = Field(default=None, description="factor of C, 1 if left out")

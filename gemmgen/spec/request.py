@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gemmgen.hardware import GPUS, SCALE_FORMATS
+from gemmgen.hardware import GPUS, SCALE_FORMATS, DType
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.problem import BlockScale, Groups, Matmul, Operand, Ranges, Request
 from gemmgen.problem import epilogue as problem
-from gemmgen.problem.epilogue import ACCUMULATOR, Listed, blocks_are, d_is
+from gemmgen.problem.epilogue import ACCUMULATOR, Listed, blocks_are, d_is, saving
 from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec.expression import parsed
 from gemmgen.spec.model import BlockScale as BlockScaleOfSpec
@@ -37,7 +37,7 @@ def _matmul(spec: Spec) -> Matmul:
         c=DTYPES[c.dtype] if c else None,
         d=DTYPES[d.dtype],
         accumulator=DTYPES[spec.accumulator or ("int32" if exact else "fp32")],
-        epilogue=_epilogue(spec.epilogue, c=c is not None),
+        epilogue=_epilogue(spec.epilogue, DTYPES[d.dtype], c=c is not None),
         deterministic=spec.deterministic,
         batch_invariant=spec.batch_invariant,
         copies_misaligned=spec.operands.misaligned == "copy",
@@ -52,7 +52,7 @@ def _groups(stated: GroupsOfSpec) -> Groups:
     return Groups(stated.kind, stated.count, stated.broadcast, a_rows=stated.a_rows, d_rows=stated.d_rows)
 
 
-def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:
+def _epilogue(stated: Epilogue, d: DType, *, c: bool) -> problem.Epilogue:
     """Return the epilogue of a spec from either form; ``c`` is true if the spec has a C."""
     if isinstance(stated.d, tuple) and stated.c is not None:
         values = tuple(parsed(text, stated.accumulators or (ACCUMULATOR,), stated.c) for text in stated.d)
@@ -60,7 +60,9 @@ def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:
     if isinstance(stated.d, str):
         accumulators = stated.accumulators or (ACCUMULATOR,)
         interleaved = stated.columns == "interleaved"
-        return d_is(parsed(stated.d, accumulators, stated.c or ()), accumulators, interleaved=interleaved)
+        value = parsed(stated.d, accumulators, stated.c or ())
+        epilogue = d_is(value, accumulators, interleaved=interleaved)
+        return saving(epilogue, stated.save, d) if stated.save else epilogue
     listed = _listed(stated)
     assert listed is not None
     return listed.lowered(c=c)

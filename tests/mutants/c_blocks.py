@@ -18,7 +18,66 @@ PARTED = "    gate, up = even_and_odd(c)\n"
 LOAD_OF_UP = "    c_tile = as_box(args.c_desc, c_smem.index(1))\n"
 STORED = "        tma.async_store(args.d_desc, [block, row, column], d_tile)\n"
 SLOT = "d_smem.index(2 * slot + block)"
+saved, saved_in_turn = of("h100_bf16_gated_saved"), of("h100_bf16_saved_interleaved")
+SECOND_OF_SAVED = "saved_smem.index(2 * slot + 1)"
+SAVED_BY_TMA = "    tma.async_store(args.saved_desc, [1, row, column], saved_tile)\n"
 MUTANTS = {
+    "saved_up_is_not_stored": saved(
+        K.WRITE_AFTER_READ, "d_smem_0|d_smem_1", "d_smem.index(slot).store(", (SAVED_BY_TMA, "")
+    ),
+    "saved_up_over_the_gate": saved(
+        K.GLOBAL_RACE,
+        "saved_desc",
+        "tma.async_store(",
+        (SAVED_BY_TMA, SAVED_BY_TMA.replace("[1, row", "[0, row")),
+    ),
+    "saved_up_from_the_buffer_of_the_gate": saved(
+        K.UNINITIALISED_READ,
+        "saved_smem_0|saved_smem_1",
+        "tma.async_store(",
+        (f"    {SECOND_OF_SAVED}.store(up)\n", "    saved_smem.index(2 * slot).store(up)\n"),
+    ),
+    "saved_store_waits_for_d_alone": saved(
+        K.WRITE_AFTER_READ,
+        "saved_smem_0|saved_smem_1|d_smem_0|d_smem_1",
+        ".store(",
+        ("tma.store_wait(3 * (EPILOGUE_BUFFERS - 1))", "tma.store_wait(3 * EPILOGUE_BUFFERS - 1)"),
+    ),
+    "saved_without_a_fence": saved(
+        K.MISSING_FENCE,
+        "saved_smem_0|saved_smem_1",
+        "tma.async_store(",
+        ("    fence_async_shared()\n    saved_tile", "    saved_tile"),
+        severity=Severity.LINT,
+    ),
+    "saved_last_stores_left_running": saved(
+        K.WORK_IN_FLIGHT,
+        "d_smem_0|d_smem_1|saved_smem_0|saved_smem_1",
+        "tma.async_store(",
+        ("    tma.store_wait(0)\n", "    tma.store_wait(1)\n"),
+    ),
+    "saved_in_turn_swapped": saved_in_turn(
+        WRONG_NUMBERS, "d_desc", "", (".store(in_turn(gate, up))", ".store(in_turn(up, gate))")
+    ),
+    "saved_in_turn_columns_of_d": saved_in_turn(
+        K.GLOBAL_RACE,
+        "saved_desc",
+        "tma.async_store(",
+        ("args.saved_desc, [row, 2 * column]", "args.saved_desc, [row, column]"),
+    ),
+    "saved_in_turn_after_the_store": saved_in_turn(
+        K.UNINITIALISED_READ,
+        "saved_smem_0|saved_smem_1",
+        "tma.async_store(",
+        ("    saved_smem.index(slot).store(in_turn(gate, up))\n", f"    {NOTHING}\n"),
+    ),
+    "saved_in_turn_one_buffer_for_all": saved_in_turn(
+        K.WRITE_AFTER_READ,
+        "saved_smem_0|saved_smem_1",
+        "saved_smem.index(",
+        ("saved_smem.index(slot).store(", "saved_smem.index(0).store("),
+        ("[row, 2 * column], saved_smem.index(slot)", "[row, 2 * column], saved_smem.index(0)"),
+    ),
     "dgated_in_turn_swapped_names": in_turn(
         WRONG_NUMBERS, "d_desc", "", (PARTED, PARTED.replace("gate, up", "up, gate"))
     ),

@@ -101,7 +101,7 @@ def traffic_of(problem: Matmul) -> Traffic:
         a=problem.a.dtype.bits,
         b=problem.b_blocks * problem.b.dtype.bits,
         c=problem.d_blocks * problem.c.bits if problem.c else 0,
-        d=problem.d_blocks * problem.d.bits,
+        d=(problem.d_blocks + problem.b_blocks * problem.saves) * problem.d.bits,
         row_vectors=bits["m"],
         column_vectors=bits["n"],
         a_rows="k" if problem.a.major == "k" else "m",

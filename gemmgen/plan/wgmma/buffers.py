@@ -112,7 +112,7 @@ def partitions_of(
         # Threads read A by its address: its descriptor stays in the kernel, which passes the extents on.
         copied = (*(each for each in arguments if each.name == "a_rows"), K, ROWS_OF_A, A_STRIDE)
     places_n, extents = kernel.problem.places_columns_by_n or kernel.problem.places_scales_by_n, ()
-    described = tuple(argument for argument in arguments if argument.name == "d")
+    described = tuple(argument for argument in arguments if argument.name in ("d", "saved"))
     stored = described
     if kernel.problem.scatters_d:
         # Threads store D by its address: its descriptor stays in the kernel, which passes the extents on.
@@ -133,7 +133,7 @@ def partitions_of(
             passes=(
                 *stored,
                 *consumer.tiles,
-                *((consumer.epilogue.d,) if consumer.epilogue else ()),
+                *(consumer.epilogue.stored if consumer.epilogue else ()),
                 resources.load_ready,
                 *resources.load_empty,
                 *turn,

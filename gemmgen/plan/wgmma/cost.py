@@ -246,7 +246,8 @@ def _start_ns(plan: WgmmaKernel) -> float:
 
 def _epilogue_ns(plan: WgmmaKernel) -> float:
     """Return the time in which a tile's consumers load C, convert the accumulator and hand D to TMA."""
-    element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
+    saved = plan.problem.b_blocks * plan.problem.saves
+    element_bytes = (1 + saved) * plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
     warps = plan.consumer_warps * plan.row_shares
     bytes_per_ns = constants.EPILOGUE_BYTES_PER_NS_AND_WARP * warps
     passed = plan.problem.d_blocks * plan.cta_tile_m * plan.cta_columns * element_bytes / bytes_per_ns

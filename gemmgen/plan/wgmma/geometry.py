@@ -197,7 +197,8 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """
         in_step = self.specialized and self.row_shares > 1 and self.outstanding_mmas > 0
         loads = self.problem.c is not None or self.problem.tma_vectors
-        return in_step and self.subtiles <= 2 and not (loads or self.composed or self.shares_tiles)
+        stores_once = not (self.composed or self.shares_tiles or self.problem.saves)
+        return in_step and self.subtiles <= 2 and stores_once and not loads
 
     @property
     def even_buffers(self) -> bool:
@@ -205,7 +206,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
         Where none of them is read, a tile can wait for all stores of the one before it, which ended long ago.
         """
-        return self.problem.c is not None
+        return self.problem.c is not None or self.problem.saves
 
     @property
     def synchronous(self) -> bool:

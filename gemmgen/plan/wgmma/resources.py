@@ -155,7 +155,8 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         indices = problem.groups.row_indices if problem.groups else ()
         groups += tuple(Argument(name, "row_index", DTYPES["int32"]) for name in indices)
         gathered = (Argument("a", "address", problem.a.dtype),) * problem.gathers_a
-        stored = (d, *((Argument("d", "address", problem.d),) * problem.scatters_d))
+        saved = (Argument("saved", "matrix", problem.d),) * problem.saves
+        stored = (d, *saved, *((Argument("d", "address", problem.d),) * problem.scatters_d))
         stored += (Argument("d_scale", "d_scales", DTYPES["fp32"], "m"),) * bool(problem.d_scale)
         scales = (Argument("b_scale", "tile_scales", DTYPES["fp32"], "n"),) * self.has_tile_scales
         loaded = (*self.stage.arguments, *gathered, *scales)

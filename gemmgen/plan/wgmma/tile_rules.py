@@ -19,6 +19,7 @@ from gemmgen.plan.wgmma.extent_rules import (
 )
 from gemmgen.plan.wgmma.gate_rules import gated
 from gemmgen.plan.wgmma.gates.c_block_rules import c_blocks
+from gemmgen.plan.wgmma.gates.saved_rules import saved_sums
 from gemmgen.plan.wgmma.group_rules import groups
 from gemmgen.plan.wgmma.part_rules import composed_tile, staggered_tile
 from gemmgen.plan.wgmma.quantize_rules import output_scale, quantized_output
@@ -166,6 +167,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     staggered_tile,
     gated,
     c_blocks,
+    saved_sums,
     groups,
     consumer_rows,
     tile_rows,

@@ -35,6 +35,7 @@ from gemmgen.problem.epilogue.steps import (
     d_is,
     is_term,
     meaning_of,
+    saving,
 )
 from gemmgen.problem.epilogue.text import (
     ATOM_RANK,
@@ -84,6 +85,7 @@ __all__ = [
     "meaning_of",
     "minus",
     "plus",
+    "saving",
     "sums_in",
     "times",
     "written",

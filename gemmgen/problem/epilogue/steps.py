@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
 
+from gemmgen.hardware import DType
 from gemmgen.problem.epilogue.nodes import (
     ACCUMULATOR,
     MATRIX,
@@ -67,6 +68,11 @@ class Epilogue:
     """True if columns for several accumulators take turns in B: even columns are of the first one. Columns of
     several matrices in C and D do likewise.
     """
+    saved: tuple[str, ...] = ()
+    """Names of the accumulators whose sums are stored beside D, rounded to D's type: all or none.
+
+    D is computed from the rounded sums.
+    """
     c_blocks: tuple[str, ...] = ()
     """Names of the two matrices [M, N] in a C [M, 2N]; D has two matrices then, one for each output. Empty if
     C is [M, N].
@@ -86,6 +92,13 @@ class Epilogue:
     def values(self) -> tuple[Value, ...]:
         """The values of D's matrices: one, or one for each of several that D has side by side."""
         return tuple(output.value for output in self.outputs)
+
+    @cached_property
+    def sums(self) -> tuple[Value, ...]:
+        """The values that steps begin with: the sums of accumulators, or rounded sums that are saved."""
+        accumulators = tuple(Acc(name) for name in self.accumulators)
+        casts = {node.value: node for node in self.nodes if isinstance(node, Cast)}
+        return tuple(casts.get(sums, sums) for sums in accumulators) if self.saved else accumulators
 
     @cached_property
     def nodes(self) -> tuple[Value, ...]:
@@ -158,10 +171,10 @@ class Epilogue:
         """
         if self.c_blocks:
             return next((node for node in self.nodes if isinstance(node, Cast)), None)
-        kept: list[Value] = [Acc(name) for name in self.accumulators]
+        kept: list[Value] = [*self.sums]
         for node in self.nodes:
             match node:
-                case Cast():
+                case Cast() if node not in self.sums:
                     return node
                 case Call() if not is_term(node):
                     others = [each for each in node.args if not is_term(each)]
@@ -241,6 +254,23 @@ def d_is(
     """
     outputs = (Output("d", value),)
     return replace(PLAIN, accumulators=accumulators, outputs=outputs, interleaved=interleaved)
+
+
+def saving(epilogue: Epilogue, saved: tuple[str, ...], dtype: DType) -> Epilogue:
+    """Return an epilogue that stores the sums of these accumulators, rounded to a type, and reads them so."""
+    outputs = tuple(replace(each, value=_rounded(each.value, saved, dtype)) for each in epilogue.outputs)
+    return replace(epilogue, outputs=outputs, saved=saved)
+
+
+def _rounded(value: Value, saved: tuple[str, ...], dtype: DType) -> Value:
+    """Return a value that reads rounded sums of the saved accumulators."""
+    match value:
+        case Acc(name) if name in saved:
+            return Cast(dtype, value)
+        case Call():
+            return replace(value, args=tuple(_rounded(each, saved, dtype) for each in value.args))
+        case _:
+            return value
 
 
 def blocks_are(

@@ -36,7 +36,8 @@ class DeviceParts:
     def names(self) -> tuple[str, ...]:
         """The templates of the module's device code, callees first."""
         plan = self.plan
-        boxes = plan.problem.in_boxes("d") or any(map(plan.problem.has_box_axis, ("a", "b")))
+        saves_boxes = plan.problem.saves and plan.problem.in_boxes("saved")
+        boxes = plan.problem.in_boxes("d") or saves_boxes or any(map(plan.problem.has_box_axis, ("a", "b")))
         parts = ["shared/args", *(("shared/store/as_box",) * boxes)]
         if self.epilogue.loads:
             parts.insert(0, "shared/buffers")

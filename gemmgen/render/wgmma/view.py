@@ -218,12 +218,14 @@ class HopperView(KernelView):
             _several("b_desc", b, DESCRIPTOR, each),
             *self._descriptors(*(BLOCK_SCALES if problem.scales_sums else ())),
             *self._descriptors(*c, *problem.vectors, *scalar, *self._counts_of_groups),
-            *self._descriptors("d_address" if problem.scatters_d else "d", "d_scale", *self._workspace),
+            *self._descriptors("d_address" if problem.scatters_d else "d", "saved", "d_scale"),
+            *self._descriptors(*self._workspace),
             self._ring("a_smem", [buffer.name for buffer in resources.a]),
             _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
             *(self._ring(f"{name}_smem", [each.name for each in resources.of(name)]) for name in scales),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
             *((self._own,) if plan.specialized and resources.epilogues else ()),
+            *((self._saved,) if plan.specialized and problem.saves else ()),
             *self._counts(),
         )
 
@@ -256,6 +258,12 @@ class HopperView(KernelView):
             names = [numbered("buffers", consumer.number) for consumer in consumers]
             return self._ring("buffers", names, "Buffers")
         return self._ring("d_smem", [own.d.name for own in self.plan.resources.epilogues])
+
+    @property
+    def _saved(self) -> Field:
+        """The buffers through which consumers store their sums."""
+        epilogues = self.plan.resources.epilogues
+        return self._ring("saved_smem", [own.saved.name for own in epilogues if own.saved])
 
     @property
     def epilogues(self) -> tuple[tuple[int | None, EpilogueStorage], ...]:
@@ -348,7 +356,10 @@ class HopperView(KernelView):
     @property
     def own_value(self) -> str:
         """The buffers of a consumer alone, as arguments of the store."""
-        own = self.epilogue.own
+        return self.of_own(self.epilogue.own)
+
+    def of_own(self, own: str) -> str:
+        """Return a consumer's own value of a field."""
         if not self.plan.specialized:
             return own
         return f"args.{own}[consumer]" if self.plan.consumers > 1 else f"args.{own}"
@@ -357,7 +368,8 @@ class HopperView(KernelView):
     def store_arguments(self) -> tuple[str, ...]:
         """The arguments of the call that stores a tile."""
         sums = self.sums if self.plan.composed else self.accumulated
-        first = ("args", self.own_value, self.first_row, self.first_column, sums)
+        saved = (self.of_own("saved_smem"),) * self.plan.problem.saves
+        first = ("args", self.own_value, *saved, self.first_row, self.first_column, sums)
         of_group = (f"tile.{name}" for name in self.epilogue.of_group)
         return (*first, *of_group, *self.epilogue.passed_on)
 
