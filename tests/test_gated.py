@@ -382,7 +382,7 @@ WRONG: dict[str, tuple[tuple[int, int], tuple[int, int] | None, str, str]] = {
         (65, 64),
         None,
         "b must have 2 N columns, N for each sum of an element of D, found 65",
-        "M, N and K must be from 0, 1 and 1 on, and b has 2 N columns",
+        "M (or 0), N and K must be from 1 on, and b has 2 N columns",
     ),
     "out as wide as b": (
         (64, 64),

@@ -148,7 +148,7 @@ BAD: dict[str, tuple[Tensor, Tensor, str, str]] = {
         cuda(1, 64).expand(2**31, 64),
         B,
         f"a must have extents up to {LIMIT}, found {2**31}",
-        f"M, N and K must be from 0, 1 and 1 to {LIMIT}, found {2**31}, 32, 64",
+        f"M (or 0), N and K must be from 1 to {LIMIT}, found {2**31}, 32, 64",
     ),
 }
 """Tensors that no path takes, and how each path begins its error."""
