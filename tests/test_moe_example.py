@@ -218,8 +218,8 @@ def test_few_rows_have_swap_ab_unless_the_kernel_has_a_gate() -> None:
         "down_scatter_decode",
     ]
     for stem, plan in plans.items():
-        indices = {"a_rows": "gather" in stem, "d_rows": "scatter" in stem}
-        assert plan.problem.groups == Groups("m_offsets", 128, **indices)
+        gathers, scatters = "gather" in stem, "scatter" in stem
+        assert plan.problem.groups == Groups("m_offsets", 128, a_rows=gathers, d_rows=scatters)
 
 
 def test_kernels_with_an_index_have_the_tiles_of_the_kernels_of_sorted_rows() -> None:
@@ -340,7 +340,15 @@ def test_the_numbers_of_three_versions_are_checked_and_wrong_ones_are_refused(
     monkeypatch.setattr(layer, "EXPERTS", EXPERTS)
     monkeypatch.setattr(layer, "TOP_K", TOP_K)
     monkeypatch.setattr(layer, "CHECKED_TOKENS", (TOKENS,))
-    monkeypatch.setattr(layer.Inputs, "drawn", lambda _, seed: layer.Inputs(*inputs(seed)))
+
+    def drawn(_: int, seed: int) -> Any:
+        return layer.Inputs(*inputs(seed))
+
+    def in_sorted_order(a: Tensor, b: Tensor, *, d_rows: Tensor, **named: Tensor) -> Tensor:
+        del d_rows
+        return down_in_torch(a, b, **named)
+
+    monkeypatch.setattr(layer.Inputs, "drawn", drawn)
     of = weights(experts)
     ours = experts.GeneratedMlp(of, experts.Kernels(up_in_torch, down_in_torch), None)
 
@@ -351,7 +359,7 @@ def test_the_numbers_of_three_versions_are_checked_and_wrong_ones_are_refused(
     (found,) = layer.check(of_down(down_by_index)).values()
     assert set(found) == {"generated", "indexed", "torch", "generated - torch", "indexed - torch"}
     with pytest.raises(SystemExit, match=f"{TOKENS} tokens: an error is too large"):
-        layer.check(of_down(lambda *given, d_rows, **named: down_in_torch(*given, **named)))
+        layer.check(of_down(in_sorted_order))
 
 
 def test_the_program_without_a_gpu_says_that_it_needs_one(tmp_path: Path) -> None:

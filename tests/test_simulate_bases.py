@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernels import descriptors as kernels
+from kernels import descriptors
 from mutants.pages import TensorDescriptor, gl, integers
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from gluonsim.findings import Severity
 from gluonsim.result import Result
 
 ROWS, COLUMNS = 32, 64
+kernels: Any = descriptors
 LAYOUT: Any = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
 
 

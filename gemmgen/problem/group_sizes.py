@@ -35,7 +35,7 @@ class GroupSizes:
 
     @property
     def unit(self) -> str:
-        """What a group has: ``rows``, or ``of K``."""
+        """Unit of the sizes: ``rows``, or ``of K``."""
         return "of K" if self.kind == "k_offsets" else "rows"
 
     @property
