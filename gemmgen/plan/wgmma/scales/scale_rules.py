@@ -84,7 +84,7 @@ def _of_steps(plan: WgmmaKernel) -> Iterator[Row]:
     block, blocks, in_flight = plan.problem.a.scale.vector, plan.step_blocks, plan.outstanding_mmas
     whole = blocks in STEP_BLOCKS and plan.cta_tile_k == blocks * block
     step, flight = f"{plan.cta_tile_k:,}", f"{in_flight} outstanding MMA"
-    limit = f"a K step is {either(map(str, STEP_BLOCKS))} blocks of {block}, each with scales of its own"
+    limit = f"a K step is {either(STEP_BLOCKS)} blocks of {block}, each with scales of its own"
     yield not whole, "tile.k", step, limit, use(*(each * block for each in STEP_BLOCKS))
     limit = f"the sums of a block of {block} are multiplied by its scales"
     yield plan.promote_k != block, "mma.promote_k", f"{plan.promote_k:,}", limit, use(block)
