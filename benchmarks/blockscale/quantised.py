@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.blockscale.quantised FOLDER RECORD.json`` renders kernels of each kind into the folder,
 unless it has them, and times them on a Hopper GPU: a gate, a gate of experts, and a matmul with scales of
-blocks, at the sizes of DeepSeek-V3. They are the planner's first kernels, and for gates also wide tiles of two
-consumers. Without a record nothing is timed. The arms of a shape are timed in turn, each in a CUDA graph:
+blocks, at the sizes of DeepSeek-V3. They are the planner's first kernels, and for gates also tiles of
+128 x 256. Without a record nothing is timed. The arms of a shape are timed in turn, each in a CUDA graph:
 
 * ``bf16``: the kernels that store a D of bf16;
 * ``quantised``: the kernels that store e4m3 and its scales;
