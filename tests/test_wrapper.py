@@ -48,7 +48,7 @@ def is_plain(plan: WgmmaKernel) -> bool:
     k_major = (problem.a.major, problem.b.major) == ("k", "k")
     shares = plan.splits_per_tile > 1 or plan.divides_last_wave
     plain = plan.persistent and not shares and not problem.transforms and not problem.copies_misaligned
-    return plain and k_major and problem.a.dtype.bits == 16
+    return plain and k_major and problem.a.dtype.bits == 16 and not problem.d_scale
 
 
 PLAIN = [spec for spec in HOPPER_SPECS if is_plain(hopper(made(spec).plan))]

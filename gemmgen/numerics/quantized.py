@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ def poisoned_outputs(problem: Matmul, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def written_into(out: Tensor, d: Tensor, scales: Tensor) -> Tensor:
-    """Return `out` with the numbers of D, except for elements of which neither D nor the scale is written.
+    """Return `out` with the numbers of D; elements without a D and a scale that were written stay.
 
     An element is infinite if its scale is written alone, and NaN if it is written without a scale.
     """
@@ -77,3 +77,8 @@ class Dequantized:
             return dequantized_output(*self.matmul(*inputs, **others))
         d, scales = poisoned_outputs(self.problem, out)
         return written_into(out, *self.matmul(*inputs, **others, out=d, out_scale=scales))
+
+
+def numbers_of(matmul: Any, problem: Matmul) -> Any:
+    """Return a module's `matmul` as one that returns numbers: itself, unless D has scales."""
+    return Dequantized(matmul, problem) if problem.d_scale else matmul

@@ -16,7 +16,7 @@ from gemmgen.module import matmul_of, pack_scales_of
 from gemmgen.numerics.case import Case, numbers, once, special_values
 from gemmgen.numerics.encoding import bits, differing, poison
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.quantized import Dequantized
+from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
@@ -422,9 +422,7 @@ def _cases(
     # All generators before the first kernel runs: a lost device cannot make one.
     return tuple(
         Case(
-            matmul=Dequantized(module.matmul, source.problem)
-            if source.problem.d_scale
-            else matmul_of(module),
+            matmul=numbers_of(matmul_of(module), source.problem),
             shape=shape,
             problem=source.problem,
             generator=torch.Generator(device).manual_seed(seed + index),

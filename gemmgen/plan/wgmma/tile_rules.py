@@ -22,8 +22,8 @@ from gemmgen.plan.wgmma.gates.c_block_rules import c_blocks
 from gemmgen.plan.wgmma.gates.saved_rules import saved_sums
 from gemmgen.plan.wgmma.group_rules import groups
 from gemmgen.plan.wgmma.part_rules import composed_tile, staggered_tile
-from gemmgen.plan.wgmma.quantize_rules import output_scale, quantized_output
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.scales.output_rules import output_scale, quantized_output
 from gemmgen.plan.wgmma.scales.scale_rules import block_scales, scale_format
 from gemmgen.plan.wgmma.warp_rules import (
     CONSUMERS,

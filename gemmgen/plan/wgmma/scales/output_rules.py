@@ -62,7 +62,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the columns of a tile: who holds them, and how they are stored."""
     assert plan.problem.d_scale is not None
     block, blocks = plan.problem.d_scale.vector, plan.problem.b_blocks
-    limit = "the columns of D are rows of the instruction, which warps divide; one warp finds a scale"
+    limit = "the columns of D are rows of the instruction, which warps divide, and one warp has a scale"
     yield plan.swap_ab, "mma.swap_ab", "swap-AB", limit, use(False) | UNSCALED
     if plan.swap_ab:
         return
@@ -93,4 +93,4 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     yield problem.scatters_d, "groups.d_rows", "an index of the rows of D", limit, leave_out() | UNSCALED
     limit = "this version scales the D of groups of rows"
     divides_k = problem.groups is not None and problem.groups.divides_k
-    yield divides_k, "groups.kind", "groups of K", limit, leave_out("groups") | UNSCALED
+    yield divides_k, "groups.kind", "groups of K", limit, use("m_offsets") | UNSCALED
