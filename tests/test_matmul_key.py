@@ -39,6 +39,7 @@ CHANGES: dict[str, Any] = {
     "copies_misaligned": True,
     "backward": True,
     "groups": Groups("batched", 4),
+    "d_scale": BlockScale(SCALE_FORMATS["fp32_1x128"], DTYPES["fp32"], 128),
 }
 SLOPED_ALONE = Call("leaky_relu", (Acc(),), SLOPED.parameters)
 LISTED_CHANGES: dict[str, Any] = {

@@ -93,8 +93,8 @@ class Call:
         """Return D of `matmul`, with other tensors if they are given in the order of the operator."""
         given = dict(zip(self.arguments, tensors or self.arguments.values(), strict=True))
         a, b = given.pop("a"), given.pop("b")
-        found = self.module.matmul(a, b, **given, **options)
-        return found[0] if isinstance(found, tuple) else found
+        found: Any = self.module.matmul(a, b, **given, **options)
+        return found if isinstance(found, Tensor) else found[0]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

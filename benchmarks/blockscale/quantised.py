@@ -18,7 +18,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -63,13 +63,13 @@ D_OF_ARM: Final[dict[str, dict[str, object]]] = {
 class Kind:
     """Kernels of one kind, and the shapes at which they are timed."""
 
-    a: dict[str, object]
-    b: dict[str, object]
+    a: Mapping[str, object]
+    b: Mapping[str, object]
     m: tuple[int, ...]
     n: int
     """Columns of D."""
     k: int
-    epilogue: dict[str, object]
+    epilogue: Mapping[str, object]
     groups: int = 0
 
     def sources(self, arm: str, target: str) -> Iterator[tuple[SpecFile, int]]:
