@@ -24,7 +24,7 @@ def quantized(values: Tensor, vector: int, dtype: torch.dtype) -> tuple[Tensor, 
     The largest magnitude of a block, but at least LEAST_SCALED and at most MOST_SCALED, is divided by the
     largest number of the type: the scale. The elements are multiplied by the inverse quotient and rounded.
     """
-    blocks = values.float().view(len(values), -1, vector)
+    blocks = values.float().view(len(values), values.shape[1] // vector, vector)
     # A NaN is no magnitude: the other elements of its block keep their scale.
     largest = blocks.abs().nan_to_num(0.0, posinf=math.inf).amax(2).clamp(LEAST_SCALED, MOST_SCALED)
     # Tensors divide as IEEE 754 has it: with a number, torch may multiply by its rounded inverse.
