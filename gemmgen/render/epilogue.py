@@ -346,7 +346,22 @@ class EpilogueView(StepsView):
         return f"{self.plan.problem.b_blocks} * slot{f' + {number}' * bool(number)}"
 
     @property
-    def writes_of_saved(self) -> Iterator[str]:
+    def round_sums(self) -> str:
+        """The statements that round the sums, in lines."""
+        return "\n    ".join(f"{name} = {name}.to(args.saved_desc.dtype)" for name in self.tiles)
+
+    @property
+    def write_saved(self) -> str:
+        """The statements that write a sub-tile of sums and of D to shared memory, in lines."""
+        return "\n    ".join(self._writes_of_saved)
+
+    @property
+    def store_saved(self) -> str:
+        """The statements that start to store a sub-tile of sums and of D, in lines."""
+        return "\n    ".join(self._stores_of_saved)
+
+    @property
+    def _writes_of_saved(self) -> Iterator[str]:
         """The statements that write a sub-tile of sums and of D to shared memory."""
         names = self.tiles
         if self.plan.problem.interleaved:
@@ -357,7 +372,7 @@ class EpilogueView(StepsView):
         yield f"d_smem{self._of_slot}.store(tile.to(args.d_desc.dtype))"
 
     @property
-    def stores_of_saved(self) -> Iterator[str]:
+    def _stores_of_saved(self) -> Iterator[str]:
         """The statements that start to store a sub-tile of sums and of D."""
         blocks = self.plan.problem.b_blocks
         if self.plan.problem.interleaved:

@@ -179,6 +179,23 @@ class StepsView(OperandLoads):
         tiles = ", ".join(results(problem.epilogue, made, "tile"))
         yield Part("statement", f"return {f'in_turn({tiles})' if problem.interleaved else tiles}")
 
+    def read_blocks(self, widened: str) -> str:
+        """Return the statements that read the matrices of a sub-tile of C from their buffers, in lines."""
+        slots = (self.slot_of_block(number, "subtile") for number in range(len(self.blocks_of_c)))
+        return "\n    ".join(
+            f"{name} = buffers.c_smem.index({slot}).load(tile.type.layout){widened}"
+            for name, slot in zip(self.blocks_of_c, slots, strict=True)
+        )
+
+    @property
+    def part_c(self) -> str:
+        """The statements that take the matrices in C from the columns of a sub-tile, in lines."""
+        converted = (
+            f"{name} = gl.convert_layout({name}, tile.type.layout, assert_trivial=True)"
+            for name in self.blocks_of_c
+        )
+        return "\n    ".join((f"{', '.join(self.blocks_of_c)} = even_and_odd(c)", *converted))
+
     @property
     def blocks_of_c(self) -> tuple[str, ...]:
         """The variables of the matrices in C."""

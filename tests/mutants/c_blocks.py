@@ -15,9 +15,9 @@ in_turn, blocks, ring = (
 )
 C_WAIT = "    mbarrier.wait(buffers.c_ready, subtile & 1)\n"
 PARTED = "    gate, up = even_and_odd(c)\n"
-LOAD_OF_UP = "    c_tile = as_box(args.c_desc, c_smem.index(1))\n"
+LOAD_OF_UP = "        c_tile = as_box(args.c_desc, c_smem.index(block))\n"
 STORED = "        tma.async_store(args.d_desc, [block, row, column], d_tile)\n"
-SLOT = "d_smem.index(2 * slot + block)"
+SLOT = "d_smem.index(len(tiles) * slot + block)"
 saved, saved_in_turn = of("h100_bf16_gated_saved"), of("h100_bf16_saved_interleaved")
 SECOND_OF_SAVED = "saved_smem.index(2 * slot + 1)"
 SAVED_BY_TMA = "    tma.async_store(args.saved_desc, [1, row, column], saved_tile)\n"
@@ -122,10 +122,10 @@ MUTANTS = {
         K.WRITE_AFTER_WRITE,
         "c_smem_0|c_smem_1",
         "tma.async_load(",
-        (LOAD_OF_UP, LOAD_OF_UP.replace("index(1)", "index(0)")),
+        (LOAD_OF_UP, LOAD_OF_UP.replace("index(block)", "index(0)")),
     ),
     "dgated_blocks_the_gate_twice": blocks(
-        WRONG_NUMBERS, "d_desc", "", ("args.c_desc, [1, row", "args.c_desc, [0, row")
+        WRONG_NUMBERS, "d_desc", "", ("args.c_desc, [block, row", "args.c_desc, [0, row")
     ),
     "dgated_blocks_c_before_it_arrives": blocks(
         K.READ_AFTER_WRITE, "c_smem_0|c_smem_1", "= buffers.c_smem.index(", (C_WAIT, f"    {NOTHING}\n")
@@ -137,7 +137,7 @@ MUTANTS = {
         K.UNINITIALISED_READ,
         "d_smem_0|d_smem_1",
         "tma.async_store(",
-        (f"{SLOT}.store(", "d_smem.index(2 * slot).store("),
+        (f"{SLOT}.store(", "d_smem.index(len(tiles) * slot).store("),
     ),
     "dgated_blocks_one_store_left_running": blocks(
         K.WRITE_AFTER_READ,

@@ -164,6 +164,11 @@ class OperandLoads:
         """The first column of a sub-tile of C, of one accumulator's columns."""
         return f"column{' + subtile * SUBTILE_N' * (self.plan.subtiles > 1)}"
 
+    @property
+    def first_slot(self) -> str:
+        """The index of a sub-tile's first buffer as the first term of a sum; empty if it is 0."""
+        return "" if self.plan.epilogue_buffers == 1 else f"{self.slot_of_block(0, 'subtile')} + "
+
     def slot_of_block(self, block: int, subtile: str) -> str:
         """Return the index of a block's buffer for a sub-tile, whose number is an expression."""
         blocks = self.plan.problem.d_blocks
