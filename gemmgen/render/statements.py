@@ -54,7 +54,7 @@ def statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> tuple[S
 
 def results(epilogue: Epilogue, made: tuple[Statement, ...], variable: str) -> tuple[str, ...]:
     """Return the variables that hold the outputs after the statements of an epilogue with one accumulator."""
-    variables = {each.call: each.variable for each in made}
+    variables: dict[Value, str] = {each.call: each.variable for each in made}
     return tuple(variables.get(value, variable) for value in epilogue.values)
 
 
