@@ -337,14 +337,17 @@ def _wrapped_literal(*texts: str) -> str:
     """Return a tuple of texts as the value of a row of COMPUTES; a lone text may have several lines."""
     if len(line := _literal(texts)) <= LINE_LENGTH - len('    "epilogue": ,'):
         return line
-    if len(texts) > 1:
-        return fit("(", [*map(python_literal, texts)], ")", indent=len('    "epilogue": '), margin=4)
-    text = "".join(texts)
     outer, indent = " " * 8, " " * 12
-    lines = textwrap.wrap(text, LINE_LENGTH - len(indent) - len('" "'), break_on_hyphens=False)
-    parts = [f"{line} " for line in lines[:-1]] + lines[-1:]
-    body = "\n".join(f"{indent}{python_literal(part)}" for part in parts)
-    return f"(\n{outer}(\n{body}\n{outer}),\n    )"
+    items: list[str] = []
+    for text in texts:
+        if len(outer) + len(python_literal(text)) < LINE_LENGTH and len(texts) > 1:
+            items.append(f"{outer}{python_literal(text)},")
+            continue
+        lines = textwrap.wrap(text, LINE_LENGTH - len(indent) - len('" "'), break_on_hyphens=False)
+        parts = [f"{line} " for line in lines[:-1]] + lines[-1:]
+        body = "\n".join(f"{indent}{python_literal(part)}" for part in parts)
+        items.append(f"{outer}(\n{body}\n{outer}),")
+    return "(\n" + "\n".join(items) + "\n    )"
 
 
 def _literal(names: Sequence[str]) -> str:
