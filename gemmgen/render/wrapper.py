@@ -106,7 +106,7 @@ class Wrapper(MatmulDocs):
 
     @property
     def find_written(self) -> str:
-        """The lines that find memory for tensors beside D that a caller gives none for; empty without them."""
+        """The lines that find memory for tensors beside D that a caller does not give."""
         made = {"out_scale": "new_scales(a, b)", "saved": "new_saved(a, b)"}
         checked = "torch.is_tensor(a) and torch.is_tensor(b)"
         lines = (

@@ -52,10 +52,8 @@ class ScaleReads:
     def words_of_rows(self) -> str:
         """The comment on rows of scales of B, of each group if there are groups."""
         if self.plan.problem.copies_scales:
-            return (
-                "Each group has a row of scales for SCALE_COLUMNS columns of its B. Rows begin at multiples of "
-                "4 scales."
-            )
+            rows = "Each group has a row of scales for SCALE_COLUMNS columns of its B."
+            return f"{rows} Rows begin at multiples of 4 scales."
         return "Rows of scales, one for SCALE_COLUMNS columns of B, begin at multiples of 16 bytes: 4 scales."
 
     @property

@@ -128,7 +128,6 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
 
 def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the schedule, and of matmuls of other kinds."""
-    problem = plan.problem
     yield from _of_groups(plan)
     yield from _of_blocks_of_columns(plan)
     limit = "but this version adds up the scaled sums of all K of a last tile in one program"
@@ -152,12 +151,15 @@ def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
     limit = "but this version scales the sums of two accumulators by one scale of B for many columns"
     apart = problem.gated and not problem.has_tile_scales
     yield apart, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
-    limit = "but this version reads the scales of two blocks of columns of B one K step after the other"
-    found = "a gate whose B is in blocks of columns"
-    fix = without_expression() | UNSCALED
-    by_number = plan.splits > 1 or plan.scales_in_flight or blocks > 1
-    yield problem.in_blocks and by_number, "epilogue.d", found, limit, fix
-    limit = "threads copy the scales of A of one block of K for each step"
+    limit = "but this version reads the scales of two blocks of columns of B in steps of one block of K"
+    faults = (
+        (plan.splits > 1, "schedule.splits", f"{plan.splits} parts of K", use(1)),
+        (plan.scales_in_flight, "buffering.outstanding_mmas", "an MMA in flight", use(0)),
+        (blocks > 1, "tile.k", f"{blocks} blocks of K in a step", use(plan.cta_tile_k // blocks)),
+    )
+    for is_there, field, found, fix in faults:
+        yield problem.in_blocks and is_there, field, f"{found} of a gate", limit, fix | UNSCALED
+    limit = "but threads copy the scales of A for steps of one block of K"
     copied = problem.copies_scales and blocks > 1
     yield copied, "tile.k", f"{blocks} blocks of K in a step of groups", limit, use(plan.cta_tile_k // blocks)
 
