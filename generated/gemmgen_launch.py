@@ -24,7 +24,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -124,8 +124,10 @@ class Host:
         self.must_look = self.replay.must_look
         self.memory, self.keeps_memory = self.workspaces.of_stream, bool(self.workspaces.make_tensors)
         self.is_per_thread, self.d_dtype = self.workspaces.is_per_thread, contract.arguments["out"].dtype
+        self.written = contract.written
         run, count_flops = self.run_as_operator, traced.count_flops
-        define_operator(traced.name, contract.inputs, run, traced.shape, backward, count_flops=count_flops)
+        parameters = [f"Tensor(b!) {name}" if name in self.written else name for name in contract.inputs]
+        define_operator(traced.name, parameters, run, traced.shape, backward, count_flops=count_flops)
 
     def __call__(
         self, *inputs: Tensor, out: Tensor | None = None, workspace: tuple[Tensor, ...] | None = None
@@ -189,6 +191,8 @@ class Host:
             else:
                 if out is not None:
                     increment_version(out)  # autograd learns of the write
+                if self.written:
+                    self.increment_versions(inputs)
                 return d
         return self.run_checked(inputs, out, workspace, is_private, key)
 
@@ -219,7 +223,8 @@ class Host:
         if 0 in (m, n, k) or a.is_meta:  # nothing to multiply, or torch asks for the shape
             return result.zero_()
         if out is not None:
-            check_output(out, checked.places)
+            check_output(out, checked.places, beside=contract.written)
+        contract.check_written(inputs, checked)
         contract.check_gpu(a.device)
         extents, memory = (), ()
         if workspace:
@@ -249,7 +254,13 @@ class Host:
             self.replay.keep(key, tensors, sizes, d, memory, launched)
         if out is not None:
             increment_version(out)  # autograd learns of the write
+        self.increment_versions(inputs)
         return result
+
+    def increment_versions(self, inputs: tuple[Tensor, ...]) -> None:
+        """Let autograd learn of the writes to tensors beside D."""
+        for tensor in inputs[len(inputs) - len(self.written) :]:
+            increment_version(tensor)
 
     def zeros(self, a: Tensor, b: Tensor) -> Iterator[Tensor]:
         """Yield an A and a B of zeros for a K of 0: TMA has no map of matrices without columns."""
@@ -571,6 +582,7 @@ class Argument(NamedTuple):
     W is for the columns of a wide B, which has a block of N columns for each sum of an element of D.
     V is for the columns of a wide C and D, which have several matrices of N columns each.
     B and C are for the blocks of K, and of N, that have a scale each.
+    S is for the blocks of N of a row of D that have a scale each.
     """
     box: Sequence[int] | None
     """The elements that TMA moves at a time; None if the kernel reads the tensor by its address."""
@@ -598,6 +610,11 @@ class Argument(NamedTuple):
     def has_scales_of_sums(self) -> bool:
         """It holds scales of blocks of K, by which threads multiply the sums of a block."""
         return self.axes.endswith("B")
+
+    @property
+    def has_scales_of_d(self) -> bool:
+        """It takes the scales of blocks of D, which the kernel computes: rows of M elements without gaps."""
+        return self.axes.endswith("S")
 
     def is_laid_out(self, tensor: Tensor) -> bool:
         """Return True if scales of sums lie as the kernel reads them: by address, in rows without gaps."""
@@ -715,7 +732,9 @@ class Contract:
     ) -> None:
         """Make the contract of a module by its tables, which `Host` takes too."""
         alignments = computes.get("alignment", {})
-        self.computes, self.inputs = computes, computes["inputs"]
+        # Tensors that the kernel writes beside D come after all that it reads.
+        self.written: tuple[str, ...] = tuple(computes.get("written", ()))
+        self.computes, self.inputs = computes, (*computes["inputs"], *self.written)
         self.pack_scales, self.copies, self.has_backward = pack_scales, copies, has_backward
         self.b_blocks, self.has_scales = computes.get("b_blocks", 1), "scale_vector" in computes
         self.d_blocks = computes.get("d_blocks", 1)
@@ -752,7 +771,9 @@ class Contract:
         if out is not None:
             self.find_output(inputs[0].new_empty(0, device="meta"), out, checked)
             if not out.is_meta and 0 not in (m, n, k):
-                check_output(out, checked.places)
+                check_output(out, checked.places, beside=self.written)
+        if 0 not in (m, n, k):
+            self.check_written(inputs, checked)
         if inputs[0].is_cuda and 0 not in (m, n, k):
             self.check_gpu(inputs[0].device)
         return torch.empty(self.extents_of_d(checked.extents), device="meta")
@@ -773,7 +794,9 @@ class Contract:
         for name, tensor in zip(self.inputs, inputs, strict=True):
             argument = self.arguments[name]
             if argument.axes[0] == "M" and 2 < tensor.dim() == inputs[0].dim():
-                tensor = tensor.flatten(0, -2)
+                # A copy of a tensor that the kernel writes would be lost.
+                is_written = name in self.written
+                tensor = tensor.view(-1, tensor.shape[-1]) if is_written else tensor.flatten(0, -2)
             elif argument.axes == "M" and not argument.has_blocks:
                 tensor = tensor.flatten()
             flat.append(tensor)
@@ -872,12 +895,24 @@ class Contract:
             extents["B"] = self.count_scales(extents)
             columns = extents.get("W", extents.get("N", 0))
             extents["C"] = -(-columns // self.computes.get("scale_columns", 1))
+        if argument.has_scales_of_d:
+            extents["S"] = -(-self.count_columns(extents) // self.computes["d_scale_columns"])
+        known = {"1": 1, **extents}
         wanted = [
             1 if axis == "1" else extents.setdefault(axis, extent)
             for axis, extent in zip(argument.axes, shape, strict=True)
         ]
         if list(shape) != wanted:
+            if name == "b" and self.is_turned(tensor, known):
+                yield f"have shape {list(tensor.mT.shape)}, found {list(shape)}: pass b.mT"
             yield f"have shape {wanted}, found {list(shape)}"
+
+    def is_turned(self, b: Tensor, known: Mapping[str, Any]) -> bool:
+        """Return True if b.mT would be a B that has the known extents and lies in memory as it must."""
+        argument = self.arguments["b"]
+        extents = zip(argument.axes, b.mT.shape, strict=True)
+        fits = all(known.get(axis, extent) == extent for axis, extent in extents)
+        return fits and b.stride(-1 if argument.is_transposed else -2) == 1
 
     def violations_of_memory(self, name: str, tensor: Tensor) -> Iterator[str]:
         """Yield violations of extents, strides and the address, except those that a copy mends."""
@@ -906,6 +941,8 @@ class Contract:
             if not stored.is_contiguous():
                 yield f"be contiguous, found strides {tuple(stored.stride())}"
             return
+        if argument.has_scales_of_d and rows.pitch != argument.padded(rows.columns):
+            yield f"have blocks {argument.padded(rows.columns)} elements apart, found {rows.pitch}"
         if rows.pitch % argument.row_multiple:
             yield f"have rows a multiple of {argument.alignment} bytes apart, found {rows.pitch} elements"
         if past := address_of(tensor) % argument.alignment:
@@ -1007,6 +1044,12 @@ class Contract:
             )
         return argument.new_matrix(a, *extents)
 
+    def check_written(self, inputs: Sequence[Tensor], checked: Checked) -> None:
+        """Raise ValueError if a tensor that is written beside D shares memory with another tensor."""
+        for name, tensor in zip(self.inputs, inputs, strict=True):
+            if name in self.written and not tensor.is_meta:
+                check_output(tensor, checked.places, name, self.written)
+
     def check_gpu(self, device: torch.device) -> None:
         """Raise ValueError unless the kernel was compiled for this GPU's instructions."""
         gpu = torch.cuda.get_device_properties(device)
@@ -1031,16 +1074,22 @@ def address_of(tensor: Tensor) -> int:
     return tensor.data_ptr() if is_readable(tensor) else 0
 
 
-def check_output(out: Tensor, places: Mapping[str, Place]) -> None:
-    """Refuse an inference tensor outside of inference mode, and memory that the kernel also reads."""
+def check_output(
+    out: Tensor, places: Mapping[str, Place], output: str = "out", beside: Collection[str] = ()
+) -> None:
+    """Refuse an inference tensor outside of inference mode, and memory that the kernel also accesses.
+
+    `beside` has the names of tensors that the kernel writes too.
+    """
     if out.is_inference() and not torch.is_inference_mode_enabled():
-        raise ValueError("out must not be an inference tensor outside of inference mode")
-    written = places["out"]
+        raise ValueError(f"{output} must not be an inference tensor outside of inference mode")
+    written = places[output]
     for name, read in places.items():
         # C may be D: each element of C is read before D has the same one.
-        if name == "out" or (name == "c" and read == written) or not overlap(read, written):
+        if name == output or (name == "c" and read == written) or not overlap(read, written):
             continue
-        raise ValueError(f"out must share no memory with {name}, which is read while out is written")
+        does = "written too" if name == "out" or name in beside else f"read while {output} is written"
+        raise ValueError(f"{output} must share no memory with {name}, which is {does}")
 
 
 def overlap(x: Place, y: Place) -> bool:

@@ -256,10 +256,9 @@ def load_c(args, buffers, row, column, subtile: gl.constexpr):
     mbarrier.expect(ready, 2 * args.c_desc.nbytes_per_cta)
     # The descriptor has a dimension for the matrices in C: at an edge, TMA fills in zeros in place of columns
     # of the other matrix.
-    c_tile = as_box(args.c_desc, c_smem.index(2 * (subtile % EPILOGUE_BUFFERS)))
-    tma.async_load(args.c_desc, [0, row, column + subtile * SUBTILE_N], ready, c_tile)
-    c_tile = as_box(args.c_desc, c_smem.index(2 * (subtile % EPILOGUE_BUFFERS) + 1))
-    tma.async_load(args.c_desc, [1, row, column + subtile * SUBTILE_N], ready, c_tile)
+    for block in gl.static_range(2):
+        c_tile = as_box(args.c_desc, c_smem.index(2 * (subtile % EPILOGUE_BUFFERS) + block))
+        tma.async_load(args.c_desc, [block, row, column + subtile * SUBTILE_N], ready, c_tile)
 
 
 @gluon.jit
@@ -321,14 +320,14 @@ def store_subtile(args, d_smem, slot: gl.constexpr, row, column, tiles):
     """Convert the tiles of all matrices in D and store them; the stores still run on return."""
     # The last store from this buffer must have read it: its thread waits, Triton's barrier holds others.
     tma.store_wait(2 * (EPILOGUE_BUFFERS - 1))
-    for block in gl.static_range(2):
-        d_smem.index(2 * slot + block).store(tiles[block].to(args.d_desc.dtype))
+    for block in gl.static_range(len(tiles)):
+        d_smem.index(len(tiles) * slot + block).store(tiles[block].to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the stores. The descriptor has a dimension for the matrices in D: TMA
     # drops what lies outside each of them.
     fence_async_shared()
-    for block in gl.static_range(2):
-        d_tile = as_box(args.d_desc, d_smem.index(2 * slot + block))
+    for block in gl.static_range(len(tiles)):
+        d_tile = as_box(args.d_desc, d_smem.index(len(tiles) * slot + block))
         tma.async_store(args.d_desc, [block, row, column], d_tile)
 
 
@@ -441,7 +440,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, out: Tensor | None = None) -> Ten
 
 
 def describe_blocks(name: str, matrix: Tensor) -> TensorDescriptor:
-    """Return the descriptor of the matrices side by side in C or D as [2, M, N]."""
+    """Return the descriptor of the matrices side by side in a tensor as [2, M, N]."""
     rows, columns = matrix.shape
     n, box, layout = columns // 2, *ARGUMENTS[name][2:]
     return TensorDescriptor(matrix, [2, rows, n], [n, matrix.stride(0), 1], box, layout)
@@ -468,8 +467,9 @@ def plain_matmul(a: Tensor, b: Tensor, c: Tensor, *, out: Tensor | None = None) 
     if a.dim() != 2 or b.dim() != 2:
         raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
     (m, k), (_, n) = a.shape, b.shape
-    if n % 8 or not 0 < min(m, n, k) <= max(m, 2 * n, k) <= COMPUTES["max_extent"]:
-        limits = f"from 1 on, N a multiple of 8, and 2 N up to {COMPUTES['max_extent']}"
+    multiple, largest = COMPUTES.get("n_multiple", 1), COMPUTES["max_extent"]
+    if n % multiple or not 0 < min(m, n, k) <= max(m, 2 * n, k) <= largest:
+        limits = f"from 1 on, N a multiple of {multiple}, and 2 N up to {largest}"
         raise ValueError(f"M, N and K must be {limits}, found {m}, {n}, {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
@@ -478,11 +478,13 @@ def plain_matmul(a: Tensor, b: Tensor, c: Tensor, *, out: Tensor | None = None) 
         found = stored.dtype, [*stored.shape], stored.device, stored.requires_grad and torch.is_grad_enabled()
         offsets = stored.data_ptr(), *[stride * stored.itemsize for stride in stored.stride()[:-1]]
         is_aligned = all(offset % 16 == 0 for offset in offsets) and stored.stride(-1) == 1
-        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
+        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and (is_aligned or m == 0)):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     d = a.new_empty((m, -(-2 * n // 8) * 8))[:, : 2 * n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
+    if m == 0:
+        return d if out is None else out
     with torch.cuda.device(a.device):
         launch(a, b, c, d)
     return d if out is None else out.copy_(d)
