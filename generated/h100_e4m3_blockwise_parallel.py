@@ -546,6 +546,8 @@ def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: Tensor, 
     arguments = [
         TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
         TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a_scale.T, *ARGUMENTS["a_scale"][2:]),
+        b_scale,
         sums,
     ]
     m, n = a.shape[0], b.shape[1]
@@ -554,7 +556,7 @@ def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: Tensor, 
     grid = (min(tiles * SPLITS.value, sm_count // 2), 1, 1)
     kernel = matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS)
     reduction_grid = (tiles * PIECES.value, 1, 1)
-    reduction_arguments = [sums, a_scale, b_scale, out, out.stride(0), m, n]
+    reduction_arguments = [sums, out, out.stride(0), m, n]
     reduction = reduction_kernel[reduction_grid](*reduction_arguments, **REDUCTION_OPTIONS)
     return [(kernel, grid, arguments), (reduction, reduction_grid, reduction_arguments)]
 

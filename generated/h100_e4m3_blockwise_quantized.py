@@ -329,6 +329,9 @@ def store(args, d_smem, row, column, tile):
     inside = (scaled_rows < args.m) & (column < args.n)
     gl.store(scales, gl.div_rn(largest, D_LARGEST), mask=inside)
     tile *= gl.div_rn(D_LARGEST, largest)[:, None]
+    # The previous tile's store must have read the buffer.
+    # Only the thread that issued the store waits: Triton's barrier holds the others.
+    tma.store_wait(0)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.

@@ -14,11 +14,14 @@ from simulated import simulated
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gemmgen.bench.arms import deviation_of, wrong
 from gemmgen.build import export
 from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
 from gemmgen.module import import_generated
+from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.quantized import quantized
+from gemmgen.numerics.reference import tolerance
 
 PLAIN = "h100_bf16_quantized"
 BLOCKS = "h100_e4m3_blockwise_quantized"
@@ -260,6 +263,16 @@ def test_autograd_learns_of_the_writes(launches: Launches) -> None:
     before = given._version
     launches.module.matmul(cuda(drawn(30, 64)), cuda(drawn(256, 64)).T, out=cuda(d), out_scale=given)
     assert given._version == before + 1
+
+
+def test_a_benchmark_compares_d_and_its_scales_as_numbers() -> None:
+    problem = made(spec_file(PLAIN)).source.problem
+    inputs = random_inputs((24, 256, 64), problem, torch.Generator().manual_seed(5))
+    d, scales = quantized(inputs.a.double() @ inputs.b.double(), 128, E4M3)
+    allowed = tolerance(problem, (24, 256, 64), None)
+    assert not [*wrong(allowed, deviation_of((d, scales), inputs, problem))]
+    scales[3, 1] *= 2
+    assert [*wrong(allowed, deviation_of((d, scales), inputs, problem))]
 
 
 # --- the operator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from modules import made, module_file, spec_file
 from simulated import Simulated
 from torch import Tensor
 
-from gemmgen.bench.arms import dtypes_of
+from gemmgen.bench.arms import deviation_of, dtypes_of
 from gemmgen.build import lowered_of
 from gemmgen.module import import_generated
 from gemmgen.numerics.inputs import random_inputs
@@ -139,6 +140,25 @@ def test_forward_and_backward_are_those_of_autograd(
         error = (found.double() - wanted).norm() / wanted.norm()
         assert error < 8e-3
         assert ((found.double() - wanted).abs() <= 2**-5 * wanted.abs() + 0.03).all()
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_d_is_compared_with_the_d_of_the_sums_that_were_saved(stem: str) -> None:
+    """A sum near the middle between two numbers may be saved as either, and D follows from the saved one."""
+    problem = made(spec_file(stem)).source.problem
+    inputs = random_inputs((40, 64, 96), problem, torch.Generator().manual_seed(5))
+    exact = inputs.a.double() @ inputs.b.double()
+    saved = exact.to(BF16)
+    saved.view(torch.int16)[::3] += 1  # the next number
+    gate, up = (saved[:, ::2], saved[:, 1::2]) if problem.interleaved else saved.chunk(2, 1)
+    d = (torch.nn.functional.silu(gate.double()) * up.double()).to(BF16)
+    assert deviation_of((d, saved), inputs, problem).worst_element <= 1e-9
+    assert deviation_of(d, inputs, problem).worst_element > 1e-3
+    d[7, 3] += 1
+    assert deviation_of((d, saved), inputs, problem).worst_element > 0.1
+    saved[7, 3] += 1
+    own = {**inputs.extras, "saved": saved}
+    assert saved_deviation(replace(inputs, extras=own), problem).worst_element > 0.01
 
 
 # --- the function

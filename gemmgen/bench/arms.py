@@ -15,7 +15,8 @@ from gemmgen.bench.torch_matmul import Call
 from gemmgen.literals import visible
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
-from gemmgen.numerics.reference import Deviation, Tolerance, deviation
+from gemmgen.numerics.quantized import dequantized_output
+from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references_of_saved
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.dtypes import Dtypes
 
@@ -102,9 +103,26 @@ def judged(
     # Freed at once, so that a result that the call allocates on a GPU gets this poisoned block.
     Matrix.poisoned(d.shape[:-1].numel(), d.shape[-1], problem.d.name, d.device)
     result = call()
-    result = result[0] if isinstance(result, tuple) else result  # without saved sums
     finish()
-    return deviation(result, inputs, problem, exact)
+    return deviation_of(result, inputs, problem, exact)
+
+
+def deviation_of(
+    result: Tensor | tuple[Tensor, Tensor],
+    inputs: Inputs,
+    problem: Matmul,
+    exact: Iterable[tuple[slice, Tensor]] | None = None,
+) -> Deviation:
+    """Return the deviation of the result of a call.
+
+    D with computed scales is compared as numbers. D beside saved sums is compared with the D of these sums.
+    """
+    if isinstance(result, Tensor):
+        return deviation(result, inputs, problem, exact)
+    d, beside = result
+    if problem.d_scale:
+        return deviation(dequantized_output(d, beside), inputs, problem, exact)
+    return deviation(d, inputs, problem, references_of_saved(beside, inputs, problem))
 
 
 def wrong(allowed: Tolerance, found: Deviation) -> Iterator[str]:
@@ -123,7 +141,7 @@ class Calls:
 
     def __init__(self, bind: Call, sets: tuple[InputSet, ...]) -> None:
         self._calls = tuple(bind(each.timed, each.d) for each in sets)
-        self.results = [each.d for each in sets]
+        self.results: list[Tensor | tuple[Tensor, Tensor]] = [each.d for each in sets]
 
     def __call__(self, index: int) -> None:
         """Call the arm on the input set of this index."""

@@ -12,13 +12,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gemmgen.bench.arms import Calls, InputSet, input_sets, judged, wrong
+from gemmgen.bench.arms import Calls, InputSet, deviation_of, input_sets, judged, wrong
 from gemmgen.bench.machine import SuiteMachine, Work
 from gemmgen.bench.paired_timing import Arm, call_times, each_set, estimate
 from gemmgen.bench.result_log import Rounds
 from gemmgen.bench.torch_matmul import Call
 from gemmgen.numerics.encoding import poison
-from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references, tolerance
+from gemmgen.numerics.reference import Deviation, Tolerance, references, tolerance
 from gemmgen.problem import Shape
 from gemmgen.spec import SpecFile
 
@@ -134,10 +134,11 @@ class TimingSession:
     def faults_after(self, sample: Sample) -> tuple[str, ...]:
         """Return the faults in the result of one more replay: a kernel may leave state behind."""
         result = sample.running.arm.results[0]
-        result.fill_(poison(result.dtype))
+        for each in (result,) if isinstance(result, Tensor) else result:
+            each.fill_(poison(each.dtype))
         sample.work()
         self.machine.finish()
-        found = deviation(result, self.sets[0].inputs, self.source.problem, self.exact)
+        found = deviation_of(result, self.sets[0].inputs, self.source.problem, self.exact)
         return tuple(wrong(self.tolerance, found))
 
     def host_seconds(self, arm: Arm, pass_seconds: float) -> float:

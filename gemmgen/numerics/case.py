@@ -14,7 +14,15 @@ from torch import Tensor
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
-from gemmgen.numerics.reference import Check, Tolerance, deviation, references, saved_deviation, tolerance
+from gemmgen.numerics.reference import (
+    Check,
+    Tolerance,
+    deviation,
+    references,
+    references_of_saved,
+    saved_deviation,
+    tolerance,
+)
 from gemmgen.plan.storage import numbered
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.operations import BLOCK_SCALES
@@ -111,14 +119,15 @@ def once(case: Case) -> Iterator[Check]:
 
 def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Check]:
     """Check a result, which was poison, against the exact one, as a whole and element by element."""
-    found = deviation(out, inputs, case.problem)
+    saved = inputs.extras["saved"] if case.problem.saves else None
+    exact = None if saved is None else references_of_saved(saved, inputs, case.problem)
+    found = deviation(out, inputs, case.problem, exact)
     out = inputs.computed_rows(case.problem, out)
     allowed = case.tolerance
     yield case.check(f"{label}: elements not finite", not_finite(out), 0)
     yield case.check(f"{label}: relative error", found.relative, allowed.relative)
     yield case.check(f"{label}: worst element", found.worst_element, allowed.worst_element)
-    if case.problem.saves:
-        saved = inputs.extras["saved"]
+    if saved is not None:
         yield case.check(f"{label}: saved sums not finite", not_finite(saved), 0)
         of_saved = saved_deviation(inputs, case.problem)
         yield case.check(f"{label}: relative error of saved sums", of_saved.relative, allowed.relative)

@@ -121,6 +121,19 @@ def saved_deviation(inputs: Inputs, problem: Matmul) -> Deviation:
     return deviation(inputs.extras["saved"], wide, blocks)
 
 
+def references_of_saved(saved: Tensor, inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]]:
+    """Yield slices of rows, and those rows of the D [M, N] in float64 that saved sums have.
+
+    A kernel that saves sums computes D from the numbers that it saves. Close to the middle between two
+    numbers it may round a sum to either of them, so D is compared with what its own sums give.
+    """
+    count = max(1, CHUNK_BYTES // (8 * saved.shape[1]))
+    for first in range(0, len(saved), count):
+        rows = slice(first, first + count)
+        sums = sums_of(saved[rows].double(), problem.epilogue)
+        yield rows, evaluated_d(problem.epilogue, sums, inputs.extras, rows)
+
+
 def deviation(
     out: Tensor, inputs: Inputs, problem: Matmul, exact: Iterable[tuple[slice, Tensor]] | None = None
 ) -> Deviation:

@@ -217,10 +217,11 @@ class LaunchView(ArgumentTable):
     def kernel_arguments(self) -> str:
         """The list of the arguments of `matmul_kernel`: descriptors, a scalar's tensor, memory for sums.
 
-        The kernel gets A and B alone if a second kernel reads the other tensors.
+        The kernel gets A and B with their scales alone if a second kernel reads the other tensors.
         """
-        names = [argument.name for argument in self.plan.arguments if argument.kind != "workspace"]
-        passed = ["a", "b"] if self.plan.reduces_apart else names
+        passed = [argument.name for argument in self.plan.arguments if argument.kind != "workspace"]
+        if self.plan.reduces_apart:
+            passed = ["a", "b", *self.scales]
         return fit(
             "[",
             [*map(self._kernel_argument, passed), *self.memory],
@@ -249,7 +250,8 @@ class LaunchView(ArgumentTable):
     def reduction_arguments(self) -> str:
         """The list of the arguments of the kernel that adds up the partial sums."""
         strides = ["c.stride(0)"] if self.plan.problem.c else []
-        arguments = ["sums", *self.extras, "out", *strides, "out.stride(0)", "m", "n"]
+        extras = (name for name in self.extras if name not in self.scales)
+        arguments = ["sums", *extras, "out", *strides, "out.stride(0)", "m", "n"]
         return fit("[", arguments, "]", indent=len("    reduction_arguments = "), margin=4)
 
     @property

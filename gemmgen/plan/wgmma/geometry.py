@@ -198,6 +198,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         in_step = self.specialized and self.row_shares > 1 and self.outstanding_mmas > 0
         loads = self.problem.c is not None or self.problem.tma_vectors
         stores_once = not (self.composed or self.shares_tiles or self.problem.saves)
+        in_step &= not self.problem.scales_sums  # threads promote sums between MMAs
         return in_step and self.subtiles <= 2 and stores_once and not loads
 
     @property
