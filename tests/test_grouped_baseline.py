@@ -289,7 +289,7 @@ def _in_groups(facts: ContestOf) -> ContestOf:
 # --- a suite
 
 
-EXPERTS = ROOT / "libraries" / "h200_bf16_experts" / "specs"
+EXPERTS = ROOT / "benchmarks" / "suites" / "specs"
 FAST, SLOW = "experts_decode_8x64x256", "experts_prefill_64x256x64"
 SUITE_TEXT = "title: t\ndtypes: [bf16]\nfamilies: {x: {shapes: [[40, 16, 32], [512, 16, 32]]}}\n"
 

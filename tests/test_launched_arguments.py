@@ -1,6 +1,6 @@
 """The launch of each generated module passes as many arguments as its kernels take, and in their order.
 
-The simulator calls kernels without the wrapper, so that a list that lacks an argument would be found on a GPU.
+The simulator calls kernels without the wrapper: only a GPU would find that a list lacks an argument.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def listed(launch: ast.FunctionDef) -> dict[str, list[ast.expr]]:
     }
 
 
-@pytest.mark.parametrize("path", (*SPECS, *GROUPED_SPECS), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*SPECS, *GROUPED_SPECS], ids=lambda path: path.stem)
 def test_a_launch_passes_what_its_kernels_take(path: Path) -> None:
     functions = functions_of(path)
     lists = listed(functions["launch"])

@@ -1,4 +1,4 @@
-"""What the kernels of h200_bf16 took on NVIDIA H200: medians in microseconds, and the baseline's beside them.
+"""Times of the kernels of h200_bf16 on NVIDIA H200: medians in microseconds, beside the baseline's.
 
 The baseline is cuBLAS's default choice: torch.matmul(a, b, out=d), bf16, reduced-precision reduction
 True.
