@@ -373,7 +373,16 @@ def refusals(product: Product) -> Iterator[Violation]:
     if problem.d_blocks > 1:
         names = " and ".join(problem.epilogue.c_blocks)
         yield Violation(
-            "export-blocks", "epilogue.c", names, "the launcher in C passes a C and a D of N columns", module
+            "export-blocks",
+            "epilogue.c",
+            names,
+            "but the launcher in C passes a C and a D of N columns",
+            module,
+        )
+    if problem.saves:
+        limit = "but the launcher in C passes one D, and no memory for saved sums"
+        yield Violation(
+            "export-blocks", "epilogue.save", " and ".join(problem.epilogue.accumulators), limit, module
         )
     for field, found in _of_groups(problem):
         limit = "but the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
@@ -383,7 +392,7 @@ def refusals(product: Product) -> Iterator[Violation]:
         found = problem.a.scale.format.name
         yield Violation("export-scales", "operands.a.scale", found, limit, module)
     if problem.d_scale:
-        limit = "the launcher in C passes matrices, vectors and groups, and no scales of D"
+        limit = "but the launcher in C passes matrices, vectors and groups, and no scales of D"
         yield Violation("export-scales", "operands.d.scale", problem.d_scale.format.name, limit, module)
     if stem.endswith("_test"):
         limit = "but in C that is the name of a test program"

@@ -353,7 +353,7 @@ def multiply(args, a_smem, k_steps, ring, a_scale_smem, b_scales):
         mbarrier.arrive(args.load_empty.index(ring.stage))
         accumulator += older * scale
         ring = ring.next()
-    # The steps that are left make up no run.
+    # Fewer than RUN steps are left.
     step = older
     for k_step in range(in_runs, k_steps):
         # The stage must hold this lap's tiles and scales.

@@ -39,8 +39,19 @@ from gemmgen.triton_api import cuda_include
 
 DENSE, GROUPED = "h100_bf16_gated", "h100_bf16_grouped_gated"
 BY_COLUMNS, IN_TURN, WITH_BIAS = "h100_bf16_gated_nn", "h100_bf16_gated_interleaved", "h100_bf16_gptoss_gated"
+
+
+def is_plain(path: Path) -> bool:
+    """Return True if a gate reads plain operands, and leaves one D without scales."""
+    problem = made(path).plan.problem
+    beside = problem.saves or problem.d_scale or problem.d_blocks > 1
+    return problem.gated and not (beside or problem.scales_sums)
+
+
 EXPORTED = sorted(
-    path.stem for path in WANTED if "gated" in path.stem and "gather" not in path.stem and path.exists()
+    path.stem
+    for path in WANTED
+    if "gated" in path.stem and "gather" not in path.stem and path.exists() and is_plain(path)
 )
 BF16, INT = torch.bfloat16, torch.int32
 CARD = "NVIDIA H200"

@@ -18,13 +18,18 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 )
 
 from gemmgen.errors import GemmgenError
-from gluonsim import Result, simulate
+from gluonsim import Finding, Kind, Result, simulate
 
 gl, tl, TensorDescriptor = cast(Any, gl_), cast(Any, tl_), cast(Any, Tiled)
 reinterpret: Callable[[Tensor, Any], Any] = cast(Any, triton).reinterpret
 kernels: Any = importlib.import_module("kernels.addresses")
 
 ROWS, COLUMNS = 100, 64
+
+
+def others(result: Result) -> list[Finding]:
+    """Return all findings but `descriptor-base`, which a load by a base ahead of its tensor has."""
+    return [each for each in result.findings if each.kind != Kind.DESCRIPTOR_BASE]
 
 
 def ran(kernel: Any, *args: Any) -> Result:
@@ -81,10 +86,10 @@ def before(tensor: Tensor, ahead: int) -> Any:
 @pytest.mark.parametrize(("row", "count"), [(0, 32), (80, 20), (-7, 32)])
 def test_a_base_before_its_tensor_reaches_it(ahead: int, row: int, count: int) -> None:
     x, d, whole = tensors()
-    assert not ran(kernels.ahead_kernel, x, d, ahead, row, ahead + ROWS).findings
+    assert not others(ran(kernels.ahead_kernel, x, d, ahead, row, ahead + ROWS))
     assert whole.equal(copied(x, row, count))
     whole.zero_()
-    assert not ran(kernels.host_kernel, before(x, ahead), before(d, ahead), ahead + row).findings
+    assert not others(ran(kernels.host_kernel, before(x, ahead), before(d, ahead), ahead + row))
     assert whole.equal(copied(x, row, count))
 
 
@@ -147,7 +152,7 @@ def test_descriptors_have_integers_of_any_sign(dtype: torch.dtype) -> None:
         TensorDescriptor(Before(tensor, 10), [10 + ROWS, COLUMNS], [COLUMNS, 1], [32, COLUMNS], layout)
         for tensor in (x, d)
     )
-    assert not ran(kernels.host_kernel, x_desc, d_desc, 15).findings
+    assert not others(ran(kernels.host_kernel, x_desc, d_desc, 15))
     assert d[5:37].equal(x[5:37])
     assert not d[37:].any()
 

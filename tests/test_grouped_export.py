@@ -33,7 +33,8 @@ def is_exported(spec: Path) -> bool:
     problem = made(spec).plan.problem
     groups = problem.groups
     assert groups is not None
-    return not (problem.c or groups.row_indices or groups.broadcast)
+    refused = problem.c or groups.row_indices or groups.broadcast or problem.scales_sums or problem.d_scale
+    return not refused
 
 
 EXPORTED = sorted(spec.stem for spec in GROUPED_SPECS if is_exported(spec))

@@ -24,6 +24,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Operand
 from gemmgen.product import Product, make
 from gemmgen.render.launcher import Launcher
+from gemmgen.render.wgmma.scale_reads import RUN_STEPS
 
 ROOT = Path(__file__).parent.parent
 K_AND_N_MAJOR = [spec for spec in HOPPER_SPECS if hopper(made(spec).plan).problem.a.dtype.bits == 16]
@@ -32,7 +33,8 @@ OF_ONE_KERNEL = [
     spec
     for spec in HOPPER_SPECS
     if not (made(spec).plan.reduces_apart or made(spec).plan.problem.gated)
-    and not made(spec).plan.problem.scales_sums
+    and not (made(spec).plan.problem.scales_sums or made(spec).plan.problem.d_scale)
+    and made(spec).plan.problem.d_blocks == 1
 ]
 """Those that a launcher in C launches; of the others tests/test_export.py has the refusal."""
 DIRECTIVES = Path(__file__).parent / "lowered"
@@ -46,6 +48,8 @@ PTX_TYPES = {
     "int8": "s8",
     "int32": "s32",
 }
+
+
 STRUCTURES = [spec for spec in HOPPER_SPECS if not spec.stem.endswith("_out")]
 """Specs of one structure each. Those that pair features have narrow swizzles, whose loads come in spans, and
 other barriers beside them; what they promise is held against the compiler by the tests above and every build.
@@ -145,11 +149,12 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
     plan = hopper(product.plan)
     (rows, columns), (down, along) = plan.consumer_extents, plan.warps_across
     parts = plan.column_parts if plan.composed else (columns,)
+    block_k = plan.cta_tile_k // plan.step_blocks
     expected = [
-        rows // plan.row_slabs // (down // 4) // m * (part // along // n) * (plan.cta_tile_k // k)
+        rows // plan.row_slabs // (down // 4) // m * (part // along // n) * (block_k // k)
         for part, (m, n, k) in zip(parts, plan.mma_shapes, strict=True)
     ]
-    assert plan.mmas_per_step == plan.row_slabs * sum(expected)
+    assert plan.mmas_per_step == plan.row_slabs * plan.step_blocks * sum(expected)
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
     counts = [step.count("wgmma.mma_async") for step in steps]
     own = [expected[: parts_of(plan, number)] * issues(plan) for number in range(plan.consumers)]
@@ -176,11 +181,15 @@ def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product
     plan = hopper(product.plan)
     # An x4 stores four 8 x 8 matrices of 16 bits, 512 bytes of a warp; all warps run the same code.
     bytes_per_warp = plan.cta_consumer_tile_m * plan.cta_columns * 2 // plan.consumer_warps
-    expected = plan.consumers * bytes_per_warp // stmatrix_bytes(plan) if staged(plan, 16) else 0
-    if plan.problem.interleaved:  # a thread has every fourth column of D: it stores element by element
-        assert "stmatrix" not in ptx(lowered)
-        expected = plan.consumers * bytes_per_warp // (2 * 32)
-    assert ptx(lowered).count(stmatrix(plan)) == expected
+    stored, problem = plan.consumers * bytes_per_warp * staged(plan, 16), plan.problem
+    if problem.interleaved:  # a thread has every fourth column of D: it stores element by element
+        matrices = problem.b_blocks * problem.saves
+        expected = stored // (2 * 32) if problem.d_blocks == 1 else problem.d_blocks * stored // (8 * 32)
+        # Few of these instructions pass values to partitions.
+        assert 0 <= ptx(lowered).count(stmatrix(plan)) - expected <= 2 * (problem.d_blocks > 1)
+    else:
+        matrices = problem.d_blocks + problem.b_blocks * problem.saves
+    assert len(re.findall(r"stmatrix\.sync", ptx(lowered))) == matrices * stored // stmatrix_bytes(plan)
 
 
 # The disassembler takes a third of a second to start, and of the others ptxas has told the same.
@@ -208,10 +217,11 @@ def stmatrix_bytes(plan: WgmmaKernel) -> int:
 def stmatrix(plan: WgmmaKernel) -> str:
     """It, by its number of matrices; sums of D's tile transposed are turned on the way.
 
-    Sums of interleaved columns of B are stored without it.
+    Sums of interleaved columns of B are stored without it, and so are two columns of each matrix in an
+    interleaved D.
     """
     if plan.problem.interleaved:
-        return "st.shared.b16"
+        return "st.shared.b16" if plan.problem.d_blocks == 1 else "st.shared.v2.b32"
     turned = ".trans" if plan.swap_ab else ""
     return f"stmatrix.sync.aligned.m8n8.x{stmatrix_bytes(plan) // 128}{turned}.shared.b16"
 
@@ -227,8 +237,13 @@ def issues(plan: WgmmaKernel) -> int:
     """Places of the code that issue a K step.
 
     A loop that overlaps its MMAs has the first step outside of it, one that reads A ahead the last. Each slab
-    of rows is issued by itself.
+    of rows, and each block of a step, is issued by itself. Scaled sums in flight have the steps of a run in
+    the code, and one loop for the other steps.
     """
+    if plan.problem.scales_sums and plan.step_blocks > 1:
+        return plan.step_blocks
+    if plan.problem.scales_sums and plan.scales_in_flight:
+        return RUN_STEPS + 1
     return 2 if plan.outstanding_mmas or plan.fragments > 1 else plan.row_slabs
 
 
@@ -270,8 +285,9 @@ def multiply(plan: WgmmaKernel, number: int = 0) -> str:
     if plan.synchronous:
         return "multiply_synchronous"
     if plan.problem.scales_sums:
-        slabs = "_slabs" if plan.row_slabs > 1 else ""
-        return f"multiply_scaled{slabs}{'' if plan.specialized else '_refill'}"
+        pace = "_slabs" if plan.row_slabs > 1 else ""
+        pace = "_blocks" if plan.step_blocks > 1 else "_overlapped" if plan.scales_in_flight else pace
+        return f"multiply_scaled{pace}{'' if plan.specialized else '_refill'}"
     if plan.promote_k:
         return "multiply_promoted"
     pace = "overlapped" if plan.outstanding_mmas else "in_order"
@@ -294,7 +310,7 @@ def consumer_parts(plan: WgmmaKernel, number: int = 0) -> Iterator[str]:
     if plan.splits == 1:
         yield from epilogue_loads(plan)
     yield multiply(plan, number)
-    if plan.specialized and issues(plan) > plan.row_slabs:
+    if plan.specialized and issues(plan) > plan.row_slabs and not plan.problem.scales_sums:
         yield from ["release"] * len(plan.resources.load_empty)
     if plan.reduces_apart:
         yield "leave_sums"
@@ -315,6 +331,13 @@ def epilogue_loads(plan: WgmmaKernel) -> list[str]:
     return loads + (["load_c"] * plan.epilogue_buffers if plan.problem.c else [])
 
 
+def stores(plan: WgmmaKernel) -> int:
+    """The stores of a sub-tile: of each matrix of D, and of saved sums, in one box if they are in turn."""
+    problem = plan.problem
+    saved = (1 if problem.interleaved else problem.b_blocks) * problem.saves
+    return (problem.d_blocks if problem.d_in_blocks else 1) + saved
+
+
 def store_parts(plan: WgmmaKernel, number: int) -> Iterator[str]:
     """The epilogue of a consumer, by sub-tiles."""
     if plan.problem.vectors:
@@ -326,7 +349,8 @@ def store_parts(plan: WgmmaKernel, number: int) -> Iterator[str]:
             yield from ["load_c"] * (subtile + plan.epilogue_buffers < plan.subtiles)
         freed = plan.frees_buffers_early and subtile < plan.epilogue_buffers
         once = freed or not (plan.persistent or plan.subtiles > 1)
-        yield "store_once" if once else "store"
+        yield "store_once" if once else "store" if stores(plan) == 1 else "store_several"
+        yield from ["store_further"] * (stores(plan) - 2)
     yield "store_end"
 
 
@@ -365,7 +389,8 @@ def early_producer_parts(plan: WgmmaKernel, stage: str) -> Iterator[str]:
     yield from load_parts(plan, early, stage)
     yield "ahead"
     yield from ["trigger"] * (plan.trigger == "loads")
-    later = ["producer_later", *["await_group"] * len(plan.multicast), "expect"]
+    expect = "expect_after_scales" if plan.problem.scales_sums else "expect"
+    later = ["producer_later", *["await_group"] * len(plan.multicast), expect]
     later += load_parts(plan, early, stage)
     yield from later
     if stage == "ttgir":
@@ -390,7 +415,8 @@ def check(text: str, plan: WgmmaKernel, stage: str, *names: str) -> None:
     extents = {v: plan.cta_consumer_tile_m if v.startswith("row") else columns for v in problem.vectors}
     values = {
         "STAGE_BYTES": plan.stage_bytes,
-        "PENDINGS": plan.epilogue_buffers - 1,
+        "PENDINGS": (plan.epilogue_buffers - 1) * stores(plan),
+        "D_RANK": 3 if problem.d_in_blocks else 2,
         "MMA": mma(plan),
         "LAST_MMA": mma(plan, -1),
         "GROUPS": max((barrier.scope.groups for barrier in plan.barriers), default=0),

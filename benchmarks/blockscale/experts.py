@@ -20,7 +20,7 @@ ROWS: Final = (1, 4, 16, 64, 512, 2048)
 
 @dataclass(frozen=True)
 class Experts:
-    """Groups with equally many rows, each of which is multiplied with a B of its own."""
+    """A problem of groups: all have the same number of rows, and each has its own B."""
 
     groups: int
     rows: int

@@ -102,7 +102,7 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
     operands = statement.spec.operands
     if statement.mma == "tcgen05" and operands.d.scale is not None:
         hopper = [gpu.target for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"]
-        limit = "this version computes scales of D on Hopper alone"
+        limit = "but this version computes scales of D on Hopper alone"
         found = f"scales of D for {statement.target}"
         yield Finding("operands.d.scale", found, limit, leave_out() | use(*hopper, field="target"))
     for name, operand in (("a", operands.a), ("b", operands.b)):
@@ -237,7 +237,7 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
             use("refuse") | use("nothing", field="dependent_launch.early"),
         )
     if spec.operands.d.scale:
-        found, limit = "copy with scales of D", "this version copies D alone"
+        found, limit = "copy with scales of D", "but this version copies D alone"
         yield Finding(field, found, limit, use("refuse") | leave_out("operands.d.scale"))
     if spec.operands.a.scale or spec.operands.b.scale:
         yield Finding(

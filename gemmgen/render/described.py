@@ -169,7 +169,7 @@ class DescribedTensors:
         return stored.get(argument.tensor, ("m", "n"))
 
     def _extents(self, argument: Argument) -> tuple[str, ...]:
-        """Return the rows and columns of a tensor as it lies in memory, or the elements of a vector, in C.
+        """Return two C expressions: the rows and columns of a tensor in memory, or a vector's elements.
 
         B, and a vector along its columns, have a column for each accumulator of a column of D.
         """

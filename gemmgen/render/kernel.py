@@ -13,7 +13,6 @@ from gemmgen.hardware import DType
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.epilogue_storage import EpilogueStorage
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer, numbered
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.described_extents import DescribedExtents
@@ -281,8 +280,7 @@ class KernelView(ABC):
                 n = (*n, "k", "rows_of_a", "a_stride")
             return ("m", *n, *walked, *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
-        m = ("m",) * bool(problem.d_scale)
-        return (*m, *n, *(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
+        return (*("m",) * bool(problem.d_scale), *n, *map("tiles_{}".format, dimensions), "k_steps")
 
     def _descriptors(self, *names: str) -> Iterator[Field]:
         for argument in self.plan.kernel_arguments:
@@ -429,12 +427,11 @@ class KernelView(ABC):
     @property
     def partitions(self) -> str:
         """The functions that start together, each with its arguments."""
-        entries = [f"({role.role}_partition, ({self._passed(role)}))" for role in self.plan.partitions]
+        roles = (
+            (role.role, "" if role.number is None else f" {role.number}") for role in self.plan.partitions
+        )
+        entries = [f"({role}_partition, (args,{number}))" for role, number in roles]
         return fit("[", entries, "]", indent=8)
-
-    @staticmethod
-    def _passed(role: Partition) -> str:
-        return "args," if role.number is None else f"args, {role.number}"
 
     @property
     def worker_warps(self) -> str:

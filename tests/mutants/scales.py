@@ -76,7 +76,7 @@ MUTANTS = {
         WRONG_NUMBERS, "d_desc", "", changed_within(NEXT_B, "k_step + 1", "k_step")
     ),
     "scales_of_the_first_columns": few_rows(
-        WRONG_NUMBERS, "d_desc", "", ("(tile.column // SCALE_COLUMNS)", "(0 * tile.column)")
+        WRONG_NUMBERS, "d_desc", "", ("row = tile.column // SCALE_COLUMNS", "row = 0 * tile.column")
     ),
     "scales_left_out": by_turns(WRONG_NUMBERS, "d_desc", "", (PROMOTION, PROMOTION.replace(" * scale", ""))),
     "scales_promotion_left_out": by_turns(

@@ -119,7 +119,7 @@ def partitions_of(
         stored = tuple(argument for argument in arguments if argument.kind == "address")
         places_n, extents = True, (ROWS_OF_D, D_STRIDE)
     if kernel.problem.d_scale:
-        # Threads store the scales of D by their address, and only those of rows and columns inside D.
+        # Threads store the scales of D by address. They need the extents, to leave out scales outside D.
         places_n, extents = True, (M,)
     others = (*loaded, *copied, *described, *stored)
     sources = tuple(argument for argument in arguments if argument not in others)

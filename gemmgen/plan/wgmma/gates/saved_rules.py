@@ -26,7 +26,7 @@ def saved_sums(plan: WgmmaKernel) -> Iterator[Finding]:
         fix = UNSAVED | without_expression("epilogue.d")
         yield Finding("epilogue.save", f"{names} with {read} in the epilogue", limit, fix)
     if problem.groups:
-        limit = "this version describes the rows of groups in D alone"
+        limit = "but this version describes the rows of groups in D alone"
         yield Finding("epilogue.save", f"{names} of {problem.groups.of}", limit, UNSAVED)
     if problem.d.bits == 8:
         limit = "saved sums have the type of D, and 8 bits are too few for a backward without scales"

@@ -154,14 +154,25 @@ def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
     limit = "but this version reads the scales of two blocks of columns of B in steps of one block of K"
     faults = (
         (plan.splits > 1, "schedule.splits", f"{plan.splits} parts of K", use(1)),
-        (plan.scales_in_flight, "buffering.outstanding_mmas", "an MMA in flight", use(0)),
-        (blocks > 1, "tile.k", f"{blocks} blocks of K in a step", use(plan.cta_tile_k // blocks)),
+        (
+            plan.scales_in_flight,
+            "buffering.outstanding_mmas",
+            f"{plan.outstanding_mmas} MMA in flight",
+            use(0),
+        ),
+        (blocks > 1, "tile.k", f"a step of {plan.cta_tile_k} of K", use(plan.cta_tile_k // blocks)),
     )
     for is_there, field, found, fix in faults:
         yield problem.in_blocks and is_there, field, f"{found} of a gate", limit, fix | UNSCALED
     limit = "but threads copy the scales of A for steps of one block of K"
     copied = problem.copies_scales and blocks > 1
-    yield copied, "tile.k", f"{blocks} blocks of K in a step of groups", limit, use(plan.cta_tile_k // blocks)
+    yield (
+        copied,
+        "tile.k",
+        f"a step of {plan.cta_tile_k} of K for groups",
+        limit,
+        use(plan.cta_tile_k // blocks),
+    )
 
 
 def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
