@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 from fake_gpu import always
+from hopper import hopper
 from modules import ROOT, libraries_folder
 from simulated import on_a_gpu, signs, simulated_file
 from torch import Tensor
@@ -192,7 +193,7 @@ def test_decode_gets_swap_ab_and_prefill_gets_tiles_of_64_rows_and_more(
     experts: ModuleType, n: int, k: int
 ) -> None:
     def tile_of(tokens: int) -> tuple[bool, int]:
-        plan = make(EXPERTS / "specs" / f"{experts.choose(8 * tokens, n, k).kernel}.yaml").plan
+        plan = hopper(make(EXPERTS / "specs" / f"{experts.choose(8 * tokens, n, k).kernel}.yaml").plan)
         return plan.swap_ab, plan.cta_tile_m
 
     assert all(swap_ab and rows <= 32 for swap_ab, rows in map(tile_of, (1, 4, 8)))

@@ -186,7 +186,8 @@ def ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
     if k <= (k_steps - 1) * step:  # the operands cannot have a part of the last step
         k = k_steps * step
     n = tiles_n * plan.program_tile_n - plan.program_tile_n // 3
-    n = n // plan.problem.n_multiple * plan.problem.n_multiple
+    of_n = plan.problem.n_multiple
+    n = n // of_n * of_n
     if n <= (tiles_n - 1) * plan.program_tile_n:  # D cannot have a part of the last tile's columns
-        n = tiles_n * plan.program_tile_n
+        n = -(-tiles_n * plan.program_tile_n // of_n) * of_n
     return tiles_m * plan.program_tile_m - plan.program_tile_m // 3, n, k
