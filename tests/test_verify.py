@@ -345,17 +345,18 @@ def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(
         extras = {name: tensor.as_subclass(Cuda) for name, tensor in inputs.extras.items()}
         inputs = Inputs(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), extras)
         # As many bytes as the poison that lies there before, so that torch's allocator hands out its block.
-        poison = Matrix.poisoned(5, n, dtype, CPU)
+        width = n * spec.problem.d_blocks
+        poison = Matrix.poisoned(5, width, dtype, CPU)
         own = inputs.call(module.matmul)
         assert own.untyped_storage().nbytes() == poison.storage.nbytes
         assert own.stride() == poison.view.stride()
-        given = Matrix.poisoned(5, n, dtype, CPU, guarded=True).view.as_subclass(Cuda)
+        given = Matrix.poisoned(5, width, dtype, CPU, guarded=True).view.as_subclass(Cuda)
         try:
             inputs.call(module.matmul, given)
             taken = True
         except ValueError:
             taken = False
-        assert taken == (copies or takes_out(n, TORCH_DTYPES[dtype]))
+        assert taken == (copies or takes_out(width, TORCH_DTYPES[dtype]))
 
 
 def test_another_tensor_than_out_is_found() -> None:
