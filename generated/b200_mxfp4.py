@@ -511,8 +511,8 @@ def plain_matmul(
         raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
     (m, packed_k), (_, n) = a.shape, b.shape  # two elements a byte
     k = 2 * packed_k
-    if min(n, k) < 1 or max(m, n, k) > COMPUTES["max_extent"]:
-        raise ValueError(f"M (or 0), N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")
+    if min(m, n, k) < 1 or max(m, n, k) > COMPUTES["max_extent"]:
+        raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
     for name, stored, shape in ("a", a, [m, packed_k]), ("b", b.T, [n, packed_k]):
@@ -520,7 +520,7 @@ def plain_matmul(
         found = stored.dtype, [*stored.shape], stored.device, stored.requires_grad and torch.is_grad_enabled()
         offsets = stored.data_ptr(), *[stride * stored.itemsize for stride in stored.stride()[:-1]]
         is_aligned = all(offset % 16 == 0 for offset in offsets) and stored.stride(-1) == 1
-        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and (is_aligned or m == 0)):
+        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     for name, scales, shape in ("a_scale", a_scale, [m, -(-k // 32)]), ("b_scale", b_scale, [n, -(-k // 32)]):
         if (found := (scales.dtype, [*scales.shape], scales.device)) != (UE8M0, shape, a.device):
@@ -528,8 +528,6 @@ def plain_matmul(
     d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
-    if m == 0:
-        return d if out is None else out
     with torch.cuda.device(a.device):
         launch(a, b, pack_scales(a_scale), pack_scales(b_scale), d)
     return d if out is None else out.copy_(d)

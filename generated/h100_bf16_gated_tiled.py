@@ -309,9 +309,9 @@ def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
     (m, k), (_, columns) = a.shape, b.shape
     n = columns // 2
-    if columns % 2 or not 0 < min(n, k) <= max(m, columns, k) <= COMPUTES["max_extent"]:
+    if columns % 2 or not 0 < min(m, n, k) <= max(m, columns, k) <= COMPUTES["max_extent"]:
         limits = f"from 1 on, and b has 2 N columns, up to {COMPUTES['max_extent']}"
-        raise ValueError(f"M (or 0), N and K must be {limits}, found {m}, {columns} columns and {k}")
+        raise ValueError(f"M, N and K must be {limits}, found {m}, {columns} columns and {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
     for name, stored, shape in ("a", a, [m, k]), ("b", b.T, [2 * n, k]):
@@ -319,13 +319,11 @@ def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         found = stored.dtype, [*stored.shape], stored.device, stored.requires_grad and torch.is_grad_enabled()
         offsets = stored.data_ptr(), *[stride * stored.itemsize for stride in stored.stride()[:-1]]
         is_aligned = all(offset % 16 == 0 for offset in offsets) and stored.stride(-1) == 1
-        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and (is_aligned or m == 0)):
+        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     d = a.new_empty((m, -(-n // 8) * 8))[:, :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
-    if m == 0:
-        return d if out is None else out
     with torch.cuda.device(a.device):
         launch(a, b, d)
     return d if out is None else out.copy_(d)

@@ -471,9 +471,9 @@ def plain_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Tensor | None = Non
     if a.dim() != 2 or b.dim() != 2:
         raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
     (m, k), (_, n), groups = a.shape, b.shape, len(offs)
-    if min(n, k, groups) < 1 or max(groups * m, n, k) > COMPUTES["max_extent"]:
+    if min(m, n, k, groups) < 1 or max(groups * m, n, k) > COMPUTES["max_extent"]:
         limits = f"from 1 on, and N, K and the rows of D of all groups up to {COMPUTES['max_extent']}"
-        raise ValueError(f"groups, M (or 0), N and K must be {limits}, found {groups}, {m}, {n}, {k}")
+        raise ValueError(f"groups, M, N and K must be {limits}, found {groups}, {m}, {n}, {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
     for name, stored, shape in ("a", a.T, [k, m]), ("b", b, [k, n]), ("offs", offs, [groups]):
@@ -486,13 +486,11 @@ def plain_matmul(a: Tensor, b: Tensor, offs: Tensor, *, out: Tensor | None = Non
             is_aligned = stored.is_contiguous()
         elif stored.dim() > 2:
             is_aligned &= stored.is_contiguous() or stored.stride(0) == stored.shape[1] * stored.stride(1)
-        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and (is_aligned or m == 0)):
+        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     d = a.new_empty((groups, m, -(-n // 8) * 8))[..., :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
-    if m == 0:
-        return d if out is None else out
     with torch.cuda.device(a.device):
         launch(a, b, offs, d)
     return d if out is None else out.copy_(d)

@@ -289,7 +289,7 @@ def multiply(args, a_smem, k_steps, ring, a_scale_smem, b_scales):
             mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
             next_scale = row_scales(a_scale_smem.index(ring.stage)) * b_scale
             newer = issue_mmas(args, a_smem.index(ring.stage), ring.stage, newer)
-            # MMAs read their stage until they have retired, in order: those of the older step now have.
+            # MMAs retire in order. The MMAs of the older step now have, and no longer read their stage.
             older, newer = warpgroup_mma_wait(1, deps=[older, newer])
             # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
             mbarrier.arrive(args.load_empty.index(stage_in_flight))
@@ -548,8 +548,8 @@ def plain_matmul(
     if a.dim() != 2 or b.dim() != 2:
         raise ValueError(f"a and b must be matrices, found shapes {[*a.shape]} and {[*b.shape]}")
     (m, k), (_, n) = a.shape, b.shape
-    if min(n, k) < 1 or max(m, n, k) > COMPUTES["max_extent"]:
-        raise ValueError(f"M (or 0), N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")
+    if min(m, n, k) < 1 or max(m, n, k) > COMPUTES["max_extent"]:
+        raise ValueError(f"M, N and K must be from 1 to {COMPUTES['max_extent']}, found {m}, {n}, {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
     for name, stored, shape in ("a", a, [m, k]), ("b", b.T, [n, k]), ("column_bias", column_bias, [n]):
@@ -557,7 +557,7 @@ def plain_matmul(
         found = stored.dtype, [*stored.shape], stored.device, stored.requires_grad and torch.is_grad_enabled()
         offsets = stored.data_ptr(), *[stride * stored.itemsize for stride in stored.stride()[:-1]]
         is_aligned = all(offset % 16 == 0 for offset in offsets) and stored.stride(-1) == 1
-        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and (is_aligned or m == 0)):
+        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     blocks = -(-k // 128)
     for name, scales, rows in ("a_scale", a_scale, m), ("b_scale", b_scale, -(-n // 128)):
@@ -567,8 +567,6 @@ def plain_matmul(
     d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
-    if m == 0:
-        return d if out is None else out
     with torch.cuda.device(a.device):
         launch(a, b, lay_out_scales(a_scale.T).T, lay_out_scales(b_scale), column_bias, d)
     return d if out is None else out.copy_(d)

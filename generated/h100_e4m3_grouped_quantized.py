@@ -539,9 +539,9 @@ def plain_matmul(
     n = b.shape[2] // 2
     if groups > COMPUTES["max_groups"]:
         raise ValueError(f"this kernel takes up to {COMPUTES['max_groups']} groups, found {groups}")
-    if min(n, k, groups) < 1 or max(m, groups * b.shape[2], k) > COMPUTES["max_extent"]:
+    if min(m, n, k, groups) < 1 or max(m, groups * b.shape[2], k) > COMPUTES["max_extent"]:
         limits = f"from 1 on, and K and the rows of all groups in a and b.mT up to {COMPUTES['max_extent']}"
-        raise ValueError(f"groups, M (or 0), N and K must be {limits}, found {groups}, {m}, {n}, {k}")
+        raise ValueError(f"groups, M, N and K must be {limits}, found {groups}, {m}, {n}, {k}")
     if torch.cuda.get_device_capability(a.device) != COMPUTES["capability"]:
         raise ValueError(f"this kernel needs a GPU of capability {COMPUTES['capability']}")
     for name, stored, shape in (
@@ -560,7 +560,7 @@ def plain_matmul(
             is_aligned = stored.is_contiguous()
         elif stored.dim() > 2:
             is_aligned &= stored.is_contiguous() or stored.stride(0) == stored.shape[1] * stored.stride(1)
-        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and (is_aligned or m == 0)):
+        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     if n % COMPUTES["n_multiple"]:
         raise ValueError(f"N must be a multiple of {COMPUTES['n_multiple']}, found {n}")
@@ -571,8 +571,6 @@ def plain_matmul(
     d = a.new_empty((m, -(-n // 16) * 16))[:, :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
-    if m == 0:
-        return d if out is None else out
     if out is not None:
         d.copy_(out)  # rows of no group stay as they are
     with torch.cuda.device(a.device):

@@ -470,13 +470,11 @@ def plain_matmul(a: Tensor, b: Tensor, c: Tensor, *, out: Tensor | None = None) 
         found = stored.dtype, [*stored.shape], stored.device, stored.requires_grad and torch.is_grad_enabled()
         offsets = stored.data_ptr(), *[stride * stored.itemsize for stride in stored.stride()[:-1]]
         is_aligned = all(offset % 16 == 0 for offset in offsets) and stored.stride(-1) == 1
-        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and (is_aligned or m == 0)):
+        if found != (dtype, shape, a.device, False) or not (stored.is_cuda and is_aligned):
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     d = a.new_empty((m, -(-2 * n // 8) * 8))[:, : 2 * n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
-    if m == 0:
-        return d if out is None else out
     with torch.cuda.device(a.device):
         launch(a, b, c, d)
     return d if out is None else out.copy_(d)
