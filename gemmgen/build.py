@@ -18,15 +18,13 @@ from gemmgen import triton_api
 from gemmgen.compiled_advice import with_compiled_advice
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.lower import Lowered, Resources, ShortageError, lower
-from gemmgen.plan.fix import clause, hint, leave_out, use
+from gemmgen.plan.exportable import refusals
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.plan.planner import Tick, family_for
-from gemmgen.plan.rule import Violation
 from gemmgen.plan.search import narrow_tile
 from gemmgen.plan.verdicts import PassedOver, kernel_digest
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem import Matmul
 from gemmgen.product import Product, load, make_as_built, make_of, write, write_files
 from gemmgen.render import render_launcher
 from gemmgen.render.launcher import Launcher
@@ -342,74 +340,9 @@ def _exportable(product: Product) -> Lowered:
     Raises:
         GemmgenError: There is no launcher for such a kernel, or the compiler does not confirm the plan.
     """
-    if found := tuple(refusals(product)):
+    if found := tuple(refusals(product.plan, product.source.stem)):
         raise GemmgenError(violation.diagnosed(product.source) for violation in found)
     return lowered_of(product)
-
-
-def refusals(product: Product) -> Iterator[Violation]:
-    """Yield why a kernel cannot be exported."""
-    problem, stem, module = product.plan.problem, product.source.stem, hint("the Python module")
-    if not isinstance(product.plan, WgmmaKernel):
-        found, limit = product.plan.gpu.target, "but the launcher in C is for Hopper kernels"
-        yield Violation("export-target", "target", found, limit, use("h100", "h200") | module)
-    if problem.copies_misaligned:
-        limit = "but the launcher in C copies nothing"
-        yield Violation(
-            "export-misaligned",
-            "operands.misaligned",
-            "copy",
-            limit,
-            leave_out() | module,
-        )
-    if product.plan.reduces_apart:
-        yield Violation(
-            "export-reduction",
-            "schedule.reduction",
-            "parallel",
-            "but the launcher in C launches one kernel",
-            use("ordered") | module,
-        )
-    if problem.d_blocks > 1:
-        names = " and ".join(problem.epilogue.c_blocks)
-        yield Violation(
-            "export-blocks",
-            "epilogue.c",
-            names,
-            "but the launcher in C passes a C and a D of N columns",
-            module,
-        )
-    if problem.saves:
-        limit = "but the launcher in C passes one D, and no memory for saved sums"
-        yield Violation(
-            "export-blocks", "epilogue.save", " and ".join(problem.epilogue.accumulators), limit, module
-        )
-    for field, found in _of_groups(problem):
-        limit = "but the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
-        yield Violation("export-groups", field, found, limit, module)
-    if problem.scales_sums and problem.a.scale:
-        limit = "but the launcher in C makes descriptors of A, B, C and D, and none of scales"
-        found = problem.a.scale.format.name
-        yield Violation("export-scales", "operands.a.scale", found, limit, module)
-    if problem.d_scale:
-        limit = "but the launcher in C passes matrices, vectors and groups, and no scales of D"
-        yield Violation("export-scales", "operands.d.scale", problem.d_scale.format.name, limit, module)
-    if stem.endswith("_test"):
-        limit = "but in C that is the name of a test program"
-        renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")
-        yield Violation("export-name", "", f"{stem}.c", limit, renamed)
-
-
-def _of_groups(problem: Matmul) -> Iterator[tuple[str, str]]:
-    """Yield each field of a problem of groups that no launcher in C takes, and the words for its value."""
-    groups = problem.groups
-    if groups is None:
-        return
-    yield from ((f"groups.{index}", f"an index {index}") for index in groups.row_indices)
-    if groups.broadcast:
-        yield "groups.broadcast", f"one {groups.broadcast.upper()} for all groups"
-    if problem.c is not None:
-        yield "operands.c", f"a C of {groups.of}"
 
 
 PARAMETER = re.compile(r"\.param (?:\.align (\d+) )?\.[bu](\d+)[^,\n]*matmul_kernel_param_\d+(?:\[(\d+)\])?")

@@ -1,0 +1,75 @@
+"""The kernels that a launcher in C can launch, and why it cannot launch the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.plan.fix import Fix, clause, hint, leave_out, use
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.rule import Violation
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem import Matmul
+
+
+def refusals(plan: Kernel, stem: str) -> Iterator[Violation]:
+    """Yield why no launcher in C launches a kernel whose spec has the file name `stem`."""
+    problem, module = plan.problem, hint("the Python module")
+    if not isinstance(plan, WgmmaKernel):
+        found, limit = plan.gpu.target, "but the launcher in C is for Hopper kernels"
+        yield Violation("export-target", "target", found, limit, use("h100", "h200") | module)
+    if problem.copies_misaligned:
+        limit = "but the launcher in C copies nothing"
+        yield Violation(
+            "export-misaligned",
+            "operands.misaligned",
+            "copy",
+            limit,
+            leave_out() | module,
+        )
+    if plan.reduces_apart:
+        yield Violation(
+            "export-reduction",
+            "schedule.reduction",
+            "parallel",
+            "but the launcher in C launches one kernel",
+            use("ordered") | module,
+        )
+    yield from _beside_d(problem, module)
+    for field, found in _of_groups(problem):
+        limit = "but the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
+        yield Violation("export-groups", field, found, limit, module)
+    if problem.scales_sums and problem.a.scale:
+        limit = "but the launcher in C makes descriptors of A, B, C and D, and none of scales"
+        found = problem.a.scale.format.name
+        yield Violation("export-scales", "operands.a.scale", found, limit, module)
+    if stem.endswith("_test"):
+        limit = "but in C that is the name of a test program"
+        renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")
+        yield Violation("export-name", "", f"{stem}.c", limit, renamed)
+
+
+def _beside_d(problem: Matmul, module: Fix) -> Iterator[Violation]:
+    """Yield violations of results beside one matrix D: more matrices, saved sums, computed scales."""
+    if problem.d_blocks > 1:
+        names = " and ".join(problem.epilogue.c_blocks)
+        limit = "but the launcher in C passes a C and a D of N columns"
+        yield Violation("export-blocks", "epilogue.c", names, limit, module)
+    if problem.saves:
+        names = " and ".join(problem.epilogue.accumulators)
+        limit = "but the launcher in C passes one D, and no memory for saved sums"
+        yield Violation("export-blocks", "epilogue.save", names, limit, module)
+    if problem.d_scale:
+        limit = "but the launcher in C passes matrices, vectors and groups, and no scales of D"
+        yield Violation("export-scales", "operands.d.scale", problem.d_scale.format.name, limit, module)
+
+
+def _of_groups(problem: Matmul) -> Iterator[tuple[str, str]]:
+    """Yield each field of a problem of groups that no launcher in C takes, and the words for its value."""
+    groups = problem.groups
+    if groups is None:
+        return
+    yield from ((f"groups.{index}", f"an index {index}") for index in groups.row_indices)
+    if groups.broadcast:
+        yield "groups.broadcast", f"one {groups.broadcast.upper()} for all groups"
+    if problem.c is not None:
+        yield "operands.c", f"a C of {groups.of}"
