@@ -299,10 +299,11 @@ def _shared_tiles(kernel: Kernel) -> Iterator[SharedTile]:
             yield _operand(buffer, "m", _rows(kernel), problem.a, kernel.cta_tile_k, address)
         elif tensor == "b":
             yield _operand(buffer, "n", next(parts), problem.b, kernel.cta_tile_k, address)
-        elif tensor == "d" or (tensor == "c" and problem.c):
-            dtype = problem.d if tensor == "d" else problem.c
-            assert dtype
-            yield _subtile(kernel, buffer, dtype, address)
+        elif tensor in ("d", "saved"):
+            matrices = problem.b_blocks if tensor == "saved" else problem.d_blocks
+            yield _subtile(kernel, buffer, problem.d, address, matrices)
+        elif tensor == "c" and problem.c:
+            yield _subtile(kernel, buffer, problem.c, address, problem.d_blocks)
 
 
 def _rows(kernel: Kernel) -> int:
@@ -335,7 +336,9 @@ def _operand(
     )
 
 
-def _subtile(kernel: Kernel, buffer: SharedBuffer, dtype: DType, address: int) -> SharedTile:
+def _subtile(kernel: Kernel, buffer: SharedBuffer, dtype: DType, address: int, matrices: int) -> SharedTile:
+    """Return a sub-tile, which has columns of several matrices if these take turns in memory."""
+    columns = min(kernel.subtile_n, kernel.cta_tile_n)
     return SharedTile(
         name=buffer.name,
         tensor=buffer.operand.upper(),
@@ -343,7 +346,7 @@ def _subtile(kernel: Kernel, buffer: SharedBuffer, dtype: DType, address: int) -
         row="m",
         column="n",
         rows=_rows(kernel),
-        columns=min(kernel.subtile_n, kernel.cta_tile_n),
+        columns=columns * (matrices if kernel.problem.interleaved else 1),
         bits=dtype.bits,
         swizzle_bytes=buffer.swizzle_bytes,
         padded=False,
