@@ -12,7 +12,7 @@ from typing import Literal
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.kernel import Kernel
-from gemmgen.problem import Shape, shape_text
+from gemmgen.problem import Matmul, Shape, shape_text
 from gluonsim.policies import schedules
 from gluonsim.result import counted
 
@@ -26,6 +26,8 @@ LARGEST_SQUARE = 8
 """Tiles along a side of the largest square of a Hilbert curve that is run whole."""
 MAX_PRODUCTS = 4096**3
 """Greatest M * N * K: a schedule takes three seconds for 2048**3, and there are fourteen."""
+FEW_GROUPS = 8
+"""Most groups of a launch that needs no more: the steps of 128 groups would take up to a minute."""
 MAX_ELEMENTS = 1 << 28
 """Greatest number of elements of a matrix, which the reference holds in float64."""
 
@@ -43,6 +45,15 @@ class Launch:
     """True if every ring must wrap in it."""
     one_tile: bool = False
     """True if each program computes only one tile."""
+    most_groups: int | None = None
+    """Most groups of the problem; None if it has as many as its spec says. A kernel takes any number."""
+
+    def problem_of(self, problem: Matmul) -> Matmul:
+        """Return the problem of a spec with no more groups than the launch has."""
+        groups = problem.groups
+        if groups is None or self.most_groups is None:
+            return problem
+        return replace(problem, groups=replace(groups, count=min(groups.count, self.most_groups)))
 
     def __str__(self) -> str:
         programs = counted(self.programs, "program")
@@ -60,7 +71,8 @@ class Launch:
         if plan.schedule_kind == "single_tile" and too_large:
             message = f"{shape_text(self.shape)} is more than the one tile of {shape_text(tile)}"
             raise GemmgenError([Diagnostic(module, "shape-too-large", message)])
-        programs = programs_of(plan, self.shape, self.programs)
+        request = replace(plan.request, matmul=self.problem_of(plan.problem))
+        programs = programs_of(replace(plan, request=request), self.shape, self.programs)
         return replace(self, programs=programs, one_tile=plan.schedule_kind in ONE_TILE_KINDS)
 
 
@@ -90,7 +102,7 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
     laps of the stages and two steps more; all tiles together have two laps of the rings of tiles and a tile
     more, with ping-pong for each consumer. If a program has one tile, the stages wrap three times in it, and
     the epilogue runs once; a kernel of a single tile has one step, and no ring. If K is divided, there is one
-    row of tiles, each with many parts.
+    row of tiles, each with many parts. There are at most `FEW_GROUPS` groups.
     """
     if plan.schedule_kind == "single_tile":
         return Launch(ragged(plan, 1, 1, 1), 1, "integers", schedules)
@@ -98,9 +110,10 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
     if plan.schedule_kind == "tiled":
         k_steps = plan.splits_per_tile * (3 * plan.stages + 2)
         shape = ragged(plan, tiles_m, _least_tiles_n(plan), k_steps)
-        return Launch(shape, 4, "integers", schedules, wraps=True)
+        return Launch(shape, 4, "integers", schedules, wraps=True, most_groups=FEW_GROUPS)
     tiles_n = max(_least_tiles_n(plan), ceil(plan.tiles_to_wrap / tiles_m))
-    return Launch(ragged(plan, tiles_m, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
+    shape = ragged(plan, tiles_m, tiles_n, 2 * plan.stages + 2)
+    return Launch(shape, 1, "integers", schedules, wraps=True, most_groups=FEW_GROUPS)
 
 
 def _least_tiles_n(plan: Kernel) -> int:
@@ -136,7 +149,7 @@ def order_launch(plan: Kernel) -> Launch:
     """Return a launch of two programs with more tiles along the minor dimension than a group has.
 
     A Hilbert curve has a whole square in it, and parts of others at two edges. There is a single step of K. A
-    kernel of a single tile computes all of it.
+    kernel of a single tile computes all of it. There are all groups of the spec, or few if all are alike.
     """
     if plan.schedule_kind == "single_tile":
         tile = (plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
@@ -146,7 +159,9 @@ def order_launch(plan: Kernel) -> Launch:
     else:
         along = plan.width + 1 if plan.order in ("grouped", "snake") else ROW_TILES
         tiles_m, tiles_n = (3, along) if plan.minor == "n" else (along, 3)
-    return Launch(ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",))
+    alike = plan.problem.groups is not None and plan.problem.groups.counts is None
+    groups = FEW_GROUPS if alike else None
+    return Launch(ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",), most_groups=groups)
 
 
 def pinned_launches(shape: Shape, seeds: int, programs: int | None = None) -> tuple[Launch, ...]:

@@ -246,7 +246,7 @@ class _Simulated:
         progress: Tell | None = None,
     ) -> None:
         self._module = module
-        self._problem = product.source.problem
+        self._problem = launch.problem_of(product.source.problem)
         self._promote_k = product.source.promote_k
         self._target = product.plan.architecture
         self._early = early_arguments(product.plan)
