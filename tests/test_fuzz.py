@@ -278,6 +278,8 @@ REPAIRED: list[dict[str, Any]] = [
     *SPILLED,
 ]
 """What the rules accepted in earlier runs, and broke."""
+MOST_PASSED_OVER = 4
+"""Plans of one spec that the compiler may refuse here."""
 RULE_IDS = {each.id for family in FAMILIES.values() for each in family.rules}
 
 
@@ -288,9 +290,13 @@ def test_nothing_on_record_was_accepted_and_broke() -> None:
 
 @pytest.mark.parametrize("broke", REPAIRED, ids=lambda broke: f"{broke['seed']}-{broke['number']}")
 def test_what_broke_in_an_earlier_run_is_planned_otherwise_or_refused(
-    broke: dict[str, Any], tmp_path: Path
+    broke: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The compiler's word is asked for: a spec that is accepted ends at a kernel that does not spill."""
+    """The compiler's word is asked for: a spec that is accepted ends at a kernel that does not spill.
+
+    A user's spec is given up after more plans than here, where each takes up to ten seconds.
+    """
+    monkeypatch.setattr("gemmgen.build.MOST_PASSED_OVER", MOST_PASSED_OVER)
     source = recorded(broke, tmp_path)
     try:
         settled = settle(source, lowered_of, gradients=False)
@@ -298,7 +304,7 @@ def test_what_broke_in_an_earlier_run_is_planned_otherwise_or_refused(
         codes, spilled = {found.code for found in error.diagnostics}, 0
     else:
         codes, spilled = set[str](), settled.results[0].resources.spilled_bytes
-    assert codes <= RULE_IDS
+    assert codes <= RULE_IDS | {"registers-given-up"}
     assert spilled == 0
 
 

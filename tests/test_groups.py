@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, cast
 
@@ -101,31 +102,26 @@ def test_few_rows_a_group_are_planned_with_swap_ab(rows: int, swap_ab: bool) -> 
 # --- the compiler and the simulator
 
 
-@pytest.fixture(scope="module")
-def compiled() -> dict[str, Lowered]:
-    """The compiled kernels, each compiled once: a difference from the plan is an error of `lower`."""
-    found: dict[str, Lowered] = {}
-    for stem in STEMS:
-        product = made(spec_file(stem))
-        found[stem] = lower(product.module, product.plan, path=stem, stem=stem)
-    return found
+@lru_cache(maxsize=1)
+def lowered_of(stem: str) -> Lowered:
+    """Compile a kernel: a difference from the plan is an error of `lower`."""
+    product = made(spec_file(stem))
+    return lower(product.module, product.plan, path=stem, stem=stem)
 
 
 @every_spec
-def test_the_compiler_makes_what_the_plan_says(stem: str, compiled: dict[str, Lowered]) -> None:
-    plan, resources = made(spec_file(stem)).plan, compiled[stem].resources
+def test_the_compiler_makes_what_the_plan_says(stem: str) -> None:
+    plan, resources = made(spec_file(stem)).plan, lowered_of(stem).resources
     assert resources.smem_bytes == plan.smem_bytes
     assert resources.spilled_bytes == 0
     assert not resources.ptxas_notes
     recorded = {code.module: code for code in read_digests(COMMITTED / "ptx.json").modules}
-    assert recorded[stem] == Code.of(stem, compiled[stem])
+    assert recorded[stem] == Code.of(stem, lowered_of(stem))
 
 
 @every_spec
-def test_a_group_is_found_without_a_barrier_and_stored_by_boxes(
-    stem: str, compiled: dict[str, Lowered]
-) -> None:
-    ptx, problem = compiled[stem].artifacts["ptx"].decode(), made(spec_file(stem)).plan.problem
+def test_a_group_is_found_without_a_barrier_and_stored_by_boxes(stem: str) -> None:
+    ptx, problem = lowered_of(stem).artifacts["ptx"].decode(), made(spec_file(stem)).plan.problem
     assert ("cp.async.bulk.tensor.3d.global.shared" in ptx) == problem.stores_boxes
     assert "cp.async.bulk.tensor.2d.global.shared" not in ptx
     assert ("redux.sync" in ptx) == (made(spec_file(stem)).plan.group_slots > 0)

@@ -94,12 +94,12 @@ DIVIDED = sorted({mutant.stem for mutant in DIVIDING.values()})
 @pytest.mark.parametrize("stem", DIVIDED)
 def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(stem: str) -> None:
     product = product_of(stem)
-    launches = all_launches(product.plan, 10)
-    many = len(POLICIES) - 1 + 10
+    launches = all_launches(product.plan, RANDOM_SCHEDULES)
+    many = len(POLICIES) - 1 + RANDOM_SCHEDULES
     shared = takes_parts(product.plan)
     assert [len(launch.schedules) for launch in launches] == [many, 1, *([many] if shared else [])]
     assert simulate_product(product, launches).problems == ()
-    assert simulate_product(product, pinned_launches((37, 120, 72), 10)).problems == ()
+    assert simulate_product(product, pinned_launches((37, 120, 72), RANDOM_SCHEDULES)).problems == ()
 
 
 SIZES = {"cta_tile_n", "cta_tile_k", "mma_n", "a_swizzle_bytes", "b_swizzle_bytes", "stages", "subtile_n"}
