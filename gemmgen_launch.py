@@ -24,7 +24,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -223,7 +223,7 @@ class Host:
         if 0 in (m, n, k) or a.is_meta:  # nothing to multiply, or torch asks for the shape
             return result.zero_()
         if out is not None:
-            check_output(out, checked.places, beside=contract.written)
+            contract.check_output(out, checked.places)
         contract.check_written(inputs, checked)
         contract.check_gpu(a.device)
         extents, memory = (), ()
@@ -771,7 +771,7 @@ class Contract:
         if out is not None:
             self.find_output(inputs[0].new_empty(0, device="meta"), out, checked)
             if not out.is_meta and 0 not in (m, n, k):
-                check_output(out, checked.places, beside=self.written)
+                self.check_output(out, checked.places)
         if 0 not in (m, n, k):
             self.check_written(inputs, checked)
         if inputs[0].is_cuda and 0 not in (m, n, k):
@@ -1048,7 +1048,22 @@ class Contract:
         """Raise ValueError if a tensor that is written beside D shares memory with another tensor."""
         for name, tensor in zip(self.inputs, inputs, strict=True):
             if name in self.written and not tensor.is_meta:
-                check_output(tensor, checked.places, name, self.written)
+                self.check_output(tensor, checked.places, name)
+
+    def check_output(self, out: Tensor, places: Mapping[str, Place], output: str = "out") -> None:
+        """Refuse an inference tensor outside of inference mode, and memory that the kernel also accesses."""
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            raise ValueError(f"{output} must not be an inference tensor outside of inference mode")
+        written = places[output]
+        for name, read in places.items():
+            # C may be D: each element of C is read before D has the same one.
+            is_d = name == "c" and read == written and self.computes.get("d_may_be_c", True)
+            if name == output or is_d or not overlap(read, written):
+                continue
+            does = (
+                "written too" if name == "out" or name in self.written else f"read while {output} is written"
+            )
+            raise ValueError(f"{output} must share no memory with {name}, which is {does}")
 
     def check_gpu(self, device: torch.device) -> None:
         """Raise ValueError unless the kernel was compiled for this GPU's instructions."""
@@ -1072,24 +1087,6 @@ def is_readable(tensor: Tensor) -> bool:
 def address_of(tensor: Tensor) -> int:
     """Return the address of a tensor; 0 if it has no memory to look at."""
     return tensor.data_ptr() if is_readable(tensor) else 0
-
-
-def check_output(
-    out: Tensor, places: Mapping[str, Place], output: str = "out", beside: Collection[str] = ()
-) -> None:
-    """Refuse an inference tensor outside of inference mode, and memory that the kernel also accesses.
-
-    `beside` has the names of tensors that the kernel writes too.
-    """
-    if out.is_inference() and not torch.is_inference_mode_enabled():
-        raise ValueError(f"{output} must not be an inference tensor outside of inference mode")
-    written = places[output]
-    for name, read in places.items():
-        # C may be D: each element of C is read before D has the same one.
-        if name == output or (name == "c" and read == written) or not overlap(read, written):
-            continue
-        does = "written too" if name == "out" or name in beside else f"read while {output} is written"
-        raise ValueError(f"{output} must share no memory with {name}, which is {does}")
 
 
 def overlap(x: Place, y: Place) -> bool:

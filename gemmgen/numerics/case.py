@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
-from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
+from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out, touched
 from gemmgen.numerics.reference import (
     Check,
     Tolerance,
@@ -128,10 +128,19 @@ def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Che
     yield case.check(f"{label}: relative error", found.relative, allowed.relative)
     yield case.check(f"{label}: worst element", found.worst_element, allowed.worst_element)
     if saved is not None:
-        yield case.check(f"{label}: saved sums not finite", not_finite(saved), 0)
+        computed = inputs.computed_rows(case.problem, saved)
+        yield case.check(f"{label}: saved sums not finite", not_finite(computed), 0)
         of_saved = saved_deviation(inputs, case.problem)
         yield case.check(f"{label}: relative error of saved sums", of_saved.relative, allowed.relative)
         yield case.check(f"{label}: worst saved sum", of_saved.worst_element, allowed.worst_element)
+
+
+def saved_outside(case: Case, inputs: Inputs) -> int:
+    """Return the written elements of the storage of saved sums, which was poison, outside of all groups."""
+    saved = inputs.extras["saved"]
+    count = saved.untyped_storage().nbytes() // saved.element_size()
+    storage = saved.as_strided((count,), (1,), 0)
+    return touched(storage) - touched(inputs.computed_rows(case.problem, saved))
 
 
 def kernel_arguments(
@@ -206,16 +215,11 @@ def _arguments(
         if kind == "ptr":
             yield stored[name]
         elif kind == "desc":
-            if name == "d" and problem.stores_boxes:
-                yield module.describe_boxes(d)
+            passed = "out" if name == "d" else name
+            if describe := problem.description(name):
+                yield getattr(module, describe)(passed, stored[name])
                 continue
-            if problem.d_in_blocks and name in ("c", "d"):
-                yield module.describe_blocks("out" if name == "d" else name, stored[name])
-                continue
-            if name == "saved" and problem.in_boxes(name):
-                yield module.describe_blocks(name, stored[name])
-                continue
-            _, _, box, layout = table["out" if name == "d" else name]
+            _, _, box, layout = table[passed]
             name = tensors[name]
             is_packed = name in BLOCK_SCALES and problem.packs_scales
             tensor = packed_scales(module, stored[name]) if is_packed else stored[name]
@@ -242,6 +246,8 @@ def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
         a = a if problem.has_box_axis("a") else a.flatten(0, -2)
         b = b if problem.has_box_axis("b") else b.flatten(0, -2)
     extras = dict(inputs.extras)
+    if problem.reads_c_of_others:
+        extras["c"] = extras["c"].flatten(0, -2)
     for name in BLOCK_SCALES if problem.scales_sums else ():
         scale = problem.operand(name[0]).scale
         if scale is not None and scale.format.rows == 1:

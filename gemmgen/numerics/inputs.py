@@ -317,8 +317,9 @@ def _inputs(
                 return matrix(keyword, dtype, *extents[::-1]).T
             return matrix(keyword, dtype, *extents, may_guard=False)  # the kernel reads rows without a gap
         if keyword == "saved":  # which a call writes, so that it is poison
-            made = Matrix.poisoned(m, columns, dtype_of(problem, keyword), device, guarded=guarded)
-            return made.view
+            *counts, _ = problem.extents_of_d(m, n)
+            at = math.prod(counts), columns, dtype_of(problem, keyword), device
+            return Matrix.poisoned(*at, guarded=guarded).view.view(*counts, columns)
         if keyword == "c":
             *counts, width = extents = problem.extents_of_d(m, n)
             return matrix(keyword, dtype_of(problem, keyword), math.prod(counts), width).view(extents)

@@ -115,9 +115,13 @@ def reference(inputs: Inputs, problem: Matmul) -> Tensor:
 
 
 def saved_deviation(inputs: Inputs, problem: Matmul) -> Deviation:
-    """Compare the sums that a call has saved with the exact product of its inputs."""
+    """Compare the sums that a call has saved with the exact product of its inputs.
+
+    With groups, only rows that belong to a group are compared.
+    """
     blocks = replace(problem, epilogue=PLAIN)
-    wide = replace(inputs, b_blocks=1, extras={})
+    others = {name: tensor for name, tensor in inputs.extras.items() if name != "saved"}
+    wide = replace(inputs, b_blocks=1, extras=others)
     return deviation(inputs.extras["saved"], wide, blocks)
 
 
@@ -125,8 +129,10 @@ def references_of_saved(saved: Tensor, inputs: Inputs, problem: Matmul) -> Itera
     """Yield slices of rows, and those rows of the D [M, N] in float64 that saved sums have.
 
     A kernel that saves sums computes D from the numbers that it saves. Close to the middle between two
-    numbers it may round a sum to either of them, so D is compared with what its own sums give.
+    numbers it may round a sum to either of them, so D is compared with what its own sums give. With groups,
+    slices count the rows of all groups, group by group, as those of `references` do.
     """
+    saved = inputs.computed_rows(problem, saved)
     count = max(1, CHUNK_BYTES // (8 * saved.shape[1]))
     for first in range(0, len(saved), count):
         rows = slice(first, first + count)

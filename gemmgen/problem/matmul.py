@@ -167,16 +167,45 @@ class Matmul:
         """True if TMA stores the rows of a group through a descriptor of overlapping boxes of D's rows."""
         return self.groups is not None and not self.scatters_d
 
-    def in_boxes(self, tensor: str) -> bool:
-        """Return True if C or D has a descriptor of three dimensions.
+    def has_row_boxes(self, tensor: str) -> bool:
+        """Return True if a descriptor of D or of saved sums is over overlapping boxes of rows.
 
-        The first one is of groups, of boxes of its rows, or of blocks of its columns.
+        So TMA stores the rows of a group alone.
         """
-        if self.d_in_blocks:
-            return tensor in ("c", "d")
-        if tensor == "saved":
-            return self.in_blocks
-        return self.stores_boxes if tensor == "d" else tensor == "c" and self.groups is not None
+        return self.stores_boxes and tensor in ("d", "saved")
+
+    @property
+    def d_may_be_c(self) -> bool:
+        """True if a call may pass C as the memory of D."""
+        return self.c is not None and not self.reads_c_of_others
+
+    @property
+    def reads_c_of_others(self) -> bool:
+        """True if a tile at the end of a group also loads rows of C of the next group, so that D cannot be C.
+
+        A C of several matrices is described as one tensor of rows. TMA cannot load the rows of a group alone:
+        boxes of rows that end with the group may begin ahead of the tensor, and a load reads there.
+        """
+        return self.c is not None and self.groups is not None and self.d_blocks > 1
+
+    def has_block_axis(self, tensor: str) -> bool:
+        """Return True if a descriptor of C, of D or of saved sums has a dimension for blocks of columns."""
+        return self.in_blocks if tensor == "saved" else self.d_in_blocks and tensor in ("c", "d")
+
+    def description(self, tensor: str) -> str:
+        """Return the function of a module that describes C, D or saved sums; empty if Triton's own does."""
+        boxes, blocks = self.has_row_boxes(tensor), self.has_block_axis(tensor)
+        if boxes and blocks:
+            return "describe_boxes_of_blocks"
+        return "describe_boxes" if boxes else "describe_blocks" * blocks
+
+    def leading_axes(self, tensor: str) -> int:
+        """Return the dimensions before rows and columns in a descriptor of C, of D or of saved sums.
+
+        They are for blocks of columns, and then for groups or for boxes of rows.
+        """
+        of_groups = tensor == "c" and self.groups is not None and not self.reads_c_of_others
+        return self.has_block_axis(tensor) + (of_groups or self.has_row_boxes(tensor))
 
     @property
     def places_b_by_n(self) -> bool:

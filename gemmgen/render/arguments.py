@@ -123,17 +123,15 @@ class ArgumentTable:
             return "None", "None"
         moved = buffer.loaded_shape or buffer.shape
         extents = [f"{extent_name(e)}.value" if e.measure else str(e.size) for e in moved]
-        boxed = self._has_box_axis(buffer.tensor)
-        extents = ["1"] * boxed + extents
-        layout = layout_name(buffer, self.plan.shared_buffers, boxed=boxed)
+        leading = self._leading_axes(buffer.tensor)
+        extents = ["1"] * leading + extents
+        layout = layout_name(buffer, self.plan.shared_buffers, boxed=leading > 0)
         return f"[{', '.join(extents)}]", f"{layout}.value"
 
-    def _has_box_axis(self, tensor: str) -> bool:
-        """Return True if a tensor's descriptor has a dimension for groups, or for boxes of rows of C or D."""
+    def _leading_axes(self, tensor: str) -> int:
+        """Return the dimensions of a descriptor before rows and columns: of groups, boxes and blocks."""
         problem = self.plan.problem
-        if tensor in ("a", "b"):
-            return problem.has_box_axis(tensor)
-        return problem.in_boxes(tensor)
+        return problem.has_box_axis(tensor) if tensor in ("a", "b") else problem.leading_axes(tensor)
 
     def axes_of(self, argument: Argument) -> str:
         """Return the axes of an argument, a letter each: scales have their rows', one element has 1."""
@@ -155,10 +153,13 @@ class ArgumentTable:
             axis = "W" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
             return f"G{axis}" if groups and (groups.apart or argument.along == "n") else axis
         columns = "W" if self.plan.problem.gated else "N"
+        wide = ""
         if argument.tensor in ("c", "d") and self.plan.problem.d_blocks > 1:
-            return "MV"
+            wide = "MV"
         if argument.tensor == "saved":
-            return "MW"
+            wide = "MW"
+        if wide:
+            return f"{groups.first_axis('d') if groups else ''}{wide}"
         rows = "T" if self.plan.problem.gathers_a else "M"
         operands = {"a": f"{rows}{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
         axes = operands.get(argument.tensor, "MN")
@@ -269,6 +270,8 @@ class ArgumentTable:
             blocks = " and ".join(plan.problem.epilogue.c_blocks)
             order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"
             yield f'"d_blocks": {plan.problem.d_blocks},  # of C and D, {order}'
+        if plan.problem.reads_c_of_others:
+            yield '"d_may_be_c": False,  # a tile also reads rows of C that are of the next group'
         if (multiple := plan.problem.n_multiple) > 1:
             why = "TMA reads the second block of a row from column N"
             if plan.problem.has_tile_scales:

@@ -19,7 +19,8 @@ class DescribedExtents:
         if groups := self.plan.problem.groups:
             if groups.divides_k:
                 return self._rows_of_d, "d_desc.shape[2]"
-            rows = "d_desc.shape[0] - 1" if self.plan.problem.gathers_a else "a_desc.shape[0]"
+            boxes = f"d_desc.shape[{int(self.plan.problem.d_in_blocks)}]"
+            rows = f"{boxes} - 1" if self.plan.problem.gathers_a else "a_desc.shape[0]"
             return self._rows_of_group if groups.apart else rows, self._columns_of_group
         if (blocks := self.plan.problem.d_blocks) > 1:
             if self.plan.problem.d_in_blocks:
@@ -54,12 +55,15 @@ class DescribedExtents:
         if problem.has_box_axis("b"):
             return "b_desc.shape[0]"
         blocks, n = problem.b_blocks, self._columns_of_group
-        return f"b_desc.shape[0] // {f'({blocks} * {n})' if blocks > 1 else n}"
+        columns = f"{blocks} * {n}" if blocks > 1 else n
+        return f"b_desc.shape[0] // {f'({columns})' if ' ' in columns else columns}"
 
     @property
     def _columns_of_group(self) -> str:
         """N of groups of rows, by D's descriptor: of boxes, or of a matrix."""
-        return f"d_desc.shape[{2 if self.plan.problem.stores_boxes else 1}]"
+        problem = self.plan.problem
+        columns = f"d_desc.shape[{1 + problem.leading_axes('d')}]"
+        return f"{columns} // {problem.d_blocks}" if problem.d_blocks > 1 and problem.interleaved else columns
 
     @property
     def k(self) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
 from gemmgen.problem.epilogue import Load
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.operands.saved_sums import SavedSumsView
 from gemmgen.render.runs import Run, Runs
-from gemmgen.render.steps import Part, StepsView
+from gemmgen.render.steps import Part
 
 
 def spelled(number: float) -> str:
@@ -18,7 +19,7 @@ def spelled(number: float) -> str:
 
 
 @dataclass(frozen=True)
-class EpilogueView(StepsView):
+class EpilogueView(SavedSumsView):
     """The epilogue's functions as the templates see them."""
 
     @property
@@ -175,19 +176,24 @@ class EpilogueView(StepsView):
         return f"shared/store/d_scale_place{stacked}.py.j2"
 
     @property
+    def before_stores(self) -> tuple[str, ...]:
+        """The templates between the writes to shared memory and the stores of several matrices."""
+        return ()
+
+    @property
+    def boxed_d(self) -> str:
+        """The buffer of a block of D as the box that TMA moves."""
+        return self._boxed("d", "d_smem.index(len(tiles) * slot + block)")
+
+    @property
+    def place_in_blocks(self) -> str:
+        """The coordinates of a tile of a block of D."""
+        return f"[block, {self._stored_rows}, column]"
+
+    @property
     def end_of_rows(self) -> str:
         """The row after the last one of D, or of a tile's group."""
         return "end" if self.plan.problem.groups else "args.m"
-
-    @property
-    def of_group(self) -> tuple[str, ...]:
-        """The facts of a tile's group that the store of a tile takes; empty without groups."""
-        return ()
-
-    @property
-    def of_leaf(self) -> tuple[str, ...]:
-        """The facts of a tile's group that the function takes which converts and stores."""
-        return ()
 
     @property
     def further(self) -> str:
@@ -318,70 +324,6 @@ class EpilogueView(StepsView):
         if self.plan.problem.saves:
             return ()
         return Runs(self.plan, self.loads and not self.plan.problem.gated, self.refills, self.converted)
-
-    # --- saved sums
-
-    @property
-    def split(self) -> str:
-        """The function that splits the columns of a tile into its sub-tiles."""
-        return "halves" if self.plan.subtiles == 2 else "split_columns"
-
-    @property
-    def subtiles(self) -> str:
-        """The number of sub-tiles of a tile."""
-        return "SUBTILES" if self.plan.subtiles > 2 else str(self.plan.subtiles)
-
-    @property
-    def slot_of_subtile(self) -> str:
-        """The index of the buffers of sub-tile i."""
-        return "i % EPILOGUE_BUFFERS" if self.plan.epilogue_buffers > 1 else "0"
-
-    @property
-    def _of_slot(self) -> str:
-        """The index of a slot of a buffer; empty if there is one."""
-        return ".index(slot)" if self.plan.epilogue_buffers > 1 else ""
-
-    def _saved_slot(self, number: int) -> str:
-        """Return the index of the buffer for the sums of an accumulator by its number."""
-        return f"{self.plan.problem.b_blocks} * slot{f' + {number}' * bool(number)}"
-
-    @property
-    def round_sums(self) -> str:
-        """The statements that round the sums, in lines."""
-        return "\n    ".join(f"{name} = {name}.to(args.saved_desc.dtype)" for name in self.tiles)
-
-    @property
-    def write_saved(self) -> str:
-        """The statements that write a sub-tile of sums and of D to shared memory, in lines."""
-        return "\n    ".join(self._writes_of_saved)
-
-    @property
-    def store_saved(self) -> str:
-        """The statements that start to store a sub-tile of sums and of D, in lines."""
-        return "\n    ".join(self._stores_of_saved)
-
-    @property
-    def _writes_of_saved(self) -> Iterator[str]:
-        """The statements that write a sub-tile of sums and of D to shared memory."""
-        names = self.tiles
-        if self.plan.problem.interleaved:
-            yield f"saved_smem{self._of_slot}.store(in_turn({', '.join(names)}))"
-        else:
-            for number, name in enumerate(names):
-                yield f"saved_smem.index({self._saved_slot(number)}).store({name})"
-        yield f"d_smem{self._of_slot}.store(tile.to(args.d_desc.dtype))"
-
-    @property
-    def _stores_of_saved(self) -> Iterator[str]:
-        """The statements that start to store a sub-tile of sums and of D."""
-        blocks = self.plan.problem.b_blocks
-        if self.plan.problem.interleaved:
-            yield f"tma.async_store(args.saved_desc, [row, {blocks} * column], saved_smem{self._of_slot})"
-        else:
-            for number in range(blocks):
-                yield f"saved_tile = as_box(args.saved_desc, saved_smem.index({self._saved_slot(number)}))"
-                yield f"tma.async_store(args.saved_desc, [{number}, row, column], saved_tile)"
-        yield f"tma.async_store(args.d_desc, [row, column], d_smem{self._of_slot})"
 
 
 @dataclass(frozen=True)

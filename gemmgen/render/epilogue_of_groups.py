@@ -53,6 +53,28 @@ class GroupEpilogueView(EpilogueView):
         return summary if self.stores_by_tma else f"{summary.partition(';')[0]}."
 
     @property
+    def before_stores(self) -> tuple[str, ...]:
+        """The templates between the writes to shared memory and the stores of several matrices."""
+        return ("shared/store/kept_rows.py.j2",)
+
+    @property
+    def rows_of_tile(self) -> str:
+        """The rows of a tile that is stored."""
+        if self.plan.problem.saves:
+            return "tile.shape[0]"
+        return "tiles[0].shape[0]" if self.plan.problem.d_in_blocks else "d_smem.shape[0]"
+
+    @property
+    def place_in_group(self) -> str:
+        """The coordinates of a tile of the only matrix in D."""
+        return f"[{self._stored_rows}, {self.column_of_d('column')}]"
+
+    @property
+    def _stored_rows(self) -> str:
+        """The coordinates of the rows of a tile of D or of saved sums: its box, and the first row in it."""
+        return "row + kept, rows - kept"
+
+    @property
     def constants(self) -> tuple[tuple[str, str, str], ...]:
         """The name, value and meaning of each constant of the epilogue."""
         unit = "elements of D in 16 bytes, which a thread stores at a time"
@@ -72,7 +94,7 @@ class GroupEpilogueView(EpilogueView):
 
     def place_of_c(self, row: str, column: str, tile: str = "") -> tuple[str, ...]:
         """Return the arguments that place a tile of C, whose group's end is a member of ``tile``."""
-        return row, column, f"{tile}end"
+        return (row, column) if self.plan.problem.reads_c_of_others else (row, column, f"{tile}end")
 
     @property
     def _places(self) -> tuple[str, ...]:
@@ -95,7 +117,7 @@ class GroupEpilogueView(EpilogueView):
     def _loaded(self, load: Load) -> str:
         """Return a loaded operand as it broadcasts to a tile."""
         across = {"row": "[:, None]", "column": "[None, :]"}
-        return name_of(load) + across.get(load.operand, "")
+        return load.block or name_of(load) + across.get(load.operand, "")
 
     def place_of(self, load: Load) -> str:
         """Return the index of a column operand's elements: a gated kernel has two for each column of D."""

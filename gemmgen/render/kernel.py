@@ -108,11 +108,11 @@ class KernelLayouts:
             yield self.of_rows("D", plan.d_unit, columns, warps)
 
     def _of_boxes(self, name: str, swizzle_bytes: int, dtype: DType) -> Iterator[str]:
-        """Yield the layout of sub-tiles of C or D, and with groups that of the boxes of its descriptor."""
+        """Yield the layout of sub-tiles of C or D, and that of boxes if their descriptor has more axes."""
         yield self._shared(name, swizzle_bytes, dtype, self.plan.bases(0, 1))
-        if self.plan.problem.in_boxes(name.lower()):
-            bases = self.plan.bases(1, 2, rank=3)
-            yield self._shared(f"{name}_BOX", swizzle_bytes, dtype, bases, rank=3)
+        if leading := self.plan.problem.leading_axes(name.lower()):
+            bases = self.plan.bases(leading, leading + 1, rank=leading + 2)
+            yield self._shared(f"{name}_BOX", swizzle_bytes, dtype, bases, rank=leading + 2)
 
     def of_rows(self, matrix: str, unit: int, columns: int, warps: int) -> str:
         """Return the layout of rows in which threads that follow one another have units of a row."""

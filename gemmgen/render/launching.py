@@ -205,9 +205,11 @@ class LaunchView(ArgumentTable):
         groups = self.plan.problem.groups
         if groups and ((name == "b" and groups.spans("b")) or (name == "a" and groups.apart)):
             stored = f"{name}.mT" if name in self.transposed else name
-            return stored if self._has_box_axis(name) else f"{stored}.flatten(0, 1)"
+            return stored if self._leading_axes(name) else f"{stored}.flatten(0, 1)"
         if argument.kind == "copied_scales":
             return tensor  # by its address
+        if name == "c" and groups and groups.apart and self.plan.problem.reads_c_of_others:
+            return "c.flatten(0, 1)"
         if name in self.transposed:
             return f"{tensor}.T"
         viewed = argument.kind == "block_scales" and self.packs_scales and self.scales_are_bytes
@@ -235,12 +237,8 @@ class LaunchView(ArgumentTable):
         stored = self._lying(name)
         if self.plan.argument(name).kind in ADDRESSED:
             return stored
-        if name == "d" and self.plan.problem.stores_boxes:
-            return "describe_boxes(out)"
-        if name == "saved" and self.plan.problem.in_boxes(name):
-            return f'describe_blocks("saved", {stored})'
-        if self.plan.problem.d_in_blocks and name in ("c", "d"):
-            return f'describe_blocks("{passed_as(name)}", {stored})'
+        if describe := self.plan.problem.description(name):
+            return f'{describe}("{passed_as(name)}", {stored})'
         if self.plan.problem.loads_k_from_any_row and self.plan.argument(name).tensor in ("a", "b"):
             return f'describe_rows("{name}", {stored})'
         rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))
@@ -273,12 +271,15 @@ class LaunchView(ArgumentTable):
         groups = self.plan.problem.groups
         assert groups is not None
         along_n = "triton.cdiv(n, PROGRAM_TILE_N.value)"
+        several = self.plan.problem.d_blocks > 1
         if groups.stacks("d"):
             along_m = "triton.cdiv(m, PROGRAM_TILE_M.value)"
-            return f"groups, m, n = out.shape\n    tiles = groups * {along_m} * {along_n}"
+            extents = "(groups, m), n = out.shape[:2], b.shape[2]" if several else "groups, m, n = out.shape"
+            return f"{extents}\n    tiles = groups * {along_m} * {along_n}"
         most = (
             "# Each group has at most one tile that is not full, and only groups with rows have tiles.\n    "
         )
         rows = "tile_rows = min(m, m // PROGRAM_TILE_M.value + offs.shape[0])"
         extents = "a.shape[0], out.shape[1]" if self.plan.problem.scatters_d else "out.shape"
+        extents = "out.shape[0], b.shape[2]" if several else extents
         return f"m, n = {extents}\n    {most}{rows}\n    tiles = tile_rows * {along_n}"

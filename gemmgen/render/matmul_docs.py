@@ -88,7 +88,7 @@ class MatmulDocs(LaunchView):
         d = "[G, M, N]" if problem.groups and problem.groups.stacks("d") else "[M, N]"
         order = ""
         if problem.d_blocks > 1:
-            d, names = f"[M, {problem.d_blocks}N]", problem.epilogue.c_blocks
+            d, names = d.replace("N", f"{problem.d_blocks}N"), problem.epilogue.c_blocks
             first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
             order = f", whose {first} columns are of {names[0]} and whose {last} columns are of {names[1]}"
             order += f"; N is a multiple of {problem.n_multiple}" * (problem.n_multiple > 1)
@@ -104,7 +104,7 @@ class MatmulDocs(LaunchView):
         if problem.scalar:
             meaning = meaning_of(problem.epilogue, "tensor_scale")
             docs.append(f"tensor_scale: one element, torch.float32: {meaning}.")
-        own = f"in memory of its own{', or c' * bool(problem.c)}; if None, a new view of padded rows"
+        own = f"in memory of its own{', or c' * problem.d_may_be_c}; if None, a new view of padded rows"
         if workspace:
             docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
         if problem.scatters_d:
@@ -118,7 +118,11 @@ class MatmulDocs(LaunchView):
                 "multiples of 16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor. N is a "
                 f"multiple of {scale.vector}."
             )
-        docs += [f"saved: [M, {problem.b_blocks}N], {problem.d.torch}, {saved}."] * problem.saves
+        wide = d.replace("N", f"{problem.b_blocks}N")
+        saved += "; its rows of no group are treated as those of `out`" * bool(
+            problem.groups and problem.groups.counts
+        )
+        docs += [f"saved: {wide}, {problem.d.torch}, {saved}."] * problem.saves
         return "\n".join(
             textwrap.fill(
                 doc,

@@ -140,9 +140,8 @@ class KernelOverview(ABC):
         groups = self.plan.problem.groups
         if self.plan.problem.scatters_d:
             return "[R, N]"
-        if self.plan.problem.d_blocks > 1:
-            return f"[M, {self.plan.problem.d_blocks}N]"
-        return "[G, M, N]" if groups and groups.stacks("d") else "[M, N]"
+        columns = f"{self.plan.problem.d_blocks}N" if self.plan.problem.d_blocks > 1 else "N"
+        return f"[{'G, ' * bool(groups and groups.stacks('d'))}M, {columns}]"
 
     @property
     def _b_columns(self) -> str:
@@ -230,11 +229,15 @@ class KernelOverview(ABC):
                 a, b = "boxes of A stored as [K, M]", "of B [K, N]"
             elif groups.divides_k:
                 a, b = "A [M, K], B stored as [N, K]", ", ".join(self.more_inputs)
-            boxes = f"{'' if groups.divides_k else 'boxes '}of {'C and D' if problem.c else 'D'}"
+            beside = "C and D" if problem.c and problem.d_may_be_c else "D"
+            beside += " and the sums" * problem.saves
+            boxes = f"{'' if groups.divides_k else 'boxes '}of {beside}"
+            if problem.reads_c_of_others:
+                b += f", C {f'as [2, {rows}, N]' if problem.d_in_blocks else f'[{rows}, 2N]'}"
             descriptors = f"the descriptors are over {a}, {b}, and {boxes}."
             if problem.gathers_a:
                 descriptors = (
-                    f"the descriptors are over A [T, K], which has its extents alone, {b}, and boxes of D."
+                    f"the descriptors are over A [T, K], which has its extents alone, {b}, and {boxes}."
                 )
             if problem.scatters_d:
                 descriptors = f"the descriptors are over {a}, {b}, and D [R, N], which has its extents alone."

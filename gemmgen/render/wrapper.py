@@ -12,6 +12,9 @@ from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.matmul_docs import MatmulDocs
 from gemmgen.render.spelling import LINE_LENGTH, fit
 
+DESCRIPTIONS = ("boxes", "blocks", "boxes_of_blocks")
+"""The parts with functions that describe matrices as boxes of rows, as blocks of columns, or both."""
+
 
 @dataclass(frozen=True)
 class Wrapper(MatmulDocs):
@@ -107,13 +110,32 @@ class Wrapper(MatmulDocs):
     @property
     def find_written(self) -> str:
         """The lines that find memory for tensors beside D that a caller does not give."""
-        made = {"out_scale": "new_scales(a, b)", "saved": "new_saved(a, b)"}
-        checked = "torch.is_tensor(a) and torch.is_tensor(b)"
+        made = {"out_scale": "new_scales(a, b)", "saved": f"new_saved({', '.join(self._shapes_of_saved)})"}
+        checked = " and ".join(f"torch.is_tensor({name})" for name in self._shapes_of_saved)
         lines = (
             f"    if {name} is None and {checked}:  # `call` refuses others\n        {name} = {made[name]}\n"
             for name in self.written
         )
         return "".join(lines)
+
+    @property
+    def _shapes_of_saved(self) -> tuple[str, ...]:
+        """The tensors by whose extents memory for tensors beside D is made."""
+        return ("a", "b", *(("a_rows",) * self.plan.problem.gathers_a))
+
+    @property
+    def define_new_saved(self) -> str:
+        """The head of the function that returns memory for saved sums."""
+        parameters = ", ".join(f"{name}: Tensor" for name in self._shapes_of_saved)
+        return f"def new_saved({parameters}) -> Tensor:"
+
+    @property
+    def rows_of_saved(self) -> str:
+        """The extents of saved sums before their columns."""
+        if self.plan.problem.gathers_a:
+            return "len(a_rows)"
+        groups = self.plan.problem.groups
+        return "b.shape[0], a.shape[-2]" if groups and groups.broadcast == "a" else "*a.shape[:-1]"
 
     @property
     def returned(self) -> str:
@@ -232,11 +254,14 @@ class Wrapper(MatmulDocs):
 
     @property
     def checks_scales(self) -> tuple[str, ...]:
-        """The parts that check scales of blocks, and scales of D, if there are any."""
+        """The parts that check scales of blocks, N of blocks of groups, and scales of D, if there are any."""
         of_sums = "_of_groups" if self.plan.problem.copies_scales else "_of_sums"
         kind = "" if self.packs_scales else of_sums
         read = (f"wrapper/plain_scales{kind}.py.j2",) * bool(self.scales)
-        return (*read, *(("wrapper/plain_scales_of_d.py.j2",) * bool(self.plan.problem.d_scale)))
+        problem = self.plan.problem
+        blocks = problem.groups is not None and (problem.saves or problem.d_in_blocks)
+        read += ("wrapper/plain_multiple.py.j2",) * blocks
+        return (*read, *(("wrapper/plain_scales_of_d.py.j2",) * bool(problem.d_scale)))
 
     def scale_extents(self, name: str) -> str:
         """Return the extents of the scales of an operand of groups, as a list's text."""
@@ -275,13 +300,18 @@ class Wrapper(MatmulDocs):
         return fit("Host(", arguments, ")", indent=len("    call = "), margin=4)
 
     @property
+    def _descriptions(self) -> set[str]:
+        """The functions that describe C, D and saved sums, where Triton's own does not."""
+        problem = self.plan.problem
+        return {*map(problem.description, ("d", *("c",) * bool(problem.c), *("saved",) * problem.saves))}
+
+    @property
     def functions(self) -> tuple[str, ...]:
         """The parts with functions, in order."""
         chosen = {
             "matmul": True,
-            "boxes": self.plan.problem.stores_boxes,
-            "blocks": self.plan.problem.d_in_blocks
-            or self.plan.problem.in_boxes("saved") * self.plan.problem.saves,
+            "ahead": self.plan.problem.stores_boxes,
+            **{each: f"describe_{each}" in self._descriptions for each in DESCRIPTIONS},
             "boxes_of_k": self.plan.problem.loads_k_from_any_row,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
             "plain": True,

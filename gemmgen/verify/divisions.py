@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gemmgen.numerics.case import Case, numbers
+from gemmgen.numerics.case import Case, numbers, saved_outside
 from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.inputs import Inputs, touched
 from gemmgen.numerics.reference import Check
@@ -43,7 +43,7 @@ def other_divisions(case: Case) -> Iterator[Check]:
     assert groups is not None
     assert groups.counts is not None
     for name, each in divisions(groups, groups.extent_of(case.shape)):
-        inputs = case.inputs()
+        inputs = case.inputs(guarded=case.problem.saves)
         divided: Tensor = inputs.extras[groups.counts]
         divided.copy_(torch.tensor(each, dtype=divided.dtype))
         if groups.divides_k:
@@ -54,6 +54,9 @@ def other_divisions(case: Case) -> Iterator[Check]:
         if case.takes_out:
             outside = out.written - touched(rows)
             yield case.check(f"{name}: elements of no group written", outside, 0)
+        if case.problem.saves:
+            outside = saved_outside(case, inputs)
+            yield case.check(f"{name}: saved sums of no group written", outside, 0)
         if len(rows):
             yield from numbers(case, name, found, inputs)
 

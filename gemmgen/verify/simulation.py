@@ -22,6 +22,7 @@ from gemmgen.numerics.case import (
     once,
     reduction_arguments,
     reduction_programs,
+    saved_outside,
 )
 from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.encoding import TORCH_DTYPES, rounded
@@ -374,6 +375,12 @@ class _Simulated:
         """Run on small integers; yield a text if elements are not exact, or too far off if none can be."""
         inputs = integer_inputs(case.shape, self._problem, case.generator)
         d = inputs.call(self, case.output().view)
+        written = {"elements": touched(d) - touched(inputs.computed_rows(self._problem, d))}
+        if self._problem.saves:
+            written["saved sums"] = saved_outside(case, inputs)
+        for what, outside in written.items():
+            if outside:
+                yield f"{shape_text(case.shape)}: {outside:,} {what} of no group are written"
         if not is_exact(self._problem):
             yield from (str(check) for check in numbers(case, "integers", d, inputs) if not check.passed)
             return
@@ -383,8 +390,6 @@ class _Simulated:
             pair = quantized(exact, scale.vector, TORCH_DTYPES[self._problem.d.name])
             expected = dequantized_output(*pair).double()
         rows = inputs.computed_rows(self._problem, d)
-        if outside := touched(d) - touched(rows):
-            yield f"{shape_text(case.shape)}: {outside:,} elements of no group are written"
         found = rows.double()  # 8-bit floats have no arithmetic
         wrong = (found != expected).nonzero()
         if len(wrong):

@@ -254,7 +254,7 @@ BLOCK_SCALED: Final[tuple[tuple[str, Group], ...]] = (("packed scales", packed_s
 """The group that only modules whose tensor cores read scales have; it needs no GPU either."""
 OF_SOME: Final[tuple[tuple[str, Group, Callable[[Matmul], bool]], ...]] = (
     ("other scales", other_scales, lambda problem: problem.scales_sums),
-    ("in place", in_place, lambda problem: problem.c is not None and problem.c == problem.d),
+    ("in place", in_place, lambda problem: problem.d_may_be_c and problem.c == problem.d),
     ("batch invariance", batch_invariant, lambda problem: problem.batch_invariant),
     ("other divisions", other_divisions, lambda problem: bool(problem.groups and problem.groups.counts)),
 )

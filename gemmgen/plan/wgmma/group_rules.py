@@ -67,7 +67,7 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
     if problem.copies_misaligned:
         limit = "but this version copies matrices of two dimensions"
         yield Finding("operands.misaligned", "copy with groups", limit, use("refuse") | UNGROUPED)
-    if problem.c is not None and groups.of == "m_offsets":
+    if problem.c is not None and problem.d_blocks == 1 and groups.of == "m_offsets":
         limit = (
             "but TMA would also read rows of C of the next group, into which another program may store its D"
         )

@@ -146,18 +146,31 @@ class OperandLoads:
     @property
     def load_rows_of_c(self) -> str:
         """The template that loads the rows of a sub-tile of C."""
-        if self.plan.problem.d_in_blocks:
+        if self.plan.problem.reads_c_of_others:
+            return "shared/load_rows_of_others.py.j2"
+        return self.load_blocks_of_c
+
+    @property
+    def load_blocks_of_c(self) -> str:
+        """The template that loads a sub-tile of each matrix in C, or of the only one."""
+        problem = self.plan.problem
+        if problem.d_in_blocks:
             return "shared/load_rows_of_blocks.py.j2"
-        return "shared/load_rows_of_group.py.j2" if self.plan.problem.groups else "shared/load_rows.py.j2"
+        of_group = problem.groups is not None and not problem.reads_c_of_others
+        return "shared/load_rows_of_group.py.j2" if of_group else "shared/load_rows.py.j2"
 
     def place_of_block(self, block: int, row: str, column: str) -> tuple[str, ...]:
         """Return the coordinates of a tile of C or D that has this first row and column of an accumulator."""
-        problem = self.plan.problem
-        if problem.d_in_blocks:
+        if self.plan.problem.d_in_blocks:
             return str(block), row, column
-        if problem.d_blocks > 1:
-            column = f"{problem.d_blocks} * {f'({column})' if ' ' in column else column}"
-        return row, column
+        return row, self.column_of_d(column)
+
+    def column_of_d(self, column: str) -> str:
+        """Return the column of C and D for a column of an accumulator, which has two in turn in some."""
+        problem = self.plan.problem
+        if problem.d_blocks == 1 or problem.d_in_blocks:
+            return column
+        return f"{problem.d_blocks} * {f'({column})' if ' ' in column else column}"
 
     @property
     def c_column(self) -> str:

@@ -36,9 +36,11 @@ class DeviceParts:
     def names(self) -> tuple[str, ...]:
         """The templates of the module's device code, callees first."""
         plan = self.plan
-        saves_boxes = plan.problem.saves and plan.problem.in_boxes("saved")
-        boxes = plan.problem.in_boxes("d") or saves_boxes or any(map(plan.problem.has_box_axis, ("a", "b")))
-        parts = ["shared/args", *(("shared/store/as_box",) * boxes)]
+        problem = plan.problem
+        moved = ("d", *(("c",) * bool(problem.c)), *(("saved",) * problem.saves))
+        leading = {*map(problem.leading_axes, moved), *map(problem.has_box_axis, ("a", "b"))}
+        parts = ["shared/args", *(("shared/store/as_box",) * (1 in leading))]
+        parts += ["shared/store/as_block"] * (2 in leading)
         if self.epilogue.loads:
             parts.insert(0, "shared/buffers")
         if plan.problem.copies_misaligned:

@@ -41,10 +41,13 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
     if problem.copies_misaligned:
         limit = "but this version copies the tensors of kernels with one matrix in C and D"
         yield Finding("operands.misaligned", f"copy {matrices}", limit, use("refuse") | ONE_MATRIX)
-    if problem.groups:
-        limit = "but this version describes the rows of groups of one matrix in C and D"
+    if problem.groups and problem.groups.divides_k:
+        limit = "but these matrices have a row for each row of A, and groups of K share all rows"
         found = f"{problem.groups.of} {matrices}"
         yield Finding("epilogue.c", found, limit, ONE_MATRIX | leave_out("groups"))
+    if problem.scatters_d:
+        limit = "but threads that store rows by an index store one matrix"
+        yield Finding("groups.d_rows", f"d_rows {matrices}", limit, leave_out() | ONE_MATRIX)
     if problem.d.bits == 8 or problem.accumulator.integer:
         limit = "gradients of 8 bits have scales, which this version does not compute"
         fix = use("bf16", "fp16", "fp32") | ONE_MATRIX

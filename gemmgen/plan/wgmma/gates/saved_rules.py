@@ -15,7 +15,7 @@ UNSAVED = leave_out("epilogue.save")
 
 @rule("saved-sums")
 def saved_sums(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Sums that are stored for a backward are all that the epilogue of a dense matmul reads."""
+    """Sums that are stored for a backward are all that the epilogue reads, and TMA stores them as D."""
     problem = plan.problem
     if not problem.saves:
         return
@@ -25,9 +25,9 @@ def saved_sums(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "a backward would need it beside the sums, and this version stores the sums alone"
         fix = UNSAVED | without_expression("epilogue.d")
         yield Finding("epilogue.save", f"{names} with {read} in the epilogue", limit, fix)
-    if problem.groups:
-        limit = "but this version describes the rows of groups in D alone"
-        yield Finding("epilogue.save", f"{names} of {problem.groups.of}", limit, UNSAVED)
+    if problem.scatters_d:
+        limit = "but threads that store rows by an index store D alone"
+        yield Finding("groups.d_rows", f"d_rows with {names} saved", limit, leave_out() | UNSAVED)
     if problem.d.bits == 8:
         limit = "saved sums have the type of D, and 8 bits are too few for a backward without scales"
         fix = use("bf16", "fp16", "fp32") | UNSAVED
