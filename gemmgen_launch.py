@@ -604,7 +604,7 @@ class Argument(NamedTuple):
     @property
     def has_blocks(self) -> bool:
         """It holds scales of blocks of K, which are packed for the tensor cores in five dimensions."""
-        return self.box is not None and len(self.box) > 3
+        return self.box is not None and len(self.box) > 4
 
     @property
     def has_scales_of_sums(self) -> bool:

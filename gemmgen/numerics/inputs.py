@@ -358,8 +358,8 @@ def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, floa
     sizes = {"a": operand, "b": operand}
     if problem.d_blocks > 1:
         # Activations and their derivatives are computed of the matrices in C, and their curves end near 3.
-        c = _spread(problem.epilogue)
-        return {"a": operand if problem.a.dtype.bits <= 8 else k**-0.5, "b": operand, "c": c}
+        c, others = _spread(problem.epilogue), dict.fromkeys(problem.epilogue.loads, 1.0)
+        return others | {"a": operand if problem.a.dtype.bits <= 8 else k**-0.5, "b": operand, "c": c}
     if (normalized or _is_bare(problem.epilogue)) and problem.a.dtype.bits > 8:
         sizes["a"] = _spread(problem.epilogue) * k**-0.5
     measured = _Sized(sizes["a"] * sizes["b"] * math.sqrt(k), sizes)

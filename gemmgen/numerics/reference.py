@@ -130,7 +130,7 @@ def references_of_saved(saved: Tensor, inputs: Inputs, problem: Matmul) -> Itera
 
     A kernel that saves sums computes D from the numbers that it saves. Close to the middle between two
     numbers it may round a sum to either of them, so D is compared with what its own sums give. With groups,
-    slices count the rows of all groups, group by group, as those of `references` do.
+    slices count the rows of all groups, group by group, as in `references`.
     """
     saved = inputs.computed_rows(problem, saved)
     count = max(1, CHUNK_BYTES // (8 * saved.shape[1]))
