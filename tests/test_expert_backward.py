@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ SAVED, DGATED = "h100_bf16_grouped_saved", "h100_bf16_grouped_dgated"
 MASKED, BATCHED = "h100_bf16_masked_saved", "h100_bf16_batched_dgated"
 STEMS = (SAVED, DGATED, MASKED, BATCHED)
 BF16, INT = torch.bfloat16, torch.int32
+any_torch: Any = torch  # whose functions are partly untyped
 
 
 def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
@@ -421,3 +423,22 @@ def test_torch_traces_an_operator_that_writes_the_sums_of_groups(module: ModuleT
     assert (
         schema == f"gemmgen::{module.__name__}(Tensor a, Tensor b, Tensor offs, Tensor(b!) saved) -> Tensor"
     )
+
+
+@pytest.mark.parametrize("module", [SAVED, MASKED], indirect=True)
+def test_torch_compile_traces_both_results_of_groups(module: ModuleType) -> None:
+    is_apart = "masked" in module.__name__
+    a = torch.empty(*((5,) * is_apart), 16, 64, dtype=BF16, device="meta")
+    weight = torch.empty(5, 144, 64, dtype=BF16, device="meta")
+    counts = torch.empty(5, dtype=INT, device="meta")
+
+    def layer(x: Tensor, w: Tensor) -> Tensor:
+        d, sums = module.matmul(x, w.mT, **{"rows" if is_apart else "offs": counts})
+        return d.sum() + sums.sum()
+
+    compiled = any_torch.compile(layer, fullgraph=True, backend="aot_eager")
+    assert compiled(a, weight).shape == ()
+    sums = torch.empty(*((5,) * is_apart), 16, 144, dtype=BF16, device="meta")
+    checks = ("test_schema", "test_faketensor")
+    operator = getattr(torch.ops.gemmgen, module.__name__).default
+    any_torch.library.opcheck(operator, (a, weight.mT, counts, sums), test_utils=checks)

@@ -14,6 +14,7 @@ from mutants import (
     committed,
     early,
     epilogues,
+    expert_backward,
     gates,
     grouped_scales,
     groups,
@@ -39,7 +40,7 @@ from gluonsim import POLICIES, Severity
 
 FAMILIES = (
     *(rings, kinds, splits, parallel, stream_k, early, gates, c_blocks, groups, k_groups, rows, scales),
-    *(grouped_scales, promotion, quantized),
+    *(grouped_scales, promotion, quantized, expert_backward),
     committed,
     epilogues,
 )
