@@ -1,9 +1,10 @@
 """Time the backward of a gate and gates that save their sums beside torch, on a Hopper GPU.
 
-    python benchmarks/reading/gated_backward.py
+    python benchmarks/reading/gated_backward.py [dense | groups]
 
-prints microseconds, medians of 50 launches after 20 to warm up. torch multiplies with cuBLAS and runs the
-elementwise part as one kernel of torch.compile, as a user would.
+prints microseconds, medians of 50 launches after 20 to warm up. torch multiplies with cuBLAS, or groups with
+its own kernel, and runs the elementwise part as one kernel of torch.compile, as a user would. A shape of
+groups states their number first; their sizes are drawn as tokens are routed to experts.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gemmgen.problem import Groups
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "generated"))
 any_torch: Any = torch
 SHAPES = ((8192, 6144, 4096), (8192, 14336, 4096), (2048, 6144, 4096))
 FORWARD = ("h100_bf16_gated", "h100_bf16_gated_saved", "h100_bf16_saved_interleaved")
 BACKWARD = ("h100_bf16_dgated", "h100_bf16_dgated_interleaved", "h100_bf16_dgated_geglu")
+SHAPES_OF_GROUPS = ((32, 32768, 1536, 2048), (32, 8192, 1536, 2048), (8, 16384, 14336, 4096))
+FORWARD_OF_GROUPS = ("h100_bf16_grouped_gated", "h100_bf16_grouped_saved")
+BACKWARD_OF_GROUPS = ("h100_bf16_grouped_dgated",)
 
 
 def microseconds(call: Callable[[], object]) -> float:
@@ -70,11 +76,43 @@ def calls_of(m: int, n: int, k: int) -> dict[str, Callable[[], object]]:
     return calls
 
 
+def calls_of_groups(count: int, m: int, n: int, k: int) -> dict[str, Callable[[], object]]:
+    """Return the calls for groups of M rows in all by their names."""
+    draw: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    a, c = torch.randn(m, k, **draw), torch.randn(m, 2 * n, **draw)
+    wide = (torch.randn(count, 2 * n, k, **draw) * k**-0.5).mT
+    down = torch.randn(count, k, n, **draw) * k**-0.5  # dH = dY @ W3, of a W3 [K, N] for each group
+    ends = torch.tensor(Groups("m_offsets", count).rows_of_each(m)).cumsum(0)
+    offs, factors = ends.to("cuda", torch.int32), torch.rand(m, device="cuda") + 0.5
+
+    def weighted(grad: Tensor, sums: Tensor, weights: Tensor) -> Tensor:
+        return gradients(weights[:, None].to(grad.dtype) * grad, sums)
+
+    forward, backward = any_torch.compile(gated), any_torch.compile(weighted)
+    calls: dict[str, Callable[[], object]] = {
+        "torch, forward": lambda: forward(any_torch._grouped_mm(a, wide, offs=offs)),
+        "torch, backward": lambda: backward(any_torch._grouped_mm(a, down, offs=offs), c, factors),
+    }
+    for name in FORWARD_OF_GROUPS:
+        calls[name] = partial(importlib.import_module(name).matmul, a, wide, offs=offs)
+    for name in BACKWARD_OF_GROUPS:
+        matmul = importlib.import_module(name).matmul
+        calls[name] = partial(matmul, a, down, c=c, row_scale=factors, offs=offs)
+    return calls
+
+
 def main() -> None:
-    """Print a line for each call and shape."""
-    for m, n, k in SHAPES:
-        for name, call in calls_of(m, n, k).items():
-            sys.stdout.write(f"{m}x{n}x{k} {name}: {microseconds(call):.1f}\n")
+    """Print a line for each call and shape, of all kernels or of one kind."""
+    kinds = sys.argv[1:] or ["dense", "groups"]
+    timed: list[tuple[tuple[int, ...], Callable[[], dict[str, Callable[[], object]]]]] = []
+    if "dense" in kinds:
+        timed += [(shape, partial(calls_of, *shape)) for shape in SHAPES]
+    if "groups" in kinds:
+        timed += [(shape, partial(calls_of_groups, *shape)) for shape in SHAPES_OF_GROUPS]
+    for shape, calls in timed:
+        text = "x".join(map(str, shape))
+        for name, call in calls().items():
+            sys.stdout.write(f"{text} {name}: {microseconds(call):.1f}\n")
 
 
 if __name__ == "__main__":
