@@ -83,6 +83,18 @@ STATED = {
         "cuBLAS's default choice: torch.bmm(a, b, out=d) of all M rows, bf16, reduced-precision reduction"
         " True, then d.add_(column_bias[:, None]), then d.mul_(row_scale[..., None])"
     ),
+    "h100_bf16_grouped_dgated": (
+        "torch: torch._grouped_mm(a, b, offs=offs), bf16, then unfused: d = torch.cat((d * row_scale[:, None]"
+        " * c.chunk(2, 1)[1] * torch.func.jvp(lambda y: torch.nn.functional.silu(y), (c.chunk(2, 1)[0],),"
+        " (torch.ones_like(c.chunk(2, 1)[0]),))[1], d * row_scale[:, None] *"
+        " torch.nn.functional.silu(c.chunk(2, 1)[0])), -1)"
+    ),
+    "h100_bf16_batched_dgated": (
+        "cuBLAS's default choice: torch.bmm(a, b), bf16, reduced-precision reduction True, then unfused: d ="
+        " torch.stack((d * c[..., 1::2] * torch.func.jvp(lambda y: torch.nn.functional.silu(y), (c[...,"
+        " 0::2],), (torch.ones_like(c[..., 0::2]),))[1], d * torch.nn.functional.silu(c[..., 0::2])),"
+        " -1).flatten(-2)"
+    ),
     "h100_e4m3_grouped": (
         "torch: torch._scaled_grouped_mm(a, b, scale_a=ones, scale_b=ones, offs=offs,"
         " out_dtype=torch.bfloat16, use_fast_accum=True), e4m3, then d.mul_(tensor_scale)"

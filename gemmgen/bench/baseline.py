@@ -152,7 +152,8 @@ def _expression(problem: Matmul) -> TorchStep:
     def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
         return lambda d: evaluated_d(epilogue, sums_of(d, epilogue), inputs.extras)
 
-    texts = [_torch_text(value, epilogue) for value in epilogue.values]
+    stacked = problem.groups is not None and problem.groups.stacks("d")
+    texts = [_torch_text(value, epilogue, stacked=stacked) for value in epilogue.values]
     if len(texts) == 1:
         return TorchStep(f"{_parted(problem)}d = {texts[0]}", bind)
     joined = f"torch.{'stack' if problem.interleaved else 'cat'}(({', '.join(texts)}), -1)"
@@ -207,6 +208,8 @@ class _TorchSpelling(Spelling):
     """Spells values of an epilogue in torch; d is the intermediate result of one accumulator."""
 
     epilogue: Epilogue
+    stacked: bool = False
+    """True if C has a dimension for groups."""
 
     def accumulator(self, name: str) -> Spelled:
         return "d" if name == ACCUMULATOR else name, ATOM_RANK
@@ -214,9 +217,10 @@ class _TorchSpelling(Spelling):
     def load(self, load: Load) -> Spelled:
         if load.block:
             number, count = self.epilogue.c_blocks.index(load.block), len(self.epilogue.c_blocks)
-            columns = (
-                f"[:, {number}::{count}]" if self.epilogue.interleaved else f".chunk({count}, 1)[{number}]"
-            )
+            rows, axis = ("...", -1) if self.stacked else (":", 1)
+            columns = f".chunk({count}, {axis})[{number}]"
+            if self.epilogue.interleaved:
+                columns = f"[{rows}, {number}::{count}]"
             return f"c{columns}", ATOM_RANK
         if load.accumulator:
             return _part_of_vector(load, self.epilogue), ATOM_RANK
@@ -226,8 +230,8 @@ class _TorchSpelling(Spelling):
         return torch_call(call.op, argument[0], call.parameters), ATOM_RANK
 
 
-def _torch_text(value: Value, epilogue: Epilogue = PLAIN) -> str:
-    return fold(value, _TorchSpelling(epilogue))[0]
+def _torch_text(value: Value, epilogue: Epilogue = PLAIN, *, stacked: bool = False) -> str:
+    return fold(value, _TorchSpelling(epilogue, stacked))[0]
 
 
 def _operand(value: Value, x: Tensor, inputs: Inputs) -> Tensor:

@@ -34,14 +34,15 @@ def head_of_groups(problem: Matmul, promote_k: int | None) -> Head:
     ``torch._grouped_mm`` for groups that `offs` divides; ``torch._scaled_grouped_mm`` for 8-bit floats.
 
     Raises GemmgenError (``no-baseline``) for types that these calls do not take, for rows by an index, and
-    for vectors of groups in an epilogue that is an expression.
+    for vectors of groups in an epilogue that is an expression, except for factors of the rows of one A.
     """
     groups = problem.groups
     assert groups is not None
     a, b = problem.a.dtype.name, problem.b.dtype.name
     if groups.row_indices:
         raise _refused("torch has no matmul of rows by an index: benchmarks/grouped/indices.py times a copy")
-    if problem.vectors and not problem.epilogue.is_chain:
+    of_rows = not groups.apart and all(Load(name).operand == "row" for name in problem.vectors)
+    if problem.vectors and not (problem.epilogue.is_chain or of_rows):
         raise _refused("torch has no call for vectors of groups in an expression")
     if a in FP8 and b == a == "e4m3" and not groups.divides_k:
         return _scaled_grouped_mm(problem, promote_k)
@@ -59,7 +60,7 @@ def _bmm(problem: Matmul) -> Head:
     a, d = problem.a.dtype.name, problem.d.name
     product: DType = "fp32" if a == "tf32" or d == "fp32" else a
     keywords: dict[str, Any] = {"out_dtype": torch.float32} if product == "fp32" and a != "tf32" else {}
-    into_d = TORCH_DTYPES[product] == TORCH_DTYPES[d] and not problem.gated
+    into_d = TORCH_DTYPES[product] == TORCH_DTYPES[d] and problem.product_is_d_wide
     text = call_text("bmm", ("a", "b"), keywords, into_d)
     if problem.groups and problem.groups.counts:
         text += " of all M rows"
