@@ -115,6 +115,19 @@ def write_digests(codes: Iterable[Code], path: Path) -> None:
     write_files({path: text.encode()})
 
 
+def record_digests(codes: Iterable[Code], path: Path) -> None:
+    """Write the codes of modules into a file of digests, in place of the rows that it has of these modules.
+
+    Rows of other modules stay, unless another Triton's code is in the file: then all are left out.
+
+    Raises:
+        GemmgenError: The file cannot be written, or it holds something else: ``bad-digests``.
+    """
+    known = read_digests(path) if path.exists() else None
+    kept = known.modules if known and known.triton == triton_api.found_version() else ()
+    write_digests({code.module: code for code in (*kept, *codes)}.values(), path)
+
+
 def read_digests(path: Path) -> Digests:
     """Return the contents of a file of digests.
 

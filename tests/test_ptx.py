@@ -13,7 +13,7 @@ from modules import COMMITTED, GROUPED_SPECS, SPECS, made
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import Lowered
 from gemmgen.product import Product
-from gemmgen.ptx import Code, changes, digest, normalized, read_digests, write_digests
+from gemmgen.ptx import Code, changes, digest, normalized, read_digests, record_digests, write_digests
 from tools.rendered import PAIRS
 
 DIGESTS = "ptx.json"
@@ -152,6 +152,30 @@ def test_digests_come_back_as_they_were_written_sorted_by_module(tmp_path: Path)
     write_digests(CODES, tmp_path / DIGESTS)
     assert read_digests(tmp_path / DIGESTS).modules == (CODES[1], CODES[0])
     assert [*changes(CODES, tmp_path / DIGESTS)] == []
+
+
+def test_recorded_digests_replace_those_of_their_modules_and_leave_the_others(tmp_path: Path) -> None:
+    path = tmp_path / DIGESTS
+    record_digests(CODES, path)
+    changed, added = Code("b", 1, "3" * 64), Code("aa", 2, "4" * 64)
+    record_digests([changed, added], path)
+    assert read_digests(path).modules == (CODES[1], added, changed)
+
+
+def test_digests_of_another_triton_are_all_replaced(tmp_path: Path) -> None:
+    path = tmp_path / DIGESTS
+    write_digests(CODES, path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"triton": "3.8.0"}))
+    record_digests(CODES[:1], path)
+    assert read_digests(path).modules == (CODES[0],)
+
+
+def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / DIGESTS
+    path.write_text("{}")
+    with pytest.raises(GemmgenError, match=r"bad-digests"):
+        record_digests(CODES, path)
+    assert path.read_text() == "{}"
 
 
 def test_a_change_names_the_module_and_what_differs(tmp_path: Path) -> None:

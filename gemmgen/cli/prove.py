@@ -43,7 +43,9 @@ def lower_command(
         Path | None,
         typer.Option(metavar="FILE", help="Compare the compiled code with the digests in this file."),
     ] = None,
-    record: Annotated[bool, typer.Option("--record", help="With --digests: write the file instead.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="With --digests: write these modules' rows of the file instead.")
+    ] = False,
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
@@ -58,7 +60,7 @@ def lower_command(
     require_compiler()
     from gemmgen.build import lowered_of, settle
     from gemmgen.lower import Lowered
-    from gemmgen.ptx import Code, changes, write_digests
+    from gemmgen.ptx import Code, changes, record_digests
 
     def lower_one(path: Path) -> list[tuple[Product, Lowered]]:
         settled = settle(load(path), lowered_of, gradients=bool(digests))
@@ -70,7 +72,7 @@ def lower_command(
     if digests and not (record and failed):
         codes = [Code.of(product.source.stem, found) for product, found in every]
         if record:
-            write_digests(codes, digests)
+            record_digests(codes, digests)
         elif found := [*changes(codes, digests)]:
             complain(GemmgenError(found))
             failed = True
