@@ -104,9 +104,19 @@ def main() -> None:
     head = {"card": torch.cuda.get_device_name(), "skew": SKEW}
     indexes = {folder: Index.read(folder) for folder in given.folders}
     labels = {stem: label for index in indexes.values() for stem, label in index.labels.items()}
-    lines = [line for folder, index in indexes.items() for line in lines_of(folder, index, given.tokens)]
-    text = json.dumps({**head, "labels": labels, "lines": lines}, indent=1)
-    given.record.write_text(text + "\n", encoding="utf-8")
+    lines = list[dict[str, Any]]()
+    for folder, index in indexes.items():
+        for line in lines_of(folder, index, given.tokens):
+            lines.append(line)
+            write_record(given.record, {**head, "labels": labels, "lines": lines})
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write the record so far: a run that is ended by its time limit leaves the lines that it measured."""
+    text = json.dumps(record, indent=1) + "\n"
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 def lines_of(folder: Path, index: Index, tokens: Sequence[int]) -> Iterator[dict[str, Any]]:
