@@ -26,14 +26,14 @@ FIRST = 6
 TITLE = "e4m3 matmul of experts with scales of blocks"
 
 
-def source_of(problem: Experts) -> SpecFile:
-    """Return the spec of a problem, with every decision open."""
+def source_of(problem: Experts, target: str = "h100") -> SpecFile:
+    """Return the spec of a problem for a GPU, with every decision open."""
     shape = {"m": problem.all_rows, "n": problem.n, "k": problem.k}
-    return _source(problem=shape, groups={"kind": "m_offsets", "count": problem.groups})
+    return _source(target, problem=shape, groups={"kind": "m_offsets", "count": problem.groups})
 
 
-def _source(**sections: object) -> SpecFile:
-    spec = spec_of({"title": TITLE, "target": "h100", **ARMS["blocks"], **sections})
+def _source(target: str = "h100", **sections: object) -> SpecFile:
+    spec = spec_of({"title": TITLE, "target": target, **ARMS["blocks"], **sections})
     if spec is None:
         raise ValueError(f"no spec has {sections}")
     return SpecFile.of(spec)

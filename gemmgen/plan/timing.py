@@ -125,6 +125,7 @@ class Stream(NamedTuple):
     early_places: float = 0.0  # share of the GPU from which on it loses nothing by that; 0: it never does
     early_loss: float = 0.0  # of its time, for each place that is left
     early_steps: float = 0.0  # K steps that are loaded ahead and cover for that loss
+    reread: float = 1.0  # factor of what L2 sends, if several rows of tiles read B
 
 
 STEP_CAUSES = ("tensor cores", "shared memory", "drained MMAs", "split sectors", "short ring")
@@ -346,6 +347,8 @@ def _of_stream(kernel: Stream, card: Card, moved: Moved, m: int, n: int, k: int)
         card.stream_dram_share * kernel.delivery * card.dram_bytes_per_second / 1e9
     )
     sent = programs * k_steps * kernel.sent_bytes / card.stream_l2_bytes_per_ns / kernel.delivery
+    if tiles_m > 1:
+        sent *= kernel.reread
     found = {
         "DRAM": dram,
         "busiest SM": together(card.stream_overlap, dram, k_steps * busiest, sent) - dram,

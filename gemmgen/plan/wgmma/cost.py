@@ -310,6 +310,7 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
         early_places=constants.EARLY_PLACES if takes_places else 0,
         early_loss=constants.EARLY_LOSS if takes_places else 0,
         early_steps=constants.EARLY_COVER * plan.stages if takes_places else 0,
+        reread=constants.STREAM_REREAD if plan.swap_ab and plan.problem.scales_sums else 1,
     )
 
 

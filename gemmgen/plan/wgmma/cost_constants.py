@@ -33,9 +33,9 @@ Times are in nanoseconds of an H200. ``python -m benchmarks.fit`` fits the const
   (``benchmarks/fit/h200_launch_order.json``);
 * [misaligned] modules of ``misaligned: copy``, with A and B aligned before or not:
   ``benchmarks/reading/misaligned.json``, ``benchmarks/h100_bf16_misaligned.json``;
-* [block-scales] kernels of fp8 with scales of blocks, on an H100: the first six of an earlier planner at 62
-  shapes (``benchmarks/blockscale/h100_blocks.jsonl``), and kernels written by hand at 80 shapes
-  (``h100_prototype.jsonl`` there), all without PDL;
+* [block-scales] kernels of fp8 with scales of blocks, without PDL: the first six of an earlier planner at 62
+  shapes on an H100 and at 44 on an H200 (``benchmarks/blockscale/h100_blocks.jsonl``, ``h200_blocks.jsonl``),
+  and kernels written by hand at 80 shapes on an H100 (``h100_prototype.jsonl`` there);
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 
@@ -118,9 +118,13 @@ PROMOTION_CYCLES_PER_REGISTER = 2
 after 256 1.010, in ping-pong 0.53.
 """
 SCALED_NS = 56
-"""[block-scales] In which no consumer of a shared tile multiplies in a K step, as threads scale its sums."""
-SCALED_NS_IN_FLIGHT = 8
-"""[block-scales] The same, if the MMAs of the next K step run meanwhile."""
+"""[block-scales] In which no consumer of a shared tile multiplies in a K step, as threads scale the sums of a
+slab, while one other slab is multiplied. It is divided by the slabs that are: all slabs of the other
+consumers, and with an MMA in flight the next one of the same consumer.
+"""
+SCALED_TURN_NS = 12
+"""[block-scales] By which a K step of ping-pong takes longer than one of a lone consumer. No reason is known.
+"""
 LONE_SCALED_NS = 64
 """[block-scales] The same of a lone consumer, or of one of two that take turns: its barriers and scales."""
 LONE_SCALED_REGISTER_NS = 1.5
@@ -188,6 +192,10 @@ STREAM_BLOCK_NS = 125
 """[block-scales] The same of each block of K in the step, whose sums are scaled and added."""
 STREAM_BLOCK_REGISTER_NS = 2.8
 """[block-scales] The same of each register of these sums."""
+STREAM_REREAD = 1.3
+"""[block-scales] Factor of the bytes that L2 sends, if tiles have fewer rows than A: programs that read
+one column of B are far apart, and L2 answers each of them.
+"""
 SM_BYTES_PER_NS = 150
 """[few-rows] That one SM takes in."""
 TPC_BYTES_PER_NS = 231

@@ -9,16 +9,18 @@ from gemmgen.plan.wgmma.resources import WgmmaKernel
 def scaling_ns(plan: WgmmaKernel) -> float:
     """Return that time in nanoseconds for a K step of tiles in rounds.
 
-    If several consumers share a tile, one scales its sums while another one multiplies.
+    If several consumers share a tile, one scales the sums of a slab while the MMAs of others run. The more
+    slabs are multiplied meanwhile, the seldomer the tensor cores wait.
     """
     refill = 0 if plan.specialized else constants.REFILL_NS[plan.schedule_kind]
     if plan.row_shares > 1:
-        alone = constants.SCALED_NS_IN_FLIGHT if plan.scales_in_flight else constants.SCALED_NS
-    elif plan.scales_in_flight:
+        beside = (plan.row_shares - 1) * plan.row_slabs + plan.scales_in_flight
+        return refill + constants.SCALED_NS / beside
+    if plan.scales_in_flight:
         alone = constants.LONE_SCALED_NS_IN_FLIGHT
     else:
         alone = constants.LONE_SCALED_NS + constants.LONE_SCALED_REGISTER_NS * plan.sum_registers
-    return refill + alone
+    return refill + alone + (constants.SCALED_TURN_NS if plan.ping_pong else 0)
 
 
 def stream_scaling_ns(plan: WgmmaKernel) -> float:
