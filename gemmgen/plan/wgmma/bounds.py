@@ -127,7 +127,8 @@ def _kept_registers(plan: WgmmaKernel) -> int:
     """Return the registers for addresses that the compiler keeps across the main loop and the epilogue.
 
     [gluon] Beside slabs of rows, whose loop holds 192 registers of sums, it keeps the rows of groups
-    in the working registers: 32 and 128 groups compile with 224 registers.
+    in the working registers: 32 and 128 groups compile with 224 registers. So do 16 and 32 groups beside 192
+    registers whose sums are promoted while the next MMAs run.
     """
     kept = 0
     if plan.mmas_per_step > LONG_STEP_MMAS:
@@ -136,7 +137,8 @@ def _kept_registers(plan: WgmmaKernel) -> int:
         kept += ORDERED_SUM_REGISTERS
     if plan.composed and plan.a_source == "registers":
         kept += PART_REGISTERS
-    return kept + (groups_registers(plan) if plan.row_slabs == 1 else 0)
+    keeps_groups = plan.row_slabs == 1 and not plan.scales_in_flight
+    return kept + (groups_registers(plan) if keeps_groups else 0)
 
 
 def _epilogue_registers(plan: WgmmaKernel) -> int:

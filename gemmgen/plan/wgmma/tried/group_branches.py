@@ -48,6 +48,10 @@ SCALED_ROWS_CHOICES: Choices = {
     "outstanding_mmas": (0,),
 }
 """Values that are tried for sums with scales of blocks: each step is promoted, for two slabs of rows."""
+READ_ROWS = 16
+"""Mean rows of the groups that have rows, up to which reading the weights decides the time. There swap-AB was
+the fastest (``benchmarks/blockscale/h200_experts.jsonl``), and no MMA in flight is tried for scaled sums.
+"""
 SCALED_SWAP_AB_CHOICES: Choices = {
     "cta_tile_m": (8, 16, 32, 64, 128),
     "cta_tile_n": (64, 128),
@@ -109,6 +113,8 @@ def _persistent(
     choices = SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
     if request.matmul.scales_sums:
         choices = SCALED_SWAP_AB_CHOICES if swap_ab else {**SCALED_ROWS_CHOICES, **CLUSTERS}
+        if not swap_ab and _promotes_beside_mmas(request):
+            choices |= {"outstanding_mmas": (0, 1)}
     return _branch(request, fixed, choices, kind, swap_ab, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES)
 
 
@@ -133,8 +139,18 @@ def _branch(
     """Return a branch with the choices that are not fixed, and the K steps that are tried."""
     block = request.matmul.a.scale.vector if request.matmul.scales_sums and request.matmul.a.scale else None
     steps = (block,) if block else steps_of(request.matmul, step_bytes)
+    if block:  # sums with scales are promoted beside MMAs too
+        fixed = {name: value for name, value in fixed.items() if name != "outstanding_mmas"}
     tried = {name: values for name, values in choices.items() if name not in fixed}
     return Branch(fixed, {**tried, "cta_tile_k": steps}, {"swap_ab": swap_ab, "specialization": kind})
+
+
+def _promotes_beside_mmas(request: Request) -> bool:
+    """Return True if scaled sums are promoted beside MMAs too: with one scale of B a tile, for many rows."""
+    groups = request.matmul.groups
+    rows = (groups.rows_of_each(m) for m, _, _ in request.planned_shapes) if groups else ()
+    many = any(sum(each) > READ_ROWS * sum(map(bool, each)) for each in rows)
+    return many and request.matmul.has_tile_scales and not request.matmul.in_blocks
 
 
 def _swaps(request: Request) -> tuple[bool, ...]:
