@@ -258,27 +258,87 @@ def test_scales_that_lie_right_are_passed_as_they_are(wrapper: Wrapper) -> None:
     assert of_b.data_ptr() == b_scale.data_ptr()
 
 
-@pytest.mark.parametrize(
-    "a_scale",
-    [torch.rand(M, 4), torch.rand(4, M).T, torch.rand(4, 2 * M).T[::2], torch.rand(164)[1:149].view(4, M).T],
-    ids=["rows", "odd", "steps", "address"],
-)
-def test_scales_of_rows_with_other_strides_are_copied(wrapper: Wrapper, a_scale: Tensor) -> None:
-    wrapper.call(a_scale=a_scale)
+LAYOUTS = {
+    "plain rows": torch.rand(M, 4),
+    "torch, if M is no multiple of 4": torch.rand(4, M).T,
+    "steps": torch.rand(4, 2 * M).T[::2],
+    "address": torch.rand(164)[1:149].view(4, M).T,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_scales_of_rows_with_other_strides_are_refused_and_arranged(wrapper: Wrapper, layout: str) -> None:
+    a_scale = LAYOUTS[layout]
+    with pytest.raises(
+        ValueError, match=r'a_scale must have strides \(1, 40\) .*: pass arrange_scales\("a_sc'
+    ):
+        wrapper.call(a_scale=a_scale)
+    arranged = wrapper.module.arrange_scales("a_scale", a_scale)
+    wrapper.call(a_scale=arranged)
     of_a, _ = wrapper.scales()
-    assert of_a.base.data_ptr() != a_scale.data_ptr()
+    assert of_a.base.data_ptr() == arranged.data_ptr() != a_scale.data_ptr()
     assert ([*of_a.shape], [*of_a.strides]) == ([4, M], [40, 1])
     assert torch.equal(of_a.base.as_subclass(Tensor), a_scale.T)
+    assert wrapper.module.arrange_scales("a_scale", arranged) is arranged
+
+
+def test_the_error_of_an_address_says_how_far_it_is(wrapper: Wrapper) -> None:
+    with pytest.raises(
+        ValueError, match=r"at a multiple of 16 bytes, found strides \(1, 40\), \d+ bytes past"
+    ):
+        wrapper.call(a_scale=torch.rand(165)[1:161].view(4, 40)[:, :M].T)
 
 
 @pytest.mark.parametrize(
-    "b_scale", [torch.rand(4, 3).T, torch.rand(3, 8)[:, :4], torch.rand(13)[1:].view(3, 4)]
+    "b_scale", [torch.rand(5, 3).T, torch.rand(3, 8)[:, :5], torch.rand(16)[1:].view(3, 5)]
 )
-def test_scales_of_tiles_with_other_strides_are_copied(wrapper: Wrapper, b_scale: Tensor) -> None:
-    wrapper.call(b_scale=b_scale)
+def test_scales_of_tiles_with_other_strides_are_refused_and_arranged(
+    wrapper: Wrapper, b_scale: Tensor
+) -> None:
+    b_scale = b_scale[:, :4]
+    with pytest.raises(
+        ValueError, match=r'b_scale must have strides \(4, 1\) .*: pass arrange_scales\("b_sc'
+    ):
+        wrapper.call(b_scale=b_scale)
+    arranged = wrapper.module.arrange_scales("b_scale", b_scale)
+    wrapper.call(b_scale=arranged)
     _, of_b = wrapper.scales()
     assert of_b.stride() == (4, 1)
     assert torch.equal(of_b.as_subclass(Tensor), b_scale)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 37])
+@pytest.mark.parametrize("columns", [1, 3, 4])
+def test_arranged_scales_stay_as_they_are(wrapper: Wrapper, rows: int, columns: int) -> None:
+    for name in ("a_scale", "b_scale"):
+        arranged = wrapper.module.arrange_scales(name, scales := torch.rand(rows, columns))
+        assert torch.equal(arranged, scales)
+        assert wrapper.module.arrange_scales(name, arranged) is arranged
+
+
+def test_an_a_of_more_dimensions_has_scales_of_as_many(wrapper: Wrapper) -> None:
+    a_scale = torch.rand(2, M, 4)
+    arranged = wrapper.module.arrange_scales("a_scale", a_scale)
+    assert arranged.stride() == (M, 1, 76)
+    assert torch.equal(arranged, a_scale)
+
+
+def test_a_square_scale_b_of_torch_is_not_taken_for_the_scales_of_rows(wrapper: Wrapper) -> None:
+    scale_b = torch.rand(4, 4).T  # of K, then of N, as torch has it
+    b = torch.zeros(512, 400, dtype=E4M3).as_subclass(Cuda).T
+    a_scale = torch.ones(4, 40)[:, :M].T.as_subclass(Cuda)
+    a = torch.zeros(M, 400, dtype=E4M3).as_subclass(Cuda)
+    with pytest.raises(ValueError, match=r"pass b_scale\.mT if K comes first; else pass arrange_scales"):
+        wrapper.module.matmul(a, b, a_scale=a_scale, b_scale=scale_b.as_subclass(Cuda))
+    wrapper.module.matmul(a, b, a_scale=a_scale, b_scale=scale_b.mT.as_subclass(Cuda))
+    assert wrapper.scales()[1].data_ptr() == scale_b.data_ptr()
+
+
+def test_the_scales_of_deepgemm_are_passed_without_a_copy(wrapper: Wrapper) -> None:
+    """`get_mn_major_tma_aligned_tensor` has M contiguous, and blocks of K 16-byte units of M apart."""
+    aligned = torch.empty_strided((M, 4), (1, -(-M * 4 // 16) * 4)).uniform_()
+    wrapper.call(a_scale=aligned)
+    assert wrapper.scales()[0].base.data_ptr() == aligned.data_ptr()
 
 
 def test_the_scales_of_torch_are_passed_without_a_copy(wrapper: Wrapper) -> None:
@@ -294,7 +354,10 @@ def test_the_scales_of_torch_are_passed_without_a_copy(wrapper: Wrapper) -> None
         ({"a_scale": torch.ones(M + 1, 4)}, r"a_scale must have shape \[37, 4\], found \[38, 4\]"),
         ({"a_scale": torch.ones(M)}, "a_scale must have 2 dimensions"),
         ({"b_scale": torch.ones(N, 4)}, r"b_scale must have shape \[3, 4\], found \[272, 4\]"),
-        ({"b_scale": torch.ones(4, 3)}, r"b_scale must have shape \[3, 4\], found \[4, 3\]"),
+        (
+            {"b_scale": torch.ones(4, 3)},
+            r"b_scale must have shape \[3, 4\], found \[4, 3\]: pass b_scale\.mT\[...,",
+        ),
     ],
 )
 def test_scales_of_a_wrong_shape_are_refused(
@@ -311,14 +374,16 @@ def test_scales_of_a_wrong_type_are_refused(wrapper: Wrapper) -> None:
         wrapper.call(a_scale=torch.ones(M, 4, dtype=torch.bfloat16))
 
 
-def test_the_path_without_a_launcher_lays_scales_out(wrapper: Wrapper) -> None:
-    lay_out = wrapper.module.lay_out_scales
-    for scales in (torch.rand(3, 5), torch.rand(5, 3).T, torch.rand(3, 16)[:, :5]):
-        found = lay_out(scales)
-        assert found.stride() == (8, 1)
-        assert torch.equal(found, scales)
-    right = torch.rand(3, 8)[:, :5]
-    assert lay_out(right).data_ptr() == right.data_ptr()
+def test_the_path_without_a_launcher_arranges_scales(wrapper: Wrapper) -> None:
+    plain = [torch.rand(M, 4).as_subclass(Cuda), torch.rand(4, 3).T.as_subclass(Cuda)]
+    a, b = (
+        torch.zeros(M, 400, dtype=E4M3).as_subclass(Cuda),
+        torch.zeros(N, 400, dtype=E4M3).as_subclass(Cuda).T,
+    )
+    wrapper.module.plain_matmul(a, b, *plain)
+    of_a, of_b = wrapper.scales()
+    assert ([*of_a.strides], of_b.stride()) == ([40, 1], (4, 1))
+    assert torch.equal(of_b.as_subclass(Tensor), plain[1].as_subclass(Tensor))
 
 
 # --- what is beside it

@@ -250,7 +250,7 @@ def test_scales_that_lie_right_are_passed_as_they_are(wrapper: Wrapper) -> None:
 
 @both
 @pytest.mark.parametrize("kind", ["by rows", "odd", "with gaps", "a gap between groups"])
-def test_scales_that_lie_otherwise_are_copied(wrapper: Wrapper, kind: str) -> None:
+def test_scales_that_lie_otherwise_are_refused_and_arranged(wrapper: Wrapper, kind: str) -> None:
     groups = (COUNT,) * wrapper.is_masked
     a_scale, b_scale = {
         "by rows": (torch.rand(*groups, M, 3), torch.rand(COUNT, 3, 2).mT),
@@ -261,15 +261,18 @@ def test_scales_that_lie_otherwise_are_copied(wrapper: Wrapper, kind: str) -> No
             torch.rand(COUNT, 3, 4)[:, :2, :3],
         ),
     }[kind]
-    wrapper.call(a_scale=a_scale, b_scale=b_scale)
+    arrange = wrapper.module.arrange_scales
+    arranged = [arrange(name, scales) for name, scales in (("a_scale", a_scale), ("b_scale", b_scale))]
+    for name, scales in (("a_scale", a_scale), ("b_scale", b_scale)):
+        with pytest.raises(ValueError, match=f'{name} must have strides .* pass arrange_scales\\("{name}'):
+            wrapper.call(**{name: scales})
+    wrapper.call(a_scale=arranged[0], b_scale=arranged[1])
     of_a, of_b = wrapper.scales()
     assert of_a.mT.stride() == ((276, 92, 1) if groups else (92, 1))
     assert of_b.stride() == (8, 4, 1)
     assert torch.equal(of_a.as_subclass(Tensor), a_scale)
     assert torch.equal(of_b.as_subclass(Tensor), b_scale)
-    lay_out = wrapper.module.lay_out_scales
-    assert torch.equal(lay_out(a_scale.mT).mT, a_scale)
-    assert lay_out(b_scale).stride() == (8, 4, 1)
+    assert arrange("b_scale", arranged[1]) is arranged[1]
 
 
 WRONG: dict[str, tuple[dict[str, Tensor], str]] = {
@@ -312,7 +315,8 @@ def test_a_call_computes_each_group_whatever_the_strides_of_its_scales(
     module, problem = simulated(stem, monkeypatch), made(spec_file(stem)).source.problem
     inputs = random_inputs((70, 136, 304), problem, torch.Generator().manual_seed(5))
     exact = reference(inputs, problem)
-    for scales in (inputs.extras["a_scale"], inputs.extras["a_scale"].contiguous()):
+    plain = module.arrange_scales("a_scale", inputs.extras["a_scale"].contiguous())
+    for scales in (inputs.extras["a_scale"], plain):
         extras = {**inputs.extras, "a_scale": scales}
         given = {name: tensor.as_subclass(Cuda) for name, tensor in extras.items()}
         d = module.matmul(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), **given)

@@ -124,7 +124,9 @@ def test_the_output_is_the_a_of_the_next_matmul(monkeypatch: pytest.MonkeyPatch)
     x, up = drawn(40, 256, dtype=E4M3), drawn(384, 256, dtype=E4M3, seed=1)
     down = drawn(128, 384, dtype=E4M3, seed=2)
     x_scale = torch.rand(2, 40).add(0.5).T
-    up_scale, down_scale = torch.rand(3, 2) + 0.5, torch.rand(1, 3) + 0.5
+    up_scale, down_scale = (
+        module.arrange_scales("b_scale", torch.rand(extents) + 0.5) for extents in ((3, 2), (1, 3))
+    )
     h, h_scale = module.matmul(cuda(x), cuda(up).T, a_scale=cuda(x_scale), b_scale=cuda(up_scale))
     d, d_scale = module.matmul(h, cuda(down).T, a_scale=h_scale, b_scale=cuda(down_scale))
     h, h_scale, d, d_scale = map(plain, (h, h_scale, d, d_scale))

@@ -152,7 +152,7 @@ class MatmulDocs(LaunchView):
                 extents = f"[{groups}ceil({of_b} / {scale.format.rows}), {k}]"
                 memory = f"rows {k} apart, rounded up to a multiple of 4"
                 memory += f", and N a multiple of {scale.format.rows}" * self.plan.problem.in_blocks
-            docs.append(f"{name}: {extents}, torch.float32, {memory}; others are copied in each call.")
+            docs.append(f"{name}: {extents}, torch.float32, {memory}; else see `arrange_scales`.")
         return docs
 
     @property

@@ -280,12 +280,13 @@ class Wrapper(MatmulDocs):
 
     def _laid_out(self, name: str) -> str:
         """Return the call that lays out scales as the kernel reads them."""
-        if self.packs_scales:
-            return f"pack_scales({name})"
-        turn = ".T" if name in self.transposed else ""
-        if self.plan.problem.copies_scales:
-            turn = turn.replace("T", "mT")
-        return f"lay_out_scales({name}{turn}){turn}"
+        return f"pack_scales({name})" if self.packs_scales else f'arrange_scales("{name}", {name})'
+
+    @property
+    def turned_scales(self) -> str:
+        """The names of the scales that lie in memory as their transposed view, as a tuple's text."""
+        names = [f'"{name}"' for name in self.scales if name in self.transposed]
+        return f"({', '.join(names)}{',' * (len(names) == 1)})"
 
     @property
     def make_host(self) -> str:
@@ -318,7 +319,7 @@ class Wrapper(MatmulDocs):
             "sums": self.plan.reduces_apart,
             f"workspace{'_stream_k' * self.plan.divides_last_wave}": self.workspace,
             "pack_scales": self.packs_scales,
-            f"lay_out_scales{'_of_groups' * self.plan.problem.copies_scales}": bool(self.scales)
+            f"arrange_scales{'_of_groups' * self.plan.problem.copies_scales}": bool(self.scales)
             and not self.packs_scales,
             "new_scales": bool(self.plan.problem.d_scale),
             "new_saved": self.plan.problem.saves,
