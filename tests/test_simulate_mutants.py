@@ -15,6 +15,7 @@ from mutants import (
     early,
     epilogues,
     expert_backward,
+    exponents,
     gates,
     grouped_scales,
     groups,
@@ -40,7 +41,7 @@ from gluonsim import POLICIES, Severity
 
 FAMILIES = (
     *(rings, kinds, splits, parallel, stream_k, early, gates, c_blocks, groups, k_groups, rows, scales),
-    *(grouped_scales, promotion, quantized, expert_backward),
+    *(grouped_scales, promotion, quantized, expert_backward, exponents),
     committed,
     epilogues,
 )

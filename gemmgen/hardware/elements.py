@@ -308,6 +308,17 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
                 rows=128, operands=("b",),
                 also=("128x128", "blockwise", "blockwise_128x128", "BlockWise128x128"),
             ),
+            # The same blocks with scales that are powers of two, as later checkpoints have them.
+            ScaleFormat(
+                "ue8m0_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", mma="wgmma",
+                results=("e4m3",),
+                also=("1x128", "e8m0_1x128", "ue8m0"),
+            ),
+            ScaleFormat(
+                "ue8m0_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", mma="wgmma",
+                rows=128, operands=("b",),
+                also=("128x128", "e8m0_128x128", "ue8m0"),
+            ),
         )
     },
 )  # fmt: skip

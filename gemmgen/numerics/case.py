@@ -234,8 +234,12 @@ def _arguments(
 
 def packed_scales(module: ModuleType, scales: Tensor) -> Tensor:
     """Return scales of blocks as a module's kernel reads them: 5-D, packed, uint8 for ue8m0."""
-    packed: Tensor = module.pack_scales(scales)
-    return packed.view(torch.uint8) if packed.dtype == TORCH_DTYPES["ue8m0"] else packed
+    return as_bytes(module.pack_scales(scales))
+
+
+def as_bytes(scales: Tensor) -> Tensor:
+    """Return scales as kernels get them: ue8m0 as uint8, for which Triton has no type."""
+    return scales.view(torch.uint8) if scales.dtype == TORCH_DTYPES["ue8m0"] else scales
 
 
 def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
@@ -250,8 +254,8 @@ def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
         extras["c"] = extras["c"].flatten(0, -2)
     for name in BLOCK_SCALES if problem.scales_sums else ():
         scale = problem.operand(name[0]).scale
-        if scale is not None and scale.format.rows == 1:
-            extras[name] = extras[name].mT
+        if scale is not None:
+            extras[name] = as_bytes(extras[name].mT if scale.format.rows == 1 else extras[name])
     return {"a": a, "b": b, **extras, "d": d}
 
 

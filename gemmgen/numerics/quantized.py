@@ -12,30 +12,39 @@ from torch import Tensor
 
 from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, poison, rounded
+from gemmgen.numerics.inputs import ALIGNMENT_BYTES
 from gemmgen.problem import Matmul
 
 UNWRITTEN: Final = -1
 """The bits of an element of D before it is written: a NaN with a sign, which no conversion makes."""
 
 
-def quantized(values: Tensor, vector: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return D [M, N] of a type of 8 bits and its scales [M, N / vector] in fp32, by the rule of a kernel.
+def quantized(
+    values: Tensor, vector: int, dtype: torch.dtype, scale_dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Return D [M, N] of a type of 8 bits and its scales [M, N / vector], by the rule of a kernel.
 
     The largest magnitude of a block, but at least LEAST_SCALED and at most MOST_SCALED, is divided by the
-    largest number of the type: the scale. The elements are multiplied by the inverse quotient and rounded.
+    largest number of the type: the scale. The elements are multiplied by the inverse quotient and rounded. A
+    scale of ue8m0 is the least power of two that is at least the exact quotient.
     """
     blocks = values.float().view(len(values), values.shape[1] // vector, vector)
     # A NaN is no magnitude: the other elements of its block keep their scale.
     largest = blocks.abs().nan_to_num(0.0, posinf=math.inf).amax(2).clamp(LEAST_SCALED, MOST_SCALED)
     # Tensors divide as IEEE 754 has it: with a number, torch may multiply by its rounded inverse.
     most = torch.full_like(largest, torch.finfo(dtype).max)
+    if scale_dtype == torch.float8_e8m0fnu:
+        # The quotient is in [0.5, 1) * 2**exponent; a power of two, a little reduced, is the power itself.
+        reduced = largest.double() / most.double() * (1 - 2.0**-40)
+        power = torch.ldexp(torch.ones_like(reduced), torch.frexp(reduced).exponent).float()
+        return rounded((blocks * (1 / power)[..., None]).flatten(1), dtype), power.to(scale_dtype)
     return rounded((blocks * (most / largest)[..., None]).flatten(1), dtype), largest / most
 
 
 def dequantized_output(d: Tensor, scales: Tensor) -> Tensor:
     """Return D [..., N] of 8 bits with scales [..., blocks] as fp32 numbers."""
     vector = d.shape[-1] // max(1, scales.shape[-1])
-    return d.float() * scales.repeat_interleave(vector, dim=-1)
+    return d.float() * scales.float().repeat_interleave(vector, dim=-1)
 
 
 def poisoned_outputs(problem: Matmul, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,7 +54,8 @@ def poisoned_outputs(problem: Matmul, like: Tensor) -> tuple[Tensor, Tensor]:
     *groups, rows, columns = like.shape
     dtype, scale_dtype = TORCH_DTYPES[problem.d.name], TORCH_DTYPES[scale.dtype.name]
     d = torch.full(like.shape, UNWRITTEN, dtype=torch.int8, device=like.device).view(dtype)
-    pitch = -(-rows // 4) * 4
+    unit = ALIGNMENT_BYTES // scale_dtype.itemsize
+    pitch = -(-rows // unit) * unit
     stored = torch.full(
         (*groups, columns // scale.vector, pitch), poison(scale_dtype), dtype=scale_dtype, device=like.device
     )
@@ -58,7 +68,7 @@ def written_into(out: Tensor, d: Tensor, scales: Tensor) -> Tensor:
     An element is infinite if its scale is written alone, and NaN if it is written without a scale.
     """
     vector = d.shape[-1] // max(1, scales.shape[-1])
-    has_no_scale = scales.isnan().repeat_interleave(vector, dim=-1)
+    has_no_scale = scales.float().isnan().repeat_interleave(vector, dim=-1)
     is_left = bits(d) == UNWRITTEN
     numbers = dequantized_output(d, scales).masked_fill(is_left, math.inf)
     return out.copy_(torch.where(is_left & has_no_scale, out, numbers))

@@ -98,11 +98,6 @@ class ArgumentTable:
         return self.dtype("a_scale").name.upper()
 
     @property
-    def scales_are_bytes(self) -> bool:
-        """TMA moves scales as bytes: Triton has no type for powers of two."""
-        return self.dtype("a_scale").coded
-
-    @property
     def table(self) -> Iterator[str]:
         """Each argument in the kernel's order: its dtype, its axes, its box and the box's layout."""
         for argument in self.plan.arguments:

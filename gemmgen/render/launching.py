@@ -210,10 +210,9 @@ class LaunchView(ArgumentTable):
             return tensor  # by its address
         if name == "c" and groups and groups.apart and self.plan.problem.reads_c_of_others:
             return "c.flatten(0, 1)"
-        if name in self.transposed:
-            return f"{tensor}.T"
-        viewed = argument.kind == "block_scales" and self.packs_scales and self.scales_are_bytes
-        return f"{tensor}.view(torch.uint8)" if viewed else tensor
+        # Triton has no type for powers of two: kernels get bytes.
+        viewed = ".view(torch.uint8)" * (name in (*self.scales, "d_scale") and argument.dtype.coded)
+        return f"{tensor}{'.T' * (name in self.transposed)}{viewed}"
 
     @property
     def kernel_arguments(self) -> str:

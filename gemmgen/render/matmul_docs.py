@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.problem import Gradient, gradients_of
 from gemmgen.problem.epilogue import meaning_of
+from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.launching import LaunchView
 from gemmgen.render.overview import epilogue_sentence, formula
 from gemmgen.render.spelling import LINE_LENGTH
@@ -114,7 +115,7 @@ class MatmulDocs(LaunchView):
         if scale := problem.d_scale:
             shape = f"{d.removesuffix('N]')}N / {scale.vector}]"
             docs.append(
-                f"out_scale: {shape}, torch.float32, M contiguous, blocks of N one after the other at "
+                f"out_scale: {shape}, {scale.dtype.torch}, M contiguous, blocks of N one after the other at "
                 "multiples of 16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor. N is a "
                 f"multiple of {scale.vector}."
             )
@@ -150,9 +151,9 @@ class MatmulDocs(LaunchView):
             if scale.format.rows > 1:
                 of_b = "2N" if self.plan.problem.gated else rows
                 extents = f"[{groups}ceil({of_b} / {scale.format.rows}), {k}]"
-                memory = f"rows {k} apart, rounded up to a multiple of 4"
+                memory = f"rows {k} apart, rounded up to a multiple of {TMA_UNIT_BYTES // scale.dtype.bytes}"
                 memory += f", and N a multiple of {scale.format.rows}" * self.plan.problem.in_blocks
-            docs.append(f"{name}: {extents}, torch.float32, {memory}; else see `arrange_scales`.")
+            docs.append(f"{name}: {extents}, {scale.dtype.torch}, {memory}; else see `arrange_scales`.")
         return docs
 
     @property

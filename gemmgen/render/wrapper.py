@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gemmgen import triton_api
 from gemmgen.plan.decisions import gradient_stem
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.matmul_docs import MatmulDocs
 from gemmgen.render.spelling import LINE_LENGTH, fit
 
@@ -148,6 +149,12 @@ class Wrapper(MatmulDocs):
         if self.plan.problem.stacks_d_scales:
             return "groups, m = a.shape[:-1]", "groups, blocks"
         return "m = a.shape[:-1].numel()", "blocks"
+
+    @property
+    def d_scale_unit(self) -> int:
+        """The scales of D in 16 bytes."""
+        assert self.plan.problem.d_scale is not None
+        return TMA_UNIT_BYTES // self.plan.problem.d_scale.dtype.bytes
 
     @property
     def copy_scales(self) -> str:

@@ -17,6 +17,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import (
     Case,
+    as_bytes,
     kernel_arguments,
     numbers,
     once,
@@ -273,7 +274,7 @@ class _Simulated:
         if not self._problem.d_scale:
             return self._launched(inputs, d)
         quantized_d, scales = poisoned_outputs(self._problem, d)
-        stored = {**extras, "d_scale": scales.mT}
+        stored = {**extras, "d_scale": as_bytes(scales.mT)}
         self._launched(replace(inputs, extras=stored), quantized_d)
         return written_into(d, quantized_d, scales)
 
@@ -387,7 +388,8 @@ class _Simulated:
         exact = reference(inputs, self._problem)
         expected = rounded(exact, d.dtype).double()
         if scale := self._problem.d_scale:
-            pair = quantized(exact, scale.vector, TORCH_DTYPES[self._problem.d.name])
+            types = (TORCH_DTYPES[name] for name in (self._problem.d.name, scale.dtype.name))
+            pair = quantized(exact, scale.vector, *types)
             expected = dequantized_output(*pair).double()
         rows = inputs.computed_rows(self._problem, d)
         found = rows.double()  # 8-bit floats have no arithmetic

@@ -157,8 +157,10 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         gathered = (Argument("a", "address", problem.a.dtype),) * problem.gathers_a
         saved = (Argument("saved", "matrix", problem.d),) * problem.saves
         stored = (d, *saved, *((Argument("d", "address", problem.d),) * problem.scatters_d))
-        stored += (Argument("d_scale", "d_scales", DTYPES["fp32"], "m"),) * bool(problem.d_scale)
-        scales = (Argument("b_scale", "tile_scales", DTYPES["fp32"], "n"),) * self.has_tile_scales
+        if problem.d_scale:
+            stored += (Argument("d_scale", "d_scales", problem.d_scale.dtype, "m"),)
+        by_tile = problem.b.scale if self.has_tile_scales else None
+        scales = (Argument("b_scale", "tile_scales", by_tile.dtype, "n"),) if by_tile else ()
         loaded = (*self.stage.arguments, *gathered, *scales)
         return (*loaded, *epilogue_arguments(problem), *groups, *stored, *partials, *counters)
 

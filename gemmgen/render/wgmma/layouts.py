@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen.hardware import DTYPES, WGMMA
+from gemmgen.hardware import WGMMA
 from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.operations import BLOCK_SCALES
@@ -43,7 +43,7 @@ class HopperLayouts(KernelLayouts):
         for buffers in map(plan.resources.of, BLOCK_SCALES):
             for buffer in buffers[:1]:
                 bases = plan.bases(1, None) if buffer.tensor == "a_scale" else plan.bases(None, 1)
-                yield self._shared(buffer.tensor.upper(), 0, DTYPES["fp32"], bases)
+                yield self._shared(buffer.tensor.upper(), 0, plan.argument(buffer.tensor).dtype, bases)
         if problem.copies_scales:
             lanes, warps = plan.architecture.threads_per_warp, plan.producer_warps
             arguments = ["[1, 1]", f"[1, {lanes}]", f"[1, {warps}]", "[1, 0]"]

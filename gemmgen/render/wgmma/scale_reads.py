@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.plan.wgmma.scales.scale_payloads import LEAST_SCALES
+from gemmgen.plan.wgmma.scales.scale_payloads import least_scales
+from gemmgen.problem import BlockScale
+from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.walks import walk_of
 
 RUN_STEPS = 4
@@ -53,8 +55,9 @@ class ScaleReads:
         """The comment on rows of scales of B, of each group if there are groups."""
         if self.plan.problem.copies_scales:
             rows = "Each group has a row of scales for SCALE_COLUMNS columns of its B."
-            return f"{rows} Rows begin at multiples of 4 scales."
-        return "Rows of scales, one for SCALE_COLUMNS columns of B, begin at multiples of 16 bytes: 4 scales."
+            return f"{rows} Rows begin at multiples of {self.unit} scales."
+        multiple = f"multiples of {TMA_UNIT_BYTES} bytes: {self.unit} scales"
+        return f"Rows of scales, one for SCALE_COLUMNS columns of B, begin at {multiple}."
 
     @property
     def _rows_of_group(self) -> str:
@@ -69,9 +72,11 @@ class ScaleReads:
         """The templates of the functions that read scales."""
         plan = self.plan
         loaded = {"a"} if plan.has_tile_scales else {"a", "b"}
-        if ("b" if plan.swap_ab else "a") in loaded:
+        if any(self._scale(name).dtype.coded for name in ("a", "b")):
+            yield "wgmma/scales/powers_of_two"
+        if self._beside_rows in loaded:
             yield "wgmma/scales/row_scales"
-        if ("a" if plan.swap_ab else "b") in loaded:
+        if self._beside_columns in loaded:
             yield "wgmma/scales/column_scales"
         if plan.has_tile_scales:
             yield f"wgmma/scales/{'of_part' if self.by_block else 'of_tile'}"
@@ -111,35 +116,90 @@ class ScaleReads:
     @property
     def first_of_b(self) -> str:
         """The scale of B of the first K step of a work item, which has one block."""
-        return "b_scales.of(0)" if self.by_block else "gl.load(b_scale_ptr)"
+        return "b_scales.of(0)" if self.by_block else self.number_of_b("gl.load(b_scale_ptr)")
 
     def next_of_b(self, k_steps: str) -> str:
         """Return the scale of B of the K step after `k_step`; after the last step it is the last one."""
         if self.by_block:
             return "b_scales.of(k_step + 1)"
-        return f"gl.load(b_scale_ptr + gl.minimum(k_step + 1, {k_steps} - 1))"
+        return self.number_of_b(f"gl.load(b_scale_ptr + gl.minimum(k_step + 1, {k_steps} - 1))")
 
     @property
     def block_k(self) -> str:
         """The constant that holds the K of a block."""
         return "SCALE_K" if self.plan.step_blocks > 1 else "PROGRAM_TILE_K"
 
-    @property
-    def _is_loaded_beyond(self) -> bool:
-        """True if TMA loads scales of more rows of A than the columns of the accumulator with swap-AB."""
-        (first, *_) = self.plan.stage.payloads_of("a_scale")
-        return self.plan.swap_ab and first.elements > self.plan.cta_consumer_tile_m
+    def _scale(self, name: str) -> BlockScale:
+        """Return the scales of the operand ``a`` or ``b``."""
+        scale = self.plan.problem.operand(name).scale
+        assert scale is not None  # of kernels that scale sums, which have scales of both operands
+        return scale
 
     @property
-    def loaded(self) -> str:
-        """The words about the scales that a stage has beyond the columns; empty if there are none."""
+    def _beside_rows(self) -> str:
+        """The operand whose scales are beside the rows of the accumulator."""
+        return "b" if self.plan.swap_ab else "a"
+
+    @property
+    def _beside_columns(self) -> str:
+        """The operand whose scales are beside the columns of the accumulator."""
+        return "a" if self.plan.swap_ab else "b"
+
+    def _number(self, name: str, read: str) -> str:
+        """Return the text of scales as fp32 numbers, by the text that reads the scales of an operand."""
+        return f"powers_of_two({read})" if self._scale(name).dtype.coded else read
+
+    def number_of_b(self, read: str) -> str:
+        """Return the text of a scale of B as an fp32 number, by the text that reads it."""
+        return self._number("b", read)
+
+    @property
+    def unit(self) -> int:
+        """The scales of B in 16 bytes, at multiples of which rows of them begin."""
+        return TMA_UNIT_BYTES // self._scale("b").dtype.bytes
+
+    @property
+    def read_rows(self) -> str:
+        """The scales beside the rows of the accumulator, as a column of fp32 numbers."""
+        read = f"scales{self._slice(self._beside_rows)}.permute((1, 0)).load(ACCUMULATOR_LAYOUT)"
+        return self._number(self._beside_rows, read)
+
+    @property
+    def read_columns(self) -> str:
+        """The scales beside the columns of the accumulator, as a row of fp32 numbers."""
+        read = f"scales{self._slice(self._beside_columns)}.load(ACCUMULATOR_LAYOUT)"
+        return self._number(self._beside_columns, read)
+
+    def _extent(self, name: str) -> tuple[str, int]:
+        """Return the constant and the number of the rows of A, or columns of B, of a consumer."""
+        plan = self.plan
+        if name == "b":
+            return "PROGRAM_TILE_N", plan.program_tile_n
+        return ("CONSUMER_TILE_M" if plan.row_shares > 1 else "PROGRAM_TILE_M"), plan.cta_consumer_tile_m
+
+    def _is_loaded_beyond(self, name: str) -> bool:
+        """True if TMA loads scales of more rows of A, or columns of B, than a consumer has."""
+        return self.plan.row_slabs == 1 and least_scales(self._scale(name).dtype) > self._extent(name)[1]
+
+    def _loaded(self, name: str) -> str:
+        """The words about the scales that a stage has beyond the accumulator; empty if there are none."""
         who = "a stage has" if self.plan.problem.copies_scales else "TMA loads"
-        return f"; {who} {LEAST_SCALES}" * self._is_loaded_beyond
+        return f"; {who} {least_scales(self._scale(name).dtype)}" * self._is_loaded_beyond(name)
 
     @property
-    def slice(self) -> str:
-        """The selection of the scales of the columns; empty if TMA loads no others."""
-        return ".slice(0, PROGRAM_TILE_M, dim=1)" * self._is_loaded_beyond
+    def words_of_column(self) -> str:
+        """The words about a column of scales, and about the scales that a stage has beyond the rows."""
+        beyond = self._loaded(self._beside_rows)
+        return f"beside the rows{beyond}" if beyond else "[M, 1] beside the rows of the accumulator"
+
+    @property
+    def loaded_columns(self) -> str:
+        """The words about the scales that a stage has beyond the columns; empty if there are none."""
+        return self._loaded(self._beside_columns)
+
+    def _slice(self, name: str) -> str:
+        """Return the selection of the scales that a consumer multiplies by; empty if TMA loads no others."""
+        return f".slice(0, {self._extent(name)[0]}, dim=1)" * self._is_loaded_beyond(name)
 
     def of_a(self, slab: int) -> str:
         """Return the scales of A beside the accumulator, of one of several slabs of rows."""

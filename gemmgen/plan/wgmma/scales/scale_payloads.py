@@ -11,8 +11,13 @@ from gemmgen.plan.stage import Payload
 from gemmgen.plan.storage import Extent
 from gemmgen.problem import Matmul
 
-LEAST_SCALES = 32
-"""Scales that TMA loads at least: 128 bytes, so that the scales of each stage begin where TMA can write."""
+LEAST_BYTES = 128
+"""Bytes of scales that TMA loads at least, so that the scales of each stage begin where TMA can write."""
+
+
+def least_scales(dtype: DType) -> int:
+    """Return the scales of a type that TMA loads at least."""
+    return LEAST_BYTES // dtype.bytes
 
 
 def scales_of_step(
@@ -47,10 +52,10 @@ def _scales(
 
     They are of `blocks` blocks of K.
 
-    `extent` has the rows of all CTAs of a program. Fewer than `LEAST_SCALES` come with the scales of
+    `extent` has the rows of all CTAs of a program. Fewer than `LEAST_BYTES` come with the scales of
     the next rows, which nobody reads.
     """
-    loaded = max(LEAST_SCALES, rows)
+    loaded = max(least_scales(dtype), rows)
     return Payload(
         tensor=tensor,
         kind="block_scales",

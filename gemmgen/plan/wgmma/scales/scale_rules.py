@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmgen.plan.fix import Fix, at_most, either, hint, leave_out, use
+from gemmgen.hardware import SCALE_FORMATS
+from gemmgen.plan.fix import Fix, at_least, at_most, either, hint, leave_out, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.extent_rules import consumer_rows, tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.warp_rules import CONSUMERS
 from gemmgen.problem import BlockScale, Operand
+from gemmgen.problem.matmul import TMA_PLACE_BITS
 
 STEP_BLOCKS = (1, 2, 4)
 """Blocks of K that a step can have."""
 MOST_SLABS = 2
 """Slabs of 64 rows whose sums a warpgroup holds: with more, the stage is read for too long."""
+COPIED_BYTES = 4
+"""[ptx] The fewest bytes that ``cp.async`` copies."""
 UNSCALED: Final = leave_out("operands.a.scale") & leave_out("operands.b.scale")
 """The fix that leaves the scales out."""
 
@@ -52,7 +56,7 @@ def _of_format(name: str, operand: Operand, scale: BlockScale) -> Iterator[Findi
             f"{field}.format",
             f"{known.name} for {name.upper()}",
             f"a scale for {known.rows} rows is for weights, which are B",
-            use("fp32_1x128"),
+            use(*_formats(1, known.dtype)),
         )
     stated = (("vector", scale.vector, known.vector), ("dtype", scale.dtype.name, known.dtype))
     for part, found, wanted in stated:
@@ -63,6 +67,12 @@ def _of_format(name: str, operand: Operand, scale: BlockScale) -> Iterator[Findi
                 f"{known.name} has a scale of {known.dtype} for {known.vector} of K",
                 use(wanted) | leave_out(),
             )
+
+
+def _formats(rows: int, *dtypes: str) -> tuple[str, ...]:
+    """Return the formats of scales for sums by the rows of a block, with scales of these types or any."""
+    known = (each for each in SCALE_FORMATS.values() if each.mma == "wgmma" and each.rows == rows)
+    return tuple(each.name for each in known if not dtypes or each.dtype in dtypes)
 
 
 @rule("block-scales", after=[*CONSUMERS, tile_power_of_two, consumer_rows, scale_format])
@@ -121,9 +131,27 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     alone = slabs > 1 or not plan.has_tile_scales
     yield alone and plan.cluster_m > 1, "cluster.m", f"{plan.cluster_m} CTAs along M", limit, use(1)
     yield alone and plan.cluster_n > 1, "cluster.n", f"{plan.cluster_n} CTAs along N", limit, use(1)
+    for field, rows, scale in _places(plan):
+        unit = TMA_PLACE_BITS // scale.dtype.bits
+        place = f"multiples of {TMA_PLACE_BITS // 8} bytes"
+        limit = (
+            f"TMA loads the scales of a block of K from {place} on, which are {unit} of {scale.dtype.name}"
+        )
+        found = f"{rows} {'rows' if field == 'tile.m' else 'columns'}"
+        fix = at_least(plan.cta_tile_m // rows * unit if field == "tile.m" else unit)
+        yield rows % unit > 0, field, found, limit, fix
     limit = "but this version reads the A of scaled sums from shared memory"
     registers = plan.a_source == "registers"
     yield registers, "operands.a.source", "A in registers", limit, use("shared")
+
+
+def _places(plan: WgmmaKernel) -> Iterator[tuple[str, int, BlockScale]]:
+    """Yield a field, the rows of A or columns of B from one load of scales to the next, and the scales."""
+    a, b = plan.problem.a.scale, plan.problem.b.scale
+    if a is not None and not plan.problem.copies_scales:
+        yield "tile.m", plan.cta_tile_m // plan.row_shares, a
+    if b is not None and not plan.has_tile_scales:
+        yield "tile.n", plan.cta_tile_n, b
 
 
 def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
@@ -185,10 +213,17 @@ def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
     yield groups.counts is None, "groups.kind", f"{groups.of} groups", limit, fix
     b = problem.b.scale
     assert b is not None
-    wanted, of_b = ("fp32_1x128", "K") if groups.divides_k else ("fp32_128x128", "rows")
-    limit = f"but this version scales B of groups of {of_b} by {wanted}"
+    rows, of_b = (1, "K") if groups.divides_k else (128, "rows")
+    wanted = _formats(rows)
+    limit = f"but this version scales B of groups of {of_b} by {either(wanted)}"
     field = "operands.b.scale.format"
-    yield b.format.name != wanted, field, f"{b.format.name} for groups of {of_b}", limit, use(wanted)
+    yield b.format.name not in wanted, field, f"{b.format.name} for groups of {of_b}", limit, use(*wanted)
+    a = problem.a.scale
+    assert a is not None
+    limit = f"threads copy the scales of A from any row on, and cp.async copies at least {COPIED_BYTES} bytes"
+    short = problem.copies_scales and a.dtype.bytes < COPIED_BYTES
+    found = f"{a.format.name} for groups of rows"
+    yield short, "operands.a.scale.format", found, limit, use(*_formats(1, "fp32"))
     for index in groups.row_indices:
         limit = "but this version scales rows of A and D that lie group by group"
         yield True, f"groups.{index}", f"an index of rows, {index},", limit, leave_out() | UNSCALED

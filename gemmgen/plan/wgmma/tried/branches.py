@@ -49,6 +49,7 @@ from gemmgen.plan.wgmma.tried.values import (
     WIDEST_FITTED,
 )
 from gemmgen.problem import Request, Shape
+from gemmgen.problem.matmul import TMA_PLACE_BITS
 
 
 def defaults_of(stated: Values, swap_ab: object) -> Values:
@@ -331,8 +332,8 @@ def _swaps_for(shape: Shape, stated: Values) -> tuple[bool, ...]:
 def rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
     """Return the rows of a tile that are tried with swap-AB: as many as A has, or fewer.
 
-    There are at least as many as an instruction of each warp has columns, and as a swizzle spans where A is
-    M-contiguous.
+    There are at least as many as an instruction of each warp has columns, as a swizzle spans where A is
+    M-contiguous, and as have scales in 16 bytes where TMA loads the scales of A.
     """
     rows = max(shape[0] for shape in request.planned_shapes)
     least = WGMMA.n_min * (2 if stated.get("warps_m") == 2 else 1)
@@ -340,6 +341,8 @@ def rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
         spans = HOPPER.tma_swizzle_bytes
         span = next((span for span in spans if span == stated.get("a_swizzle_bytes")), spans[-1])
         least = max(least, span // request.matmul.a.dtype.bytes)
+    if (scale := request.matmul.a.scale) and not request.matmul.copies_scales:
+        least = max(least, TMA_PLACE_BITS // scale.dtype.bits)
     most = max(least, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
     return tuple(most >> halvings for halvings in range((most // least).bit_length()))
 
