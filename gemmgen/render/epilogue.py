@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
 from gemmgen.problem.epilogue import Load
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.operands.saved_sums import SavedSumsView
-from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.runs import Run, Runs
 from gemmgen.render.steps import Part
-
-
-def spelled(number: float) -> str:
-    """Return a number in Python, as the project's formatter has it."""
-    return repr(number).replace("e+", "e")
 
 
 @dataclass(frozen=True)
@@ -172,27 +164,6 @@ class EpilogueView(SavedSumsView):
             yield "shared/store/quantize.py.j2"
 
     @property
-    def _scales_by_power(self) -> bool:
-        """True if the scales of D are powers of two."""
-        return self.plan.problem.d_scale is not None and self.plan.problem.d_scale.dtype.coded
-
-    @property
-    def words_of_quantization(self) -> str:
-        """The template of the comment on the scales of D."""
-        return f"shared/store/words_of_{'power_of_two' if self._scales_by_power else 'quotients'}.py.j2"
-
-    @property
-    def scale_of_d(self) -> str:
-        """The template that stores the scale of a row, and scales its elements."""
-        return f"shared/store/{'power_of_two' if self._scales_by_power else 'quotients'}.py.j2"
-
-    @property
-    def d_scale_unit(self) -> int:
-        """The scales of D in 16 bytes."""
-        assert self.plan.problem.d_scale is not None
-        return TMA_UNIT_BYTES // self.plan.problem.d_scale.dtype.bytes
-
-    @property
     def d_scale_place(self) -> str:
         """The template that finds the scales of a sub-tile's rows among all scales of D."""
         stacked = "_of_group" * self.plan.problem.stacks_d_scales
@@ -288,21 +259,6 @@ class EpilogueView(SavedSumsView):
         run = run if by else "store still runs"
         stored = "Compute and store a tile of D" if self.plan.problem.gated else f"Store {sums}"
         return f"{stored}{by}; the {run} on return."
-
-    @property
-    def quantized_constants(self) -> Iterator[tuple[str, object, str]]:
-        """The name, value and meaning of each constant of the scales of D."""
-        if scale := self.plan.problem.d_scale:
-            d = self.plan.problem.d
-            yield "D_SCALE_COLUMNS", scale.vector, "of D that share a scale"
-            yield "D_LARGEST", d.largest, f"the largest number of {d.name}"
-            yield "LEAST_SCALED", spelled(LEAST_SCALED), "2**-100: smaller magnitudes do not lower a scale"
-            yield "MOST_SCALED", spelled(MOST_SCALED), "2**127: greater magnitudes, and infinities, saturate"
-            if self._scales_by_power:
-                mantissa, exponent = math.frexp(d.largest)
-                carry = 2**23 - 1 - round((2 * mantissa - 1) * 2**23)
-                yield "D_SCALE_CARRY", carry, "added to a mantissa above that of D_LARGEST, it carries"
-                yield "D_SCALE_EXPONENT", exponent - 1, "of D_LARGEST"
 
     @property
     def parting(self) -> str:

@@ -19,7 +19,7 @@ ROWS = "scales.slice(0, CONSUMER_TILE_M, dim=1)"
 PITCH = "gl.cdiv(args.k_steps, 16) * 16"
 OF_PART = "gl.cdiv(blocks, 16) * 16"
 HALVES = "powers_of_two(first), powers_of_two(second)"
-CARRY = "(largest.to(gl.int32, bitcast=True) + D_SCALE_CARRY)"
+CARRY = "(largest.to(gl.int32, bitcast=True) + D_CARRY)"
 INVERSE = "(254 - code) << 23"
 STORED = "gl.store(scales, code.to(gl.uint8), mask=inside)"
 MUTANTS = {
@@ -40,10 +40,10 @@ MUTANTS = {
         WRONG_NUMBERS, "d_desc", "", (HALVES, "powers_of_two(second), powers_of_two(first)")
     ),
     "exponents_of_d_rounded_down": quantized(
-        WRONG_NUMBERS, "d_desc", "", (CARRY, CARRY.replace(" + D_SCALE_CARRY", ""))
+        WRONG_NUMBERS, "d_desc", "", (CARRY, CARRY.replace(" + D_CARRY", ""))
     ),
     "exponents_of_d_without_its_largest_number": quantized(
-        WRONG_NUMBERS, "d_desc", "", (" - D_SCALE_EXPONENT", "")
+        WRONG_NUMBERS, "d_desc", "", (" - D_EXPONENT", "")
     ),
     "exponents_of_d_twice_the_inverse": quantized(
         WRONG_NUMBERS, "d_desc", "", (INVERSE, INVERSE.replace("254", "255"))

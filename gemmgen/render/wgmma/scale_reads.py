@@ -155,7 +155,7 @@ class ScaleReads:
 
     @property
     def unit(self) -> int:
-        """The scales of B in 16 bytes, at multiples of which rows of them begin."""
+        """The scales of B in 16 bytes: a row of scales begins at a multiple of this number."""
         return TMA_UNIT_BYTES // self._scale("b").dtype.bytes
 
     @property

@@ -23,6 +23,7 @@ from gemmgen.render.wgmma.device_parts import DeviceParts, column_ctas, walks_st
 from gemmgen.render.wgmma.k_loop import KLoop
 from gemmgen.render.wgmma.lanes import turned
 from gemmgen.render.wgmma.layouts import HopperLayouts
+from gemmgen.render.wgmma.output_scales import OutputScales
 from gemmgen.render.wgmma.overview import HopperOverview
 from gemmgen.render.wgmma.reduction import ReductionView
 from gemmgen.render.wgmma.scale_reads import RUN_STEPS
@@ -74,6 +75,11 @@ class HopperView(KernelView):
     def stage(self) -> Stage:
         """The loads of a K step."""
         return Stage(self.plan)
+
+    @property
+    def output_scales(self) -> OutputScales:
+        """The scales of D, if the kernel computes some."""
+        return OutputScales(self.plan)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -190,7 +196,7 @@ class HopperView(KernelView):
             yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
         if not plan.reduces_apart:
             yield from self.epilogue.subtile_constants
-        yield from self.epilogue.quantized_constants
+        yield from self.output_scales.constants
         yield from self.epilogue.constants
         if plan.problem.gathers_a:
             yield "A_UNIT", plan.a_unit, "elements of A in 16 bytes, which a thread copies at a time"
