@@ -455,4 +455,7 @@ def test_each_format_names_its_instruction_and_its_block() -> None:
         "nvfp4": ("tcgen05", 1, 16),
         "fp32_1x128": ("wgmma", 1, 128),
         "fp32_128x128": ("wgmma", 128, 128),
+        "ue8m0_1x128": ("wgmma", 1, 128),
+        "ue8m0_128x128": ("wgmma", 128, 128),
+        "ue8m0_1x32": ("wgmma", 1, 32),
     }

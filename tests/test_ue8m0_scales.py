@@ -21,7 +21,7 @@ STEM = "h100_e4m3_ue8m0"
 MIXED = "h100_e4m3_ue8m0_split4"
 QUANTIZED = "h100_e4m3_ue8m0_quantized"
 GROUPED, GATED = "h100_e4m3_ue8m0_grouped", "h100_e4m3_ue8m0_gated"
-FEW_ROWS = ("h100_e4m3_ue8m0_rows16", MIXED)
+FEW_ROWS = ("h100_e4m3_ue8m0_rows16", "h100_e4m3_ue8m0_mx16", MIXED)
 STEMS = sorted(path.stem for path in WANTED if "ue8m0" in path.stem)
 E4M3, UE8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
 LARGEST = 448
@@ -51,12 +51,15 @@ def numbers_of(scales: Tensor) -> Tensor:
     return 2.0 ** (scales.view(torch.uint8).double() - 127)
 
 
-def written_out(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
-    """The product in float64 of A [M, K] and B [N, K] of e4m3, each element times the scale of its block."""
+def written_out(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, vector: int) -> Tensor:
+    """The product in float64 of A [M, K] and B [N, K] of e4m3, each element times the scale of its block.
+
+    A scale is for `vector` elements of K.
+    """
     scaled = list[Tensor]()
     for matrix, scales in ((a, numbers_of(of_a)), (b, numbers_of(of_b))):
         rows = scales if len(scales) == len(matrix) else scales.repeat_interleave(128, 0)[: len(matrix)]
-        scaled.append(matrix.double() * rows.repeat_interleave(128, 1)[:, : matrix.shape[1]])
+        scaled.append(matrix.double() * rows.repeat_interleave(vector, 1)[:, : matrix.shape[1]])
     return scaled[0] @ scaled[1].T
 
 
@@ -105,17 +108,20 @@ def test_a_call_has_the_numbers_of_float64(stem: str, monkeypatch: pytest.Monkey
     (m, n, k), scales = (7 if stem in FEW_ROWS else 37, 272, 400), (problem.a.scale, problem.b.scale)
     a, b = drawn(m, k, 1), drawn(n, k, 2)
     given = list[Tensor]()
+    assert problem.a.scale is not None
     for seed, (rows, scale) in enumerate(zip((m, n), scales, strict=True)):
         assert scale is not None
-        drawn_codes = codes(-(-rows // scale.format.rows), 4, seed=seed)
+        drawn_codes = codes(-(-rows // scale.format.rows), -(-k // scale.vector), seed=seed)
         given.append(drawn_codes if scale.dtype.name == "ue8m0" else drawn_codes.float() * 1.5)
     arranged = {
         name: cuda(module.arrange_scales(name, each))
         for name, each in zip(("a_scale", "b_scale"), given, strict=True)
     }
     d = plain(module.matmul(cuda(a), cuda(b).T, **arranged)).double()
-    exact = written_out(a, b, *given)
-    magnitudes = written_out(a.float().abs().to(E4M3), b.float().abs().to(E4M3), *given)
+    exact = written_out(a, b, *given, problem.a.scale.vector)
+    magnitudes = written_out(
+        a.float().abs().to(E4M3), b.float().abs().to(E4M3), *given, problem.a.scale.vector
+    )
     # One rounding to bf16, and sums in fp32 of products of both operands.
     assert ((d - exact).abs() <= exact.abs() * 2.0**-8 + magnitudes * 2.0**-20).all()
 
@@ -248,6 +254,16 @@ operands:
   d: {dtype: bf16}
 problem: {m: %d, n: 2048, k: 7168}
 """
+
+
+@pytest.mark.parametrize("m", [8, 64, 4096])
+def test_an_open_spec_gets_kernels_with_scales_of_32_of_k(m: int) -> None:
+    text = OPEN.replace("ue8m0_1x128", "ue8m0_1x32").replace("ue8m0_128x128", "ue8m0_1x32") % m
+    for each in rank(parse_spec(text.encode(), "open")).to_measure(3):
+        plan = hopper(each.plan)
+        assert plan.promote_k == 32
+        assert plan.step_blocks == plan.cta_tile_k // 32
+        assert plan.step_blocks == 1 or max(plan.a_swizzle_bytes, plan.b_swizzle_bytes) == 32
 
 
 @pytest.mark.parametrize("m", [8, 64, 4096])

@@ -319,6 +319,11 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
                 rows=128, operands=("b",),
                 also=("128x128", "e8m0_128x128", "ue8m0"),
             ),
+            # [ocp] The blocks of mxfp8, whose sums threads scale: the tensor cores of Hopper take no scales.
+            ScaleFormat(
+                "ue8m0_1x32", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", mma="wgmma",
+                also=("1x32", "e8m0_1x32", "mx", "mxfp"),
+            ),
         )
     },
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import get_args
 
 from gemmgen.hardware import DTYPES, FP8, GPUS, SCALE_FORMATS
 from gemmgen.plan.decisions import FIELDS, pinned
-from gemmgen.plan.fix import at_least, clause, either, hint, leave_out, use
+from gemmgen.plan.fix import Fix, at_least, clause, either, hint, leave_out, use
 from gemmgen.plan.fix import written as written_value
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Finding, Rule, Violation, counted, judge, rule
@@ -125,8 +125,16 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
                 f"{path}.scale",
                 f"block scales for {statement.target}",
                 f"they need tcgen05, which {either([gpu.name for gpu in others])} has",
-                leave_out() | on_blackwell,
+                _without_tcgen05(f"{path}.scale.format", operand.scale.format, leave_out() | on_blackwell),
             )
+
+
+def _without_tcgen05(field: str, scale: str, fix: Fix) -> Fix:
+    """Return a fix, or also the use of a format with the same blocks that Hopper's threads scale sums by."""
+    known = SCALE_FORMATS[scale]
+    same = (each for each in SCALE_FORMATS.values() if each.mma == "wgmma" and each.vector == known.vector)
+    names = [each.name for each in same if each.elements == known.elements]
+    return fix | use(*names, field=field) if names else fix
 
 
 def _hopper_scale(statement: Statement, path: str, scale: BlockScale | None) -> Iterator[Finding]:

@@ -7,18 +7,22 @@ from mutants.committed import WRONG_NUMBERS
 from mutants.mutant import of
 from mutants.scales import BYTES, FENCE, LOAD
 
-slabs, in_flight, parts, gated, quantized = (
+slabs, in_flight, parts, gated, quantized, short = (
     of("h100_e4m3_ue8m0"),
     of("h100_e4m3_ue8m0_overlapped"),
     of("h100_e4m3_ue8m0_split4"),
     of("h100_e4m3_ue8m0_gated"),
     of("h100_e4m3_ue8m0_quantized"),
+    of("h100_e4m3_ue8m0_mx16"),
 )
 BITS = "codes.to(gl.int32) << 23"
 ROWS = "scales.slice(0, CONSUMER_TILE_M, dim=1)"
 PITCH = "gl.cdiv(args.k_steps, 16) * 16"
 OF_PART = "gl.cdiv(blocks, 16) * 16"
 HALVES = "powers_of_two(first), powers_of_two(second)"
+OF_BLOCK = "b_scale_smem.index(ring.stage).slice(block, 1)"
+PAIR = " * scales[block][0] * scales[block][1]"
+PLACE = "[k // SCALE_K, tile.column]"
 CARRY = "(largest.to(gl.int32, bitcast=True) + D_CARRY)"
 INVERSE = "(254 - code) << 23"
 STORED = "gl.store(scales, code.to(gl.uint8), mask=inside)"
@@ -38,6 +42,15 @@ MUTANTS = {
     "exponents_of_b_in_rows_without_gaps": parts(WRONG_NUMBERS, "d_desc", "", (OF_PART, "blocks")),
     "exponents_of_the_other_block_of_columns": gated(
         WRONG_NUMBERS, "d_desc", "", (HALVES, "powers_of_two(second), powers_of_two(first)")
+    ),
+    "exponents_of_the_first_block_of_a_step": short(
+        WRONG_NUMBERS, "d_desc", "", (OF_BLOCK, OF_BLOCK.replace("block,", "0,"))
+    ),
+    "exponents_of_blocks_of_128": short(
+        WRONG_NUMBERS, "d_desc", "", (PLACE, PLACE.replace("SCALE", "PROGRAM_TILE"))
+    ),
+    "exponents_of_a_left_out": short(
+        WRONG_NUMBERS, "d_desc", "", (PAIR, PAIR.replace(" * scales[block][0]", ""))
     ),
     "exponents_of_d_rounded_down": quantized(
         WRONG_NUMBERS, "d_desc", "", (CARRY, CARRY.replace(" + D_CARRY", ""))

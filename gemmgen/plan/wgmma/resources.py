@@ -207,7 +207,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         if not self.problem.scales_sums or along.scale is None or along.scale.format.rows > 1:
             return 0
         threads_of_row = 4  # [ptx] which hold the sums of a row of an instruction
-        return self.consumer_extents[1] // threads_of_row // self.warps_across[1]
+        return self.step_blocks * self.consumer_extents[1] // threads_of_row // self.warps_across[1]
 
     @property
     def fragments(self) -> int:

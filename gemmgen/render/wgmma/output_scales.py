@@ -68,4 +68,5 @@ class OutputScales:
             mantissa = round((2 * fraction - 1) * 2**MANTISSA_BITS)
             largest = f"{d.largest:g}, the largest number of {d.name}"
             yield "D_EXPONENT", exponent - 1, f"of {largest}"
-            yield "D_CARRY", 2**MANTISSA_BITS - 1 - mantissa, f"carries a mantissa above that of {d.largest:g} into the exponent"
+            meaning = f"carries a mantissa above that of {d.largest:g} into the exponent"
+            yield "D_CARRY", 2**MANTISSA_BITS - 1 - mantissa, meaning

@@ -37,7 +37,9 @@ class HopperOverview(KernelOverview):
     @property
     def more_inputs(self) -> tuple[str, ...]:
         """The further arguments with a descriptor, after B."""
-        extents = {"a_scale": "[ceil(K / 128), M]", "b_scale": "[ceil(K / 128), N]"}
+        scale = self.plan.problem.a.scale
+        blocks = f"ceil(K / {scale.vector})" if scale else ""
+        extents = {"a_scale": f"[{blocks}, M]", "b_scale": f"[{blocks}, N]"}
         loaded = [payload.tensor for payload in self.plan.stage.payloads if not payload.is_copied]
         return tuple(f"{name} stored as {each}" for name, each in extents.items() if name in loaded)
 

@@ -82,7 +82,7 @@ class ScaleReads:
             yield f"wgmma/scales/{'of_part' if self.by_block else 'of_tile'}"
         if plan.problem.in_blocks:
             yield "wgmma/scales/scales_of_blocks"
-        if plan.step_blocks > 1:
+        if plan.step_blocks > 1 and plan.has_tile_scales:
             yield "wgmma/scales/of_step"
         if plan.row_slabs > 1:
             yield "wgmma/scales/join_slabs"
@@ -213,4 +213,35 @@ class ScaleReads:
     @property
     def of_b(self) -> str:
         """The scales of B beside the accumulator."""
-        return f"{'row' if self.plan.swap_ab else 'column'}_scales(args.b_scale_smem.index(ring.stage))"
+        scales = f"args.b_scale_smem.index(ring.stage){'.slice(block, 1)' * (self.plan.step_blocks > 1)}"
+        return f"{'row' if self.plan.swap_ab else 'column'}_scales({scales})"
+
+    # --- steps of several blocks
+
+    @property
+    def step_number(self) -> str:
+        """The variable of a loop over K steps, whose scales of B are found by the number of a step."""
+        return "k_step" if self.plan.has_tile_scales else "_"
+
+    @property
+    def first_of_step(self) -> str:
+        """The statement that reads the scales of B of the first K step; empty if TMA loads them."""
+        return "\n    b_scale = scales_of_step(b_scales, 0)" * self.plan.has_tile_scales
+
+    @property
+    def next_of_step(self) -> str:
+        """The statement that reads the scales of B of the next K step; empty if TMA loads them."""
+        reason = "# The scales of B for the next step come while the MMAs run."
+        lines = f"\n        {reason}\n        b_scale = scales_of_step(b_scales, k_step + 1)"
+        return lines * self.plan.has_tile_scales
+
+    @property
+    def of_block(self) -> str:
+        """The scales of a block: their product, or a pair if each column has a scale of B."""
+        return "scale * b_scale[block]" if self.plan.has_tile_scales else f"(scale, {self.of_b})"
+
+    @property
+    def scaled_block(self) -> str:
+        """The sums of a block times their scales."""
+        scales = "scales[block]"
+        return f"steps[block] * {scales if self.plan.has_tile_scales else f'{scales}[0] * {scales}[1]'}"

@@ -138,7 +138,7 @@ class HopperView(KernelView):
         yield "PROGRAM_TILE_K", plan.cta_tile_k, f"of a K step{block}" if block else ""
         if plan.step_blocks > 1:
             yield "STEP_BLOCKS", plan.step_blocks, "blocks of a K step, each with scales of its own"
-        if plan.has_tile_scales and self.k_loop.scales.by_block:
+        if plan.step_blocks > 1 or (plan.has_tile_scales and self.k_loop.scales.by_block):
             yield "SCALE_K", plan.cta_tile_k // plan.step_blocks, "of K that share a scale"
         if plan.scales_in_flight:
             yield "RUN", RUN_STEPS, "K steps whose MMAs are issued beside those before"

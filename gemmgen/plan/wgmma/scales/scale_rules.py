@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmgen.hardware import SCALE_FORMATS
+from gemmgen.hardware import SCALE_FORMATS, ScaleFormat
 from gemmgen.plan.fix import Fix, at_least, at_most, either, hint, leave_out, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
@@ -19,6 +19,8 @@ STEP_BLOCKS = (1, 2, 4)
 """Blocks of K that a step can have."""
 MOST_SLABS = 2
 """Slabs of 64 rows whose sums a warpgroup holds: with more, the stage is read for too long."""
+GROUPED_K = 128
+"""Elements of K that share a scale in groups."""
 COPIED_BYTES = 4
 """[ptx] The fewest bytes that ``cp.async`` copies."""
 UNSCALED: Final = leave_out("operands.a.scale") & leave_out("operands.b.scale")
@@ -39,6 +41,18 @@ def scale_format(plan: WgmmaKernel) -> Iterator[Finding]:
                     "but this version's kernels scale both operands or neither",
                     leave_out() | hint(f"an operands.{other_name}.scale"),
                 )
+            elif name == "b" and (vector := other.scale.format.vector) != scale.format.vector:
+                yield Finding(
+                    "operands.b.scale.format",
+                    f"{scale.format.name} for B, and {other.scale.format.name} for A",
+                    f"threads scale the sums of a block of K by both, and a scale of A is for {vector} of K",
+                    use(*(each.name for each in SCALE_FORMATS.values() if _pairs(each, other.scale.format))),
+                )
+
+
+def _pairs(b: ScaleFormat, a: ScaleFormat) -> bool:
+    """Return True if a format of B has scales for as much of K as a format of A, of the same type."""
+    return (b.mma, b.vector, b.dtype) == (a.mma, a.vector, a.dtype)
 
 
 def _of_format(name: str, operand: Operand, scale: BlockScale) -> Iterator[Finding]:
@@ -70,8 +84,9 @@ def _of_format(name: str, operand: Operand, scale: BlockScale) -> Iterator[Findi
 
 
 def _formats(rows: int, *dtypes: str) -> tuple[str, ...]:
-    """Return the formats of scales for sums by the rows of a block, with scales of these types or any."""
-    known = (each for each in SCALE_FORMATS.values() if each.mma == "wgmma" and each.rows == rows)
+    """Return the formats with a scale for 128 of K, by the rows of a block and the types of scales."""
+    sums = (each for each in SCALE_FORMATS.values() if each.mma == "wgmma" and each.vector == GROUPED_K)
+    known = (each for each in sums if each.rows == rows)
     return tuple(each.name for each in known if not dtypes or each.dtype in dtypes)
 
 
@@ -99,8 +114,13 @@ def _of_steps(plan: WgmmaKernel) -> Iterator[Row]:
     limit = f"the sums of a block of {block} are multiplied by its scales"
     yield plan.promote_k != block, "mma.promote_k", f"{plan.promote_k:,}", limit, use(block)
     side_by_side = plan.has_tile_scales and plan.row_slabs == 1
+    limit = "but this version has sums for several blocks if a warpgroup has 64 rows"
+    yield whole and blocks > 1 and plan.row_slabs > 1, "tile.k", step, limit, use(block)
+    limit = f"the MMAs of a block read {block} bytes of a row, and no swizzle spans two blocks"
+    for name, swizzle in (("a", plan.a_swizzle_bytes), ("b", plan.b_swizzle_bytes)):
+        wide = whole and blocks > 1 and swizzle > block
+        yield wide, f"operands.{name}.swizzle", f"a swizzle of {swizzle} bytes", limit, at_most(block)
     limit = "but this version has sums for two blocks if a tile has one scale of B, and a warpgroup 64 rows"
-    yield whole and blocks > 1 and not side_by_side, "tile.k", step, limit, use(block)
     field = "buffering.outstanding_mmas"
     yield bool(in_flight) and not side_by_side, field, flight, limit, use(0)
     several = bool(in_flight) and side_by_side and whole and blocks > 1
@@ -217,9 +237,13 @@ def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
     wanted = _formats(rows)
     limit = f"but this version scales B of groups of {of_b} by {either(wanted)}"
     field = "operands.b.scale.format"
-    yield b.format.name not in wanted, field, f"{b.format.name} for groups of {of_b}", limit, use(*wanted)
+    yield b.format.rows != rows, field, f"{b.format.name} for groups of {of_b}", limit, use(*wanted)
     a = problem.a.scale
     assert a is not None
+    limit = f"but this version scales the sums of groups by blocks of {GROUPED_K} of K"
+    field, found = "operands.a.scale.format", f"{a.format.name} for groups of {of_b}"
+    both = use(*_formats(1, "fp32")) & use(*_formats(rows, "fp32"), field="operands.b.scale.format")
+    yield a.vector != GROUPED_K, field, found, limit, both
     limit = f"threads copy the scales of A from any row on, and cp.async copies at least {COPIED_BYTES} bytes"
     short = problem.copies_scales and a.dtype.bytes < COPIED_BYTES
     found = f"{a.format.name} for groups of rows"

@@ -99,12 +99,15 @@ def with_blocks(request: Request, stated: Values) -> Values:
 def block_choices_of(request: Request, swap_ab: object) -> Choices:
     """Return the values that are tried for K steps whose sums have scales; empty for other sums.
 
-    With swap-AB all blocks of a step are multiplied side by side. Other tiles have one block in a step, which
-    may be multiplied while the sums of the block before are scaled.
+    With swap-AB all blocks of a step are multiplied side by side, and so are short blocks, 128 or 64 of K
+    in a step. Other tiles have one block in a step, which may be multiplied while the sums of the block
+    before are scaled.
     """
     a = request.matmul.a.scale
     if a is None or not request.matmul.scales_sums:
         return {}
+    if a.format.vector < STEP_BYTES[0]:  # elements of a byte
+        return {"cta_tile_k": (STEP_BYTES[0], STEP_BYTES[0] // 2), "outstanding_mmas": (0,)}
     several = swap_ab and request.matmul.b.scale and request.matmul.b.scale.format.rows > 1
     blocks = SWAP_AB_STEP_BLOCKS if several else (1,)
     in_flight = (0,) if swap_ab else CHOICES["outstanding_mmas"]

@@ -27,7 +27,7 @@ from gemmgen.plan.wgmma.tried.values import (
     PING_PONG_WIDTH,
     PRODUCER_REGISTERS,
 )
-from gemmgen.problem import Matmul
+from gemmgen.problem import Matmul, Operand
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Derived:
 
 TILE_DERIVED = (
     Derived("mma_n", lambda plan: max(1, min(_columns_of_warp(plan), plan.widest_mma_n))),
-    Derived("a_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.a_row, plan.problem.a.dtype.bits)),
-    Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
+    Derived("a_swizzle_bytes", lambda plan: _swizzle(plan, plan.a_row, plan.problem.a)),
+    Derived("b_swizzle_bytes", lambda plan: _swizzle(plan, plan.b_row, plan.problem.b)),
 )
 """Decisions that follow from the tile and its warps alone."""
 ORDER_DERIVED = (
@@ -174,6 +174,16 @@ def holds_its_tile(plan: WgmmaKernel) -> bool:
 def lacking_registers(plan: WgmmaKernel) -> int:
     """Return the registers that a consumer thread is expected to take beyond the most that it can have."""
     return max(0, expected_registers(plan) - most_consumer_registers(plan))
+
+
+def _swizzle(plan: WgmmaKernel, row: int, operand: Operand) -> int:
+    """Return the widest swizzle of an operand in bytes: of a row of its tile, or of a block that has a scale.
+
+    The MMAs of a block read it alone, from an address that no swizzle spans.
+    """
+    if operand.scale and plan.step_blocks > 1:
+        row = min(row, operand.scale.vector)
+    return plan.widest_swizzle(row, operand.dtype.bits)
 
 
 def steps_of(problem: Matmul, row_bytes: Iterable[int]) -> tuple[int, ...]:
