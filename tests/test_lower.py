@@ -287,7 +287,8 @@ def multiply(plan: WgmmaKernel, number: int = 0) -> str:
     if plan.problem.scales_sums:
         pace = "_slabs" if plan.row_slabs > 1 else ""
         pace = "_blocks" if plan.step_blocks > 1 else "_overlapped" if plan.scales_in_flight else pace
-        return f"multiply_scaled{pace}{'' if plan.specialized else '_refill'}"
+        four = "_of_four" if plan.step_blocks > 2 else ""
+        return f"multiply_scaled{pace}{four}{'' if plan.specialized else '_refill'}"
     if plan.promote_k:
         return "multiply_promoted"
     pace = "overlapped" if plan.outstanding_mmas else "in_order"
@@ -461,7 +462,7 @@ def test_a_consumer_waits_multiplies_releases_and_stores(product: Product, lower
         # One release per step of the code, on each barrier that counts it, and one turn.
         steps = consumer.count("ttng.warp_group_dot ")
         assert steps == issues(plan) * parts_of(plan, number)
-        steps //= parts_of(plan, number) * plan.row_slabs
+        steps //= parts_of(plan, number) * plan.row_slabs * plan.step_blocks
         releases = steps * len(plan.resources.load_empty) + plan.ping_pong if plan.specialized else 0
         assert consumer.count("ttng.arrive_barrier") == releases
 
