@@ -1,0 +1,272 @@
+"""Check and time the fp8 linears of a DeepSeek-V3 layer: generated kernels beside torch.
+
+Run it in a checkout of gemmgen, because the program is a package with `examples.moe`:
+
+    gemmgen build examples/deepseek/specs/*.yaml --out build/deepseek
+    python -m examples.deepseek.check build/deepseek                           # checks the numbers
+    python -m examples.deepseek.check build/deepseek --time build/times.json   # also writes a record of times
+
+Needs torch 2.10 or later, Triton, the folder of the generated modules, and a Hopper GPU with 80 GB. It needs
+no installed gemmgen. The weights are random, with the names and layouts of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from examples.deepseek.checkpoint import Layer, Sizes, Weight, drawn, read
+from examples.deepseek.layer import Decoder, Result
+from examples.deepseek.linears import (
+    MOST_DECODE_TOKENS,
+    Generated,
+    Linears,
+    Quantised,
+    Reference,
+    TorchLinears,
+    bf16_weights,
+    unquantised,
+)
+from examples.moe.graphs import Call, microseconds
+
+CHECKED_TOKENS = (1, 37, MOST_DECODE_TOKENS, MOST_DECODE_TOKENS + 1, 700)
+TIMED_TOKENS = (1, 8, 64, 512, 4096)
+ROUNDING = 2.0**-8
+"""Largest error of an element when it is rounded to bf16, over its magnitude."""
+SUMS = 2.0**-7
+"""Error that is allowed for the sums of an element, over the root mean square of its row.
+
+The tensor cores keep 14 bits of a sum of 128 products. The modelled errors of such sums are 1.3e-4 to 3e-4 of
+the root mean square (docs/numerics.md). A gate multiplies them, and the largest of millions counts.
+"""
+LARGEST_NORM = 2.5e-3
+"""Largest norm of the errors of a linear, over the norm of its result.
+
+Rounding to bf16 alone has 1.7e-3 on average, and up to 1.9e-3 if the result has few elements.
+"""
+LARGEST_DIFFERENCE = 0.1
+"""Largest norm of the difference of a layer from the reference, over the norm of what the layer adds to x.
+
+A number that differs a little before it is quantised may become the next number of e4m3, which is 9 % away on
+average. If numbers have a relative error of r, these steps have a mean square of about 0.07 * r. The errors
+of bf16, 0.2 %, so become 1 % after one quantisation, 3 % after two, and 6 % after three.
+"""
+MOST_OF_FORMAT = 1.2
+"""Largest error of a layer beside the same layer without quantised activations, over the reference's error.
+
+The reference has the error of the format alone, and the kernels add little to it.
+"""
+COLD_BYTES = 128 << 20
+"""Bytes of the weights of timed calls at least, so that weights come from memory and not from L2."""
+MOST_COPIES = 16
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The errors of a result [rows, N]."""
+
+    largest: float
+    """Largest error of an element, over the error that is allowed for it; inf if one is NaN."""
+    norm: float
+    """Norm of all errors, over the norm of the expected result; inf if an error is NaN."""
+
+    @classmethod
+    def of(cls, d: Tensor, expected: Tensor) -> Errors:
+        """Return the errors of d beside the expected fp64 result."""
+        error = (d.to(expected.dtype) - expected).abs().nan_to_num(torch.inf)
+        of_row = expected.square().mean(dim=1, keepdim=True).sqrt()
+        largest = error / (ROUNDING * expected.abs() + SUMS * of_row)
+        return cls(round(float(largest.max()), 4), round(float(error.norm() / expected.norm()), 6))
+
+    @property
+    def allowed(self) -> bool:
+        """True if both are within their limits."""
+        return self.largest <= 1 and self.norm <= LARGEST_NORM
+
+
+@dataclass
+class Checked:
+    """Linears whose results are compared with the reference for the same inputs."""
+
+    linears: Linears
+    reference: Linears
+    errors: dict[str, Errors] = field(default_factory=dict)
+
+    def __call__(self, name: str, x: Quantised, **operands: Tensor) -> Tensor:
+        """Return the result of a linear, and keep its errors."""
+        d = self.linears(name, x, **operands)
+        self.errors[name] = Errors.of(d, self.reference(name, x, **operands))
+        if not torch.equal(d, self.linears(name, x, **operands)):
+            raise SystemExit(f"{name}: a second call gives other bits")
+        return d
+
+
+@dataclass
+class Recorder:
+    """Linears that keep their calls."""
+
+    linears: Linears
+    calls: dict[str, tuple[Quantised, dict[str, Tensor]]] = field(default_factory=dict)
+
+    def __call__(self, name: str, x: Quantised, **operands: Tensor) -> Tensor:
+        """Return the result of a linear, and keep its operands."""
+        self.calls[name] = x, operands
+        return self.linears(name, x, **operands)
+
+
+def inputs(tokens: int, sizes: Sizes, seed: int, device: str = "cuda") -> Tensor:
+    """Return a random x [tokens, hidden] in bf16."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    return torch.randn(tokens, sizes.hidden, generator=generator, device=device).bfloat16()
+
+
+def regime_of(tokens: int) -> str:
+    """Return the regime whose kernels compute this number of tokens."""
+    return "decode" if tokens <= MOST_DECODE_TOKENS else "prefill"
+
+
+def generated(folder: Path, layer: Layer) -> dict[str, Generated]:
+    """Return the linears of each regime from the modules of a folder."""
+    sys.path.insert(0, str(folder))
+
+    def of(regime: str) -> Generated:
+        modules = {name: importlib.import_module(f"{name}_{regime}") for name in layer.linears}
+        return Generated(layer.linears, {name: module.matmul for name, module in modules.items()})
+
+    return {regime: of(regime) for regime in ("decode", "prefill")}
+
+
+def distance(d: Tensor, expected: Tensor) -> float:
+    """Return the norm of the difference, over the norm of the expected tensor."""
+    return round(float((d.double() - expected.double()).norm() / expected.double().norm()), 5)
+
+
+def layer_errors(found: Result, x: Tensor, layer: Layer, sizes: Sizes) -> dict[str, float]:
+    """Return the differences of a layer from the reference, and of both from a layer without quantisation.
+
+    All are of what the layer adds to x, and with the experts of the layer.
+    """
+    reference = Reference(layer.linears)
+    expected = Decoder(layer, sizes, reference)(x.double(), found.expert).d - x
+    ideal = Decoder(layer, sizes, reference, unquantised)(x.double(), found.expert).d - x
+    added = found.d.double() - x
+    return {
+        "reference": distance(added, expected),
+        "unquantised": distance(added, ideal),
+        "format": distance(expected, ideal),
+    }
+
+
+def check(layer: Layer, sizes: Sizes, linears: Linears, x: Tensor) -> dict[str, Any]:
+    """Return the errors of each linear and of the layer.
+
+    Raises:
+        SystemExit: An error is too large, or a second call of a linear gives other bits.
+    """
+    checked = Checked(linears, Reference(layer.linears))
+    found = Decoder(layer, sizes, checked)(x)
+    for name, errors in checked.errors.items():
+        if not errors.allowed:
+            raise SystemExit(f"{len(x)} tokens: the errors of {name} are too large: {errors}")
+    of_layer = layer_errors(found, x, layer, sizes)
+    is_near = of_layer["reference"] <= LARGEST_DIFFERENCE
+    if not (is_near and of_layer["unquantised"] <= MOST_OF_FORMAT * of_layer["format"]):
+        raise SystemExit(f"{len(x)} tokens: the errors of the layer are too large: {of_layer}")
+    return {"linears": {name: asdict(each) for name, each in checked.errors.items()}, "layer": of_layer}
+
+
+def copies(weight: Weight) -> Iterator[Weight]:
+    """Yield a weight and copies of it, of COLD_BYTES together."""
+    yield weight
+    for _ in range(min(MOST_COPIES, COLD_BYTES // weight.values.nbytes)):
+        yield Weight(weight.values.clone(), weight.scales.clone())
+
+
+def arms_of(
+    name: str, recorded: list[Recorder], ours: Generated, bf16: dict[str, Tensor]
+) -> dict[str, list[Call]]:
+    """Return the calls of a linear to time: of its generated kernel, and of torch."""
+    arms: dict[str, list[Call]] = {f"{name} generated": [], f"{name} torch": []}
+    for weight in copies(ours.weights[name]):
+        for x, operands in (each.calls[name] for each in recorded):
+            own = Generated({name: weight}, ours.matmuls)
+            arms[f"{name} generated"].append(functools.partial(own, name, x, **operands))
+            call = TorchLinears({name: weight}, bf16).prepared(name, x, **operands)
+            arms[f"{name} torch"].append(call)
+    return arms
+
+
+def point(
+    tokens: int, layer: Layer, sizes: Sizes, ours: Generated, bf16: dict[str, Tensor]
+) -> dict[str, Any]:
+    """Return the times of each linear in us, and the ratios of torch's time to that of the kernel."""
+    recorded = [Recorder(ours) for _ in range(2)]
+    for seed, recorder in enumerate(recorded):
+        Decoder(layer, sizes, recorder)(inputs(tokens, sizes, seed))
+    us: dict[str, dict[str, float]] = {}
+    ratios: dict[str, float] = {}
+    for name in layer.linears:
+        arms = arms_of(name, recorded, ours, bf16)
+        of_kernel, of_torch = (calls[0]() for calls in arms.values())
+        times = microseconds(arms)
+        us[name] = {arm.split()[1]: time for arm, time in times.items()}
+        us[name]["difference"] = distance(of_kernel, of_torch)
+        ratios[name] = round(us[name]["torch"] / us[name]["generated"], 3)
+    totals = {arm: round(sum(each[arm] for each in us.values()), 2) for arm in ("generated", "torch")}
+    ratios["all"] = round(totals["torch"] / totals["generated"], 3)
+    return {"tokens": tokens, "kernels": regime_of(tokens), "us": us, "all": totals, "ratios": ratios}
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Check the numbers, and with --time write a record of times."""
+    parser = argparse.ArgumentParser(description="Check the fp8 linears of a DeepSeek-V3 layer.")
+    parser.add_argument("kernels", type=Path, help="folder of the generated modules")
+    parser.add_argument("--time", type=Path, metavar="RECORD", help="also time, and write this JSON file")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("needs a Hopper GPU")
+    sizes = Sizes()
+    layer = read(dict(drawn(sizes)), sizes)
+    of_regime = generated(given.kernels, layer)
+    record: dict[str, Any] = {
+        "card": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": importlib.import_module("triton").__version__,
+        "errors": {},
+        "points": [],
+    }
+    for tokens in CHECKED_TOKENS:
+        found = check(layer, sizes, of_regime[regime_of(tokens)], inputs(tokens, sizes, tokens))
+        record["errors"][str(tokens)] = found
+        largest = max(found["linears"].values(), key=lambda each: each["norm"])
+        say(f"{tokens:6} tokens  errors: linears {largest['norm']:.1e}, layer {found['layer']}")
+    if not given.time:
+        return
+    bf16 = {name: bf16_weights(layer.linears[name]) for name in ("experts_up", "experts_down")}
+    for tokens in TIMED_TOKENS:
+        found = point(tokens, layer, sizes, of_regime[regime_of(tokens)], bf16)
+        record["points"].append(found)
+        said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in found["ratios"].items())
+        say(f"{tokens:6} tokens  times torch: {said}")
+        given.time.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
