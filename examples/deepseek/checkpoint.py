@@ -118,9 +118,11 @@ def joined(tensors: Mapping[str, Tensor], names: Sequence[str]) -> Weight:
     A block of scales belongs to one linear: each except the last one has a multiple of 128 rows.
     """
     values = [tensors[f"{name}.weight"] for name in names]
+    scales = [tensors[f"{name}.weight_scale_inv"] for name in names]
+    if len(names) == 1:
+        return Weight(values[0], laid_out(scales[0]))
     assert all(len(each) % BLOCK == 0 for each in values[:-1])
-    scales = torch.cat([tensors[f"{name}.weight_scale_inv"] for name in names])
-    return Weight(torch.cat(values) if len(values) > 1 else values[0], laid_out(scales))
+    return Weight(torch.cat(values), laid_out(torch.cat(scales)))
 
 
 def stacked(tensors: Mapping[str, Tensor], experts: int, parts: Sequence[str]) -> Weight:
