@@ -18,7 +18,8 @@ OTHERS = [page for page in pages() if page not in TUTORIALS]
 PROJECT_PAGES = [*pages(), ROOT / "CONTRIBUTING.md"]
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 ON_A_GPU = re.compile(
-    r"^(?:gemmgen (?:test|bench|tune|library|build specs/tuned)|python examples/moe/layer\.py)\b"
+    r"^(?:gemmgen (?:test|bench|tune|library|build specs/tuned)|python examples/moe/layer\.py"
+    r"|python -m examples\.deepseek\.check)\b"
 )
 """Commands that may be marked as needing a GPU, or what such a command writes."""
 

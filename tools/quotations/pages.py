@@ -57,7 +57,13 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("architecture", "performance", "tuning", "tutorials/moe_layer")
+        for name in (
+            "architecture",
+            "performance",
+            "tuning",
+            "tutorials/moe_layer",
+            "tutorials/deepseek_layer",
+        )
     ),
     *(STUDIES / f"{name}.md" for name in ("kernels_by_shape", "suites")),
 )
