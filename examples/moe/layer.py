@@ -46,7 +46,7 @@ HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 2048, 768, 128, 8
 CHECKED_TOKENS = (1, 37, MOST_DECODE_TOKENS, MOST_DECODE_TOKENS + 1, 700)
 TIMED_TOKENS = (1, 8, 64, 512, 4096, 16384)
 LARGEST_ERROR, LARGEST_NORM = 0.1, 0.01
-"""Limits of `Errors`. The values between parts are bf16, with relative errors of up to 2**-9."""
+"""Limits of `Errors`. The values between parts are bf16, with relative errors of up to 2**-8."""
 
 
 @dataclass(frozen=True)
