@@ -339,10 +339,20 @@ class CallView:
         axes, turn = self.wrapper.axes_of(argument), ""
         if argument.name in self.wrapper.transposed:
             axes, turn = f"{axes[:-2]}{axes[-1]}{axes[-2]}", ".mT" if len(axes) > 2 else ".T"
-        names = EXTENT_NAMES | {"W": f"{self.blocks} * n"}
+        names = EXTENT_NAMES | {"W": f"{self.blocks} * n"} | self._extents_of_scales
         extents = ", ".join(names.get(axis, axis.lower()) for axis in axes)
         made = "zeros" if argument.kind == "groups" else "empty"
         return f"torch.{made}({extents}, dtype={argument.dtype.torch}, device=device){turn}"
+
+    @property
+    def _extents_of_scales(self) -> dict[str, str]:
+        """The extents of scales of blocks by the letters of their axes: B along K, C along B's columns."""
+        problem = self.plan.problem
+        if problem.a.scale is None or problem.b.scale is None:
+            return {}
+        columns = f"{self.blocks} * n" if self.blocks > 1 else "n"
+        rows_of_b = problem.b.scale.format.rows
+        return {"B": f"-(-k // {problem.a.scale.vector})", "C": f"-(-{columns} // {rows_of_b})"}
 
     @property
     def a_torch(self) -> str:

@@ -14,6 +14,7 @@ from gemmgen.library.manifest import LIBRARY_FORMAT
 from gemmgen.library.view import rendered
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem import Matmul
 from gemmgen.product import write_files
 
 HUB_NAME: Final = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
@@ -71,10 +72,17 @@ def configs_of(library: Library) -> tuple[dict[str, str], int, int]:
             found |= {str(m): config for m in rows if config}
             left_out += 0 if config else len(rows)
         if found:
-            dtype = CONFIG_DTYPES.get(plans[row.ranges[0].stem].problem.a.dtype.name, "")
-            name = f"N={row.n},K={row.k},device_name={gpu}{dtype}.json"
+            kind = _kind_of_config(plans[row.ranges[0].stem].problem)
+            name = f"N={row.n},K={row.k},device_name={gpu}{kind}.json"
             files[name] = json.dumps(found, indent=4) + "\n"
     return files, sum(len(json.loads(text)) for text in files.values()), left_out
+
+
+def _kind_of_config(problem: Matmul) -> str:
+    """Return the suffix of a table's name: its element type, and N and K of the blocks that scales of B have."""
+    dtype = CONFIG_DTYPES.get(problem.a.dtype.name, "")
+    scale = problem.b.scale
+    return f"{dtype},block_shape=[{scale.format.rows},{scale.vector}]" if scale else dtype
 
 
 def _config(plan: Kernel) -> dict[str, int] | None:

@@ -91,10 +91,8 @@ def _known_spec(path: Path) -> tuple[SpecFile, Kernel]:
 
 def refuse_kernel(path: Path, kernel: Kernel) -> None:
     """Raise GemmgenError (``library-kernel``) for the kernel of a spec that no library can have."""
-    if kernel.problem.block_scaled:
+    if kernel.problem.packs_scales:
         why = "its scales are packed for one kernel"
-        if kernel.problem.scales_sums:
-            why = "its operands have scales of blocks, which no call of a library takes"
     elif kernel.problem.d_scale:
         why = "it returns the scales of D beside D, which no call of a library does"
     elif kernel.schedule_kind == "single_tile":

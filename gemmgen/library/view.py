@@ -119,11 +119,17 @@ class LibraryView(CallView):
     def formula(self) -> str:
         """Formula of the result, with the types."""
         from gemmgen.render.overview import epilogue_sentence, formula, groups_sentence
+        from gemmgen.render.wgmma.overview import words_of_scales
 
         problem = self.plan.problem
         a, b, d = (f"{name.upper()}[{', '.join(self._extents_of(name))}]" for name in "abd")
+        a_type, b_type = problem.a.dtype.name, problem.b.dtype.name
+        if problem.a.scale and problem.b.scale:
+            a, b = f"({a} * a_scale)", f"({b} * b_scale)"
+            a_type += words_of_scales(problem.a.scale)
+            b_type += words_of_scales(problem.b.scale)
         product = formula(self.plan.request, a, b, "C[M, N]")
-        text = f"{d} = {product}: A {problem.a.dtype.name}, B {problem.b.dtype.name}, D {problem.d.name}."
+        text = f"{d} = {product}: A {a_type}, B {b_type}, D {problem.d.name}."
         text += groups_sentence(self.plan.request) + epilogue_sentence(self.plan.request)
         return textwrap.fill(text, width=LINE_LENGTH - 5)
 

@@ -48,14 +48,14 @@ class HopperOverview(KernelOverview):
         """Return the element type of an operand, with its scales."""
         if not (scale := operand.scale):
             return operand.dtype.name
-        return f"{operand.dtype.name}{_scaled(scale)}"
+        return f"{operand.dtype.name}{words_of_scales(scale)}"
 
     @property
     def dtypes(self) -> str:
         """The element types of all matrices, and of the accumulator."""
         problem = self.plan.problem
         a, b, d = self._typed(problem.a), self._typed(problem.b), problem.d.name
-        d += f"{_scaled(problem.d_scale)} that the kernel computes" if problem.d_scale else ""
+        d += f"{words_of_scales(problem.d_scale)} that the kernel computes" if problem.d_scale else ""
         inputs = f"A and B {a}" if a == b else f"A {a}, B {b}"
         inputs += f" ({memory} in memory)" if (memory := problem.a.dtype.in_memory) else ""
         c = f", C {problem.c.name}" if problem.c else ""
@@ -292,6 +292,6 @@ class HopperOverview(KernelOverview):
         return f"{counted(plan.consumers).capitalize()} consumer warpgroups multiply {wgmma}"
 
 
-def _scaled(scale: BlockScale) -> str:
+def words_of_scales(scale: BlockScale) -> str:
     """Return the words about scales that follow an element type."""
     return f" with {scale.dtype.name} scales of blocks of {scale.format.rows} x {scale.vector}"
