@@ -20,10 +20,7 @@ from benchmarks.blockscale.prepare import prepared, shapes
 from benchmarks.grouped.prepare import emptied
 from gemmgen.bench.baseline import cublas
 from gemmgen.bench.torch_matmul import block_scaled_mm, offered
-from gemmgen.build import export
-from gemmgen.errors import GemmgenError
 from gemmgen.hardware import SCALE_FORMATS
-from gemmgen.library.source_files import refuse_kernel
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import row_major
 from gemmgen.numerics.inputs import Inputs, random_inputs
@@ -406,14 +403,6 @@ def test_torch_multiplies_the_same_scales(stem: str, monkeypatch: pytest.MonkeyP
     assert called["scale_b"].shape == ((4, 3) if stem == STEM else (4, N))
     assert torch.equal(called["scale_b"].T, inputs.extras["b_scale"])
     assert "torch._scaled_mm(a, b, scale_a=a_scale, scale_b=b_scale.T, " in cublas(source).text
-
-
-def test_a_library_and_an_export_are_refused(tmp_path: Any) -> None:
-    with pytest.raises(GemmgenError, match="scales of blocks, which no call of a library takes"):
-        refuse_kernel(spec_file(STEM), made(spec_file(STEM)).plan)
-    with pytest.raises(GemmgenError) as refused:
-        export(spec_file(STEM), tmp_path)
-    assert {found.code for found in refused.value.diagnostics} == {"export-scales"}
 
 
 # --- the benchmark

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmgen.bench.arms import deviation_of, wrong
-from gemmgen.build import export
 from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
 from gemmgen.module import import_generated
@@ -322,9 +321,6 @@ def test_the_schema_says_that_scales_are_written() -> None:
 # --- what is beside it
 
 
-def test_a_library_and_an_export_are_refused(tmp_path: Path) -> None:
+def test_a_library_is_refused() -> None:
     with pytest.raises(GemmgenError, match="it returns the scales of D beside D"):
         refuse_kernel(spec_file(PLAIN), made(spec_file(PLAIN)).plan)
-    with pytest.raises(GemmgenError) as refused:
-        export(spec_file(PLAIN), tmp_path)
-    assert {found.code for found in refused.value.diagnostics} == {"export-scales"}

@@ -79,7 +79,7 @@ def configs_of(library: Library) -> tuple[dict[str, str], int, int]:
 
 
 def _kind_of_config(problem: Matmul) -> str:
-    """Return the suffix of a table's name: its element type, and N and K of the blocks that scales of B have."""
+    """Return the suffix of a table's name: the element type, and N and K of the blocks with a scale of B."""
     dtype = CONFIG_DTYPES.get(problem.a.dtype.name, "")
     scale = problem.b.scale
     return f"{dtype},block_shape=[{scale.format.rows},{scale.vector}]" if scale else dtype

@@ -38,10 +38,6 @@ def refusals(plan: Kernel, stem: str) -> Iterator[Violation]:
     for field, found in _of_groups(problem):
         limit = "but the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
         yield Violation("export-groups", field, found, limit, module)
-    if problem.scales_sums and problem.a.scale:
-        limit = "but the launcher in C makes descriptors of A, B, C and D, and none of scales"
-        found = problem.a.scale.format.name
-        yield Violation("export-scales", "operands.a.scale", found, limit, module)
     if stem.endswith("_test"):
         limit = "but in C that is the name of a test program"
         renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")
@@ -49,7 +45,7 @@ def refusals(plan: Kernel, stem: str) -> Iterator[Violation]:
 
 
 def _beside_d(problem: Matmul, module: Fix) -> Iterator[Violation]:
-    """Yield violations of results beside one matrix D: more matrices, saved sums, computed scales."""
+    """Yield violations of results beside one matrix D: more matrices, and saved sums."""
     if problem.d_blocks > 1:
         names = " and ".join(problem.epilogue.c_blocks)
         limit = "but the launcher in C passes a C and a D of N columns"
@@ -58,9 +54,6 @@ def _beside_d(problem: Matmul, module: Fix) -> Iterator[Violation]:
         names = " and ".join(problem.epilogue.accumulators)
         limit = "but the launcher in C passes one D, and no memory for saved sums"
         yield Violation("export-blocks", "epilogue.save", names, limit, module)
-    if problem.d_scale:
-        limit = "but the launcher in C passes matrices, vectors and groups, and no scales of D"
-        yield Violation("export-scales", "operands.d.scale", problem.d_scale.format.name, limit, module)
 
 
 def _of_groups(problem: Matmul) -> Iterator[tuple[str, str]]:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.hardware import DTYPES, DType
+from gemmgen.hardware.elements import LEAST_SCALED
 from gemmgen.plan.roles import Argument
 from gemmgen.problem import Matmul
 from gemmgen.problem.epilogue import ATOM_RANK, OPEN_RANK, Call, Load, Spelled, Spelling, bracketed
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.aot.block_scales import BY_ADDRESS, OUTPUT, Scales
 from gemmgen.render.described import DescribedTensors
 from gemmgen.render.statements import statements
 
@@ -132,14 +134,22 @@ class TestProgram(DescribedTensors):
         return tuple(map(Element, dtypes.values()))
 
     @property
+    def test_outputs(self) -> tuple[Element, ...]:
+        """The element types that the test program reads: D's, and of its scales."""
+        outputs = (argument for argument in self._test_arguments if argument.kind == OUTPUT)
+        dtypes = (self.plan.problem.d, *(argument.dtype for argument in outputs))
+        return tuple(map(Element, {dtype.name: dtype for dtype in dtypes}.values()))
+
+    @property
+    def written_tensors(self) -> str:
+        """The addresses of the tensors that the kernel writes, as an initializer's text."""
+        scales = [argument.name for argument in self._test_arguments if argument.kind == OUTPUT]
+        return ", ".join(f"&p.{name}" for name in ("d", *scales))
+
+    @property
     def test_floats(self) -> bool:
         """Any of the element types is a float."""
         return any(not element.dtype.integer for element in self.test_inputs)
-
-    @property
-    def decoded_d(self) -> str:
-        """The expression of the number that an element of D stands for."""
-        return Element(self.plan.problem.d).decoded
 
     @property
     def test_tensors(self) -> Iterator[str]:
@@ -151,7 +161,8 @@ class TestProgram(DescribedTensors):
             extents = ("1",) if argument.kind == "scalar" else self._all_extents(argument)
             rows, columns = ("1", *extents)[-2:]
             unit = "1" if argument.dtype.integer else "0.25"
-            given = f"{rows}, {columns}, {argument.dtype.bytes}, {unit}, put_{argument.dtype.name}"
+            gap = 0 if argument.kind in BY_ADDRESS else 1
+            given = f"{rows}, {columns}, {argument.dtype.bytes}, {gap}, {unit}, put_{argument.dtype.name}"
             yield f"{argument.name} = filled({given});"
 
     @property
@@ -162,7 +173,7 @@ class TestProgram(DescribedTensors):
             value = f"p.{name}.address"
             yield (
                 f".{name} = {{{value}, p.{name}.row_stride}},"
-                if argument.kind == "matrix"
+                if argument.kind in ("matrix", "block_scales")
                 else f".{name} = {value},"
             )
 
@@ -170,7 +181,8 @@ class TestProgram(DescribedTensors):
     def a_index(self) -> str:
         """The index of A[row, i] among the numbers of A."""
         if self.plan.problem.a.major == "k":
-            return "row * p->k + i"
+            row = "row % p->m" if self.groups and self.groups.divides_k else "row"
+            return f"{row} * p->k + i"
         if self.groups is None:
             return "i * p->m + row"
         return f"{'i' if self.groups.divides_k else '(group * p->k + i)'} * p->m + row % p->m"
@@ -203,12 +215,85 @@ class TestProgram(DescribedTensors):
     def add_products(self) -> Iterator[str]:
         """The statements that add the products of one index along K to the sums."""
         of_a = f"p->a.numbers[{self.a_index}]"
-        if not self.plan.problem.gated:
+        scaled = self.plan.problem.scales_sums
+        if not self.plan.problem.gated and not scaled:
             yield f"value += {of_a} * p->b.numbers[{self._b_index('')}];"
             return
-        yield f"const double factor = {of_a};"
-        for variable, name in zip(self.sums, self.plan.problem.epilogue.accumulators, strict=True):
-            yield f"{variable} += factor * p->b.numbers[{self._b_index(name)}];"
+        yield f"const double factor = {of_a}{self._scale('a', '')};"
+        accumulators = self.plan.problem.epilogue.accumulators if self.plan.problem.gated else ("",)
+        for variable, name in zip(self.sums, accumulators, strict=True):
+            yield f"{variable} += factor * p->b.numbers[{self._b_index(name)}]{self._scale('b', name)};"
+
+    def _scale(self, operand: str, accumulator: str) -> str:
+        """Return the factor of the scale of an element of A, or of B of an accumulator; may be empty."""
+        if not self.plan.problem.scales_sums:
+            return ""
+        scales = self.scales(self.plan.argument(f"{operand}_scale"))
+        assert scales is not None
+        column = column_among(self.plan.problem, accumulator)
+        return f" * p->{scales.argument.name}.numbers[{scales.index(self._row_in_group, column, 'i')}]"
+
+    @property
+    def _row_in_group(self) -> str:
+        """The row of an element of D in its matrix of A and of scales."""
+        return "row % p->m" if self.groups and self.groups.stacks("d") else "row"
+
+    @property
+    def d_scale_place(self) -> str:
+        """The place of a scale of D among the elements in memory, of the block that begins at a column."""
+        return self._d_scales.index(self._row_in_group, "first", "", stride="row_stride")
+
+    @property
+    def has_group(self) -> str:
+        """The further condition that the row of D of a scale is of a group, by its block and its place."""
+        if not self.groups:
+            return ""
+        first_row = "block / (p->d_scale.rows / GROUPS) * p->m + " * self.plan.problem.stacks_d_scales
+        return f" && group_of(p, {first_row}place) >= 0"
+
+    @property
+    def _d_scales(self) -> Scales:
+        scales = self.scales(next(each for each in self.plan.arguments if each.kind == OUTPUT))
+        assert scales is not None
+        return scales
+
+    @property
+    def d_scale_columns(self) -> int:
+        """The columns of D that share a scale."""
+        return self._d_scales.block_n
+
+    @property
+    def scale_tolerance(self) -> str:
+        """Largest relative error of a scale of D: of its quotient, and of epilogue functions."""
+        return repr(2.0**-20 + sum(operation.error for operation in self.plan.problem.operations))
+
+    @property
+    def largest_d(self) -> str:
+        """The largest number of D's type, to which a scale takes the largest magnitude of its block."""
+        return repr(float(self.plan.problem.d.largest))
+
+    @property
+    def least_scaled(self) -> str:
+        """The least magnitude that a scale takes to that number."""
+        return repr(LEAST_SCALED)
+
+    @property
+    def factor_of_d(self) -> str:
+        """The factor of an element of D, as text: its scale, or nothing."""
+        if not self.plan.problem.d_scale:
+            return ""
+        place = self._d_scales.index(self._row_in_group, "column", "", stride="row_stride")
+        return f" * get_{self._d_scales.argument.dtype.name}(p->d_scale.elements, {place})"
+
+    @property
+    def wrong_scales(self) -> str:
+        """The statement that counts wrong scales of D, after others in a line; empty without scales of D."""
+        return " + wrong_scales(&p)" * bool(self.plan.problem.d_scale)
+
+    @property
+    def overwritten_scales(self) -> str:
+        """The number of bytes beside scales of D that were written, as a further summand; may be empty."""
+        return " + overwritten_scales(&p)" * bool(self.plan.problem.d_scale)
 
     @property
     def first_k(self) -> str:
@@ -247,6 +332,10 @@ class TestProgram(DescribedTensors):
         assert groups is not None
         if groups.of == "m_masked":
             return "{m, 0, (m + 1) / 2}"
+        if groups.divides_k and self.plan.problem.a.scale:  # groups begin with a block of scales
+            block = self.plan.problem.a.scale.vector
+            half = f"k / {2 * block} * {block}"
+            return f"{{{half}, {half}, (k - 1) / {block} * {block}}}"
         extent = "k" if groups.divides_k else "m"
         return f"{{{extent} / 3, {extent} / 3, {extent} > 2 ? {extent} - 2 : {extent}}}"
 
@@ -299,5 +388,7 @@ class TestProgram(DescribedTensors):
             plan.program_tile_n * count,
             plan.cta_tile_k * plan.splits * count,
         )
+        if self.groups and self.groups.divides_k and plan.problem.scales_sums:
+            k *= 2  # groups of whole blocks, one of them empty, and a block of no group
         ragged = (m - 3, max(unit, n - unit), max(1, k - 8))
         return tuple(f"{{{', '.join(map(str, shape))}}}" for shape in ((m, n, k), ragged))

@@ -11,6 +11,8 @@ from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.groups import Groups
+from gemmgen.render.aot.block_scales import BY_ADDRESS, Scales, scales_of
+from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.spelling import fit
 from gemmgen.render.wrapper import Wrapper
 
@@ -159,6 +161,8 @@ class DescribedTensors:
 
     def _axes(self, argument: Argument) -> tuple[str, ...]:
         """Return the dimensions of the rows and columns of a tensor in memory, or that of a vector."""
+        if argument.kind == "block_scales":
+            return ("blocks of k", str(argument.along))
         if argument.along:
             return (argument.along,)
         problem = self.plan.problem
@@ -182,6 +186,8 @@ class DescribedTensors:
 
         The matrices of groups follow one another, as do the vectors of groups.
         """
+        if scales := self.scales(argument):
+            return scales.extents
         *rows, last = self._extents(argument)
         axes = self._wrapper.axes_of(argument)
         if self.plan.problem.groups is None or axes[0] != "G" or axes == "G":
@@ -192,7 +198,7 @@ class DescribedTensors:
         """Return the third dimension of the descriptor of a tensor; None if it has none."""
         groups = self.plan.problem.groups
         tensor = argument.tensor
-        if groups is None:
+        if groups is None or argument.kind == "block_scales":
             return None
         rows = str((buffer.loaded_shape or buffer.shape)[0].size)
         if tensor == "d":
@@ -227,8 +233,12 @@ class DescribedTensors:
                 boxes=self._boxes(argument, buffers[argument.name]),
             )
             for argument in self.plan.arguments
-            if argument.name in buffers
+            if argument.name in buffers and argument.kind not in BY_ADDRESS
         )
+
+    def scales(self, argument: Argument) -> Scales | None:
+        """Return the scales of blocks in an argument; None if it has none."""
+        return scales_of(self.plan, argument)
 
     @property
     def vectors(self) -> tuple[Described, ...]:
@@ -283,6 +293,8 @@ class DescribedTensors:
             if argument.kind in ("scalar", "groups", "group_vector"):
                 numbers = "a float" if argument.kind == "scalar" else f"{argument.dtype.name} numbers"
                 yield argument.name, argument.dtype.bytes, numbers
+            elif argument.kind in BY_ADDRESS:
+                yield argument.name, TMA_UNIT_BYTES, f"{argument.dtype.name} numbers, a multiple of 16"
 
     @property
     def groups(self) -> Groups | None:
@@ -323,7 +335,10 @@ class DescribedTensors:
         """The reason for that number, in a message about D."""
         if self.column_unit == self.out_unit:
             return "d must have rows of whole 16-byte units"
-        return f"d must have a multiple of {self.column_unit} columns, at which a block of b begins"
+        why = "at which a block of b begins"
+        if self.plan.problem.d_scale or self.plan.problem.has_tile_scales:
+            why = "which share a scale"
+        return f"d must have a multiple of {self.column_unit} columns, {why}"
 
     @property
     def checked_columns(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gemmgen.literals import c_comment_text
 from gemmgen.problem.epilogue import meaning_of
+from gemmgen.render.aot.block_scales import BY_ADDRESS
 from gemmgen.render.c_test_program import TestProgram
 from gemmgen.render.described import WIDTH
 from gemmgen.render.wgmma.overview import HopperOverview
@@ -75,7 +76,7 @@ class Launcher(TestProgram):
             f"All matrices lie in the memory of one GPU of compute capability {self._capability}, row by "
             "row. Addresses, and the distances of rows, are multiples of 16 bytes; a row of D is a whole "
             f"number of them{self._columns}. {self._extents_in_words} are from 0 to "
-            f"{self.max_extent:,}{self._k_limit}.{self._single_tile}{self._groups} "
+            f"{self.max_extent:,}{self._k_limit}.{self._single_tile}{self._groups}{self._scales} "
             "D shares no memory with what is read. Of the host's memory only the structures below are read."
         )
 
@@ -84,6 +85,8 @@ class Launcher(TestProgram):
         """The number that N is a multiple of, in words."""
         if self.column_unit == self.out_unit:
             return f", so N is a multiple of {self.out_unit}"
+        if self.plan.problem.d_scale or self.plan.problem.has_tile_scales:
+            return f", and N is a multiple of {self.column_unit}, the columns that share a scale"
         return f", and so is a row of a block of B, so N is a multiple of {self.column_unit}"
 
     @property
@@ -97,6 +100,8 @@ class Launcher(TestProgram):
     @property
     def not_zero(self) -> str:
         """The reason for which a K of 0 is refused."""
+        if self.plan.problem.d_scale:
+            return "the scales of D are not zero where A @ B is"
         return "rows of no group stay as they are" if self.leaves_rows else "D is not zero where A @ B is"
 
     @property
@@ -105,6 +110,15 @@ class Launcher(TestProgram):
             return ""
         most = f"{self.plan.group_slots:,}" if self.plan.group_slots else "any number"
         return f" There are up to {most} groups; their matrices, and their vectors, follow one another."
+
+    @property
+    def _scales(self) -> str:
+        """Where rows of scales begin that are passed by their address, in words."""
+        if not any(argument.kind in BY_ADDRESS for argument in self.plan.arguments):
+            return ""
+        return (
+            " Rows of scales that are passed as an address begin every multiple of 4 scales, without a gap."
+        )
 
     @property
     def _single_tile(self) -> str:
@@ -146,7 +160,10 @@ class Launcher(TestProgram):
         """The members of the arguments after m, n and k."""
         for argument in self.plan.arguments:
             name = argument.name
-            if argument.kind == "matrix" and argument.part is None:
+            if scales := self.scales(argument):
+                kind = "CUdeviceptr" if scales.is_by_address else f"{self.stem}_matrix"
+                yield f"{kind} {name}; /* {scales.field} */"
+            elif argument.kind == "matrix" and argument.part is None:
                 rows, columns = map(_in_words, self._all_extents(argument))
                 turned = name in self._wrapper.transposed
                 lies = f"; {name.upper()} is its transposed view" if turned else ""

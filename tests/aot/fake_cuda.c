@@ -2,10 +2,12 @@
  *
  * FAKE_CUDA_LOG is the file of the log, FAKE_CUDA_FAIL a function that fails, FAKE_CUDA_CAPABILITY the GPU's
  * compute capability (90). FAKE_CUDA_PARAMETERS has a letter for each tensor of the kernel: `m` a matrix, `b` a
- * matrix as boxes of rows, `v` a vector, `p` an address. With FAKE_CUDA_MULTIPLY a launch multiplies: bf16, both
- * operands K-major, no epilogue; with the value `wrong` it forgets the last column, and with `gated` D is
- * silu(gate) * up, of a B with a block of N columns for each. With an address, it has the rows of D after the last
- * one of each group.
+ * matrix as boxes of rows, `v` a vector, `p` an address; of scales of blocks, `t` a matrix, `s` an address, and `q`
+ * the address of the scales of D. With FAKE_CUDA_MULTIPLY a launch multiplies: bf16, both operands K-major, no
+ * epilogue. Words of its value change that: `wrong` forgets the last column; with `gated` D is silu(gate) * up, of a
+ * B with a block of N columns for each; with `scaled` A and B are e4m3 with scales, A's first, of blocks of 128 of
+ * K, and of 128 columns of B if they come as an address; with `doubled` a scale of D is twice as large as it must be.
+ * With an address `p`, it has the rows of D after the last one of each group.
  */
 #include <cuda.h>
 #include <math.h>
@@ -201,51 +203,135 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
                   rank > 1 ? (int)box[1] : 1, (int)box[0], (int)swizzle, (int)promotion, plain, boxes);
 }
 
-static float number_at(const CUtensorMap *map, uint64_t row, uint64_t column)
+static int multiplies(const char *word)
 {
-    const unsigned char *place = (void *)(uintptr_t)map->opaque[ADDRESS];
-    uint16_t half;
-    uint32_t bits;
+    return strstr(setting("FAKE_CUDA_MULTIPLY"), word) != NULL;
+}
+
+static float of_e4m3(uint8_t bits)
+{
+    const int exponent = bits >> 3 & 15;
+    const float fraction = (float)(bits & 7) / 8;
+    const float size = exponent ? ldexpf(1 + fraction, exponent - 7) : ldexpf(fraction, -6);
+    return bits & 0x80 ? -size : size;
+}
+
+/* Return the nearest e4m3, of two the even one. */
+static uint8_t to_e4m3(float number)
+{
+    uint8_t best = 0;
+    for (int bits = 0; bits < 0x7F; bits++) {
+        const float distance = fabsf(of_e4m3((uint8_t)bits) - fabsf(number));
+        const float least = fabsf(of_e4m3(best) - fabsf(number));
+        if (distance < least || (distance == least && bits % 2 == 0))
+            best = (uint8_t)bits;
+    }
+    return number < 0 ? best | 0x80 : best;
+}
+
+static float of_bf16(uint16_t half)
+{
+    const uint32_t bits = (uint32_t)half << 16;
     float number;
-    memcpy(&half, place + row * map->opaque[STRIDE_BYTES] + 2 * column, sizeof half);
-    bits = (uint32_t)half << 16;
     memcpy(&number, &bits, sizeof number);
     return number;
 }
 
+static uint16_t to_bf16(float number)
+{
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+static float number_at(const CUtensorMap *map, uint64_t row, uint64_t column)
+{
+    const unsigned char *place = (unsigned char *)(uintptr_t)map->opaque[ADDRESS] + row * map->opaque[STRIDE_BYTES];
+    uint16_t half;
+    if (multiplies("scaled"))
+        return of_e4m3(place[column]);
+    memcpy(&half, place + 2 * column, sizeof half);
+    return of_bf16(half);
+}
+
+/* Scales of blocks: a matrix, or the address of rows of a multiple of four scales. */
+typedef struct {
+    const CUtensorMap *map;
+    const float *first;
+} Scales;
+
+static float scale_at(Scales scales, uint64_t row, uint64_t column, uint64_t columns)
+{
+    if (scales.map)
+        return ((const float *)(uintptr_t)scales.map->opaque[ADDRESS])[row * scales.map->opaque[STRIDE_BYTES] / 4 +
+                                                                       column];
+    return scales.first[row * ((columns + 3) / 4 * 4) + column];
+}
+
+typedef struct {
+    const CUtensorMap *a, *b, *d;
+    Scales of_a, of_b;
+    const int32_t *ends;
+    float *of_d;
+} Passed;
+
+/* Return the sum of the products of a row of A and a row of B, a column of a group's matrix. */
+static float sum_of(const Passed *passed, uint64_t row, uint64_t group, uint64_t column, uint64_t of_b)
+{
+    const uint64_t k = passed->a->opaque[COLUMNS], blocks = (k + 127) / 128;
+    float sum = 0;
+    for (uint64_t i = 0; i < k; i++) {
+        float product = number_at(passed->a, row, i) * number_at(passed->b, group * of_b + column, i);
+        if (multiplies("scaled")) {
+            product *= scale_at(passed->of_a, i / 128, row, passed->a->opaque[ROWS]);
+            product *= passed->of_b.map
+                           ? scale_at(passed->of_b, i / 128, column, of_b)
+                           : scale_at(passed->of_b, group * ((of_b + 127) / 128) + column / 128, i / 128, blocks);
+        }
+        sum += product;
+    }
+    return sum;
+}
+
 /* Multiply the rows of each group with a B of its own; without `ends`, all rows are of one group. D may be boxes
  * of rows, of which box r ends with row r - 1. */
-static void multiply(const CUtensorMap *a, const CUtensorMap *b, const int32_t *ends, const CUtensorMap *d)
+static void multiply(const Passed *passed)
 {
-    const int forgotten = strcmp(setting("FAKE_CUDA_MULTIPLY"), "wrong") == 0;
-    const int gated = strcmp(setting("FAKE_CUDA_MULTIPLY"), "gated") == 0;
+    const CUtensorMap *d = passed->d;
+    const int gated = multiplies("gated");
     const uint64_t columns = d->opaque[COLUMNS], of_b = (gated ? 2 : 1) * columns;
-    const uint64_t groups = ends ? b->opaque[ROWS] / of_b : 1;
+    const uint64_t groups = passed->ends ? passed->b->opaque[ROWS] / of_b : 1;
     const uint64_t rows = d->opaque[BOXES] ? d->opaque[BOXES] - 1 : d->opaque[ROWS];
-    char *place = (char *)(uintptr_t)d->opaque[ADDRESS];
+    unsigned char *place = (unsigned char *)(uintptr_t)d->opaque[ADDRESS];
+    float *sums = malloc(columns * sizeof *sums);
     if (d->opaque[BOXES])
         place += d->opaque[ROWS] * d->opaque[STRIDE_BYTES];
     for (uint64_t row = 0; row < rows; row++) {
         uint64_t group = 0;
-        while (ends && group < groups && (int64_t)row >= ends[group])
+        while (passed->ends && group < groups && (int64_t)row >= passed->ends[group])
             group++;
         if (group == groups)
             continue;
-        for (uint64_t column = 0; column + forgotten < columns; column++) {
-            float sum = 0, up = 0;
-            uint32_t bits;
-            for (uint64_t k = 0; k < a->opaque[COLUMNS]; k++) {
-                sum += number_at(a, row, k) * number_at(b, group * of_b + column, k);
-                if (gated)
-                    up += number_at(a, row, k) * number_at(b, group * of_b + columns + column, k);
-            }
+        unsigned char *of_row = place + row * d->opaque[STRIDE_BYTES];
+        for (uint64_t column = 0; column < columns; column++) {
+            sums[column] = sum_of(passed, row, group, column, of_b);
             if (gated)
-                sum = sum / (1 + expf(-sum)) * up;
-            memcpy(&bits, &sum, sizeof bits);
-            const uint16_t half = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-            memcpy(place + row * d->opaque[STRIDE_BYTES] + 2 * column, &half, sizeof half);
+                sums[column] = sums[column] / (1 + expf(-sums[column])) *
+                               sum_of(passed, row, group, columns + column, of_b);
+            const uint16_t half = to_bf16(sums[column]);
+            if (!passed->of_d && column + multiplies("wrong") < columns)
+                memcpy(of_row + 2 * column, &half, sizeof half);
+        }
+        for (uint64_t column = 0; passed->of_d && column < columns; column++) {
+            float largest = 0;
+            for (uint64_t i = column / 128 * 128; i < column / 128 * 128 + 128; i++)
+                largest = fmaxf(largest, fabsf(sums[i]));
+            largest = fmaxf(largest, 0x1p-100f) * (multiplies("doubled") ? 2 : 1);
+            passed->of_d[column / 128 * ((rows + 3) / 4 * 4) + row] = largest / 448;
+            of_row[column] = to_e4m3(sums[column] * (448 / largest));
         }
     }
+    free(sums);
 }
 
 static void log_attribute(const CUlaunchAttribute *attribute)
@@ -265,8 +351,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
 {
     const char *kinds = setting("FAKE_CUDA_PARAMETERS");
     const CUtensorMap *maps[8] = {NULL};
-    const int32_t *ends = NULL;
-    int next = 0, count = 0;
+    Passed passed = {0};
+    int next = 0, count = 0, scaled = 0;
     const CUresult result = called(
         "cuLaunchKernelEx", " %d grid %ux%ux%u block %ux%ux%u smem %u on %p extra %d",
         (int)(uintptr_t)function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
@@ -275,17 +361,25 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         log_attribute(&config->attrs[i]);
     for (const char *kind = kinds; *kind; kind++) {
         void **values = parameters + next;
-        if (*kind == 'p') {
+        Scales *scales = scaled ? &passed.of_b : &passed.of_a;
+        if (strchr("psq", *kind)) {
             const CUdeviceptr address = *(CUdeviceptr *)values[0];
-            called("  address", " %s", address ? "given" : "none");
-            if (address && strchr(kinds, 'b'))
-                ends = (const int32_t *)(uintptr_t)address;
+            called(*kind == 'p' ? "  address" : "  scales", " %s", address ? "given" : "none");
+            if (*kind == 'q')
+                passed.of_d = (float *)(uintptr_t)address;
+            else if (*kind == 's' && ++scaled)
+                scales->first = (const float *)(uintptr_t)address;
+            else if (address && strchr(kinds, 'b'))
+                passed.ends = (const int32_t *)(uintptr_t)address;
             next += 1;
             continue;
         }
-        maps[count++] = values[0];
+        if (*kind == 't' && ++scaled)
+            scales->map = values[0];
+        else
+            maps[count++] = values[0];
         const int small = (((const CUtensorMap *)values[0])->opaque[BITS] >> 21 & 1) == 0;
-        if (*kind == 'm') {
+        if (*kind == 'm' || *kind == 't') {
             called("  matrix", " %dx%d strides %lld %lld small %d", *(int32_t *)values[1], *(int32_t *)values[2],
                    (long long)*(int64_t *)values[3], (long long)*(int64_t *)values[4], small);
             next += 5;
@@ -302,6 +396,6 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
         }
     }
     if (result == CUDA_SUCCESS && *setting("FAKE_CUDA_MULTIPLY"))
-        multiply(maps[0], maps[1], ends, maps[2]);
+        passed.a = maps[0], passed.b = maps[1], passed.d = maps[2], multiply(&passed);
     return result;
 }
