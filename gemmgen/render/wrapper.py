@@ -145,10 +145,10 @@ class Wrapper(MatmulDocs):
 
     @property
     def extents_of_scales(self) -> tuple[str, str]:
-        """The statement that finds the extents of A before K, and the extents of scales before M."""
+        """The names of the extents of A before K, and the extents and strides of the scales of D."""
         if self.plan.problem.stacks_d_scales:
-            return "groups, m = a.shape[:-1]", "groups, blocks"
-        return "m = a.shape[:-1].numel()", "blocks"
+            return "groups, *rows", "(groups, m, blocks), (blocks * pitch, 1, pitch)"
+        return "rows", "(m, blocks), (1, pitch)"
 
     @property
     def d_scale_unit(self) -> int:
