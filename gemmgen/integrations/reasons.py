@@ -58,6 +58,14 @@ def why_torch_groups(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None) -> str:
     return ""
 
 
+def why_torch_scaled(tensors: Named) -> str:
+    """Return why no kernel may compute a call with scales of blocks; an empty string if one may.
+
+    Torch's autocast casts no operand of such a call. The kernel's own checks are not made.
+    """
+    return _seen_by_torch(tensors)
+
+
 def _seen_by_torch(tensors: Named) -> str:
     """Return which tensor has rules of its own for torch's operators, or whether torch records them."""
     for name, tensor in tensors:

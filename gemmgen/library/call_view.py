@@ -195,6 +195,19 @@ class CallView:
         return "\nfrom .groups import Groups" if self.groups else ""
 
     @property
+    def computes(self) -> str:
+        """The statement of COMPUTES: the inputs, the epilogue, and the elements that share a scale."""
+        items = [f'"inputs": ({self.operator_inputs})', f'"epilogue": {self.wrapper.epilogue}']
+        problem = self.plan.problem
+        if problem.a.scale is None or problem.b.scale is None:
+            return f"COMPUTES = {{{', '.join(items)}}}"
+        items += [
+            f'"scale_vector": {problem.a.scale.vector}',
+            f'"scale_columns": {problem.b.scale.format.rows}',
+        ]
+        return fit("COMPUTES = {", [*items, f'"out_dtype": {self.d_torch}'], "}")
+
+    @property
     def more_constants(self) -> str:
         """The constants of unordered kernels and of groups, in lines of their own; empty without both."""
         lines: list[str] = []

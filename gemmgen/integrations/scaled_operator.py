@@ -1,0 +1,153 @@
+"""The operator that torch.compile and torch.export see of a matmul with scales of blocks.
+
+As for a layer, the choice is made when the operator runs: kernels take or refuse addresses and strides, which
+torch does not guard. Torch computes what all kernels refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import torch
+from torch import Tag, Tensor
+from torch.nn import functional
+from torch.utils import flop_counter
+
+from gemmgen.integrations.kernels import BIAS, REFUSALS, raise_unless_refused
+from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, find
+
+INFERRING_NAME: Final = "_scaled_mm"
+"""The name of torch's older function and operator, which infer the recipe of scales from their shapes."""
+ATEN: Final[Any] = cast(Any, torch.ops).aten
+RECIPES: Final[Any] = getattr(functional, "ScalingType", None)
+"""Torch's enumeration of recipes; None in releases without ``torch.nn.functional.scaled_mm``."""
+ROWS, TILES = (
+    int(getattr(RECIPES, name).value) if RECIPES else 0 for name in ("BlockWise1x128", "BlockWise128x128")
+)
+"""Torch's numbers of the recipes with a scale for 128 of K: of one row or column, and of 128 of them."""
+BLOCK: Final = 128
+"""Elements of K, and columns of B, that share a scale."""
+
+
+def b_scale_of(scale_b: Tensor, k: int, recipe: int, *, inferred: bool) -> Tensor:
+    """Return the scales of B as kernels take them: a row for each column of B, or for each 128 of them.
+
+    Args:
+        scale_b: As torch's function takes them. With a recipe, rows of tiles are padded to multiples of 4.
+        k: The K of the product.
+        recipe: ROWS or TILES.
+        inferred: True for the tensors of torch's older function, whose scales of B are turned.
+    """
+    if inferred:
+        return scale_b.T
+    return scale_b.T[:, : -(-k // BLOCK)] if recipe == TILES else scale_b
+
+
+def first_taken(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    a_scale: Tensor,
+    b_scale: Tensor,
+    bias: Tensor | None,
+    kernels: Sequence[str],
+    most_rows: Sequence[int],
+) -> tuple[Tensor | None, str]:
+    """Return the D of the first kernel that takes a call, and an empty string; else None, and all refusals.
+
+    `most_rows` has for each kernel the most rows of A that it is asked for. Scales are as kernels take them.
+    """
+    extras = {} if bias is None else {BIAS: bias}
+    refusals: list[str] = []
+    for name, most in zip(kernels, most_rows, strict=True):
+        if mat_a.shape[0] > most:
+            refusals.append(f"{name} is for up to {most} rows")
+            continue
+        try:
+            return find(name)(mat_a, mat_b, a_scale=a_scale, b_scale=b_scale, **extras), ""
+        except REFUSALS as error:
+            raise_unless_refused(error)
+            refusals.append(f"{name}: {error}")
+    return None, "; ".join(refusals)
+
+
+def torchs(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    bias: Tensor | None,
+    recipe: int,
+    inferred: bool,
+    out_dtype: torch.dtype,
+    use_fast_accum: bool,
+) -> Tensor:
+    """Return torch's D for 1 x 128 scales of A, and scales of B by a recipe; raise what torch raises."""
+    if inferred:
+        return getattr(ATEN, INFERRING_NAME)(
+            mat_a, mat_b, scale_a, scale_b, bias, None, out_dtype, use_fast_accum
+        )
+    scales = [scale_a], [ROWS], [], [scale_b], [recipe], []
+    return ATEN._scaled_mm_v2(mat_a, mat_b, *scales, bias, out_dtype, [], use_fast_accum)
+
+
+def compute(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    bias: Tensor | None,
+    recipe: int,
+    inferred: bool,
+    out_dtype: torch.dtype,
+    use_fast_accum: bool,
+    kernels: Sequence[str],
+    most_rows: Sequence[int],
+) -> Tensor:
+    """Return D [M, N] with rows of whole 16-byte units."""
+    b_scale = b_scale_of(scale_b, mat_a.shape[1], recipe, inferred=inferred)
+    d, _ = first_taken(mat_a, mat_b, scale_a, b_scale, bias, kernels, most_rows)
+    if d is None:
+        d = torchs(mat_a, mat_b, scale_a, scale_b, bias, recipe, inferred, out_dtype, use_fast_accum)
+    made = new_d(mat_a, mat_b.shape[1], out_dtype, device="meta")
+    same = d.stride() == made.stride() or d.shape[0] <= 1
+    return d if same else new_d(mat_a, mat_b.shape[1], out_dtype).copy_(d)
+
+
+def new_d(mat_a: Tensor, n: int, dtype: torch.dtype, *, device: str | None = None) -> Tensor:
+    """Return D [M, N] before anything is written to it."""
+    unit = ROW_BYTES // dtype.itemsize
+    pitch = -(-n // unit) * unit
+    return mat_a.new_empty((mat_a.shape[0], pitch), dtype=dtype, device=device or mat_a.device)[:, :n]
+
+
+def shape(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: Tensor,  # noqa: ARG001 - the operator's signature
+    scale_b: Tensor,  # noqa: ARG001
+    bias: Tensor | None,  # noqa: ARG001
+    recipe: int,  # noqa: ARG001
+    inferred: bool,  # noqa: ARG001
+    out_dtype: torch.dtype,
+    *_: object,
+) -> Tensor:
+    """Return D without memory."""
+    return new_d(mat_a, mat_b.shape[1], out_dtype)
+
+
+def count_flops(mat_a: Any, mat_b: Any, *_: object, **__: object) -> int:
+    """Return 2 M N K, which torch's FlopCounterMode adds up, by the shapes of A and B."""
+    m, k = mat_a
+    return 2 * m * k * mat_b[1]
+
+
+LIBRARY.define(
+    "scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, Tensor? bias, int recipe, "
+    "bool inferred, ScalarType out_dtype, bool use_fast_accum, str[] kernels, int[] most_rows) -> Tensor",
+    tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides),
+)
+LIBRARY.impl("scaled_mm", compute, "CompositeExplicitAutograd")
+LIBRARY.impl("scaled_mm", shape, "Meta")
+scaled_mm: Final[Any] = cast(Any, torch.ops).gemmgen_integrations.scaled_mm
+cast(Any, flop_counter).register_flop_formula(scaled_mm)(count_flops)
