@@ -20,6 +20,7 @@ from benchmarks.blockscale.prepare import prepared, shapes
 from benchmarks.grouped.prepare import emptied
 from gemmgen.bench.baseline import cublas
 from gemmgen.bench.torch_matmul import block_scaled_mm, offered
+from gemmgen.errors import GemmgenError
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import row_major

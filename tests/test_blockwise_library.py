@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gemmgen import library
 from gemmgen.errors import GemmgenError
+from gemmgen.integrations import BlockScaledLinear, ScaledMM, quantize_rows
 from gemmgen.library import exchange, package
 from gemmgen.library.assemble import LayerRanges, Library, NamedRange, assemble
 from gemmgen.library.sources import read
@@ -377,6 +378,30 @@ def test_the_operator_refuses_what_no_run_would_take(dense: ModuleType) -> None:
         dense.OPERATOR(a, b.to(BF16), a_scale, b_scale)
     with pytest.raises(ValueError, match="b must have 384 rows, as many as a has columns, found 256"):
         dense.OPERATOR(a, b[:256], a_scale, b_scale)
+
+
+# --- in torch
+
+
+def test_a_library_computes_torchs_scaled_mm_and_linear_layers(
+    dense: ModuleType, called: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "_host_of", OnTheCpu)
+    monkeypatch.setattr(dense, "_gpu", always(CARD))
+    scaled = ScaledMM(dense)
+    n, k = 256, 512
+    for m in (4, 4096):
+        a, b, a_scale, b_scale = operands(m, n, k)
+        given = (cuda(a), cuda(b), cuda(a_scale), cuda(b_scale.T))
+        d = scaled.inferred(*given, out_dtype=BF16).as_subclass(Tensor)
+        assert torch.equal(d, dequantised(a, b, a_scale, b_scale))
+    assert (called, scaled.reason) == ([dense.choose(m, n, k).kernel for m in (4, 4096)], "")
+    layer = BlockScaledLinear(k, n, kernel=dense)
+    layer.load_state_dict({"weight": b.T, "weight_scale_inv": b_scale})
+    x = torch.randn(3, k).bfloat16()
+    found, quantised = layer(x), quantize_rows(x)
+    assert (len(called), layer.reason) == (3, "")
+    assert torch.equal(found, dequantised(quantised[0], b, quantised[1], b_scale))
 
 
 # --- what is wrong
