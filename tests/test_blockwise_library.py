@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -431,7 +432,7 @@ def test_tables_for_vllm_have_the_block_in_their_name(tmp_path: Path) -> None:
     ranges = (NamedRange(16, 4096, stem),)
     table = (LayerRanges(7168, 2048, ranges),)
     measured = {stem: ((16, 7168, 2048, 9.0, 10.0), (4096, 7168, 2048, 99.0, 100.0))}
-    tuned = Library(**{**vars(found), "gpu": CARD, "table": table, "measured": measured})
+    tuned = replace(found, gpu=CARD, table=table, measured=measured)
     assert exchange.write_configs(tuned, tmp_path) == "1 tables of 2 tuned shapes"
     (file,) = tmp_path.iterdir()
     assert file.name == ("N=7168,K=2048,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json")

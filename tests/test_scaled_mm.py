@@ -122,9 +122,19 @@ def test_a_module_computes_scales_of_torchs_layout(
 def test_scales_and_recipes_may_be_lists_and_options_may_be_named(ours: ScaledMM) -> None:
     call = Call()
     a, b, scale_a, of_a, scale_b, of_b = call.arguments()
-    lists = {"scale_a": [scale_a], "scale_recipe_a": [of_a], "scale_b": [scale_b], "scale_recipe_b": [of_b]}
+    lists: dict[str, Any] = {
+        "scale_a": [scale_a],
+        "scale_recipe_a": [of_a],
+        "scale_b": [scale_b],
+        "scale_recipe_b": [of_b],
+    }
     plain = F.SwizzleType.NO_SWIZZLE
-    options = {"swizzle_a": plain, "swizzle_b": [plain], "output_dtype": BF16, "use_fast_accum": True}
+    options: dict[str, Any] = {
+        "swizzle_a": plain,
+        "swizzle_b": [plain],
+        "output_dtype": BF16,
+        "use_fast_accum": True,
+    }
     assert_close(ours(a, b, **lists, **options), call.exact())
     assert ours.reason == ""
 
@@ -242,13 +252,14 @@ def test_the_older_function_has_calls_without_scales_of_blocks(
     a, b, scale_a, scale_b = call.inferred()
     one = on_a_gpu(torch.ones(()))
     out = on_a_gpu(torch.empty(40, 144, dtype=BF16))
-    for arguments, options in (
+    calls: tuple[tuple[tuple[Tensor, ...], dict[str, Any]], ...] = (
         ((a, b, one, one), {"out_dtype": BF16}),
         ((a, b, scale_a, scale_b.T), {"out_dtype": BF16}),
         ((a, b, scale_a, scale_b), {"out_dtype": BF16, "out": out}),
         ((a, b, scale_a, scale_b), {"out_dtype": BF16, "scale_result": one}),
         ((a, b, scale_a, scale_b), {}),
-    ):
+    )
+    for arguments, options in calls:
         ours.inferred(*arguments, **options)
         assert ours.reason
     assert len(torchs) == 5

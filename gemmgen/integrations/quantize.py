@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
 
@@ -28,17 +29,19 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     follow one another, and blocks begin at multiples of 16 bytes.
     """
     *rows, k = x.shape
-    matrix = x.reshape(-1, k).float()
+    matrix: Tensor = x.reshape(-1, k).float()
     blocks = (k + BLOCK - 1) // BLOCK
-    padded = torch.nn.functional.pad(matrix, (0, blocks * BLOCK - k)) if k % BLOCK else matrix
-    padded = padded.unflatten(1, (blocks, BLOCK))
+    if k % BLOCK:
+        matrix = cast(Any, functional).pad(matrix, (0, blocks * BLOCK - k))
+    padded: Tensor = cast(Any, matrix).unflatten(1, (blocks, BLOCK))
     magnitudes = padded.abs().nan_to_num(0.0, posinf=torch.inf).amax(2).clamp(LEAST_SCALED, MOST_SCALED)
     # Tensors divide as IEEE 754 has it: with a number, torch may multiply by its rounded inverse.
     most = torch.full_like(magnitudes, LARGEST)
     # torch has no e4m3 beyond 448: without the clamp an infinity would become a NaN.
     scaled = (padded * (most / magnitudes)[..., None]).clamp(-LARGEST, LARGEST)
     elements = scaled.flatten(1)[:, :k].to(E4M3)
-    return elements.view(*rows, k), _by_blocks(magnitudes / most).unflatten(0, rows)
+    scales: Tensor = cast(Any, _by_blocks(magnitudes / most)).unflatten(0, rows)
+    return elements.view(*rows, k), scales
 
 
 def _by_blocks(scales: Tensor) -> Tensor:

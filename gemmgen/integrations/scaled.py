@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import torch
@@ -196,7 +197,7 @@ class ScaledMM:
             out: None for kernels.
         """
         arguments = (input, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
-        torchs: Any = TORCHS_INFERRING if out is None else lambda *given: TORCHS_INFERRING(*given, out=out)
+        torchs: Any = TORCHS_INFERRING if out is None else partial(TORCHS_INFERRING, out=out)
         if isinstance(input, Proxy):
             return torchs(*arguments)
         recipe = _inferred_recipe(input, mat2, scale_a, scale_b)

@@ -87,7 +87,7 @@ def torchs(
         return getattr(ATEN, INFERRING_NAME)(
             mat_a, mat_b, scale_a, scale_b, bias, None, out_dtype, use_fast_accum
         )
-    scales = [scale_a], [ROWS], [], [scale_b], [recipe], []
+    scales: tuple[list[Any], ...] = ([scale_a], [ROWS], [], [scale_b], [recipe], [])
     return ATEN._scaled_mm_v2(mat_a, mat_b, *scales, bias, out_dtype, [], use_fast_accum)
 
 
