@@ -14,7 +14,7 @@ from modules import module_file
 from simulated import on_a_gpu, simulated
 from torch import Tensor, nn
 
-from gemmgen.integrations import BlockScaledLinear, quantize_rows
+from gemmgen.integrations import BlockScaledLinear, quantize_rows, replace_block_scaled_linear
 from gemmgen.integrations.block_scaled_linear import block_scaled_mm
 from gemmgen.integrations.operator import remember
 from gemmgen.integrations.quantize import dequantized_weight
@@ -261,6 +261,63 @@ def test_other_kernels_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             BlockScaledLinear(K, N, kernel=import_generated(module_file(stem)))
+
+
+# --- the layers of a model
+
+
+class Fp8Linear(nn.Module):
+    """A layer as models of such checkpoints have it."""
+
+    def __init__(self, *, bias: bool = False) -> None:
+        super().__init__()
+        weight, scales = weights()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.weight_scale_inv = nn.Parameter(scales, requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(N).bfloat16(), requires_grad=False) if bias else None
+
+
+def model_of(**layers: nn.Module) -> nn.Module:
+    model = nn.Module()
+    model.mlp = nn.ModuleDict(layers)
+    return model
+
+
+def test_the_layers_of_a_model_are_replaced_and_the_others_told() -> None:
+    kernel, shared, hooked = import_generated(module_file(PLAIN)), Fp8Linear(), Fp8Linear()
+    cast(Any, hooked).register_forward_hook(print)
+    model = model_of(
+        up=shared,
+        again=shared,
+        biased=Fp8Linear(bias=True),
+        head=nn.Linear(4, 4),
+        hooked=hooked,
+        gate=Fp8Linear(),
+    )
+    found = replace_block_scaled_linear(model, kernel, only=lambda name: "gate" not in name)
+    assert found == 1
+    assert found.replaced == ("mlp.up", "mlp.again")
+    assert dict(found.left) == {
+        "mlp.biased": f"{PLAIN} adds no column_bias",
+        "mlp.hooked": "layer has hooks: they would be lost",
+        "mlp.gate": "`only` does not mean the layer",
+    }
+    layers = cast(Any, model).mlp
+    assert layers["up"] is layers["again"]
+    assert layers["up"].weight is shared.weight
+    again = replace_block_scaled_linear(model, kernel)
+    assert (again, again.replaced) == (1, ("mlp.gate",))
+    assert again.left["mlp.up"] == f"{PLAIN} computes the layer already"
+    with_bias = replace_block_scaled_linear(model, import_generated(module_file(WITH_BIAS)))
+    assert with_bias.replaced == ("mlp.biased",)
+    assert with_bias.left["mlp.hooked"] == f"{WITH_BIAS} needs column_bias"
+
+
+def test_a_model_that_is_the_layer_is_told_and_other_kernels_are_refused() -> None:
+    found = replace_block_scaled_linear(Fp8Linear(), import_generated(module_file(PLAIN)))
+    assert (found, list(found.left)) == (0, [""])
+    with pytest.raises(ValueError, match="has a scale for each column of b"):
+        replace_block_scaled_linear(model_of(), import_generated(module_file("h100_e4m3_blockwise_wgrad")))
 
 
 # --- torch.compile and torch.export

@@ -1,6 +1,6 @@
 """Generated kernels where torch has a place for them: layers, Inductor's choices, a question beforehand."""
 
-from gemmgen.integrations.block_scaled_linear import BlockScaledLinear
+from gemmgen.integrations.block_scaled_linear import BlockScaledLinear, replace_block_scaled_linear
 from gemmgen.integrations.grouped import GroupedMM, replace_grouped_mm
 from gemmgen.integrations.inductor import external_matmul
 from gemmgen.integrations.kernels import BIAS, Kernel, can_implement
@@ -21,6 +21,7 @@ __all__ = [
     "can_implement",
     "external_matmul",
     "quantize_rows",
+    "replace_block_scaled_linear",
     "replace_grouped_mm",
     "replace_linear",
     "replace_scaled_mm",

@@ -14,6 +14,7 @@ from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, name_of, raise_
 from gemmgen.integrations.operator import LIBRARY, find, remember
 from gemmgen.integrations.quantize import BLOCK, E4M3, dequantized_weight, quantize_rows
 from gemmgen.integrations.reasons import rounds_twice, why_torch
+from gemmgen.integrations.replace import Replacement
 from gemmgen.integrations.scaled import ScaledKernel
 from gemmgen.integrations.scaled_operator import TILES, count_flops, new_d
 
@@ -165,10 +166,77 @@ class BlockScaledLinear(nn.Module):
         bias = None if self.bias is None else self.bias.to(input.dtype)
         return functional.linear(input, weight, bias)
 
+    @property
+    def kernel_name(self) -> str:
+        """The name of the kernel."""
+        return self._kernel.name
+
     def extra_repr(self) -> str:
         """Return the text between the brackets of the layer's repr."""
         features = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{features}, bias={self.bias is not None}, kernel={self._kernel.name}"
+
+
+def replace_block_scaled_linear(
+    model: nn.Module, kernel: Kernel, *, only: Callable[[str], bool] | None = None
+) -> Replacement:
+    """Let a kernel compute the layers of a model that have a weight with scales of blocks.
+
+    These are the layers of any class with tensors ``weight`` and ``weight_scale_inv``, as engines and models
+    of such checkpoints have them; parameters stay the same objects. `only` says by the qualified name whether
+    a layer is meant; all are without it. A layer at several places of the model is replaced at each by one.
+
+    Return how many layers were replaced, with their names, and the reason for each other such layer: its
+    tensors have other types or shapes, it has hooks, or a bias that the kernel does not add.
+
+    Raises ValueError for a kernel as the constructor of `BlockScaledLinear` does.
+    """
+    has_bias = _kernel_of(kernel).has_bias
+    made: dict[int, BlockScaledLinear | str] = {}
+    placed: list[tuple[str, nn.Module, str, BlockScaledLinear]] = []
+    left: dict[str, str] = {}
+    modules = dict(cast(Any, model).named_modules(remove_duplicate=False))
+    for name, layer in cast("dict[str, nn.Module]", modules).items():
+        if not isinstance(getattr(layer, SCALES, None), Tensor):
+            continue
+        if not name:
+            left[name] = "the model is itself the layer, and nothing holds it: use BlockScaledLinear.of"
+        elif isinstance(layer, BlockScaledLinear):
+            left[name] = f"{layer.kernel_name} computes the layer already"
+        elif only is not None and not only(name):
+            left[name] = "`only` does not mean the layer"
+        else:
+            if id(layer) not in made:
+                made[id(layer)] = _made_of(layer, kernel, has_bias=has_bias)
+            found = made[id(layer)]
+            if isinstance(found, str):
+                left[name] = found
+            else:
+                parent, _, attribute = name.rpartition(".")
+                placed.append((name, modules[parent], attribute, found))
+    for _, parent, attribute, new in placed:
+        setattr(parent, attribute, new)
+    return Replacement(len({id(new) for *_, new in placed}), tuple(name for name, *_ in placed), left)
+
+
+def _made_of(layer: nn.Module, kernel: Kernel, *, has_bias: bool) -> BlockScaledLinear | str:
+    """Return the layer of a kernel, or why there is none."""
+    if has_bias != isinstance(getattr(layer, "bias", None), Tensor):
+        return f"{name_of(kernel)} {'needs' if has_bias else 'adds no'} {BIAS}"
+    if any(vars(layer).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")):
+        return "layer has hooks: they would be lost"
+    try:
+        return BlockScaledLinear.of(layer, kernel)
+    except ValueError as error:
+        return str(error)
+
+
+def _kernel_of(kernel: Kernel) -> ScaledKernel:
+    """Return a kernel whose scales of B are those of weights; raise ValueError for any other."""
+    found = ScaledKernel.of(kernel)
+    if found.recipe != TILES:
+        raise ValueError(f"{name_of(kernel)} has a scale for each column of b, and weights for 128 of them")
+    return found
 
 
 def compute(
