@@ -13,7 +13,7 @@ from gemmgen.plan.stage import Stage
 from gemmgen.plan.timing import chunks
 from gemmgen.plan.wgmma.mma import Mma, mma_of
 from gemmgen.plan.wgmma.payloads import stage_of
-from gemmgen.plan.wgmma.scales.scale_payloads import scales_of_step
+from gemmgen.plan.wgmma.scales.scale_payloads import column_slabs_of, scales_of_step
 from gemmgen.spec.words import (
     EarlyOperand,
     LastWave,
@@ -334,8 +334,9 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def widest_mma_n(self) -> int:
-        """Columns of the widest instruction for the operands' type."""
-        return self.problem.a.dtype.wgmma_n_max
+        """Columns of the widest instruction for the operands' type, and for a slab of columns."""
+        most, slabs = self.problem.a.dtype.wgmma_n_max, self.column_slabs
+        return min(most, self.cta_tile_n // slabs) if slabs > 1 else most
 
     @cached_property
     def mmas_per_step(self) -> int:
@@ -425,6 +426,11 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         if not self.problem.scales_sums or self.swap_ab:
             return 1
         return max(1, self.cta_consumer_tile_m // (WGMMA.rows_per_warp * self.warps_m))
+
+    @property
+    def column_slabs(self) -> int:
+        """Slabs of a tile's columns whose partial sums are in registers one after the other."""
+        return column_slabs_of(self.problem, self.cta_tile_n)
 
     @property
     def epilogue_rows(self) -> int:

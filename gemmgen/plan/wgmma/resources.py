@@ -195,9 +195,10 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     def partial_registers(self) -> int:
         """Registers per consumer thread that hold partial sums before promotion.
 
-        These are the sums of a slab of rows, of each block of a K step, and of the step in flight.
+        These are the sums of a slab of rows or columns, of each block of a K step, and of the step in flight.
         """
-        each = self.sum_registers // self.row_slabs if self.promote_k else 0
+        slabs = self.row_slabs * self.column_slabs
+        each = self.sum_registers // slabs if self.promote_k else 0
         return each * self.step_blocks * (1 + self.outstanding_mmas)
 
     @property

@@ -28,6 +28,8 @@ class KLoop:
     @property
     def mmas_of_step(self) -> str:
         """The name of the template that issues MMAs: of all lanes of a K step, or of one of its blocks."""
+        if self.plan.column_slabs > 1:
+            return "slab"
         return "block" if self.plan.step_blocks > 1 else self.count_of_lanes
 
     @property

@@ -107,7 +107,12 @@ class HopperOverview(KernelOverview):
 
     @property
     def _slabs(self) -> str:
-        """The words about slabs of rows whose sums are scaled one after the other."""
+        """The words about slabs of rows or columns whose sums are scaled one after the other."""
+        if self.plan.column_slabs > 1:
+            return (
+                " A consumer multiplies the columns of one accumulator after those of the other: sums of a "
+                "block of K are in registers for one of both at a time."
+            )
         if self.plan.row_slabs == 1:
             return ""
         return (

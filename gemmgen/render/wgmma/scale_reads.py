@@ -80,7 +80,9 @@ class ScaleReads:
             yield "wgmma/scales/column_scales"
         if plan.has_tile_scales:
             yield f"wgmma/scales/{'of_part' if self.by_block else 'of_tile'}"
-        if plan.problem.in_blocks:
+        if plan.column_slabs > 1:
+            yield "wgmma/scales/join_column_slabs"
+        elif plan.problem.in_blocks:
             yield "wgmma/scales/scales_of_blocks"
         if plan.step_blocks > 1 and plan.has_tile_scales:
             yield "wgmma/scales/of_step"
@@ -91,6 +93,8 @@ class ScaleReads:
     def pace(self) -> str:
         """The ending of the name of the K loop's template: how blocks and slabs follow each other."""
         plan = self.plan
+        if plan.column_slabs > 1:
+            return "_column_slabs"
         if plan.row_slabs > 1:
             return "_slabs"
         return "_blocks" if plan.step_blocks > 1 else "_overlapped" if plan.scales_in_flight else ""

@@ -20,6 +20,16 @@ def least_scales(dtype: DType) -> int:
     return LEAST_BYTES // dtype.bytes
 
 
+def column_slabs_of(problem: Matmul, tile_n: int) -> int:
+    """Return the slabs of a tile's columns that are multiplied one after the other: one for each scale of B.
+
+    A gate whose tile has whole blocks of columns has a slab for each accumulator. Others have one.
+    """
+    scale = problem.b.scale
+    slabs = problem.b_blocks if problem.in_blocks and problem.has_tile_scales else 1
+    return slabs if scale and tile_n // slabs >= scale.format.rows else 1
+
+
 def scales_of_step(
     problem: Matmul, tile: tuple[int, int], row_shares: int, cluster_m: int, blocks: int
 ) -> Iterator[Payload]:

@@ -52,6 +52,8 @@ READ_ROWS = 16
 """Mean rows of the groups that have rows, up to which reading the weights decides the time. There swap-AB was
 the fastest (``benchmarks/blockscale/h200_experts.jsonl``), and no MMA in flight is tried for scaled sums.
 """
+SCALED_GATE_CHOICES: Choices = {"cta_tile_n": (256,)}
+"""Columns that are tried for such a gate whose D has computed scales: one block of each accumulator."""
 SCALED_SWAP_AB_CHOICES: Choices = {
     "cta_tile_m": (8, 16, 32, 64, 128),
     "cta_tile_n": (64, 128),
@@ -112,7 +114,9 @@ def _persistent(
     of_rows = K_GROUPS_CHOICES if groups and groups.divides_k else ROWS_CHOICES
     choices = SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
     if request.matmul.scales_sums:
-        choices = SCALED_SWAP_AB_CHOICES if swap_ab else {**SCALED_ROWS_CHOICES, **CLUSTERS}
+        of_gate = SCALED_GATE_CHOICES if request.matmul.in_blocks and request.matmul.d_scale else {}
+        of_rows = {**SCALED_ROWS_CHOICES, **of_gate}
+        choices = SCALED_SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
         if not swap_ab and _promotes_beside_mmas(request):
             choices |= {"outstanding_mmas": (0, 1)}
     return _branch(request, fixed, choices, kind, swap_ab, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES)
