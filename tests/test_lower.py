@@ -151,10 +151,10 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
     parts = plan.column_parts if plan.composed else (columns,)
     block_k = plan.cta_tile_k // plan.step_blocks
     expected = [
-        rows // plan.row_slabs // (down // 4) // m * (part // along // n) * (block_k // k)
+        rows // (down // 4) // m * (part // along // n) * (block_k // k) // slabs_of(plan)
         for part, (m, n, k) in zip(parts, plan.mma_shapes, strict=True)
     ]
-    assert plan.mmas_per_step == plan.row_slabs * plan.step_blocks * sum(expected)
+    assert plan.mmas_per_step == slabs_of(plan) * plan.step_blocks * sum(expected)
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
     counts = [step.count("wgmma.mma_async") for step in steps]
     own = [expected[: parts_of(plan, number)] * issues(plan) for number in range(plan.consumers)]
@@ -237,14 +237,19 @@ def issues(plan: WgmmaKernel) -> int:
     """Places of the code that issue a K step.
 
     A loop that overlaps its MMAs has the first step outside of it, one that reads A ahead the last. Each slab
-    of rows, and each block of a step, is issued by itself. Scaled sums in flight have the steps of a run in
-    the code, and one loop for the other steps.
+    of rows or columns, and each block of a step, is issued by itself. Scaled sums in flight have the steps of
+    a run in the code, and one loop for the other steps.
     """
     if plan.problem.scales_sums and plan.step_blocks > 1:
         return plan.step_blocks
     if plan.problem.scales_sums and plan.scales_in_flight:
         return RUN_STEPS + 1
-    return 2 if plan.outstanding_mmas or plan.fragments > 1 else plan.row_slabs
+    return 2 if plan.outstanding_mmas or plan.fragments > 1 else slabs_of(plan)
+
+
+def slabs_of(plan: WgmmaKernel) -> int:
+    """Slabs of rows or columns that a consumer multiplies one after the other."""
+    return plan.row_slabs * plan.column_slabs
 
 
 def instruction(plan: WgmmaKernel, name: str) -> str:
@@ -285,7 +290,7 @@ def multiply(plan: WgmmaKernel, number: int = 0) -> str:
     if plan.synchronous:
         return "multiply_synchronous"
     if plan.problem.scales_sums:
-        pace = "_slabs" if plan.row_slabs > 1 else ""
+        pace = "_slabs" if slabs_of(plan) > 1 else ""
         pace = "_blocks" if plan.step_blocks > 1 else "_overlapped" if plan.scales_in_flight else pace
         four = "_of_four" if plan.step_blocks > 2 else ""
         return f"multiply_scaled{pace}{four}{'' if plan.specialized else '_refill'}"
@@ -311,7 +316,7 @@ def consumer_parts(plan: WgmmaKernel, number: int = 0) -> Iterator[str]:
     if plan.splits == 1:
         yield from epilogue_loads(plan)
     yield multiply(plan, number)
-    if plan.specialized and issues(plan) > plan.row_slabs and not plan.problem.scales_sums:
+    if plan.specialized and issues(plan) > slabs_of(plan) and not plan.problem.scales_sums:
         yield from ["release"] * len(plan.resources.load_empty)
     if plan.reduces_apart:
         yield "leave_sums"
@@ -462,7 +467,7 @@ def test_a_consumer_waits_multiplies_releases_and_stores(product: Product, lower
         # One release per step of the code, on each barrier that counts it, and one turn.
         steps = consumer.count("ttng.warp_group_dot ")
         assert steps == issues(plan) * parts_of(plan, number)
-        steps //= parts_of(plan, number) * plan.row_slabs * plan.step_blocks
+        steps //= parts_of(plan, number) * slabs_of(plan) * plan.step_blocks
         releases = steps * len(plan.resources.load_empty) + plan.ping_pong if plan.specialized else 0
         assert consumer.count("ttng.arrive_barrier") == releases
 
