@@ -81,12 +81,15 @@ def on_gpu(tensor: Tensor) -> Tensor:
     return tensor.as_subclass(Cuda)
 
 
-def from_gpu(matmul: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def from_gpu(matmul: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `matmul` that takes tensors of the CPU, and returns such."""
 
-    def call(a: Tensor, b: Tensor, **operands: Tensor) -> Tensor:
+    def call(a: Tensor, b: Tensor, **operands: Tensor) -> Any:
         named = {name: on_gpu(each) for name, each in operands.items()}
-        return matmul(on_gpu(a), on_gpu(b), **named).as_subclass(Tensor)
+        d = matmul(on_gpu(a), on_gpu(b), **named)
+        if isinstance(d, tuple):
+            return tuple(each.as_subclass(Tensor) for each in d)
+        return d.as_subclass(Tensor)
 
     return call
 
@@ -102,10 +105,11 @@ def simulated_linears(regime: str, layer: Layer, built: Path, monkeypatch: pytes
 
 
 class InBf16(Reference):
-    """The reference with results in bf16, as exact kernels would give them."""
+    """The reference with results in bf16, and those of up projections in e4m3, as exact kernels give them."""
 
     def __call__(self, name: str, x: Quantised, **operands: Tensor | None) -> Tensor:
-        return super().__call__(name, x, **operands).bfloat16()
+        d = super().__call__(name, x, **operands)
+        return d if name in GATED else d.bfloat16()
 
 
 # --- the checkpoint
@@ -336,7 +340,7 @@ class Numbers:
 
 def test_the_reference_without_quantisation_is_a_loop_over_tokens(layer: Layer) -> None:
     x = inputs(7)
-    found = Decoder(layer, SMALL, Reference(layer.linears), unquantised)(x.double())
+    found = Decoder(layer, SMALL, Reference(layer.linears, unquantised), unquantised)(x.double())
     expected = by_token(x, layer, SMALL, found.expert)
     # The router's weights of pairs are fp32.
     assert torch.allclose(found.d, expected, rtol=1e-6, atol=1e-6)
@@ -360,9 +364,10 @@ def test_each_linear_and_the_layer_have_the_numbers_of_the_dequantised_reference
 ) -> None:
     linears = simulated_linears(regime, layer, built, monkeypatch)
     found = program.check(layer, SMALL, linears, inputs(TOKENS[regime]))
-    assert set(found["linears"]) == set(layer.linears)
-    # Sums are fp32 here, so that almost all of an error is the rounding to bf16.
-    assert all(errors["norm"] < 2e-3 for errors in found["linears"].values())
+    assert set(found["linears"]) == {*layer.linears, *(f"scales of {name}" for name in GATED)}
+    # Sums are fp32 here, so that almost all of an error is the rounding to bf16, or to e4m3.
+    for name, errors in found["linears"].items():
+        assert errors["norm"] < (3e-2 if name in GATED else 2e-3)
 
 
 def test_256_experts_of_which_few_have_rows(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,35 +441,63 @@ def test_the_example_imports_torch_and_examples_alone() -> None:
 # --- what a check finds
 
 
-def with_fault(fault: str, layer: Layer) -> Callable[..., Tensor]:
-    """Return linears in bf16 with a fault, as a wrong kernel or a wrong call would have it."""
-    right = InBf16(layer.linears)
+class Faulty(InBf16):
+    """Exact linears with a fault, as a wrong kernel or a wrong call would have it."""
 
-    def call(name: str, x: Quantised, **operands: Tensor) -> Tensor:
-        if fault == "no c":
+    fault: str = ""
+
+    def __call__(self, name: str, x: Quantised, **operands: Tensor | None) -> Tensor:
+        if self.fault == "no c":
             operands.pop("c", None)
-        if fault == "no row_scale":
+        if self.fault == "no row_scale":
             operands.pop("row_scale", None)
-        if fault == "a scale of A" and name == "kv_b":
+        if self.fault == "a scale of A" and name == "kv_b":
             x = Quantised(x.values, x.scales.clone())
             x.scales[3] *= 1.5
-        if fault == "a scale of B" and name == "o":
-            wrong = Weight(layer.linears[name].values, layer.linears[name].scales.roll(1, 1))
+        if self.fault == "a scale of B" and name == "o":
+            wrong = Weight(self.weights[name].values, self.weights[name].scales.roll(1, 1))
             return InBf16({name: wrong})(name, x, **operands)
-        if fault == "an expert's end" and name == "experts_down":
-            operands["offs"] = operands["offs"].clone()
-            operands["offs"][:-1] = (operands["offs"][:-1] - 1).clamp_min(0)
-        d = right(name, x, **operands)
-        if fault == "an element" and name == "q_b":
+        if self.fault == "an expert's end" and name == "experts_down":
+            offs = operands["offs"]
+            assert offs is not None
+            operands["offs"] = torch.cat([(offs[:-1] - 1).clamp_min(0), offs[-1:]])
+        d = super().__call__(name, x, **operands)
+        if self.fault == "gate and up exchanged" and name == "experts_up":
+            weight = self.weights[name]
+            turned = Weight(weight.values.roll(256, 1), weight.scales.roll(2, 1))
+            return InBf16({name: turned})(name, x, **operands)
+        if self.fault == "an element" and name == "q_b":
             d[2, 5] += 0.05
-        if fault == "a NaN" and name == "shared_down":
+        if self.fault == "a NaN" and name == "shared_down":
             d[0, 0] = math.nan
         return d
 
-    return call
+    def up(self, name: str, x: Quantised, *, offs: Tensor | None = None) -> Quantised:
+        h = super().up(name, x, offs=offs)
+        if self.fault == "a scale of D":
+            h.scales[5, 1] *= 1.1
+        if self.fault == "larger scales of D":
+            numbers = dequantised(h.values, h.scales, 1, torch.float64)
+            scales = h.scales * 1.25
+            return Quantised(
+                (numbers / dequantised(torch.ones_like(numbers), scales, 1, torch.float64)).to(
+                    torch.float8_e4m3fn
+                ),
+                scales,
+            )
+        return h
+
+
+def with_fault(fault: str, layer: Layer) -> Faulty:
+    linears = Faulty(layer.linears)
+    object.__setattr__(linears, "fault", fault)
+    return linears
 
 
 FAULTS = (
+    "gate and up exchanged",
+    "a scale of D",
+    "larger scales of D",
     "no c",
     "no row_scale",
     "a scale of A",
@@ -482,20 +515,23 @@ def test_exact_linears_are_within_the_limits(layer: Layer) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_a_linear_whose_errors_are_too_large(fault: str, layer: Layer) -> None:
-    with pytest.raises(SystemExit, match=r"20 tokens: the errors of \w+ are too large"):
+    with pytest.raises(SystemExit, match=r"20 tokens: the errors of [\w ]+ are too large"):
         program.check(layer, SMALL, with_fault(fault, layer), inputs(20))
 
 
 def test_a_linear_that_gives_other_bits_in_a_second_call_is_refused(layer: Layer) -> None:
-    right, calls = InBf16(layer.linears), [0]
+    calls: list[str] = []
 
-    def changing(name: str, x: Quantised, **operands: Tensor) -> Tensor:
-        calls[0] += 1
-        d = right(name, x, **operands)
-        return d * 1.01 if calls[0] == 4 else d
+    class Changing(InBf16):
+        def __call__(self, name: str, x: Quantised, **operands: Tensor | None) -> Tensor:
+            calls.append(name)
+            d = super().__call__(name, x, **operands)
+            return d * 1.01 if calls.count(name) == 2 and name == changed else d
 
-    with pytest.raises(SystemExit, match="q_b: a second call gives other bits"):
-        program.check(layer, SMALL, changing, inputs(5))
+    for changed in ("q_b", "experts_up"):
+        calls.clear()
+        with pytest.raises(SystemExit, match=f"{changed}: a second call gives other bits"):
+            program.check(layer, SMALL, Changing(layer.linears), inputs(5))
 
 
 def test_a_layer_that_is_wired_wrongly_is_refused(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,16 +581,21 @@ def test_a_point_of_the_record_has_the_times_of_each_linear(
 ) -> None:
     timed: list[str] = []
 
-    def microseconds(calls: Mapping[str, list[Callable[[], Tensor]]]) -> dict[str, float]:
+    def microseconds(calls: Mapping[str, list[Callable[[], Any]]]) -> dict[str, float]:
         timed.extend(calls)
         assert len({len(each) for each in calls.values()}) == 1
         for call in (call for each in calls.values() for call in each[:3]):
-            assert call().isfinite().all()
+            d = call()
+            assert (d[0].float() if isinstance(d, tuple) else d).isfinite().all()
         return {name: 3.0 if name.endswith("torch") else 2.0 for name in calls}
 
-    def in_torch(name: str) -> Callable[..., Tensor]:
-        def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, **operands: Tensor) -> Tensor:
-            return InBf16({name: Weight(b.mT, b_scale)})(name, Quantised(a, a_scale), **operands)
+    def in_torch(name: str) -> Callable[..., Any]:
+        def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, **operands: Tensor) -> Any:
+            right, x = InBf16({name: Weight(b.mT, b_scale)}), Quantised(a, a_scale)
+            if name not in GATED:
+                return right(name, x, **operands)
+            h = right.up(name, x, **operands)
+            return h.values, h.scales
 
         return matmul
 
@@ -571,7 +612,7 @@ def test_a_point_of_the_record_has_the_times_of_each_linear(
         {"generated": 16.0, "torch": 24.0},
     )
     assert found["ratios"] == dict.fromkeys([*layer.linears, "all"], 1.5)
-    assert all(each["difference"] < 1e-2 for each in found["us"].values())
+    assert all(each["difference"] < 4e-2 for each in found["us"].values())
 
 
 def test_weights_are_copied_until_l2_cannot_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,14 +35,16 @@ from examples.deepseek.linears import (
     Reference,
     TorchLinears,
     bf16_weights,
+    dequantised,
+    quantise,
     unquantised,
 )
 from examples.moe.graphs import Call, microseconds
 
 CHECKED_TOKENS = (1, 37, MOST_DECODE_TOKENS, MOST_DECODE_TOKENS + 1, 700)
 TIMED_TOKENS = (1, 8, 64, 512, 4096)
-ROUNDING = 2.0**-8
-"""Largest error of an element when it is rounded to bf16, over its magnitude."""
+ROUNDING, ROUNDING_E4M3 = 2.0**-8, 2.0**-4
+"""Largest error of an element when it is rounded to bf16, and to e4m3, over its magnitude."""
 SUMS = 2.0**-7
 """Error that is allowed for the sums of an element, over the root mean square of its row.
 
@@ -54,6 +56,8 @@ LARGEST_NORM = 2.5e-3
 
 Rounding to bf16 alone has 1.7e-3 on average, and up to 1.9e-3 if the result has few elements.
 """
+LARGEST_NORM_E4M3 = 3.5e-2
+"""The same of an up projection, whose result leaves as e4m3: rounding alone has 2.6e-2."""
 LARGEST_DIFFERENCE = 0.1
 """Largest norm of the difference of a layer from the reference, over the norm of what the layer adds to x.
 
@@ -79,19 +83,32 @@ class Errors:
     """Largest error of an element, over the error that is allowed for it; inf if one is NaN."""
     norm: float
     """Norm of all errors, over the norm of the expected result; inf if an error is NaN."""
+    largest_norm: float = LARGEST_NORM
+    """The largest norm that is allowed."""
 
     @classmethod
     def of(cls, d: Tensor, expected: Tensor) -> Errors:
-        """Return the errors of d beside the expected fp64 result."""
+        """Return the errors of d in bf16, or of scales, beside the expected fp64 result."""
+        return cls._of(d, expected, ROUNDING, LARGEST_NORM)
+
+    @classmethod
+    def of_e4m3(cls, d: Quantised, expected: Tensor) -> Errors:
+        """Return the errors of e4m3 values times their scales beside the expected fp64 result."""
+        numbers = dequantised(d.values, d.scales, 1, torch.float64)
+        return cls._of(numbers, expected, ROUNDING_E4M3, LARGEST_NORM_E4M3)
+
+    @classmethod
+    def _of(cls, d: Tensor, expected: Tensor, rounding: float, largest_norm: float) -> Errors:
         error = (d.to(expected.dtype) - expected).abs().nan_to_num(torch.inf)
         of_row = expected.square().mean(dim=1, keepdim=True).sqrt()
-        largest = error / (ROUNDING * expected.abs() + SUMS * of_row)
-        return cls(round(float(largest.max()), 4), round(float(error.norm() / expected.norm()), 6))
+        largest = error / (rounding * expected.abs() + SUMS * of_row)
+        norm = round(float(error.norm() / expected.norm()), 6)
+        return cls(round(float(largest.max()), 4), norm, largest_norm)
 
     @property
     def allowed(self) -> bool:
         """True if both are within their limits."""
-        return self.largest <= 1 and self.norm <= LARGEST_NORM
+        return self.largest <= 1 and self.norm <= self.largest_norm
 
 
 @dataclass
@@ -99,17 +116,34 @@ class Checked:
     """Linears whose results are compared with the reference for the same inputs."""
 
     linears: Linears
-    reference: Linears
+    reference: Reference
     errors: dict[str, Errors] = field(default_factory=dict)
 
     def __call__(self, name: str, x: Quantised, **operands: Tensor) -> Tensor:
         """Return the result of a linear, and keep its errors."""
         d = self.linears(name, x, **operands)
         self.errors[name] = Errors.of(d, self.reference(name, x, **operands))
-        again = self.linears(name, x, **operands)
-        if not torch.equal(d.view(torch.int16), again.view(torch.int16)):
-            raise SystemExit(f"{name}: a second call gives other bits")
+        refuse_other_bits(name, (d, self.linears(name, x, **operands)))
         return d
+
+    def up(self, name: str, x: Quantised, **operands: Tensor) -> Quantised:
+        """Return the result of an up projection, and keep the errors of its values and of its scales."""
+        d = self.linears.up(name, x, **operands)
+        expected = self.reference(name, x, **operands)
+        self.errors[name] = Errors.of_e4m3(d, expected)
+        self.errors[f"scales of {name}"] = Errors.of(d.scales, quantise(expected).scales.double())
+        again = self.linears.up(name, x, **operands)
+        refuse_other_bits(name, (d.values, again.values), (d.scales, again.scales))
+        return d
+
+
+def refuse_other_bits(name: str, *results: tuple[Tensor, Tensor]) -> None:
+    """Raise SystemExit if the two tensors of a pair differ in any bit."""
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+    for first, second in results:
+        bits = integers[first.itemsize]
+        if (first.view(bits) != second.view(bits)).any():
+            raise SystemExit(f"{name}: a second call gives other bits")
 
 
 @dataclass
@@ -123,6 +157,11 @@ class Recorder:
         """Return the result of a linear, and keep its operands."""
         self.calls[name] = x, operands
         return self.linears(name, x, **operands)
+
+    def up(self, name: str, x: Quantised, **operands: Tensor) -> Quantised:
+        """Return the result of an up projection, and keep its operands."""
+        self.calls[name] = x, operands
+        return self.linears.up(name, x, **operands)
 
 
 def inputs(tokens: int, sizes: Sizes, seed: int, device: str = "cuda") -> Tensor:
@@ -157,9 +196,9 @@ def layer_errors(found: Result, x: Tensor, layer: Layer, sizes: Sizes) -> dict[s
 
     All are of what the layer adds to x, and with the experts of the layer.
     """
-    reference = Reference(layer.linears)
+    reference, exact = Reference(layer.linears), Reference(layer.linears, unquantised)
     expected = Decoder(layer, sizes, reference)(x.double(), found.expert).d - x
-    ideal = Decoder(layer, sizes, reference, unquantised)(x.double(), found.expert).d - x
+    ideal = Decoder(layer, sizes, exact, unquantised)(x.double(), found.expert).d - x
     added = found.d.double() - x
     return {
         "reference": distance(added, expected),
@@ -221,6 +260,8 @@ def point(
         of_kernel, of_torch = (calls[0]() for calls in arms.values())
         times = microseconds(arms)
         us[name] = {arm.split()[1]: time for arm, time in times.items()}
+        if isinstance(of_kernel, tuple):
+            of_kernel = dequantised(*of_kernel, 1, torch.float32)
         us[name]["difference"] = distance(of_kernel, of_torch)
         ratios[name] = round(us[name]["torch"] / us[name]["generated"], 3)
     totals = {arm: round(sum(each[arm] for each in us.values()), 2) for arm in ("generated", "torch")}
@@ -256,8 +297,8 @@ def main() -> None:
     for tokens in CHECKED_TOKENS:
         found = check(layer, sizes, of_regime[regime_of(tokens)], inputs(tokens, sizes, tokens))
         record["errors"][str(tokens)] = found
-        largest = max(found["linears"].values(), key=lambda each: each["norm"])
-        say(f"{tokens:6} tokens  errors: linears {largest['norm']:.1e}, layer {found['layer']}")
+        largest = max(each["norm"] / each["largest_norm"] for each in found["linears"].values())
+        say(f"{tokens:6} tokens  errors: linears {largest:.2f} of their limits, layer {found['layer']}")
     if not given.time:
         return
     bf16 = {name: bf16_weights(layer.linears[name]) for name in ("experts_up", "experts_down")}

@@ -136,7 +136,7 @@ class Decoder:
         """
         pairs = sort_by_expert(weight.float(), expert, self.sizes.experts)
         quantised = self.quantise(rows)
-        h = self.linears("experts_up", quantised[pairs.token], offs=pairs.offs)
-        d = self.linears("experts_down", self.quantise(h), offs=pairs.offs, row_scale=pairs.weight)
-        h = self.linears("shared_up", quantised)
-        return self.linears("shared_down", self.quantise(h), c=combine(d, pairs, attended))
+        h = self.linears.up("experts_up", quantised[pairs.token], offs=pairs.offs)
+        d = self.linears("experts_down", h, offs=pairs.offs, row_scale=pairs.weight)
+        h = self.linears.up("shared_up", quantised)
+        return self.linears("shared_down", h, c=combine(d, pairs, attended))

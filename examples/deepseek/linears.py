@@ -1,6 +1,7 @@
 """The linears of a DeepSeek-V3 layer: generated kernels, torch's own, and a dequantised reference.
 
-Each is a call `linears(name, x)`, where `x` has e4m3 values with a scale for 128 of them. The names are:
+Each is a call `linears(name, x)`, where `x` has e4m3 values with a scale for 128 of them. An up projection is
+a call `linears.up(name, x)`, which returns such values too, as the down projection reads them. The names are:
 
     qkv_a          both projections that read x: the columns of q_a, then of kv_a
     q_b, kv_b      the projections of the latent vectors of Q, and of K and V
@@ -27,8 +28,8 @@ MOST_DECODE_TOKENS = 64
 """Most tokens of a call that the kernels for decoding compute; those for prefill compute larger calls."""
 GATED = ("shared_up", "experts_up")
 """The linears whose weight has the rows of gate, then of up."""
-Matmul = Callable[..., Tensor]
-"""The `matmul` of a generated module."""
+Matmul = Callable[..., Any]
+"""The `matmul` of a generated module: returns D, or D and its scales."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,10 @@ class Linears(Protocol):
         `c` [rows, N] is added, `row_scale` [rows] multiplies rows, and `offs`, int32 [experts], has for each
         expert the end of its rows.
         """
+        ...
+
+    def up(self, name: str, x: Quantised, *, offs: Tensor | None = None) -> Quantised:
+        """Return the result of an up projection with its gate, in e4m3."""
         ...
 
 
@@ -99,12 +104,17 @@ class Generated:
     matmuls: Mapping[str, Matmul]
     """The `matmul` of the module of each linear."""
 
-    def __call__(self, name: str, x: Quantised, **operands: Tensor) -> Tensor:
-        """Return the result [rows, N] of a linear in bf16."""
+    def __call__(self, name: str, x: Quantised, **operands: Tensor) -> Any:
+        """Return the result [rows, N] of a linear in bf16; of some up projections e4m3 and its scales."""
         weight = self.weights[name]
         return self.matmuls[name](
             x.values, weight.values.mT, a_scale=x.scales, b_scale=weight.scales, **operands
         )
+
+    def up(self, name: str, x: Quantised, **operands: Tensor) -> Quantised:
+        """Return the result of an up projection: as the kernel quantised it, or quantised by torch."""
+        h = self(name, x, **operands)
+        return Quantised(*h) if isinstance(h, tuple) else quantise(h)
 
 
 # --- the reference
@@ -122,7 +132,8 @@ class Reference:
     """The linears of the dequantised operands, in fp64 and without kernels of fp8."""
 
     weights: Mapping[str, Weight]
-    dtype: torch.dtype = torch.float64
+    quantise: Callable[[Tensor], Quantised] = quantise
+    """How the results of up projections are quantised."""
 
     def __call__(
         self,
@@ -134,7 +145,7 @@ class Reference:
         row_scale: Tensor | None = None,
     ) -> Tensor:
         """Return the result [rows, N] of a linear, without any rounding to a smaller type."""
-        a = dequantised(x.values, x.scales, 1, self.dtype)
+        a = dequantised(x.values, x.scales, 1, torch.float64)
         d = torch.cat([rows @ weight.T for rows, weight in self.groups(name, a, offs)])
         if name in GATED:
             gate, up = d.chunk(2, dim=1)
@@ -143,18 +154,22 @@ class Reference:
             d *= row_scale[:, None]
         return d if c is None else d + c
 
+    def up(self, name: str, x: Quantised, *, offs: Tensor | None = None) -> Quantised:
+        """Return the result of an up projection, which is rounded once, to e4m3."""
+        return self.quantise(self(name, x, offs=offs))
+
     def groups(self, name: str, a: Tensor, offs: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the rows of each weight [N, K] of a linear, and the weight as numbers."""
         weight = self.weights[name]
         if offs is None:
-            yield a, dequantised(weight.values, weight.scales, BLOCK, self.dtype)
+            yield a, dequantised(weight.values, weight.scales, BLOCK, torch.float64)
             return
         ends = offs.tolist()
         for expert, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
             if end > first:
                 yield (
                     a[first:end],
-                    dequantised(weight.values[expert], weight.scales[expert], BLOCK, self.dtype),
+                    dequantised(weight.values[expert], weight.scales[expert], BLOCK, torch.float64),
                 )
 
 
