@@ -121,6 +121,18 @@ def test_two_slabs_of_rows_share_their_partial_sums() -> None:
     assert plan.accumulator_registers == 192
 
 
+@pytest.mark.parametrize("stem", ["h100_e4m3_blockwise_expert", "h100_e4m3_blockwise_experts"])
+def test_two_slabs_of_columns_share_their_partial_sums(stem: str) -> None:
+    plan = hopper(made(spec_file(stem)).plan)
+    assert (plan.column_slabs, plan.row_slabs, plan.mma_n) == (2, 1, 128)
+    assert (plan.sum_registers, plan.partial_registers) == (128, 64)
+
+
+def test_gates_of_narrower_tiles_have_no_slabs() -> None:
+    plan = hopper(made(spec_file("h100_e4m3_blockwise_gated")).plan)
+    assert (plan.column_slabs, plan.sum_registers, plan.partial_registers) == (1, 64, 64)
+
+
 def test_a_stage_has_the_scales_of_each_consumer_s_rows() -> None:
     plan = hopper(made(spec_file(STEM)).plan)
     (of_a,) = plan.stage.payloads_of("a_scale")

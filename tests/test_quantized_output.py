@@ -26,6 +26,7 @@ BLOCKS = "h100_e4m3_blockwise_quantized"
 GATED = "h100_bf16_gated_quantized"
 GROUPED = "h100_e4m3_grouped_quantized"
 MASKED = "h100_bf16_masked_quantized"
+EXPERT, EXPERTS = "h100_e4m3_blockwise_expert", "h100_e4m3_blockwise_experts"
 E4M3, FP32, BF16 = torch.float8_e4m3fn, torch.float32, torch.bfloat16
 LEAST, MOST = 2.0**-100, 2.0**127
 
@@ -172,6 +173,62 @@ def test_groups_of_experts_leave_ready_for_the_next(monkeypatch: pytest.MonkeyPa
         exact, first = torch.nn.functional.silu(gate) * up, end
         assert torch.allclose(plain(scales)[rows], scales_of(exact.float()), rtol=2e-3)
         assert_rounded(plain(d)[rows], plain(scales)[rows], exact, slack=1e-2)
+
+
+def scaled_weight(*extents: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return e4m3 weights [..., N, K], their scales of blocks, and both multiplied in fp64."""
+    *groups, n, k = extents
+    values, blocks = drawn(*extents, dtype=E4M3, seed=seed), (*groups, -(-n // 128), -(-k // 128))
+    scales = torch.rand(blocks, generator=torch.Generator().manual_seed(seed)) + 0.1
+    numbers = scales.double().repeat_interleave(128, -2)[..., :n, :].repeat_interleave(128, -1)[..., :k]
+    return values, scales, values.double() * numbers
+
+
+def scaled_rows(m: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return e4m3 rows [M, K], their scales of blocks, and both multiplied in fp64."""
+    values, scales = drawn(m, k, dtype=E4M3), torch.rand(-(-k // 128), m).add(0.5).T / 10
+    return values, scales, values.double() * repeated(scales).double()[:, :k]
+
+
+@pytest.mark.parametrize("m", [1, 70, 150])
+def test_a_gate_with_scales_of_blocks_leaves_ready_for_the_next(
+    m: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, a_scale, rows = scaled_rows(m, 400)
+    b, b_scale, weight = scaled_weight(768, 400, seed=1)
+    gate, up = torch.chunk(rows @ weight.T, 2, dim=1)
+    exact = torch.nn.functional.silu(gate) * up
+    call = simulated(EXPERT, monkeypatch).matmul
+    d, scales = map(plain, call(cuda(a), cuda(b).T, a_scale=cuda(a_scale), b_scale=cuda(b_scale)))
+    assert (d.shape, scales.shape) == ((m, 384), (m, 3))
+    assert torch.allclose(scales, scales_of(exact.float()), rtol=1e-4, atol=0)
+    assert_rounded(d, scales, exact, slack=1e-3)
+
+
+def test_gates_of_groups_with_scales_of_blocks_leave_ready_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Groups begin at any row, one has none, and rows of no group stay as they are."""
+    a, a_scale, rows = scaled_rows(150, 304)
+    b, b_scale, weight = scaled_weight(4, 512, 304, seed=2)
+    ends = [67, 67, 70, 141]
+    d, scales = torch.zeros(150, 256).to(E4M3), torch.full((2, 152), 7.0)[:, :150].T
+    simulated(EXPERTS, monkeypatch).matmul(
+        cuda(a),
+        cuda(b).mT,
+        a_scale=cuda(a_scale),
+        b_scale=cuda(b_scale),
+        offs=cuda(torch.tensor(ends, dtype=torch.int32)),
+        out=cuda(d),
+        out_scale=cuda(scales),
+    )
+    for group, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        gate, up = torch.chunk(rows[first:end] @ weight[group].T, 2, dim=1)
+        exact = torch.nn.functional.silu(gate) * up
+        assert torch.allclose(scales[first:end], scales_of(exact.float()), rtol=1e-4, atol=0)
+        assert_rounded(d[first:end], scales[first:end], exact, slack=1e-3)
+    assert (scales[141:] == 7).all()
+    assert (d[141:].float() == 0).all()
 
 
 def test_the_rule_of_a_kernel_divides_as_ieee_754_has_it() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from mutants.committed import WRONG_NUMBERS, changed_within
+from gluonsim import Kind
+from mutants.committed import RELEASE, WRONG_NUMBERS, changed_within
 from mutants.mutant import of
 
-plain, blocks, gated, masked = (
+K = Kind
+
+plain, blocks, gated, masked, expert, experts = (
     of("h100_bf16_quantized"),
     of("h100_e4m3_blockwise_quantized"),
     of("h100_bf16_gated_quantized"),
     of("h100_bf16_masked_quantized"),
+    of("h100_e4m3_blockwise_expert"),
+    of("h100_e4m3_blockwise_experts"),
 )
 LARGEST = "    largest = gl.minimum(gl.maximum(gl.max(gl.abs(tile), 1), LEAST_SCALED), MOST_SCALED)\n"
 STORE = "    gl.store(scales, gl.div_rn(largest, D_LARGEST), mask=inside)\n"
@@ -19,6 +24,11 @@ ROWS = "    scaled_rows = row + gl.arange("
 END = "(scaled_rows < end)"
 COLUMN = "gl.arange(0, tile.shape[1], gl.SliceLayout(0, tile.type.layout))"
 LEFT = f"({COLUMN} < 64).to(gl.float32)[None, :]"
+BOTH_SCALES = "scale_of_first, scale_of_second = scale * first_scale, scale * second_scale"
+MMA_WAIT = "        step = warpgroup_mma_wait(0, deps=[step])\n"
+LAST_WAIT = f"{MMA_WAIT}        {RELEASE}\n"
+JOINED = "accumulator = join_column_slabs(first, second)"
+SECOND_SLAB = "issue_mmas(args, a_tile, ring.stage, 1, step)"
 MUTANTS = {
     "quantized_magnitude_without_negative_numbers": plain(
         WRONG_NUMBERS, "d_desc", "", (LARGEST, LARGEST.replace("gl.abs(tile)", "tile"))
@@ -54,6 +64,30 @@ MUTANTS = {
     ),
     "quantized_scales_of_the_first_group": masked(
         WRONG_NUMBERS, "d_desc", "", ("block = group *", "block = 0 *")
+    ),
+    "slabs_of_columns_with_the_other_scale": expert(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (BOTH_SCALES, BOTH_SCALES.replace("first, scale_of_second", "second, scale_of_first", 1)),
+    ),
+    "slabs_of_columns_exchanged": experts(
+        WRONG_NUMBERS, "d_desc", "", (JOINED, JOINED.replace("first, second", "second, first"))
+    ),
+    "slabs_of_columns_of_the_first_block": experts(
+        WRONG_NUMBERS, "d_desc", "", (SECOND_SLAB, SECOND_SLAB.replace("1, step", "0, step"))
+    ),
+    "slabs_of_columns_released_before_the_last": expert(
+        K.WRITE_AFTER_READ,
+        "a_smem_0|a_smem_1|b_smem",
+        "tma.async_load(",
+        (LAST_WAIT, f"        {RELEASE}\n{MMA_WAIT}"),
+    ),
+    "slabs_of_columns_added_before_the_mmas_retire": experts(
+        K.ACCUMULATOR_IN_FLIGHT,
+        "step",
+        "first += step",
+        (f"{MMA_WAIT}        first += ", f"{MMA_WAIT.replace('(0', '(1')}        first += "),
     ),
 }
 """Faults to plant in kernels, each with what the simulator must say of it."""
