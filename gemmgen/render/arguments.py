@@ -177,7 +177,7 @@ class ArgumentTable:
         parts = "; B for each part" if self.further_parts else ""
         blocks = "; W is 2 N" if self.plan.problem.gated and not self._has_long_meaning else ""
         blocks += "; V is 2 N" if self.plan.problem.d_blocks > 1 else ""
-        blocks += "; S scales" * bool(self.plan.problem.d_scale)
+        blocks += "; S scales" * bool(self.plan.problem.d_scale and not self._has_long_meaning)
         groups = "; G groups" if self.plan.problem.groups else ""
         groups += "; R rows of D" * self.plan.problem.scatters_d
         if self.plan.problem.scales_sums:
@@ -190,13 +190,13 @@ class ArgumentTable:
     def _has_long_meaning(self) -> bool:
         """True if a line has no room for the meanings of all axes."""
         problem = self.plan.problem
-        return problem.gated and problem.has_tile_scales and problem.groups is not None
+        return problem.gated and problem.has_tile_scales and bool(problem.groups or problem.d_scale)
 
     @property
     def table_notes(self) -> str:
         """A comment on an axis of ARGUMENTS that has no room on the first line, as a further line."""
         if self._has_long_meaning:
-            return "\n    # W is 2 N."
+            return f"\n    # W is 2 N{', S scales of D' * bool(self.plan.problem.d_scale)}."
         if self.plan.problem.gathers_a:
             return "\n    # A has T rows; a_rows has a row of A for each of M rows of D."
         note = "\n    # D has R rows; d_rows has a row of D for each of M rows of A."
