@@ -1,9 +1,9 @@
 """Time kernels whose D leaves as e4m3 with computed scales beside the same kernels with a D of bf16.
 
 ``python -m benchmarks.blockscale.quantised FOLDER RECORD.json`` renders kernels of each kind into the folder,
-unless it has them, and times them on a Hopper GPU: a gate, a gate of experts, and a matmul with scales of
-blocks, at the sizes of DeepSeek-V3. They are the planner's first kernels, and for gates also tiles of
-128 x 256. Without a record nothing is timed. The arms of a shape are timed in turn, each in a CUDA graph:
+unless it has them, and times them on a Hopper GPU: gates and gates of experts, both with and without scales
+of blocks, and a matmul with scales of blocks, at the sizes of DeepSeek-V3. They are the planner's first
+kernels, and for gates also tiles of 128 x 256. Without a record nothing is timed. The arms of a shape are timed in turn, each in a CUDA graph:
 
 * ``bf16``: the kernels that store a D of bf16;
 * ``quantised``: the kernels that store e4m3 and its scales;
@@ -97,13 +97,14 @@ class Kind:
 
 
 BF16, FP8 = {"dtype": "bf16"}, {"dtype": "e4m3"}
+SCALED_A, SCALED_B = {**FP8, "scale": BLOCKS}, {**FP8, "scale": {"format": "fp32_128x128"}}
 KINDS: Final = {
     "gate_bf16": Kind(BF16, BF16, (4096, 8192, 16384), 2048, 7168, GATE),
     "gate_e4m3": Kind(FP8, FP8, (4096, 8192, 16384), 2048, 7168, SCALED_GATE),
     "experts_e4m3": Kind(FP8, FP8, (4096, 16384), 2048, 7168, SCALED_GATE, groups=8),
-    "blocks_e4m3": Kind(
-        {**FP8, "scale": BLOCKS}, {**FP8, "scale": {"format": "fp32_128x128"}}, (4096, 16384), 7168, 2048, {}
-    ),
+    "blocks_e4m3": Kind(SCALED_A, SCALED_B, (4096, 16384), 7168, 2048, {}),
+    "gate_blocks": Kind(SCALED_A, SCALED_B, (4096, 8192, 16384), 2048, 7168, GATE),
+    "experts_blocks": Kind(SCALED_A, SCALED_B, (512, 4096, 16384), 2048, 7168, GATE, groups=8),
 }
 
 
@@ -145,7 +146,8 @@ def inputs_of(kind: Kind, m: int) -> dict[str, Tensor]:
     if "scale" in kind.a:
         blocks = kind.k // BLOCK
         found["a_scale"] = torch.rand(blocks, -(-m // 4) * 4, device=device).add_(0.5)[:, :m].T
-        found["b_scale"] = torch.rand(columns // BLOCK, -(-blocks // 4) * 4, device=device)[:, :blocks]
+        of_b = (*rows[:-1], columns // BLOCK, -(-blocks // 4) * 4)
+        found["b_scale"] = torch.rand(of_b, device=device)[..., :blocks]
     return found
 
 
