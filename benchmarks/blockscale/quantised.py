@@ -1,9 +1,10 @@
 """Time kernels whose D leaves as e4m3 with computed scales beside the same kernels with a D of bf16.
 
-``python -m benchmarks.blockscale.quantised FOLDER RECORD.json`` renders kernels of each kind into the folder,
-unless it has them, and times them on a Hopper GPU: gates and gates of experts, both with and without scales
-of blocks, and a matmul with scales of blocks, at the sizes of DeepSeek-V3. They are the planner's first
-kernels, and for gates also tiles of 128 x 256. Without a record nothing is timed. The arms of a shape are timed in turn, each in a CUDA graph:
+``python -m benchmarks.blockscale.quantised FOLDER RECORD.json`` renders kernels of each kind into the
+folder, unless it has them, and times them on a Hopper GPU: gates and gates of experts, both with and
+without scales of blocks, and a matmul with scales of blocks, at the sizes of DeepSeek-V3. They are the
+planner's first kernels, and for gates also tiles of 128 x 256. Without a record nothing is timed. The arms
+of a shape are timed in turn, each in a CUDA graph:
 
 * ``bf16``: the kernels that store a D of bf16;
 * ``quantised``: the kernels that store e4m3 and its scales;
