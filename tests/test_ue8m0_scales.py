@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import cast
 
 import pytest
 import torch
@@ -33,6 +34,10 @@ def cuda(tensor: Tensor) -> Tensor:
 
 def plain(tensor: Tensor) -> Tensor:
     return tensor.as_subclass(Tensor)
+
+
+def listed(tensor: Tensor) -> list[float]:
+    return cast("list[float]", tensor.flatten().tolist())  # pyright: ignore[reportUnknownMemberType]
 
 
 def codes(*extents: int, low: int = 107, high: int = 148, seed: int = 0) -> Tensor:
@@ -82,7 +87,7 @@ def test_each_code_of_a_is_its_power_of_two(monkeypatch: pytest.MonkeyPatch) -> 
     }
     a, b = with_one_in_each_row(256), with_one_in_each_row(128)
     d = plain(module.matmul(cuda(a), cuda(b).T, **scales)).float()
-    assert d[:255, 0].tolist() == [2.0 ** (code - 127) for code in range(255)]
+    assert listed(d[:255, 0]) == [2.0 ** (code - 127) for code in range(255)]
     assert d[255].isnan().all()
     assert torch.equal(d[:255], d[:255, :1].expand(255, 128))
 
@@ -118,10 +123,10 @@ def test_a_call_has_the_numbers_of_float64(stem: str, monkeypatch: pytest.Monkey
         for name, each in zip(("a_scale", "b_scale"), given, strict=True)
     }
     d = plain(module.matmul(cuda(a), cuda(b).T, **arranged)).double()
-    exact = written_out(a, b, *given, problem.a.scale.vector)
-    magnitudes = written_out(
-        a.float().abs().to(E4M3), b.float().abs().to(E4M3), *given, problem.a.scale.vector
-    )
+    of_a, of_b = given
+    exact = written_out(a, b, of_a, of_b, problem.a.scale.vector)
+    of_magnitudes = [each.float().abs().to(E4M3) for each in (a, b)]
+    magnitudes = written_out(of_magnitudes[0], of_magnitudes[1], of_a, of_b, problem.a.scale.vector)
     # One rounding to bf16, and sums in fp32 of products of both operands.
     assert ((d - exact).abs() <= exact.abs() * 2.0**-8 + magnitudes * 2.0**-20).all()
 
@@ -198,7 +203,7 @@ def test_a_scale_of_d_is_the_least_power_of_two_that_holds_its_block() -> None:
     values = torch.zeros(len(EDGES), 128)
     values[:, 5] = torch.tensor(EDGES)
     d, scales = quantized(values, 128, E4M3, UE8M0)
-    assert scales.view(torch.uint8)[:, 0].tolist() == [code_of(abs(each)) for each in EDGES]
+    assert listed(scales.view(torch.uint8)[:, 0]) == [code_of(abs(each)) for each in EDGES]
     largest = d.float().abs().amax(1)
     assert (largest <= LARGEST).all()
     assert (largest * 2 > LARGEST * 0.99).all()  # half the range is used at least
@@ -218,8 +223,7 @@ def test_the_kernel_computes_the_scales_of_d(monkeypatch: pytest.MonkeyPatch) ->
     d, of_d = map(plain, module.matmul(cuda(a), cuda(b).T, **scales))
     exact = (a.double() * of_a.double()) @ b.double().T
     largest = exact.abs().view(m, 2, 128).amax(2).clamp(2.0**-100)
-    expected = [[code_of(each) for each in row] for row in largest.tolist()]
-    assert of_d.view(torch.uint8).tolist() == expected
+    assert listed(of_d.view(torch.uint8)) == [code_of(each) for each in listed(largest)]
     power = of_d.float().double().repeat_interleave(128, 1)
     assert torch.equal(d.float(), (exact / power).float().to(E4M3).float())
 
@@ -228,7 +232,7 @@ def test_infinities_and_zeros_have_finite_scales() -> None:
     values = torch.zeros(2, 128)
     values[1, 0] = math.inf
     d, scales = quantized(values, 128, E4M3, UE8M0)
-    assert scales.float()[:, 0].tolist() == [2.0**-108, 2.0**119]
+    assert listed(scales.float()[:, 0]) == [2.0**-108, 2.0**119]
     assert d.float()[1, 0] == LARGEST
     assert code_of(2.0**-100) == 127 - 108
 
