@@ -24,7 +24,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -223,7 +223,7 @@ class Host:
         if 0 in (m, n, k) or a.is_meta:  # nothing to multiply, or torch asks for the shape
             return result.zero_()
         if out is not None:
-            check_output(out, checked.places, beside=contract.written)
+            contract.check_output(out, checked.places)
         contract.check_written(inputs, checked)
         contract.check_gpu(a.device)
         extents, memory = (), ()
@@ -604,7 +604,7 @@ class Argument(NamedTuple):
     @property
     def has_blocks(self) -> bool:
         """It holds scales of blocks of K, which are packed for the tensor cores in five dimensions."""
-        return self.box is not None and len(self.box) > 3
+        return self.box is not None and len(self.box) > 4
 
     @property
     def has_scales_of_sums(self) -> bool:
@@ -623,11 +623,6 @@ class Argument(NamedTuple):
         is_dense = not has_groups or stored.stride(0) == stored.shape[1] * rows.pitch
         is_by_rows = self.box is not None or rows.pitch == self.padded(rows.columns)
         return self.is_aligned(tensor) and is_dense and is_by_rows
-
-    def laid_out(self, tensor: Tensor) -> Tensor:
-        """Return a copy of scales of sums that lies as the kernel reads them."""
-        stored = self.stored(tensor)
-        return self.stored(self.new_matrix(tensor, *stored.shape).copy_(stored))
 
     def stored(self, tensor: Tensor) -> Tensor:
         """Return the matrix that lies in memory: the tensor, or its transposed view if `is_transposed`."""
@@ -771,7 +766,7 @@ class Contract:
         if out is not None:
             self.find_output(inputs[0].new_empty(0, device="meta"), out, checked)
             if not out.is_meta and 0 not in (m, n, k):
-                check_output(out, checked.places, beside=self.written)
+                self.check_output(out, checked.places)
         if 0 not in (m, n, k):
             self.check_written(inputs, checked)
         if inputs[0].is_cuda and 0 not in (m, n, k):
@@ -821,8 +816,6 @@ class Contract:
         argument, tensor = self.arguments[name], self.check_alone(name, tensor, checked)
         if argument.has_blocks and tensor.dim() == 2 and is_readable(tensor):
             return self.check(name, self.pack_scales(tensor), checked)
-        if argument.has_scales_of_sums and is_readable(tensor) and not argument.is_laid_out(tensor):
-            return self.check(name, argument.laid_out(tensor), checked)
         if self.is_copied(argument) and not argument.is_aligned(tensor):
             stored = argument.stored(tensor)
             matrix = stored if stored.dim() > 1 else stored[None]
@@ -905,6 +898,9 @@ class Contract:
         if list(shape) != wanted:
             if name == "b" and self.is_turned(tensor, known):
                 yield f"have shape {list(tensor.mT.shape)}, found {list(shape)}: pass b.mT"
+            if argument.has_scales_of_sums and list(tensor.mT[..., : wanted[-1]].shape) == wanted:
+                turned = f"{name}.mT[..., :{wanted[-1]}]"
+                yield f"have shape {wanted}, found {list(shape)}: pass {turned} if K comes first"
             yield f"have shape {wanted}, found {list(shape)}"
 
     def is_turned(self, b: Tensor, known: Mapping[str, Any]) -> bool:
@@ -923,12 +919,15 @@ class Contract:
             yield f"be contiguous, found {tensor.stride()}"
         if max(rows.count, rows.columns) > (limit := self.computes["max_extent"]):
             yield f"have extents up to {limit}, found {max(stored.shape)}"
-        is_copied = self.is_copied(argument) or argument.has_scales_of_sums
+        if argument.has_scales_of_sums:
+            if is_readable(tensor) and not argument.is_laid_out(tensor):
+                yield self.describe_scales(name, tensor)
+            return
+        is_copied = self.is_copied(argument)
         # A matrix without rows may have any strides: torch 2.11 gives it 0.
         if rows.count and rows.columns > 1 and rows.stride != 1 and not is_copied:
             yield self.describe_strides(name, tensor)
         has_groups = stored.dim() == 3 and min(stored.shape[:2]) > 1 and rows.columns > 0
-        has_groups &= not argument.has_scales_of_sums  # which are copied
         wanted = stored.shape[1] * rows.pitch if has_groups else None
         if wanted is not None and stored.stride(0) != wanted:
             yield f"have groups one behind the other, {wanted} elements apart, found {stored.stride(0)}"
@@ -947,6 +946,20 @@ class Contract:
             yield f"have rows a multiple of {argument.alignment} bytes apart, found {rows.pitch} elements"
         if past := address_of(tensor) % argument.alignment:
             yield f"start at a multiple of {argument.alignment} bytes, found {past} bytes past one"
+
+    def describe_scales(self, name: str, tensor: Tensor) -> str:
+        """Return the violation of scales of sums that do not lie as the kernel reads them."""
+        argument = self.arguments[name]
+        shape = argument.stored(tensor).shape
+        wanted = argument.stored(argument.new_matrix(tensor.new_empty(0, device="meta"), *shape)).stride()
+        found = f"strides {tuple(tensor.stride())}"
+        if past := address_of(tensor) % argument.alignment:
+            found += f", {past} bytes past one"
+        mend = f'pass arrange_scales("{name}", {name})'
+        if not argument.is_transposed and argument.is_laid_out(tensor.mT):  # a square scale_b of torch
+            mend = f"pass {name}.mT if K comes first; else {mend}"
+        multiple = f"at a multiple of {argument.alignment} bytes"
+        return f"have strides {tuple(wanted)} {multiple}, found {found}: {mend}"
 
     def describe_strides(self, name: str, tensor: Tensor) -> str:
         """Return the violation of a matrix whose rows are not contiguous in memory."""
@@ -1048,7 +1061,22 @@ class Contract:
         """Raise ValueError if a tensor that is written beside D shares memory with another tensor."""
         for name, tensor in zip(self.inputs, inputs, strict=True):
             if name in self.written and not tensor.is_meta:
-                check_output(tensor, checked.places, name, self.written)
+                self.check_output(tensor, checked.places, name)
+
+    def check_output(self, out: Tensor, places: Mapping[str, Place], output: str = "out") -> None:
+        """Refuse an inference tensor outside of inference mode, and memory that the kernel also accesses."""
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            raise ValueError(f"{output} must not be an inference tensor outside of inference mode")
+        written = places[output]
+        for name, read in places.items():
+            # C may be D: each element of C is read before D has the same one.
+            is_d = name == "c" and read == written and self.computes.get("d_may_be_c", True)
+            if name == output or is_d or not overlap(read, written):
+                continue
+            does = (
+                "written too" if name == "out" or name in self.written else f"read while {output} is written"
+            )
+            raise ValueError(f"{output} must share no memory with {name}, which is {does}")
 
     def check_gpu(self, device: torch.device) -> None:
         """Raise ValueError unless the kernel was compiled for this GPU's instructions."""
@@ -1072,24 +1100,6 @@ def is_readable(tensor: Tensor) -> bool:
 def address_of(tensor: Tensor) -> int:
     """Return the address of a tensor; 0 if it has no memory to look at."""
     return tensor.data_ptr() if is_readable(tensor) else 0
-
-
-def check_output(
-    out: Tensor, places: Mapping[str, Place], output: str = "out", beside: Collection[str] = ()
-) -> None:
-    """Refuse an inference tensor outside of inference mode, and memory that the kernel also accesses.
-
-    `beside` has the names of tensors that the kernel writes too.
-    """
-    if out.is_inference() and not torch.is_inference_mode_enabled():
-        raise ValueError(f"{output} must not be an inference tensor outside of inference mode")
-    written = places[output]
-    for name, read in places.items():
-        # C may be D: each element of C is read before D has the same one.
-        if name == output or (name == "c" and read == written) or not overlap(read, written):
-            continue
-        does = "written too" if name == "out" or name in beside else f"read while {output} is written"
-        raise ValueError(f"{output} must share no memory with {name}, which is {does}")
 
 
 def overlap(x: Place, y: Place) -> bool:

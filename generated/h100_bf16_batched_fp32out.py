@@ -259,9 +259,10 @@ def store_subtile(args, d_smem, row, column, tile, end):
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
     fence_async_shared()
-    # Rows from `end` on are of the next group, or of nobody. The descriptor is over D as overlapping boxes of
-    # `rows` rows: the box of row r ends with row r - 1, so that of row + kept begins `rows - kept` rows ahead
-    # of the tile, and TMA drops what lies behind its end: it stores the first `kept` rows of the tile.
+    # Rows from `end` on belong to the next group, or to no group: only the first `kept` rows of the tile are
+    # stored. The descriptor is over D as overlapping boxes of `rows` rows, and box b has the rows of D from
+    # b - rows to b - 1. Box row + kept ends with the last row that is kept. A store from row `rows - kept` of
+    # this box on writes to D from `row` on, and TMA drops all rows after the box.
     rows: gl.constexpr = d_smem.shape[0]
     kept = gl.maximum(gl.minimum(end - row, rows), 0)
     tma.async_store(args.d_desc, [row + kept, rows - kept, column], as_box(args.d_desc, d_smem))
@@ -381,16 +382,16 @@ class Ahead:
         return self.tensor.data_ptr() - self.offset
 
 
-def describe_boxes(out: Tensor) -> TensorDescriptor:
-    """Return the descriptor of `out` as boxes of rows, of which box r ends with row r - 1.
+def describe_boxes(name: str, matrix: Tensor) -> TensorDescriptor:
+    """Return the descriptor of a matrix as boxes of rows, of which box r ends with row r - 1.
 
-    The boxes overlap: each begins one row behind the one before it. Box 0 lies ahead of `out`, where nothing
-    is stored.
+    The boxes overlap: each begins one row after the one before it. Box 0 lies ahead of the matrix, where TMA
+    moves nothing.
     """
-    box, layout = ARGUMENTS["out"][2:]
-    boxes, pitch = out.numel() // out.shape[-1] + 1, out.stride(-2)
-    base = Ahead(out, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], out.shape[-1]], [pitch, pitch, 1], box, layout)
+    box, layout = ARGUMENTS[name][2:]
+    boxes, pitch = matrix.numel() // matrix.shape[-1] + 1, matrix.stride(-2)
+    base = Ahead(matrix, box[1] * pitch)
+    return TensorDescriptor(base, [boxes, box[1], matrix.shape[-1]], [pitch, pitch, 1], box, layout)
 
 
 def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
@@ -398,7 +399,7 @@ def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
     arguments = [
         TensorDescriptor.from_tensor(a.flatten(0, 1), *ARGUMENTS["a"][2:]),
         TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
-        describe_boxes(out),
+        describe_boxes("out", out),
     ]
     groups, m, n = out.shape
     tiles = groups * triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)

@@ -290,7 +290,8 @@ def store(args, d_smem, row, column, tile, end):
     # neighbours read on, so that a store fills whole sectors. No other proxy accesses the buffer, so it needs
     # no fence: Triton's barriers precede the load, and the next store to the buffer.
     d_smem.store(tile.to(args.d_ptr.dtype.element_ty))
-    # Rows from `end` on are of the next group, or of nobody; a row with an index outside of D is dropped.
+    # Rows from `end` on belong to the next group, or to no group: they are not stored, and neither is a row
+    # with an index outside of D.
     rows = row + gl.arange(0, d_smem.shape[0], gl.SliceLayout(1, D_ROWS_LAYOUT))
     rows_of_d = gl.load(args.d_rows_ptr + rows, mask=rows < end, other=-1)
     is_stored = (rows_of_d >= 0) & (rows_of_d < args.rows_of_d)

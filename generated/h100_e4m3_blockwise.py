@@ -385,10 +385,10 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        a_scale: [M, ceil(K / 128)], torch.float32, M contiguous, blocks of K at multiples of 16 bytes; others
-            are copied in each call.
+        a_scale: [M, ceil(K / 128)], torch.float32, M contiguous, blocks of K at multiples of 16 bytes; else
+            see `arrange_scales`.
         b_scale: [ceil(N / 128), ceil(K / 128)], torch.float32, rows ceil(K / 128) apart, rounded up to a
-            multiple of 4; others are copied in each call.
+            multiple of 4; else see `arrange_scales`.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, a_scale, b_scale, out=out)
@@ -431,24 +431,28 @@ def plain_matmul(
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     blocks = -(-k // 128)
     for name, scales, rows in ("a_scale", a_scale, m), ("b_scale", b_scale, -(-n // 128)):
-        found = scales.dtype, [*scales.shape], scales.device
-        if found != (torch.float32, [rows, blocks], a.device):
-            raise ValueError(f"{name} must be torch.float32 {[rows, blocks]} on {a.device}, found {found}")
+        dtype, found = ARGUMENTS[name][0], (scales.dtype, [*scales.shape], scales.device)
+        if found != (dtype, [rows, blocks], a.device):
+            raise ValueError(f"{name} must be {dtype} {[rows, blocks]} on {a.device}, found {found}")
     d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
     with torch.cuda.device(a.device):
-        launch(a, b, lay_out_scales(a_scale.T).T, lay_out_scales(b_scale), d)
+        launch(a, b, arrange_scales("a_scale", a_scale), arrange_scales("b_scale", b_scale), d)
     return d if out is None else out.copy_(d)
 
 
-def lay_out_scales(scales: Tensor) -> Tensor:
-    """Return scales in rows of whole 16-byte units without a gap: themselves, or a copy."""
-    rows, columns = scales.shape
-    pitch = -(-columns // 4) * 4
-    if scales.stride(1) == 1 and (rows == 1 or scales.stride(0) == pitch) and scales.data_ptr() % 16 == 0:
-        return scales.as_strided((rows, columns), (pitch, 1))
-    return scales.new_empty((rows, pitch))[:, :columns].copy_(scales)
+def arrange_scales(name: str, scales: Tensor) -> Tensor:
+    """Return a_scale or b_scale of any strides as `matmul` takes them: themselves, or a copy to keep."""
+    matrix = scales.flatten(0, -2)  # A may have more dimensions
+    stored = matrix.T if name in ("a_scale",) else matrix
+    (rows, columns), unit = stored.shape, 16 // scales.itemsize
+    arranged = stored.new_empty((rows, -(-columns // unit) * unit))[:, :columns]  # rows of 16-byte units
+    if stored.stride() == arranged.stride() and stored.storage_offset() % unit == 0:
+        return scales
+    arranged.copy_(stored)
+    arranged = arranged if stored is matrix else arranged.T
+    return arranged.unflatten(0, scales.shape[:-1]) if scales.dim() > 2 else arranged
 
 
 try:

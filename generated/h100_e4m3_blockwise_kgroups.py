@@ -334,9 +334,10 @@ def store_subtile(args, d_smem, row, column, tile, end):
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
     fence_async_shared()
-    # Rows from `end` on are of the next group, or of nobody. The descriptor is over D as overlapping boxes of
-    # `rows` rows: the box of row r ends with row r - 1, so that of row + kept begins `rows - kept` rows ahead
-    # of the tile, and TMA drops what lies behind its end: it stores the first `kept` rows of the tile.
+    # Rows from `end` on belong to the next group, or to no group: only the first `kept` rows of the tile are
+    # stored. The descriptor is over D as overlapping boxes of `rows` rows, and box b has the rows of D from
+    # b - rows to b - 1. Box row + kept ends with the last row that is kept. A store from row `rows - kept` of
+    # this box on writes to D from `row` on, and TMA drops all rows after the box.
     rows: gl.constexpr = d_smem.shape[0]
     kept = gl.maximum(gl.minimum(end - row, rows), 0)
     tma.async_store(args.d_desc, [row + kept, rows - kept, column], as_box(args.d_desc, d_smem))
@@ -459,10 +460,10 @@ def matmul(
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        a_scale: [M, ceil(K / 128)], torch.float32, M contiguous, blocks of K at multiples of 16 bytes; others
-            are copied in each call.
-        b_scale: [N, ceil(K / 128)], torch.float32, N contiguous, blocks of K at multiples of 16 bytes; others
-            are copied in each call.
+        a_scale: [M, ceil(K / 128)], torch.float32, M contiguous, blocks of K at multiples of 16 bytes; else
+            see `arrange_scales`.
+        b_scale: [N, ceil(K / 128)], torch.float32, N contiguous, blocks of K at multiples of 16 bytes; else
+            see `arrange_scales`.
         offs: [G], torch.int32: the end of each group along K, in rising order. A group may have no K: its D
             is zero. K after the last end is ignored. An end that is no multiple of 128 counts as the next
             one: 128 of K share a scale.
@@ -482,16 +483,16 @@ class Ahead:
         return self.tensor.data_ptr() - self.offset
 
 
-def describe_boxes(out: Tensor) -> TensorDescriptor:
-    """Return the descriptor of `out` as boxes of rows, of which box r ends with row r - 1.
+def describe_boxes(name: str, matrix: Tensor) -> TensorDescriptor:
+    """Return the descriptor of a matrix as boxes of rows, of which box r ends with row r - 1.
 
-    The boxes overlap: each begins one row behind the one before it. Box 0 lies ahead of `out`, where nothing
-    is stored.
+    The boxes overlap: each begins one row after the one before it. Box 0 lies ahead of the matrix, where TMA
+    moves nothing.
     """
-    box, layout = ARGUMENTS["out"][2:]
-    boxes, pitch = out.numel() // out.shape[-1] + 1, out.stride(-2)
-    base = Ahead(out, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], out.shape[-1]], [pitch, pitch, 1], box, layout)
+    box, layout = ARGUMENTS[name][2:]
+    boxes, pitch = matrix.numel() // matrix.shape[-1] + 1, matrix.stride(-2)
+    base = Ahead(matrix, box[1] * pitch)
+    return TensorDescriptor(base, [boxes, box[1], matrix.shape[-1]], [pitch, pitch, 1], box, layout)
 
 
 def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tensor, out: Tensor) -> list:
@@ -502,7 +503,7 @@ def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tensor,
         TensorDescriptor.from_tensor(a_scale.T, *ARGUMENTS["a_scale"][2:]),
         TensorDescriptor.from_tensor(b_scale.T, *ARGUMENTS["b_scale"][2:]),
         offs,
-        describe_boxes(out),
+        describe_boxes("out", out),
     ]
     groups, m, n = out.shape
     tiles = groups * triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
@@ -538,24 +539,28 @@ def plain_matmul(
             raise ValueError(f"{name} must be {dtype} {shape} in aligned rows on a GPU, found {found}")
     blocks = -(-k // 128)
     for name, scales, rows in ("a_scale", a_scale, m), ("b_scale", b_scale, n):
-        found = scales.dtype, [*scales.shape], scales.device
-        if found != (torch.float32, [rows, blocks], a.device):
-            raise ValueError(f"{name} must be torch.float32 {[rows, blocks]} on {a.device}, found {found}")
+        dtype, found = ARGUMENTS[name][0], (scales.dtype, [*scales.shape], scales.device)
+        if found != (dtype, [rows, blocks], a.device):
+            raise ValueError(f"{name} must be {dtype} {[rows, blocks]} on {a.device}, found {found}")
     d = a.new_empty((groups, m, -(-n // 4) * 4), dtype=torch.float32)[..., :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
     with torch.cuda.device(a.device):
-        launch(a, b, lay_out_scales(a_scale.T).T, lay_out_scales(b_scale.T).T, offs, d)
+        launch(a, b, arrange_scales("a_scale", a_scale), arrange_scales("b_scale", b_scale), offs, d)
     return d if out is None else out.copy_(d)
 
 
-def lay_out_scales(scales: Tensor) -> Tensor:
-    """Return scales in rows of whole 16-byte units without a gap: themselves, or a copy."""
-    rows, columns = scales.shape
-    pitch = -(-columns // 4) * 4
-    if scales.stride(1) == 1 and (rows == 1 or scales.stride(0) == pitch) and scales.data_ptr() % 16 == 0:
-        return scales.as_strided((rows, columns), (pitch, 1))
-    return scales.new_empty((rows, pitch))[:, :columns].copy_(scales)
+def arrange_scales(name: str, scales: Tensor) -> Tensor:
+    """Return a_scale or b_scale of any strides as `matmul` takes them: themselves, or a copy to keep."""
+    matrix = scales.flatten(0, -2)  # A may have more dimensions
+    stored = matrix.T if name in ("a_scale", "b_scale") else matrix
+    (rows, columns), unit = stored.shape, 16 // scales.itemsize
+    arranged = stored.new_empty((rows, -(-columns // unit) * unit))[:, :columns]  # rows of 16-byte units
+    if stored.stride() == arranged.stride() and stored.storage_offset() % unit == 0:
+        return scales
+    arranged.copy_(stored)
+    arranged = arranged if stored is matrix else arranged.T
+    return arranged.unflatten(0, scales.shape[:-1]) if scales.dim() > 2 else arranged
 
 
 try:

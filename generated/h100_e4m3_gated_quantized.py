@@ -576,10 +576,14 @@ def plain_matmul(
 
 def new_scales(a: Tensor, b: Tensor) -> Tensor:
     """Return memory for the scales of D as the kernel writes them: M contiguous, in rows of 16-byte units."""
-    m = a.shape[:-1].numel()
+    rows = a.shape[:-1]
+    m = 1
+    for extent in rows:  # torch's tracers keep this product open, and guard no M, as they would for a slice
+        m *= extent
     blocks = -(-b.shape[-1] // 256)
-    scales = a.new_empty((blocks, -(-m // 4) * 4), dtype=torch.float32)[..., :m].mT
-    return scales.unflatten(-2, a.shape[:-1])
+    pitch = (m + 3) // 4 * 4
+    scales = a.new_empty_strided((m, blocks), (1, pitch), dtype=torch.float32)
+    return scales.unflatten(-2, rows)
 
 
 try:

@@ -399,9 +399,10 @@ def store_subtile(args, d_smem, row, column, tile, end):
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
     fence_async_shared()
-    # Rows from `end` on are of the next group, or of nobody. The descriptor is over D as overlapping boxes of
-    # `rows` rows: the box of row r ends with row r - 1, so that of row + kept begins `rows - kept` rows ahead
-    # of the tile, and TMA drops what lies behind its end: it stores the first `kept` rows of the tile.
+    # Rows from `end` on belong to the next group, or to no group: only the first `kept` rows of the tile are
+    # stored. The descriptor is over D as overlapping boxes of `rows` rows, and box b has the rows of D from
+    # b - rows to b - 1. Box row + kept ends with the last row that is kept. A store from row `rows - kept` of
+    # this box on writes to D from `row` on, and TMA drops all rows after the box.
     rows: gl.constexpr = d_smem.shape[0]
     kept = gl.maximum(gl.minimum(end - row, rows), 0)
     tma.async_store(args.d_desc, [row + kept, rows - kept, column], as_box(args.d_desc, d_smem))
@@ -531,10 +532,10 @@ def matmul(
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [G, K, N], torch.float8_e4m3fn, K contiguous: the transposed view of a G x N x K tensor
             (``weight.mT``).
-        a_scale: [M, ceil(K / 128)], torch.float32, M contiguous, blocks of K at multiples of 16 bytes; others
-            are copied in each call.
+        a_scale: [M, ceil(K / 128)], torch.float32, M contiguous, blocks of K at multiples of 16 bytes; else
+            see `arrange_scales`.
         b_scale: [G, ceil(N / 128), ceil(K / 128)], torch.float32, rows ceil(K / 128) apart, rounded up to a
-            multiple of 4; others are copied in each call.
+            multiple of 4; else see `arrange_scales`.
         offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
             may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
@@ -553,16 +554,16 @@ class Ahead:
         return self.tensor.data_ptr() - self.offset
 
 
-def describe_boxes(out: Tensor) -> TensorDescriptor:
-    """Return the descriptor of `out` as boxes of rows, of which box r ends with row r - 1.
+def describe_boxes(name: str, matrix: Tensor) -> TensorDescriptor:
+    """Return the descriptor of a matrix as boxes of rows, of which box r ends with row r - 1.
 
-    The boxes overlap: each begins one row behind the one before it. Box 0 lies ahead of `out`, where nothing
-    is stored.
+    The boxes overlap: each begins one row after the one before it. Box 0 lies ahead of the matrix, where TMA
+    moves nothing.
     """
-    box, layout = ARGUMENTS["out"][2:]
-    boxes, pitch = out.numel() // out.shape[-1] + 1, out.stride(-2)
-    base = Ahead(out, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], out.shape[-1]], [pitch, pitch, 1], box, layout)
+    box, layout = ARGUMENTS[name][2:]
+    boxes, pitch = matrix.numel() // matrix.shape[-1] + 1, matrix.stride(-2)
+    base = Ahead(matrix, box[1] * pitch)
+    return TensorDescriptor(base, [boxes, box[1], matrix.shape[-1]], [pitch, pitch, 1], box, layout)
 
 
 def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tensor, out: Tensor) -> list:
@@ -573,7 +574,7 @@ def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tensor,
         a_scale,
         b_scale,
         offs,
-        describe_boxes(out),
+        describe_boxes("out", out),
     ]
     m, n = out.shape
     # Each group has at most one tile that is not full, and only groups with rows have tiles.
@@ -617,24 +618,28 @@ def plain_matmul(
         ("a_scale", a_scale, [m, blocks]),
         ("b_scale", b_scale, [groups, -(-n // 128), blocks]),
     ):
-        found = scales.dtype, [*scales.shape], scales.device
-        if found != (torch.float32, shape, a.device):
-            raise ValueError(f"{name} must be torch.float32 {shape} on {a.device}, found {found}")
+        dtype, found = ARGUMENTS[name][0], (scales.dtype, [*scales.shape], scales.device)
+        if found != (dtype, shape, a.device):
+            raise ValueError(f"{name} must be {dtype} {shape} on {a.device}, found {found}")
     d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
         raise ValueError(f"out must be {d.dtype} {[*d.shape]}, found {out.dtype} {[*out.shape]}")
     if out is not None:
         d.copy_(out)  # rows of no group stay as they are
     with torch.cuda.device(a.device):
-        launch(a, b, lay_out_scales(a_scale.mT).mT, lay_out_scales(b_scale), offs, d)
+        launch(a, b, arrange_scales("a_scale", a_scale), arrange_scales("b_scale", b_scale), offs, d)
     return d if out is None else out.copy_(d)
 
 
-def lay_out_scales(scales: Tensor) -> Tensor:
-    """Return scales in rows of a multiple of 4 without a gap, group after group: themselves, or a copy."""
-    *others, columns = scales.shape
-    laid_out = scales.new_empty((*others, -(-columns // 4) * 4))[..., :columns]
-    return scales if scales.stride() == laid_out.stride() else laid_out.copy_(scales)
+def arrange_scales(name: str, scales: Tensor) -> Tensor:
+    """Return a_scale or b_scale of any strides as `matmul` takes them: themselves, or a copy to keep."""
+    stored = scales.mT if name in ("a_scale",) else scales
+    (*others, columns), unit = stored.shape, 16 // scales.itemsize
+    arranged = stored.new_empty((*others, -(-columns // unit) * unit))[..., :columns]  # 16-byte units
+    if stored.stride() == arranged.stride() and stored.storage_offset() % unit == 0:
+        return scales
+    arranged.copy_(stored)
+    return arranged if stored is scales else arranged.mT
 
 
 try:
