@@ -183,8 +183,8 @@ def replace_block_scaled_linear(
     """Let a kernel compute the layers of a model that have a weight with scales of blocks.
 
     These are the layers of any class with tensors ``weight`` and ``weight_scale_inv``, as engines and models
-    of such checkpoints have them; parameters stay the same objects. `only` says by the qualified name whether
-    a layer is meant; all are without it. A layer at several places of the model is replaced at each by one.
+    have them for such checkpoints; parameters stay the same objects. `only` says by the qualified name if a
+    layer is meant; all are without it. A layer at several places of the model is replaced at each by one.
 
     Return how many layers were replaced, with their names, and the reason for each other such layer: its
     tensors have other types or shapes, it has hooks, or a bias that the kernel does not add.
@@ -232,7 +232,7 @@ def _made_of(layer: nn.Module, kernel: Kernel, *, has_bias: bool) -> BlockScaled
 
 
 def _kernel_of(kernel: Kernel) -> ScaledKernel:
-    """Return a kernel whose scales of B are those of weights; raise ValueError for any other."""
+    """Return a kernel with a scale for each 128 x 128 of B; raise ValueError for any other kernel."""
     found = ScaledKernel.of(kernel)
     if found.recipe != TILES:
         raise ValueError(f"{name_of(kernel)} has a scale for each column of b, and weights for 128 of them")
