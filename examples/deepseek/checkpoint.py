@@ -25,7 +25,7 @@ LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a layer. The defaults are those of DeepSeek-V3."""
+    """The sizes of a layer; by default, of DeepSeek-V3."""
 
     hidden: int = 7168
     q_rank: int = 1536
@@ -34,7 +34,7 @@ class Sizes:
     nope: int = 128
     """Elements of a head of Q and K that have no rotary embedding."""
     rope: int = 64
-    """Elements of a head of Q and K that have one; all heads share those of K."""
+    """Elements of a head of Q and K that have a rotary embedding; K has the same ones for all heads."""
     value: int = 128
     """Elements of a head of V."""
     intermediate: int = 2048
@@ -78,7 +78,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Weight:
-    """An fp8 weight, or those of all experts."""
+    """An fp8 weight, or the stacked weights of all experts."""
 
     values: Tensor
     """e4m3 [N, K], or [experts, N, K]."""

@@ -49,23 +49,15 @@ class Quantised:
 class Linears(Protocol):
     """The linears of a layer."""
 
-    def __call__(
-        self,
-        name: str,
-        x: Quantised,
-        *,
-        c: Tensor | None = None,
-        offs: Tensor | None = None,
-        row_scale: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, name: str, x: Quantised, **operands: Tensor) -> Tensor:
         """Return the result [rows, N] of a linear.
 
-        `c` [rows, N] is added, `row_scale` [rows] multiplies rows, and `offs`, int32 [experts], has for each
-        expert the end of its rows.
+        A linear may have operands: `c` [rows, N] is added, `row_scale` [rows] multiplies rows, and `offs`,
+        int32 [experts], has for each expert the end of its rows.
         """
         ...
 
-    def up(self, name: str, x: Quantised, *, offs: Tensor | None = None) -> Quantised:
+    def up(self, name: str, x: Quantised, **operands: Tensor) -> Quantised:
         """Return the result of an up projection with its gate, in e4m3."""
         ...
 
@@ -135,28 +127,20 @@ class Reference:
     quantise: Callable[[Tensor], Quantised] = quantise
     """How the results of up projections are quantised."""
 
-    def __call__(
-        self,
-        name: str,
-        x: Quantised,
-        *,
-        c: Tensor | None = None,
-        offs: Tensor | None = None,
-        row_scale: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, name: str, x: Quantised, **operands: Tensor) -> Tensor:
         """Return the result [rows, N] of a linear, without any rounding to a smaller type."""
         a = dequantised(x.values, x.scales, 1, torch.float64)
-        d = torch.cat([rows @ weight.T for rows, weight in self.groups(name, a, offs)])
+        d = torch.cat([rows @ weight.T for rows, weight in self.groups(name, a, operands.get("offs"))])
         if name in GATED:
             gate, up = d.chunk(2, dim=1)
             d = functional.silu(gate) * up
-        if row_scale is not None:
-            d *= row_scale[:, None]
-        return d if c is None else d + c
+        if "row_scale" in operands:
+            d *= operands["row_scale"][:, None]
+        return d + operands["c"] if "c" in operands else d
 
-    def up(self, name: str, x: Quantised, *, offs: Tensor | None = None) -> Quantised:
+    def up(self, name: str, x: Quantised, **operands: Tensor) -> Quantised:
         """Return the result of an up projection, which is rounded once, to e4m3."""
-        return self.quantise(self(name, x, offs=offs))
+        return self.quantise(self(name, x, **operands))
 
     def groups(self, name: str, a: Tensor, offs: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the rows of each weight [N, K] of a linear, and the weight as numbers."""

@@ -114,8 +114,8 @@ def _persistent(
     of_rows = K_GROUPS_CHOICES if groups and groups.divides_k else ROWS_CHOICES
     choices = SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
     if request.matmul.scales_sums:
-        of_gate = SCALED_GATE_CHOICES if request.matmul.in_blocks and request.matmul.d_scale else {}
-        of_rows = {**SCALED_ROWS_CHOICES, **of_gate}
+        of_gate = request.matmul.in_blocks and request.matmul.d_scale
+        of_rows = {**SCALED_ROWS_CHOICES, **(SCALED_GATE_CHOICES if of_gate else {})}
         choices = SCALED_SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
         if not swap_ab and _promotes_beside_mmas(request):
             choices |= {"outstanding_mmas": (0, 1)}
