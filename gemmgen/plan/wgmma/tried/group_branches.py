@@ -114,12 +114,18 @@ def _persistent(
     of_rows = K_GROUPS_CHOICES if groups and groups.divides_k else ROWS_CHOICES
     choices = SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
     if request.matmul.scales_sums:
-        of_gate = request.matmul.in_blocks and request.matmul.d_scale
-        of_rows = {**SCALED_ROWS_CHOICES, **(SCALED_GATE_CHOICES if of_gate else {})}
-        choices = SCALED_SWAP_AB_CHOICES if swap_ab else {**of_rows, **CLUSTERS}
-        if not swap_ab and _promotes_beside_mmas(request):
-            choices |= {"outstanding_mmas": (0, 1)}
+        choices = SCALED_SWAP_AB_CHOICES if swap_ab else _scaled_rows(request)
     return _branch(request, fixed, choices, kind, swap_ab, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES)
+
+
+def _scaled_rows(request: Request) -> Choices:
+    """Return the values that are tried for tiles of rows whose sums are scaled."""
+    choices = {**SCALED_ROWS_CHOICES, **CLUSTERS}
+    if request.matmul.in_blocks and request.matmul.d_scale:
+        choices |= SCALED_GATE_CHOICES
+    if _promotes_beside_mmas(request):
+        choices |= {"outstanding_mmas": (0, 1)}
+    return choices
 
 
 def _tiled(request: Request, stated: Values, swap_ab: object) -> Branch:
