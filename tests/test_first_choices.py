@@ -15,8 +15,11 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import rank
 from gemmgen.plan.wgmma import WgmmaKernel, cost_constants
 from gemmgen.plan.wgmma.scales.scale_cost import scaling_ns
+from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.spec import parse_spec
+from gemmgen.verify.launches import order_launch, ring_launch
+from gemmgen.verify.simulation import simulate_product
 
 BY_NAME = {record.stem: record for record in RECORDS}
 
@@ -95,8 +98,8 @@ problem: {m: 8192, n: 7168, k: 16384}
 """
 
 
-def planned(rows: int, kind: str, in_flight: int, more: str = "") -> WgmmaKernel:
-    return hopper(plan_spec(parse_spec((PLAIN % (rows, kind, in_flight) + more).encode(), "t")))
+def planned(rows: int, kind: str, in_flight: int) -> WgmmaKernel:
+    return hopper(plan_spec(parse_spec((PLAIN % (rows, kind, in_flight)).encode(), "t")))
 
 
 @pytest.mark.parametrize(
@@ -140,10 +143,16 @@ def test_groups_of_2048_rows_get_tiles_of_256() -> None:
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("ping_pong", 64), ("cooperative, consumers: 2", 128)])
-def test_kernels_of_groups_with_mmas_in_flight_compile_as_planned(kind: str, rows: int) -> None:
+@pytest.mark.parametrize("groups", ["m_offsets", "m_masked"])
+def test_kernels_of_groups_with_mmas_in_flight_compile_as_planned_and_are_clean(
+    kind: str, rows: int, groups: str
+) -> None:
     """Consumers read K, to know which block is the last: ping-pong showed that the plan did not pass it."""
-    plan = planned(rows, kind, 1, "groups: {kind: m_offsets, count: 32}\n")
+    source = parse_spec((PLAIN % (rows, kind, 1) + f"groups: {{kind: {groups}, count: 32}}\n").encode(), "t")
+    plan = hopper(plan_spec(source))
     text = render(plan, spec_name="t.yaml", spec_sha256="0" * 64)
     lowered = lower(text, plan, path="t.yaml", stem=f"t_in_flight_{rows}")
     assert lowered.resources.smem_bytes == plan.smem_bytes
+    launches = ring_launch(plan, ("lazy", "random")), order_launch(plan)
+    assert simulate_product(Product(source, plan, text), launches).problems == ()
     assert "k" in [value.name for value in plan.workers[0].passes]
