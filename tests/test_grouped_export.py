@@ -34,7 +34,7 @@ def is_exported(spec: Path) -> bool:
     groups = problem.groups
     assert groups is not None
     has_scales = problem.scales_sums or problem.d_scale  # which tests/test_blockwise_export.py has
-    refused = problem.c or groups.row_indices or groups.broadcast or has_scales
+    refused = problem.c or groups.row_indices or groups.broadcast or has_scales or problem.saves
     return not refused
 
 
