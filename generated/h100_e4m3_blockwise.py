@@ -444,14 +444,16 @@ def plain_matmul(
 
 def arrange_scales(name: str, scales: Tensor) -> Tensor:
     """Return a_scale or b_scale of any strides as `matmul` takes them: themselves, or a copy to keep."""
+    if name not in ("a_scale", "b_scale"):
+        raise ValueError(f"scales are a_scale and b_scale, found {name!r}")
     matrix = scales.flatten(0, -2)  # A may have more dimensions
-    stored = matrix.T if name in ("a_scale",) else matrix
+    stored = matrix.T if name == "a_scale" else matrix
     (rows, columns), unit = stored.shape, 16 // scales.itemsize
     arranged = stored.new_empty((rows, -(-columns // unit) * unit))[:, :columns]  # rows of 16-byte units
     if stored.stride() == arranged.stride() and stored.storage_offset() % unit == 0:
         return scales
     arranged.copy_(stored)
-    arranged = arranged if stored is matrix else arranged.T
+    arranged = arranged.T if name == "a_scale" else arranged
     return arranged.unflatten(0, scales.shape[:-1]) if scales.dim() > 2 else arranged
 
 

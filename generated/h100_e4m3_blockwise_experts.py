@@ -664,13 +664,15 @@ def plain_matmul(
 
 def arrange_scales(name: str, scales: Tensor) -> Tensor:
     """Return a_scale or b_scale of any strides as `matmul` takes them: themselves, or a copy to keep."""
-    stored = scales.mT if name in ("a_scale",) else scales
+    if name not in ("a_scale", "b_scale"):
+        raise ValueError(f"scales are a_scale and b_scale, found {name!r}")
+    stored = scales.mT if name == "a_scale" else scales
     (*others, columns), unit = stored.shape, 16 // scales.itemsize
     arranged = stored.new_empty((*others, -(-columns // unit) * unit))[..., :columns]  # 16-byte units
     if stored.stride() == arranged.stride() and stored.storage_offset() % unit == 0:
         return scales
     arranged.copy_(stored)
-    return arranged if stored is scales else arranged.mT
+    return arranged.mT if name == "a_scale" else arranged
 
 
 def new_scales(a: Tensor, b: Tensor) -> Tensor:

@@ -290,6 +290,8 @@ def test_scales_of_rows_with_other_strides_are_refused_and_arranged(wrapper: Wra
     assert ([*of_a.shape], [*of_a.strides]) == ([4, M], [40, 1])
     assert torch.equal(of_a.base.as_subclass(Tensor), a_scale.T)
     assert wrapper.module.arrange_scales("a_scale", arranged) is arranged
+    with pytest.raises(ValueError, match="scales are a_scale and b_scale, found 'scale_a'"):
+        wrapper.module.arrange_scales("scale_a", a_scale)
 
 
 def test_the_error_of_an_address_says_how_far_it_is(wrapper: Wrapper) -> None:

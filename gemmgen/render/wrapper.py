@@ -289,11 +289,11 @@ class Wrapper(MatmulDocs):
         """Return the call that lays out scales as the kernel reads them."""
         return f"pack_scales({name})" if self.packs_scales else f'arrange_scales("{name}", {name})'
 
-    @property
-    def turned_scales(self) -> str:
-        """The names of the scales that lie in memory as their transposed view, as a tuple's text."""
-        names = [f'"{name}"' for name in self.scales if name in self.transposed]
-        return f"({', '.join(names)}{',' * (len(names) == 1)})"
+    def turned(self, tensor: str, transposed: str) -> str:
+        """Return the expression that turns scales as a caller has them to scales as they lie, and back."""
+        names = [name for name in self.scales if name in self.transposed]
+        of_one = f' if name == "{names[0]}" else {tensor}' if len(names) == 1 else ""
+        return f"{tensor}.{transposed}{of_one}"
 
     @property
     def make_host(self) -> str:
