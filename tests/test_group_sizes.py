@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
+from hopper import hopper
 from modules import ROOT, made
 
 from gemmgen.build import simulation_text
 from gemmgen.numerics.inputs import Inputs
+from gemmgen.plan import plan_spec
+from gemmgen.plan.decisions import gradient_specs
 from gemmgen.plan.ledger import ledger
 from gemmgen.problem import Groups, Shape
 from gemmgen.problem.group_sizes import GroupSizes
+from gemmgen.spec import load_spec, parse_spec
 from gemmgen.verify.launches import Launch
 from gemmgen.verify.simulation import division_of, simulate_product
 
@@ -48,6 +53,60 @@ def test_the_sizes_of_groups_in_words(groups: Groups, shape: Shape, text: str) -
     assert (found.least, found.most, found.empty) == (min(sizes), max(sizes), sizes.count(0))
     assert found.mean == pytest.approx(sum(sizes) / groups.count, abs=0.005)
     assert groups.divides_k or str(found) == text
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows"),
+    [
+        (Groups("m_offsets", 4, skew=0), (16, 16, 16, 16)),
+        (Groups("m_offsets", 4, shares=(8, 4, 4, 0)), (32, 16, 16, 0)),
+        (Groups("m_masked", 3, skew=0), (64, 64, 64)),
+        (Groups("m_masked", 3, shares=(1, 0, 2)), (32, 0, 64)),
+        (Groups("k_offsets", 2, shares=(3, 1)), (48, 16)),
+    ],
+)
+def test_a_spec_states_the_sizes_that_it_expects(groups: Groups, rows: tuple[int, ...]) -> None:
+    assert (groups.depths_of_each(64) if groups.divides_k else groups.rows_of_each(64)) == rows
+
+
+def test_more_skew_has_larger_groups_and_1_is_that_of_routed_tokens() -> None:
+    largest = [max(Groups("m_offsets", 64, skew=skew).rows_of_each(6400)) for skew in (0, 0.5, 1, 2)]
+    assert largest[0] == 100
+    assert sorted(set(largest)) == largest
+    assert Groups("m_offsets", 64).rows_of_each(6400) == Groups("m_offsets", 64, skew=1).rows_of_each(6400)
+
+
+BALANCED = """\
+title: balanced experts
+target: h200
+operands:
+  a: {dtype: e4m3, scale: {format: fp32_1x128}}
+  b: {dtype: e4m3, scale: {format: fp32_128x128}}
+  d: {dtype: bf16}
+groups: {kind: m_offsets, count: 32%s}
+problem: {m: 16384, n: 4096, k: 7168}
+"""
+
+
+def test_the_planner_ranks_by_the_sizes_that_are_expected() -> None:
+    """Of 512 rows each, tiles of 256 leave no row unused; of skewed groups they leave a quarter."""
+    equal, skewed = (
+        hopper(plan_spec(parse_spec((BALANCED % sizes).encode(), "t"))) for sizes in (", skew: 0", "")
+    )
+    assert (equal.cta_tile_m, skewed.cta_tile_m) == (256, 128)
+
+
+def test_the_gradient_of_b_expects_the_same_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "h100_experts.yaml"
+    path.write_text(
+        "title: t\ntarget: h100\nbackward: true\n"
+        "operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}\n"
+        "groups: {kind: m_offsets, count: 4, shares: [4, 2, 1, 0]}\n"
+        "tile: {m: 128, n: 128, k: 64}\nproblem: {m: 4096, n: 1024, k: 1024}\n"
+    )
+    texts = gradient_specs(load_spec(path))
+    assert len(texts) == 2
+    assert all("shares: [4, 2, 1, 0]" in text for text in texts.values())
 
 
 def test_the_ledger_has_the_groups_of_each_planned_number_of_rows() -> None:

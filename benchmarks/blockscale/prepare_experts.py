@@ -29,7 +29,7 @@ TITLE = "e4m3 matmul of experts with scales of blocks"
 def source_of(problem: Experts, target: str = "h100") -> SpecFile:
     """Return the spec of a problem for a GPU, with every decision open."""
     shape = {"m": problem.all_rows, "n": problem.n, "k": problem.k}
-    return _source(target, problem=shape, groups={"kind": "m_offsets", "count": problem.groups})
+    return _source(target, problem=shape, groups={"kind": "m_offsets", "count": problem.groups, "skew": 0})
 
 
 def _source(target: str = "h100", **sections: object) -> SpecFile:

@@ -165,13 +165,14 @@ def _gradient_text(gradient: Gradient, source: SpecFile) -> str:
     transposed = ", transposed" * gradient.transposed[2]
     title = f"gradient of {gradient.operand.upper()}{transposed}: {gradient.formula} of {stem}"
     data: dict[str, Any] = {"title": title[:TITLE_LIMIT].strip(), "target": spec.target, "operands": operands}
+    said, unit = stated(spec), source.request.gpu.architecture.tma_alignment_bytes // problem.d.bytes
     if gradient.groups:
-        data["groups"] = {"kind": gradient.groups.of, "count": gradient.groups.count}
+        sizes = {key: said["groups"][key] for key in ("skew", "shares") if key in said["groups"]}
+        data["groups"] = {"kind": gradient.groups.of, "count": gradient.groups.count, **sizes}
     if (alpha := problem.epilogue.alpha) != 1:
         data["epilogue"] = {"alpha": alpha}
     if problem.deterministic:
         data["deterministic"] = True
-    said, unit = stated(spec), source.request.gpu.architecture.tma_alignment_bytes // problem.d.bytes
     if spec.problem:
         extents = {axis: _padded(gradient, axis, extent, unit) for axis, extent in said["problem"].items()}
         data["problem"] = {name: extents[axis] for name, axis in zip("mnk", gradient.axes, strict=True)}

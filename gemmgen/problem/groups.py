@@ -49,6 +49,10 @@ class Groups:
     """True if a call has an index of rows of A: row r of the product is of row ``a_rows[r]`` of A."""
     d_rows: bool = False
     """True if a call has an index of rows of D: row r of the product is stored to row ``d_rows[r]`` of D."""
+    skew: float | None = None
+    """Standard deviation of the logarithms of sizes; None for the default of the kind (`rows_of_each`)."""
+    shares: tuple[int, ...] = ()
+    """Expected sizes of the groups in proportion to each other; empty if `skew` draws them."""
 
     @property
     def row_indices(self) -> tuple[str, ...]:
@@ -121,8 +125,8 @@ class Groups:
         if self.divides_k:
             return m, n, -(-k * self.count // count)
         if mean_rows is not None:
-            shares = sum(map(_masked_share, range(self.count)))
-            return max(1, -(-mean_rows * self.count * MASKED_SHARES // (shares or MASKED_SHARES))), n, k
+            shares, most = self._shares(), self._most_share()
+            return max(1, math.ceil(mean_rows * self.count * most / (sum(shares) or most))), n, k
         return (m if self.apart else -(-m * self.count // count)), n, k
 
     def all_rows(self, m: int) -> int:
@@ -132,19 +136,37 @@ class Groups:
     def rows_of_each(self, m: int) -> tuple[int, ...]:
         """Return the rows of D of each group for M rows, as kernels are planned, checked and timed.
 
-        The rows of ``m_offsets`` are drawn as the experts of tokens are: by softmax(z), with a standard
-        normal z for each group. So some groups have several times the mean, and with few rows some have
-        none. Groups of ``m_masked`` have from no row to all M; ``batched`` and ``k_offsets`` have M.
+        Groups of ``m_offsets`` divide all M rows, in proportion to `shares` if a spec states them. Else they
+        are drawn as the experts of tokens are: by softmax(z), with a normal z for each group whose standard
+        deviation is `skew`, 1 by default. So some groups have several times the mean, and with few rows some
+        have none; a skew of 0 gives all the same rows. The largest group of ``m_masked`` has M rows, the
+        others fewer; without `skew` or `shares`, groups have from no row to M. Groups of ``batched`` and
+        ``k_offsets`` have M.
         """
         if self.of == "m_masked":
-            return tuple(m * _masked_share(group) // MASKED_SHARES for group in range(self.count))
+            most = self._most_share()
+            return tuple(int(m * share / most) for share in self._shares())
         if self.of == "m_offsets":
-            return _routed(m, self.count)
+            return _divided(m, self._shares())
         return (m,) * self.count
 
     def depths_of_each(self, k: int) -> tuple[int, ...]:
-        """Return the K of each group: all, or a part that is drawn as the rows of ``m_offsets`` are."""
-        return _routed(k, self.count) if self.divides_k else (k,) * self.count
+        """Return the K of each group: all, or a part that is found as the rows of ``m_offsets`` are."""
+        return _divided(k, self._shares()) if self.divides_k else (k,) * self.count
+
+    def _shares(self) -> tuple[float, ...]:
+        """Return the sizes of the groups in proportion to each other, whatever a spec states."""
+        stated = (self.shares + (0,) * self.count)[: self.count]
+        if any(stated):
+            return stated
+        if self.of == "m_masked" and self.skew is None:
+            return tuple(map(_masked_share, range(self.count)))
+        return _drawn(self.count, 1 if self.skew is None else self.skew)
+
+    def _most_share(self) -> float:
+        """Return the share of a group of ``m_masked`` with all M rows."""
+        is_default = self.skew is None and not any(self.shares[: self.count])
+        return MASKED_SHARES if is_default else max(self._shares())
 
 
 MASKED_SHARES: Final = 10
@@ -156,14 +178,20 @@ def _masked_share(group: int) -> int:
     return group * 7 % (MASKED_SHARES + 1)
 
 
-@lru_cache(maxsize=1024)
-def _routed(rows: int, groups: int) -> tuple[int, ...]:
-    """Divide rows among groups by fixed shares; what rounding leaves goes to those that lost the most."""
+@lru_cache(maxsize=64)
+def _drawn(groups: int, skew: float) -> tuple[float, ...]:
+    """Return the weights exp(z) of groups, with a fixed normal z for each of a standard deviation."""
     draw = random.Random(0)
-    weights = [math.exp(draw.gauss(0, 1)) for _ in range(groups)]
-    exact = [rows * weight / sum(weights) for weight in weights]
+    return tuple(math.exp(draw.gauss(0, skew)) for _ in range(groups))
+
+
+@lru_cache(maxsize=1024)
+def _divided(rows: int, weights: tuple[float, ...]) -> tuple[int, ...]:
+    """Divide rows in proportion to weights; the rows that rounding leaves go to groups that lost the most."""
+    total = sum(weights)
+    exact = [rows * weight / total for weight in weights]
     found = [int(share) for share in exact]
-    lost = sorted(range(groups), key=lambda group: found[group] - exact[group])
+    lost = sorted(range(len(weights)), key=lambda group: found[group] - exact[group])
     for group in lost[: rows - sum(found)]:
         found[group] += 1
     return tuple(found)

@@ -32,6 +32,8 @@ from gemmgen.spec.values import (
     Range,
     Search,
     Shapes,
+    Shares,
+    Skew,
     Title,
     ZeroOrOne,
     check_one_name,
@@ -337,6 +339,13 @@ class Groups(Model):
     )
     count: Positive = Field(
         description="groups of the problems that the kernel is planned, checked and timed for"
+    )
+    skew: Skew | None = Field(
+        default=None,
+        description="spread of the expected sizes: the standard deviation of their logarithms, 0 if equal",
+    )
+    shares: Shares | None = Field(
+        default=None, description="expected sizes of the groups, in proportion to each other"
     )
     broadcast: Literal["a", "b"] | None = Field(
         default=None, description="the matrix that all batches share, [M, K] or [K, N]; none if left out"

@@ -49,7 +49,15 @@ def _matmul(spec: Spec) -> Matmul:
 
 def _groups(stated: GroupsOfSpec) -> Groups:
     """Return the groups of a spec."""
-    return Groups(stated.kind, stated.count, stated.broadcast, a_rows=stated.a_rows, d_rows=stated.d_rows)
+    return Groups(
+        stated.kind,
+        stated.count,
+        stated.broadcast,
+        a_rows=stated.a_rows,
+        d_rows=stated.d_rows,
+        skew=stated.skew,
+        shares=stated.shares or (),
+    )
 
 
 def _epilogue(stated: Epilogue, d: DType, *, c: bool) -> problem.Epilogue:

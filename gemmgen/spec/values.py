@@ -172,6 +172,8 @@ Title = Annotated[
 ]
 Positive = Annotated[int, Field(ge=1, le=SIZE_LIMIT)]
 NonNegative = Annotated[int, Field(ge=0, le=SIZE_LIMIT)]
+Skew = Annotated[float, Field(ge=0, le=4)]
+Shares = Annotated[tuple[NonNegative, ...], Field(strict=False, min_length=1)]
 Factor = Annotated[float, Field(allow_inf_nan=False)]
 ZeroOrOne = Annotated[Literal[0, 1], BeforeValidator(_check_zero_or_one)]
 # A YAML sequence arrives as a list; strict mode would refuse it where a tuple is declared.

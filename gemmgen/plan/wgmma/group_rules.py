@@ -23,6 +23,7 @@ def groups(plan: WgmmaKernel) -> Iterator[Finding]:
     """A tile is of one group: roles find it by its number, and no store crosses the group's ends."""
     if plan.problem.groups is not None:
         yield from _of_loads(plan)
+        yield from _of_sizes(plan)
         yield from _of_tensors(plan)
         yield from _of_gradients(plan)
         yield from _of_indices(plan)
@@ -51,6 +52,25 @@ def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "but this version loads the blocks of a gate from a B of groups that is contiguous along K"
         fix = use("k") | use("interleaved", field="epilogue.columns") | UNGROUPED
         yield Finding("operands.b.major", "an N-contiguous B of blocks with groups", limit, fix)
+
+
+def _of_sizes(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Yield the findings of the expected sizes of the groups, which only rank kernels."""
+    groups = plan.problem.groups
+    assert groups is not None
+    skew, shares = groups.skew, groups.shares
+    if skew is not None and shares:
+        limit = "but a skew draws the sizes, and shares state them"
+        yield Finding("groups.skew", f"a skew of {skew:g}", limit, leave_out() | leave_out("groups.shares"))
+    elif groups.of == "batched" and (shares or skew is not None):
+        field, found = ("groups.shares", "shares") if skew is None else ("groups.skew", f"a skew of {skew:g}")
+        yield Finding(field, f"{found} with batched", "but all batches have M rows", leave_out())
+    elif shares and len(shares) != groups.count:
+        limit = f"but there are {groups.count:,} groups"
+        fix = leave_out() | use(len(shares), field="groups.count")
+        yield Finding("groups.shares", f"{len(shares):,} shares", limit, fix)
+    elif shares and not any(shares):
+        yield Finding("groups.shares", "shares of 0 alone", "but one group or more has a size", leave_out())
 
 
 def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
