@@ -753,13 +753,17 @@ class Contract:
         is_below_autograd = self.has_backward and "out" not in given
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not is_below_autograd):
-                self.check_without_launch(*(given[name] for name in self.inputs), out=given.get("out"))
+                inputs = (given[name] for name in self.inputs if name in given or name not in self.written)
+                self.check_without_launch(*inputs, out=given.get("out"))
         except (TypeError, ValueError) as error:
             return str(error)
         return ""
 
     def check_without_launch(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor:
-        """Check all tensors of a call, and return a D without memory; raise as a call would."""
+        """Check all tensors of a call, and return a D without memory; raise as a call would.
+
+        Tensors that are written beside D come last. They may be left out, as `matmul` makes them.
+        """
         if self.has_more_dimensions(inputs[0]):
             return self.flattened(self.check_without_launch, inputs, out)
         _, (m, n, k), checked = self.check_inputs(inputs)
@@ -805,7 +809,8 @@ class Contract:
     def check_inputs(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, int, int], Checked]:
         """Return the inputs as the kernel takes them, M, N and K, and all facts; raise as `check` does."""
         checked = Checked()
-        passed = [self.check(name, tensor, checked) for name, tensor in zip(self.inputs, inputs, strict=True)]
+        names = self.inputs[: len(inputs)]
+        passed = [self.check(name, tensor, checked) for name, tensor in zip(names, inputs, strict=True)]
         return passed, self.check_extents(checked.extents), checked
 
     def check(self, name: str, tensor: Tensor, checked: Checked) -> Tensor:
@@ -1059,7 +1064,7 @@ class Contract:
 
     def check_written(self, inputs: Sequence[Tensor], checked: Checked) -> None:
         """Raise ValueError if a tensor that is written beside D shares memory with another tensor."""
-        for name, tensor in zip(self.inputs, inputs, strict=True):
+        for name, tensor in zip(self.inputs[: len(inputs)], inputs, strict=True):
             if name in self.written and not tensor.is_meta:
                 self.check_output(tensor, checked.places, name)
 

@@ -155,11 +155,11 @@ def cuda(tensor: Tensor) -> Tensor:
 def test_a_dense_library_computes_what_the_definition_says(
     m: int, turned: bool, dense: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With any strides of scales, in the kernel that `choose` names."""
+    """With scales that a caller arranges, in the kernel that `choose` names."""
     hosts, shape = simulate(dense, monkeypatch), (m, 144, 272)
     inputs, problem = drawn(dense, dense.KERNELS[0], shape)
     scales = {
-        name: cuda(each.contiguous() if turned else each.as_subclass(Tensor))
+        name: cuda(dense.arrange_scales(name, each.contiguous()) if turned else each.as_subclass(Tensor))
         for name, each in inputs.extras.items()
     }
     d = dense.matmul(cuda(inputs.a), cuda(inputs.b), **scales)
@@ -190,7 +190,8 @@ def test_the_rows_of_more_dimensions_have_scales_of_them(
     simulate(dense, monkeypatch)
     inputs, problem = drawn(dense, dense.KERNELS[0], (6, 64, 144))
     scales = {name: cuda(each) for name, each in inputs.extras.items()}
-    scales["a_scale"] = cuda(inputs.extras["a_scale"].contiguous().view(2, 3, 2))
+    of_rows = inputs.extras["a_scale"].contiguous().view(2, 3, 2)
+    scales["a_scale"] = cuda(dense.arrange_scales("a_scale", of_rows))
     d = dense.matmul(cuda(inputs.a.view(2, 3, 144)), cuda(inputs.b), **scales)
     assert d.shape == (2, 3, 64)
     exact = reference(inputs, problem)
@@ -212,8 +213,8 @@ def test_scales_that_a_kernel_refuses_a_library_refuses_with_its_words(
     given = {
         "a": torch.zeros(8, 272, dtype=E4M3),
         "b": torch.zeros(64, 272, dtype=E4M3).T,
-        "a_scale": torch.ones(8, 3),
-        "b_scale": torch.ones(1, 3),
+        "a_scale": dense.arrange_scales("a_scale", torch.ones(8, 3)),
+        "b_scale": dense.arrange_scales("b_scale", torch.ones(1, 3)),
     }
     tensors = {name: cuda(each) for name, each in (given | changed).items()}
     with pytest.raises(ValueError, match=message):
@@ -304,7 +305,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def operands(m: int, n: int, k: int, groups: int = 0) -> tuple[Tensor, ...]:
-    """Return operands with scales, of some groups of which the second one is empty."""
+    """Return operands with scales; if there are groups, the second one is empty."""
     generator = torch.Generator().manual_seed(m)
 
     def scales(*shape: int) -> Tensor:

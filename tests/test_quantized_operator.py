@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from fake_gpu import Cuda, on_a_fake_gpu
 from modules import module_file
 from torch import Tensor
 
+from gemmgen.integrations import can_implement
 from gemmgen.module import import_generated
 
 DENSE, GATED, SCALED = "h100_bf16_quantized", "h100_bf16_gated_quantized", "h100_e4m3_blockwise_quantized"
@@ -38,7 +40,7 @@ def module_of(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def operands(module: ModuleType, m: int) -> tuple[Tensor, ...]:
-    """Return an A of so many rows, B as it is stored, and all further tensors, without memory."""
+    """Return A with M rows, B as it is stored, and all further tensors, without memory."""
     blocks = module.COMPUTES.get("b_blocks", 1)
     extents = {"M": m, "N": N, "W": blocks * N, "K": K, "B": K // 128, "C": N // 128, "G": GROUPS}
     found: list[Tensor] = []
@@ -134,3 +136,15 @@ def test_functional_graphs_return_the_scales_that_the_operator_writes(
     program = any_torch.export.export(layer_of(module), (operands(module, 30),), dynamic_shapes=shapes)
     functional = program.run_decompositions()
     assert_shapes(functional.module()(operands(module, 71)), DENSE, 71)
+
+
+def test_can_implement_asks_for_no_tensor_that_matmul_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_fake_gpu(monkeypatch)
+    module = module_of(DENSE, monkeypatch)
+    a, b = (torch.zeros(shape, dtype=torch.bfloat16).as_subclass(Cuda) for shape in ((40, K), (N, K)))
+    assert can_implement(module, a, b.T) == (True, "")
+    scales = module.new_scales(a, b.T)
+    assert can_implement(module, a, b.T, out_scale=scales) == (True, "")
+    can, reason = can_implement(module, a, b.T, out_scale=scales[:8])
+    assert not can
+    assert reason.startswith("out_scale must have shape [40, 2], found [8, 2]")

@@ -104,7 +104,7 @@ def laid_out(scales: Tensor) -> Tensor:
     """Return scales [..., rows, blocks of K] in rows of whole 16-byte units, as the kernels read them.
 
     A tensor of the checkpoint is returned as it is if K / 128 is a multiple of 4, as in all linears of
-    DeepSeek-V3. The kernels also take other tensors, and copy them in each call.
+    DeepSeek-V3. `matmul` refuses scales in other rows; `arrange_scales` of a module does the same as this.
     """
     *rows, blocks = scales.shape
     if blocks % 4 == 0 and scales.is_contiguous():

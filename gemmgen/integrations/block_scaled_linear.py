@@ -16,7 +16,7 @@ from gemmgen.integrations.quantize import BLOCK, E4M3, dequantized_weight, quant
 from gemmgen.integrations.reasons import rounds_twice, why_torch
 from gemmgen.integrations.replace import Replacement
 from gemmgen.integrations.scaled import ScaledKernel
-from gemmgen.integrations.scaled_operator import TILES, count_flops, new_d
+from gemmgen.integrations.scaled_operator import TILES, arranged, count_flops, new_d
 
 SCALES: Final = "weight_scale_inv"
 """The name of the scales of a weight in checkpoints: an element is multiplied by its scale."""
@@ -149,7 +149,9 @@ class BlockScaledLinear(nn.Module):
 
     def _product(self, a: Tensor, a_scale: Tensor) -> Tensor:
         extras = {} if self._fused is None else {BIAS: self._fused}
-        d = self._matmul(a, self.weight.T, a_scale=a_scale, b_scale=self.weight_scale_inv, **extras)
+        # The checkpoint's rows, which the state dict keeps, are copied if K has no multiple of 4 blocks.
+        b_scale = arranged(self.weight_scale_inv, turned=False)
+        d = self._matmul(a, self.weight.T, a_scale=a_scale, b_scale=b_scale, **extras)
         return d if self.bias is None or self._kernel.has_bias else d + self.bias
 
     def _compiled(self, input: Tensor) -> Tensor:  # noqa: A002
@@ -254,7 +256,8 @@ def compute(
     """
     extras = {} if bias is None else {BIAS: bias}
     try:
-        d = find(kernel)(a, weight.T, a_scale=a_scale, b_scale=weight_scale, **extras)
+        scales = {"a_scale": arranged(a_scale, turned=True), "b_scale": arranged(weight_scale, turned=False)}
+        d = find(kernel)(a, weight.T, **scales, **extras)
     except REFUSALS as error:
         raise_unless_refused(error)
         numbers = a.float() * a_scale.repeat_interleave(BLOCK, 1)[:, : a.shape[1]]

@@ -24,15 +24,16 @@ def can_implement(
     """Return True if a generated module's ``matmul`` takes these tensors, and the text of its error.
 
     Nothing is launched. A [M, K], B [K, N] and `out` [M, N] are as ``matmul`` takes them, `extras` the
-    further inputs of its spec, by name. The module checks each argument in its table, and then the problem as
-    a whole: compute capability, rows of `out` that TMA can write, extents of a single tile.
+    further inputs of its spec, by name, and tensors that are written beside D, which may be left out. The
+    module checks each argument in its table, and then the problem as a whole: compute capability, rows of
+    `out` that TMA can write, extents of a single tile.
     """
     contract = getattr(getattr(kernel, "call", None), "contract", None)
     if contract is None:
         return False, f"{name_of(kernel)} has no table of arguments: it is no generated module"
     wanted: tuple[str, ...] = kernel.COMPUTES["inputs"]
     given = {"a": a, "b": b, **extras} | ({} if out is None else {"out": out})
-    if unknown := given.keys() - {*wanted, "out"}:
+    if unknown := given.keys() - {*wanted, *kernel.COMPUTES.get("written", ()), "out"}:
         return False, f"{name_of(kernel)} takes no {', '.join(sorted(unknown))}"
     if missing := {*wanted} - given.keys():
         return False, f"{name_of(kernel)} needs {', '.join(sorted(missing))}"

@@ -230,7 +230,7 @@ class ScaledMM:
             return scaled_mm(*call, *_names_and_rows(asked)) if asked else torchs(*arguments)
         if not reason:
             b_scale = b_scale_of(call.scale_b, call.mat_a.shape[-1], call.recipe, inferred=call.inferred)
-            d, reason = first_taken(*call[:3], b_scale, call.bias, *_names_and_rows(asked))
+            d, reason = first_taken(*call[:3], b_scale, call.bias, call.recipe, *_names_and_rows(asked))
             if d is not None:
                 self.reason = ""
                 return d

@@ -31,7 +31,7 @@ BLOCK: Final = 128
 
 
 def b_scale_of(scale_b: Tensor, k: int, recipe: int, *, inferred: bool) -> Tensor:
-    """Return the scales of B as kernels take them: a row for each column of B, or for each 128 of them.
+    """Return the scales of B with a row for each column of B, or for each 128 of them.
 
     Args:
         scale_b: As torch's function takes them. With a recipe, rows of tiles are padded to multiples of 4.
@@ -44,20 +44,38 @@ def b_scale_of(scale_b: Tensor, k: int, recipe: int, *, inferred: bool) -> Tenso
     return scale_b.T[:, : -(-k // BLOCK)] if recipe == TILES else scale_b
 
 
+def arranged(scales: Tensor, *, turned: bool) -> Tensor:
+    """Return fp32 scales as kernels take them: themselves, or a copy in rows of whole 16-byte units.
+
+    `turned` is true for scales of single rows or columns, whose transposed view lies in such rows.
+    """
+    stored = scales.T if turned else scales
+    unit = ROW_BYTES // scales.itemsize
+    pitch = -(-stored.shape[1] // unit) * unit
+    if stored.stride() == (pitch, 1) and stored.data_ptr() % ROW_BYTES == 0:
+        return scales
+    copy = stored.new_empty((stored.shape[0], pitch))[:, : stored.shape[1]].copy_(stored)
+    return copy.T if turned else copy
+
+
 def first_taken(
     mat_a: Tensor,
     mat_b: Tensor,
     a_scale: Tensor,
     b_scale: Tensor,
     bias: Tensor | None,
+    recipe: int,
     kernels: Sequence[str],
     most_rows: Sequence[int],
 ) -> tuple[Tensor | None, str]:
     """Return the D of the first kernel that takes a call, and an empty string; else None, and all refusals.
 
-    `most_rows` has for each kernel the most rows of A that it is asked for. Scales are as kernels take them.
+    `most_rows` has for each kernel the most rows of A that it is asked for. Scales with other strides than
+    kernels take are copied. `recipe` is that of the scales of B.
     """
     extras = {} if bias is None else {BIAS: bias}
+    if a_scale.dim() == b_scale.dim() == 2:  # kernels refuse others in words
+        a_scale, b_scale = arranged(a_scale, turned=True), arranged(b_scale, turned=recipe == ROWS)
     refusals: list[str] = []
     for name, most in zip(kernels, most_rows, strict=True):
         if mat_a.shape[0] > most:
@@ -106,7 +124,7 @@ def compute(
 ) -> Tensor:
     """Return D [M, N] with rows of whole 16-byte units."""
     b_scale = b_scale_of(scale_b, mat_a.shape[1], recipe, inferred=inferred)
-    d, _ = first_taken(mat_a, mat_b, scale_a, b_scale, bias, kernels, most_rows)
+    d, _ = first_taken(mat_a, mat_b, scale_a, b_scale, bias, recipe, kernels, most_rows)
     if d is None:
         d = torchs(mat_a, mat_b, scale_a, scale_b, bias, recipe, inferred, out_dtype, use_fast_accum)
     made = new_d(mat_a, mat_b.shape[1], out_dtype, device="meta")

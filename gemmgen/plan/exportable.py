@@ -35,6 +35,10 @@ def refusals(plan: Kernel, stem: str) -> Iterator[Violation]:
             use("ordered") | module,
         )
     yield from _beside_d(problem, module)
+    for field, scale in (("a", problem.a.scale), ("b", problem.b.scale), ("d", problem.d_scale)):
+        if scale is not None and scale.dtype.coded:
+            limit = "but the test program in C makes and checks scales in fp32"
+            yield Violation("export-scales", f"operands.{field}.scale", scale.format.name, limit, module)
     for field, found in _of_groups(problem):
         limit = "but the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
         yield Violation("export-groups", field, found, limit, module)

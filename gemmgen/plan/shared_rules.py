@@ -38,6 +38,8 @@ class Rows:
     """Function that returns the length of a number of elements, with its unit."""
     limit: str
     """Why only multiples are taken."""
+    copyable: bool = True
+    """True if a copy of the matrix could have other rows."""
 
 
 def unaligned_shapes(request: Request, matrices: Iterable[Rows], *, copyable: bool) -> Iterator[Finding]:
@@ -59,7 +61,7 @@ def unaligned_shapes(request: Request, matrices: Iterable[Rows], *, copyable: bo
                 field,
                 f"{'MNK'[axis]} = {extent:,} gives {rows.matrix} rows of {rows.size(extent)}",
                 rows.limit,
-                fix | use("copy", field="operands.misaligned") if copyable else fix,
+                fix | use("copy", field="operands.misaligned") if copyable and rows.copyable else fix,
             )
 
 

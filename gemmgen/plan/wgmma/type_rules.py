@@ -16,6 +16,7 @@ from gemmgen.plan.shared_rules import (
     unequal_types,
 )
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.problem import Matmul
 
 
 @rule("operand-dtypes", subject="problem")
@@ -99,7 +100,19 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
     ]
     if problem.c:
         matrices.append(rows("C", 1, problem.c))
+    if (multiple := problem.n_multiple) > 1:
+        limit = f"D has whole blocks of {multiple} columns: {_blocks_of(problem)}"
+        matrices.append(Rows("D", 1, multiple, lambda n: f"{n:,} columns", limit, copyable=False))
     yield from unaligned_shapes(plan.request, matrices, copyable=plan.read_early is None)
+
+
+def _blocks_of(problem: Matmul) -> str:
+    """Return the reason why N is a multiple of `n_multiple`."""
+    if problem.d_scale:
+        return "each has a scale"
+    if problem.has_tile_scales and problem.in_blocks:
+        return "each has scales of one accumulator"
+    return "TMA reads or writes the second matrix from column N on"
 
 
 @rule("single-tile-shapes")
