@@ -231,7 +231,7 @@ def copy_scales(args, scales, tile, row, k):
 
 @gluon.jit
 def load_stage(args, tile, k, ring):
-    """Start loading the tiles and scales of A and B of a K step into an empty stage.
+    """Start loading the tiles of A and B, and the scales of A, of a K step into an empty stage.
 
     TMA loads scales from multiples of 16 bytes on, and a group begins at any row: threads copy the scales of
     A with cp.async, which writes through the generic proxy, as consumers read.
