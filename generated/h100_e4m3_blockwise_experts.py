@@ -1,11 +1,11 @@
 """fp8 gates of groups of rows with scales of blocks, to fp8 with computed scales.
 
-D[M, N] = epilogue((A[M, K] * a_scale) @ (B[K, N] * b_scale)) on Hopper (sm_90a): A e4m3 with fp32 scales
-of blocks of 1 x 128, B e4m3 with fp32 scales of blocks of 128 x 128, D e4m3 with fp32 scales of blocks
-of 1 x 128 that the kernel computes, accumulated in fp32 after every 128 of K. The rows of A form G
-groups, one after the other, and each group is multiplied with its own B; offs [G] has the row after the
-last one of each. The epilogue, of the sums gate, of the first N columns of B, and up, of the other N:
-silu(gate) * up.
+D[M, N] = epilogue((A[M, K] * a_scale) @ (B[G, K, 2N] * b_scale)) on Hopper (sm_90a): A e4m3 with fp32
+scales of blocks of 1 x 128, B e4m3 with fp32 scales of blocks of 128 x 128, D e4m3 with fp32 scales of
+blocks of 1 x 128 that the kernel computes, accumulated in fp32 after every 128 of K. The rows of A form
+G groups, one after the other, and each group is multiplied with its own B; offs [G] has the row after
+the last one of each. The epilogue, of the sums gate, of the first N columns of B, and up, of the other
+N: silu(gate) * up.
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A
 and B through TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with

@@ -1,9 +1,9 @@
 """fp8 matmul with a gate, silu(gate) * up, and scales of blocks.
 
-D[M, N] = epilogue((A[M, K] * a_scale) @ (B[K, N] * b_scale)) on Hopper (sm_90a): A e4m3 with fp32 scales
-of blocks of 1 x 128, B e4m3 with fp32 scales of blocks of 128 x 128, D bf16, accumulated in fp32 after
-every 128 of K. The epilogue, of the sums gate, of the first N columns of B, and up, of the other N:
-silu(gate) * up.
+D[M, N] = epilogue((A[M, K] * a_scale) @ (B[K, 2N] * b_scale)) on Hopper (sm_90a): A e4m3 with fp32
+scales of blocks of 1 x 128, B e4m3 with fp32 scales of blocks of 128 x 128, D bf16, accumulated in fp32
+after every 128 of K. The epilogue, of the sums gate, of the first N columns of B, and up, of the other
+N: silu(gate) * up.
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the

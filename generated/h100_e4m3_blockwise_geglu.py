@@ -1,10 +1,10 @@
 """fp8 matmul of groups with room for more rows with a gate of columns in turn, and scales of blocks.
 
-D[G, M, N] = epilogue((A[M, K] * a_scale) @ (B[K, N] * b_scale)) on Hopper (sm_90a): A e4m3 with fp32
-scales of blocks of 1 x 128, B e4m3 with fp32 scales of blocks of 128 x 128, D bf16, accumulated in fp32
-after every 128 of K. Each of the G groups is multiplied with its own B; rows [G] has the number of its
-rows. The epilogue, of the sums gate, of the even columns of B, and up, of the odd ones: gelu_tanh(gate)
-* up.
+D[G, M, N] = epilogue((A[G, M, K] * a_scale) @ (B[G, K, 2N] * b_scale)) on Hopper (sm_90a): A e4m3 with
+fp32 scales of blocks of 1 x 128, B e4m3 with fp32 scales of blocks of 128 x 128, D bf16, accumulated in
+fp32 after every 128 of K. Each of the G groups is multiplied with its own B; rows [G] has the number of
+its rows. The epilogue, of the sums gate, of the even columns of B, and up, of the odd ones:
+gelu_tanh(gate) * up.
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A
 and B through TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with

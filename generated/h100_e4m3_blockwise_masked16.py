@@ -1,7 +1,7 @@
 """fp8 matmul of groups with room for 16 rows, with scales of blocks.
 
-D[G, M, N] = (A[M, K] * a_scale) @ (B[K, N] * b_scale) on Hopper (sm_90a): A e4m3 with fp32 scales of
-blocks of 1 x 128, B e4m3 with fp32 scales of blocks of 128 x 128, D bf16, accumulated in fp32 after
+D[G, M, N] = (A[G, M, K] * a_scale) @ (B[G, K, N] * b_scale) on Hopper (sm_90a): A e4m3 with fp32 scales
+of blocks of 1 x 128, B e4m3 with fp32 scales of blocks of 128 x 128, D bf16, accumulated in fp32 after
 every 128 of K. Each of the G groups is multiplied with its own B; rows [G] has the number of its rows.
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A

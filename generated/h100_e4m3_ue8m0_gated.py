@@ -1,6 +1,6 @@
 """fp8 matmul with a gate, silu(gate) * up, and scales of blocks as UE8M0.
 
-D[M, N] = epilogue((A[M, K] * a_scale) @ (B[K, N] * b_scale)) on Hopper (sm_90a): A e4m3 with ue8m0
+D[M, N] = epilogue((A[M, K] * a_scale) @ (B[K, 2N] * b_scale)) on Hopper (sm_90a): A e4m3 with ue8m0
 scales of blocks of 1 x 128, B e4m3 with ue8m0 scales of blocks of 128 x 128, D bf16, accumulated in fp32
 after every 128 of K. The epilogue, of the sums gate, of the first N columns of B, and up, of the other
 N: silu(gate) * up.

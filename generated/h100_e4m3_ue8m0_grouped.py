@@ -1,9 +1,9 @@
 """fp8 matmul of groups of rows with scales of B as UE8M0, and of A in fp32.
 
-D[M, N] = (A[M, K] * a_scale) @ (B[K, N] * b_scale) on Hopper (sm_90a): A e4m3 with fp32 scales of blocks
-of 1 x 128, B e4m3 with ue8m0 scales of blocks of 128 x 128, D bf16, accumulated in fp32 after every 128
-of K. The rows of A form G groups, one after the other, and each group is multiplied with its own B; offs
-[G] has the row after the last one of each.
+D[M, N] = (A[M, K] * a_scale) @ (B[G, K, N] * b_scale) on Hopper (sm_90a): A e4m3 with fp32 scales of
+blocks of 1 x 128, B e4m3 with ue8m0 scales of blocks of 128 x 128, D bf16, accumulated in fp32 after
+every 128 of K. The rows of A form G groups, one after the other, and each group is multiplied with its
+own B; offs [G] has the row after the last one of each.
 
 One program per SM walks over tiles of D, group by group. In each CTA one producer warp loads tiles of A
 and B through TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through

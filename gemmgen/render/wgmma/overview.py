@@ -23,9 +23,8 @@ class HopperOverview(KernelOverview):
     @property
     def factors(self) -> tuple[str, str]:
         """The factors of the product with their shapes."""
-        if not self.plan.problem.scales_sums:
-            return super().factors
-        return "(A[M, K] * a_scale)", "(B[K, N] * b_scale)"
+        a, b = super().factors
+        return (f"({a} * a_scale)", f"({b} * b_scale)") if self.plan.problem.scales_sums else (a, b)
 
     @property
     def short_factors(self) -> tuple[str, str]:
