@@ -185,8 +185,9 @@ def scaled_weight(*extents: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def scaled_rows(m: int, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return e4m3 rows [M, K], their scales of blocks, and both multiplied in fp64."""
-    values, scales = drawn(m, k, dtype=E4M3), torch.rand(-(-k // 128), m).add(0.5).T / 10
+    """Return e4m3 rows [M, K], their scales of blocks as a kernel takes them, and both multiplied in fp64."""
+    pitch = -(-m // 4) * 4
+    values, scales = drawn(m, k, dtype=E4M3), ((torch.rand(-(-k // 128), pitch) + 0.5) / 10)[:, :m].T
     return values, scales, values.double() * repeated(scales).double()[:, :k]
 
 
@@ -213,11 +214,12 @@ def test_gates_of_groups_with_scales_of_blocks_leave_ready_for_the_next(
     b, b_scale, weight = scaled_weight(4, 512, 304, seed=2)
     ends = [67, 67, 70, 141]
     d, scales = torch.zeros(150, 256).to(E4M3), torch.full((2, 152), 7.0)[:, :150].T
-    simulated(EXPERTS, monkeypatch).matmul(
+    module = simulated(EXPERTS, monkeypatch)
+    module.matmul(
         cuda(a),
         cuda(b).mT,
         a_scale=cuda(a_scale),
-        b_scale=cuda(b_scale),
+        b_scale=cuda(module.arrange_scales("b_scale", b_scale)),
         offs=cuda(torch.tensor(ends, dtype=torch.int32)),
         out=cuda(d),
         out_scale=cuda(scales),

@@ -59,6 +59,8 @@ def description_of(request: Request, *, promoted: bool = False) -> str:
     usual = {"tf32": "fp32", "int8": "int32"}.get(a, a if DTYPES[a].bits == 16 else "bf16")
     if d != usual:
         words.append(f"to {d}")
+    if problem.d_scale:
+        words.append(f"with {problem.d_scale.format.name}")
     if problem.accumulator.name not in ("fp32", "int32"):
         words.append(f"summed in {problem.accumulator.name}")
     majors = [operand.major for operand in (problem.a, problem.b)]
