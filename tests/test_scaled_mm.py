@@ -282,6 +282,13 @@ def test_a_kernel_that_computes_something_else_is_refused(stem: str) -> None:
         ScaledMM(import_generated(module_file(stem)))
 
 
+def test_a_refusal_names_the_tensor_of_another_type() -> None:
+    with pytest.raises(
+        ValueError, match=r": a_scale is torch\.float8_e8m0fnu, b_scale is torch\.float8_e8m0fnu$"
+    ):
+        ScaledMM(import_generated(module_file("h100_e4m3_ue8m0")))
+
+
 def test_groups_and_no_kernel_are_refused() -> None:
     with pytest.raises(ValueError, match="computes no a @ b of e4m3"):
         ScaledMM(import_generated(module_file("h100_e4m3_blockwise_grouped")))

@@ -58,10 +58,15 @@ class ScaledKernel(NamedTuple):
         is_plain = (inputs, epilogue) == (INPUTS, ())
         of_blocks = computes.get("scale_vector") == BLOCK and computes.get("scale_columns", 1) in (1, BLOCK)
         types = (E4M3, E4M3, torch.float32, torch.float32)
-        is_e4m3 = not table or tuple(table[name][0] for name in INPUTS if name in table) == types
-        if not (of_blocks and is_e4m3 and (is_plain or has_bias)):
+        other = [
+            f"{name} is {table[name][0]}"
+            for name, dtype in zip(INPUTS, types, strict=True)
+            if name in table and table[name][0] != dtype
+        ]
+        if other or not (of_blocks and (is_plain or has_bias)):
             what = "a @ b of e4m3 with fp32 scales of 1 x 128 of a, and 1 x 128 or 128 x 128 of b"
-            raise ValueError(f"{name_of(kernel)} computes no {what}: COMPUTES says {dict(computes)}")
+            found = ", ".join(other) or f"COMPUTES says {dict(computes)}"
+            raise ValueError(f"{name_of(kernel)} computes no {what}: {found}")
         return cls(
             name_of(kernel),
             TILES if computes.get("scale_columns", 1) == BLOCK else ROWS,
