@@ -26,6 +26,7 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.case import row_major
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.numerics.reference import reference, tolerance
+from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import rank
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -418,6 +419,26 @@ def test_torch_multiplies_the_same_scales(stem: str, monkeypatch: pytest.MonkeyP
     assert called["scale_b"].shape == ((4, 3) if stem == STEM else (4, N))
     assert torch.equal(called["scale_b"].T, inputs.extras["b_scale"])
     assert "torch._scaled_mm(a, b, scale_a=a_scale, scale_b=b_scale.T, " in cublas(source).text
+
+
+GATE = """\
+title: t
+target: h100
+operands:
+  a: {dtype: e4m3, scale: {format: fp32_1x128}}
+  b: {dtype: e4m3, scale: {format: fp32_128x128}}
+  d: {dtype: e4m3, scale: {format: fp32_1x128}}
+tile: {m: 128, n: 512, k: 128}
+epilogue: {accumulators: [gate, up], d: silu(gate) * up}
+"""
+
+
+def test_the_columns_of_a_gate_are_counted_as_they_are_stated() -> None:
+    with pytest.raises(GemmgenError) as refused:
+        plan_spec(parse_spec(GATE.encode(), "t"))
+    texts = [found.message for found in refused.value.diagnostics]
+    assert any("512 columns (256 of each accumulator)" in text for text in texts)
+    assert all("use at most 256" in text for text in texts if "512" in text)
 
 
 # --- the benchmark

@@ -135,14 +135,16 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     assert b is not None
     limit = "but this version scales the sums of a tile whose columns are one power of two"
     yield plan.composed, "tile.n", f"{plan.cta_tile_n} columns", limit, use(128, 64)
-    limit = f"all columns of a program's tile have the same scale of B, one for {b.format.rows}"
+    limit = f"all columns of an accumulator have the same scale of B, one for {b.format.rows}"
     one_scale = b.format.rows % columns == 0 or not plan.has_tile_scales
+    blocks = plan.problem.b_blocks if plan.problem.in_blocks else 1
+    found = f"{plan.cta_tile_n} columns" + f" ({columns} of each accumulator)" * (blocks > 1)
     yield (
         not (plan.composed or one_scale),
         "cluster.n" if plan.cluster_n > 1 else "tile.n",
-        f"{plan.cluster_n} CTAs of {plan.cta_tile_n} columns" if plan.cluster_n > 1 else f"{columns} columns",
+        f"{plan.cluster_n} CTAs of {plan.cta_tile_n} columns" if plan.cluster_n > 1 else found,
         limit,
-        use(1) if plan.cluster_n > 1 else at_most(b.format.rows),
+        use(1) if plan.cluster_n > 1 else at_most(blocks * b.format.rows),
     )
     limit = f"a consumer's warpgroup scales at most {MOST_SLABS} slabs of 64 rows, one after the other"
     most = plan.cta_tile_m * MOST_SLABS // slabs
