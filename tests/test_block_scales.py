@@ -441,6 +441,16 @@ def test_the_columns_of_a_gate_are_counted_as_they_are_stated() -> None:
     assert all("use at most 256" in text for text in texts if "512" in text)
 
 
+def test_an_open_tile_hides_nothing_that_is_wrong_with_the_operands() -> None:
+    """One kernel of the search has too few rows for its consumers, and no rule after that one is judged."""
+    text = GATE.replace("tile: {m: 128, n: 512, k: 128}\n", "").replace("fp32_128x128", "fp32_1x128")
+    text += "groups: {kind: m_masked, count: 64}\nproblem: {m: 256, n: 2048, k: 7168}\n"
+    with pytest.raises(GemmgenError) as refused:
+        plan_spec(parse_spec(text.encode(), "t"))
+    found = {(each.code, each.field) for each in refused.value.diagnostics}
+    assert found == {("block-scales", "operands.b.scale.format"), ("block-scales", "epilogue.d")}
+
+
 # --- the benchmark
 
 

@@ -32,12 +32,14 @@ def closest(source: SpecFile, family: Family[Kernel]) -> Rejected:
     def to_blame(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
         return tuple(violation for violation in violations if violation.field in own)
 
-    def wrong(candidate: Rejected) -> tuple[bool, int, int, float]:
+    def wrong(candidate: Rejected) -> tuple[bool, int, bool, int, float]:
         by_spec = len(to_blame(candidate[1]))
         by_rules = any(violation.rule != COMPILER_RULE for violation in candidate[1])
-        return by_rules, len(candidate[1]) - by_spec, by_spec, family.excess(candidate[0])
+        others = len(candidate[1]) - by_spec
+        # A violation in a field that the planner chose may hide rules that are judged after it.
+        return by_rules, others, not by_spec, by_spec, family.excess(candidate[0])
 
-    first: list[tuple[tuple[bool, int, int, float], Rejected, Iterator[Kernel]]] = []
+    first: list[tuple[tuple[bool, int, bool, int, float], Rejected, Iterator[Kernel]]] = []
     most = MOST_REJECTED if family.space.size(source) <= MOST_REJECTED else SOME_REJECTED
     for configuration in family.space.configurations(source, most):
         kernels = configuration.kernels()
