@@ -513,8 +513,9 @@ def plain_matmul(
     if n % COMPUTES["n_multiple"]:
         raise ValueError(f"N must be a multiple of {COMPUTES['n_multiple']}, found {n}")
     scales = new_scales(a, b)
-    if (out_scale.dtype, out_scale.shape, out_scale.device) != (scales.dtype, scales.shape, scales.device):
-        raise ValueError(f"out_scale must be {scales.dtype} {[*scales.shape]}, found {out_scale.shape}")
+    wanted, found = ((each.dtype, [*each.shape], each.device) for each in (scales, out_scale))
+    if found != wanted:
+        raise ValueError(f"out_scale must be {wanted}, found {found}")
     scales.copy_(out_scale)  # scales of rows that are not stored stay as they are
     d = a.new_empty((m, -(-n // 16) * 16))[:, :n]  # rows of whole 16-byte units
     if out is not None and (out.dtype, out.shape) != (d.dtype, d.shape):
