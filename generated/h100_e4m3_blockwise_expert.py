@@ -519,8 +519,6 @@ def plain_matmul(
         dtype, found = ARGUMENTS[name][0], (scales.dtype, [*scales.shape], scales.device)
         if found != (dtype, [rows, blocks], a.device):
             raise ValueError(f"{name} must be {dtype} {[rows, blocks]} on {a.device}, found {found}")
-    if n % COMPUTES["n_multiple"]:
-        raise ValueError(f"N must be a multiple of {COMPUTES['n_multiple']}, found {n}")
     scales = new_scales(a, b)
     wanted, found = ((each.dtype, [*each.shape], each.device) for each in (scales, out_scale))
     if found != wanted:
@@ -556,10 +554,8 @@ def new_scales(a: Tensor, b: Tensor) -> Tensor:
     m = 1
     for extent in rows:  # torch's tracers keep this product open, and guard no M, as they would for a slice
         m *= extent
-    blocks = -(-b.shape[-1] // 256)
-    pitch = (m + 3) // 4 * 4
-    scales = a.new_empty_strided((m, blocks), (1, pitch), dtype=torch.float32)
-    return scales.unflatten(-2, rows)
+    blocks, pitch = -(-b.shape[-1] // 256), (m + 3) // 4 * 4
+    return a.new_empty_strided((m, blocks), (1, pitch), dtype=torch.float32).unflatten(-2, rows)
 
 
 try:

@@ -587,10 +587,8 @@ def new_scales(a: Tensor, b: Tensor) -> Tensor:
     m = 1
     for extent in rows:  # torch's tracers keep this product open, and guard no M, as they would for a slice
         m *= extent
-    blocks = -(-b.shape[-1] // 256)
-    pitch = (m + 3) // 4 * 4
-    scales = a.new_empty_strided((m, blocks), (1, pitch), dtype=torch.float32)
-    return scales.unflatten(-2, rows)
+    blocks, pitch = -(-b.shape[-1] // 256), (m + 3) // 4 * 4
+    return a.new_empty_strided((m, blocks), (1, pitch), dtype=torch.float32).unflatten(-2, rows)
 
 
 try:

@@ -144,11 +144,19 @@ class Wrapper(MatmulDocs):
         return "".join(f", {name}" for name in self.written)
 
     @property
-    def extents_of_scales(self) -> tuple[str, str]:
-        """The names of the extents of A before K, and the extents and strides of the scales of D."""
+    def extents_of_scales(self) -> str:
+        """The names of the extents of A before K, of which the last ones are rows."""
+        return "groups, *rows" if self.plan.problem.stacks_d_scales else "rows"
+
+    @property
+    def return_scales(self) -> str:
+        """The statements that return memory for the scales of D."""
+        assert self.plan.problem.d_scale is not None
+        dtype = self.plan.problem.d_scale.dtype.torch
         if self.plan.problem.stacks_d_scales:
-            return "groups, *rows", "(groups, m, blocks), (blocks * pitch, 1, pitch)"
-        return "rows", "(m, blocks), (1, pitch)"
+            made = f"a.new_empty_strided((groups, m, blocks), (blocks * pitch, 1, pitch), dtype={dtype})"
+            return f"scales = {made}\n    return scales.unflatten(-2, rows)"
+        return f"return a.new_empty_strided((m, blocks), (1, pitch), dtype={dtype}).unflatten(-2, rows)"
 
     @property
     def d_scale_unit(self) -> int:
@@ -266,8 +274,10 @@ class Wrapper(MatmulDocs):
         kind = "" if self.packs_scales else of_sums
         read = (f"wrapper/plain_scales{kind}.py.j2",) * bool(self.scales)
         problem = self.plan.problem
-        blocks = problem.groups is not None and (problem.saves or problem.d_in_blocks)
-        read += ("wrapper/plain_multiple.py.j2",) * blocks
+        by_blocks = problem.saves or problem.d_in_blocks or problem.d_scale is not None
+        # Without groups, the columns of a B in blocks are checked with the extents.
+        of_d = problem.d_scale is not None and not problem.in_blocks
+        read += ("wrapper/plain_multiple.py.j2",) * (of_d or (problem.groups is not None and by_blocks))
         return (*read, *(("wrapper/plain_scales_of_d.py.j2",) * bool(problem.d_scale)))
 
     def scale_extents(self, name: str) -> str:

@@ -34,9 +34,9 @@ MUTANTS = {
         K.GLOBAL_RACE, "saved_desc", "tma.async_store(", (UP, UP.replace("[1, ", "[0, "))
     ),
     "experts_saved_in_turn_rows_of_no_group": in_turn(
-        K.GLOBAL_RACE,
-        "saved_desc",
-        "tma.async_store(",
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
         ("args.saved_desc, [row + kept, rows - kept, 2", "args.saved_desc, [row + rows, 0, 2"),
     ),
     "experts_saved_in_turn_columns_of_d": in_turn(
