@@ -145,7 +145,7 @@ class Wrapper(MatmulDocs):
 
     @property
     def extents_of_scales(self) -> str:
-        """The names of the extents of A before K, of which the last ones are rows."""
+        """The names of the extents of A before K: groups, if the scales have them, and rows."""
         return "groups, *rows" if self.plan.problem.stacks_d_scales else "rows"
 
     @property
