@@ -147,6 +147,11 @@ def test_a_module_with_a_bias_takes_the_calls_with_a_bias(ours: ScaledMM) -> Non
     assert_close(found, call.exact() + bias.double())
 
 
+def as_it_is(_: str, scales: Tensor) -> Tensor:
+    """Arrange scales for a kernel that reads any."""
+    return scales
+
+
 def test_few_rows_have_a_kernel_of_their_own() -> None:
     calls: list[str] = []
 
@@ -162,7 +167,7 @@ def test_few_rows_have_a_kernel_of_their_own() -> None:
             "scale_columns": 128,
             "out_dtype": BF16,
         }
-        return SimpleNamespace(__name__=name, matmul=matmul, COMPUTES=computes)
+        return SimpleNamespace(__name__=name, matmul=matmul, arrange_scales=as_it_is, COMPUTES=computes)
 
     few = ScaledMM(kernel("many"), few_rows={16: kernel("sixteen"), 4: kernel("four")})
     for m in (3, 4, 5, 16, 17):
@@ -289,6 +294,13 @@ def test_a_refusal_names_the_tensor_of_another_type() -> None:
         ScaledMM(import_generated(module_file("h100_e4m3_ue8m0")))
 
 
+def test_a_module_of_an_earlier_version_is_to_be_built_again() -> None:
+    module = import_generated(module_file("h100_e4m3_blockwise"))
+    earlier = SimpleNamespace(__name__="old", COMPUTES=module.COMPUTES, ARGUMENTS=module.ARGUMENTS)
+    with pytest.raises(ValueError, match="old has no arrange_scales: generate it again"):
+        ScaledMM(earlier)
+
+
 def test_groups_and_no_kernel_are_refused() -> None:
     with pytest.raises(ValueError, match="computes no a @ b of e4m3"):
         ScaledMM(import_generated(module_file("h100_e4m3_blockwise_grouped")))
@@ -381,7 +393,7 @@ def test_the_operator_computes_and_falls_back() -> None:
         raise ValueError("a must be something else")
 
     for name, function in (("on_this_cpu", matmul), ("refuses", refuse)):
-        remember(SimpleNamespace(__name__=name, matmul=function))
+        remember(SimpleNamespace(__name__=name, matmul=function, arrange_scales=as_it_is))
     names = ["refuses", "on_this_cpu"], [2**31 - 1, 2**31 - 1]
     given = (call.a, call.b, call.a_scale)
     assert_close(operator(*given, call.scale_b, None, TILES, False, BF16, False, *names), call.exact())

@@ -11,12 +11,12 @@ from torch.nn import functional
 from torch.utils import flop_counter
 
 from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, name_of, raise_unless_refused
-from gemmgen.integrations.operator import LIBRARY, find, remember
+from gemmgen.integrations.operator import LIBRARY, find_kernel, remember
 from gemmgen.integrations.quantize import BLOCK, E4M3, dequantized_weight, quantize_rows
 from gemmgen.integrations.reasons import rounds_twice, why_torch
 from gemmgen.integrations.replace import Replacement
 from gemmgen.integrations.scaled import ScaledKernel
-from gemmgen.integrations.scaled_operator import TILES, arranged, count_flops, new_d
+from gemmgen.integrations.scaled_operator import TILES, Functions, count_flops, multiplied, new_d
 
 SCALES: Final = "weight_scale_inv"
 """The name of the scales of a weight in checkpoints: an element is multiplied by its scale."""
@@ -98,8 +98,8 @@ class BlockScaledLinear(nn.Module):
             )
         if self._kernel.has_bias and bias is None:
             raise ValueError(f"{name_of(kernel)} needs {BIAS}, and the layer has no bias")
-        # Not the module itself, of which no copy can be made, and so none of the layer.
-        self._matmul: Callable[..., Tensor] = kernel.matmul
+        # A layer can be copied, and a module cannot: the layer keeps the module's functions.
+        self._functions = Functions.of(kernel)
         if self._kernel.is_traceable:
             remember(kernel)
         self.reason = ""
@@ -148,10 +148,7 @@ class BlockScaledLinear(nn.Module):
         return self.bias if self._kernel.has_bias else None
 
     def _product(self, a: Tensor, a_scale: Tensor) -> Tensor:
-        extras = {} if self._fused is None else {BIAS: self._fused}
-        # The checkpoint's rows, which the state dict keeps, are copied if K has no multiple of 4 blocks.
-        b_scale = arranged(self.weight_scale_inv, turned=False)
-        d = self._matmul(a, self.weight.T, a_scale=a_scale, b_scale=b_scale, **extras)
+        d = multiplied(self._functions, a, self.weight.T, a_scale, self.weight_scale_inv, self._fused)
         return d if self.bias is None or self._kernel.has_bias else d + self.bias
 
     def _compiled(self, input: Tensor) -> Tensor:  # noqa: A002
@@ -254,10 +251,8 @@ def compute(
 
     Torch multiplies dequantised operands in fp32 if the kernel refuses the tensors.
     """
-    extras = {} if bias is None else {BIAS: bias}
     try:
-        scales = {"a_scale": arranged(a_scale, turned=True), "b_scale": arranged(weight_scale, turned=False)}
-        d = find(kernel)(a, weight.T, **scales, **extras)
+        d = multiplied(Functions.of(find_kernel(kernel)), a, weight.T, a_scale, weight_scale, bias)
     except REFUSALS as error:
         raise_unless_refused(error)
         numbers = a.float() * a_scale.repeat_interleave(BLOCK, 1)[:, : a.shape[1]]

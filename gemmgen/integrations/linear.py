@@ -97,7 +97,7 @@ class Linear(nn.Linear):
             raise ValueError(
                 f"{name_of(kernel)} makes {table['out'][0]} of {self._dtype}, as no linear layer does"
             )
-        # Not the module itself, of which no copy can be made, and so none of the layer.
+        # A layer can be copied, and a module cannot: the layer keeps the function of the module.
         self._matmul: Callable[..., Tensor] = kernel.matmul
         host = getattr(kernel, "call", None)
         self._kernel_name, self._traceable = (

@@ -21,20 +21,25 @@ NAMESPACE: Final = "gemmgen_integrations"
 """The namespace of layers: a module may have the name of this operator, and has another namespace."""
 ROW_BYTES: Final = 16
 """The rows of a kernel's D are multiples of these bytes apart."""
-matmuls: dict[str, Callable[..., Tensor]] = {}
-"""The function of each kernel that a layer has had in this process, by the kernel's name."""
+kernels: dict[str, Any] = {}
+"""The modules and libraries that layers have had in this process, by name."""
 
 
 def remember(kernel: Kernel) -> None:
     """Let the operator find a kernel by its name; a later one of the same name takes its place."""
-    matmuls[name_of(kernel)] = kernel.matmul
+    kernels[name_of(kernel)] = kernel
+
+
+def find_kernel(name: str) -> Any:
+    """Return a module or library; one that no layer of this process has had is imported by its name."""
+    if name not in kernels:
+        kernels[name] = import_module(name)
+    return kernels[name]
 
 
 def find(name: str) -> Callable[..., Tensor]:
-    """Return the function of a kernel; one that no layer of this process has had is imported by its name."""
-    if name not in matmuls:
-        matmuls[name] = import_module(name).matmul
-    return matmuls[name]
+    """Return the function ``matmul`` of a kernel."""
+    return find_kernel(name).matmul
 
 
 def compute(input: Tensor, weight: Tensor, bias: Tensor | None, kernel: str) -> Tensor:  # noqa: A002

@@ -49,7 +49,7 @@ class ScaledKernel(NamedTuple):
         """Return a module or a library as such a kernel.
 
         Raises ValueError if it computes anything but e4m3 operands with 1 x 128 scales of A, and 1 x 128 or
-        128 x 128 scales of B, and at most a bias.
+        128 x 128 scales of B, and at most a bias, or if an earlier version generated it.
         """
         computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
         table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
@@ -67,6 +67,8 @@ class ScaledKernel(NamedTuple):
             what = "a @ b of e4m3 with fp32 scales of 1 x 128 of a, and 1 x 128 or 128 x 128 of b"
             found = ", ".join(other) or f"COMPUTES says {dict(computes)}"
             raise ValueError(f"{name_of(kernel)} computes no {what}: {found}")
+        if not hasattr(kernel, "arrange_scales"):
+            raise ValueError(f"{name_of(kernel)} has no arrange_scales: generate it again")
         return cls(
             name_of(kernel),
             TILES if computes.get("scale_columns", 1) == BLOCK else ROWS,
@@ -235,7 +237,7 @@ class ScaledMM:
             return scaled_mm(*call, *_names_and_rows(asked)) if asked else torchs(*arguments)
         if not reason:
             b_scale = b_scale_of(call.scale_b, call.mat_a.shape[-1], call.recipe, inferred=call.inferred)
-            d, reason = first_taken(*call[:3], b_scale, call.bias, call.recipe, *_names_and_rows(asked))
+            d, reason = first_taken(*call[:3], b_scale, call.bias, *_names_and_rows(asked))
             if d is not None:
                 self.reason = ""
                 return d

@@ -6,8 +6,8 @@ torch does not guard. Torch computes what all kernels refuse.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import Tag, Tensor
@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.utils import flop_counter
 
 from gemmgen.integrations.kernels import BIAS, REFUSALS, raise_unless_refused
-from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, find
+from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, find_kernel
 
 INFERRING_NAME: Final = "_scaled_mm"
 """The name of torch's older function and operator, which infer the recipe of scales from their shapes."""
@@ -44,18 +44,31 @@ def b_scale_of(scale_b: Tensor, k: int, recipe: int, *, inferred: bool) -> Tenso
     return scale_b.T[:, : -(-k // BLOCK)] if recipe == TILES else scale_b
 
 
-def arranged(scales: Tensor, *, turned: bool) -> Tensor:
-    """Return fp32 scales as kernels take them: themselves, or a copy in rows of whole 16-byte units.
+class Functions(NamedTuple):
+    """The functions of a module or library with scales of blocks; a copy of a layer has the same ones."""
 
-    `turned` is true for scales of single rows or columns, whose transposed view lies in such rows.
+    matmul: Callable[..., Tensor]
+    arrange_scales: Callable[[str, Tensor], Tensor]
+
+    @classmethod
+    def of(cls, kernel: Any) -> Functions:
+        """Return the functions of a module or library."""
+        return cls(kernel.matmul, kernel.arrange_scales)
+
+
+def multiplied(
+    functions: Functions, a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, bias: Tensor | None
+) -> Tensor:
+    """Return the D of a kernel, which gets a copy of scales that do not lie as it reads them.
+
+    A is [M, K], B [K, N]; the scales have M rows, and a row for each column of B or for each 128 of them.
+    Raises one of REFUSALS if the kernel refuses the tensors.
     """
-    stored = scales.T if turned else scales
-    unit = ROW_BYTES // scales.itemsize
-    pitch = -(-stored.shape[1] // unit) * unit
-    if stored.stride() == (pitch, 1) and stored.data_ptr() % ROW_BYTES == 0:
-        return scales
-    copy = stored.new_empty((stored.shape[0], pitch))[:, : stored.shape[1]].copy_(stored)
-    return copy.T if turned else copy
+    extras = {} if bias is None else {BIAS: bias}
+    scales = {"a_scale": a_scale, "b_scale": b_scale}
+    if all(each.dim() == 2 for each in scales.values()):  # the kernel refuses others in words
+        scales = {name: functions.arrange_scales(name, each) for name, each in scales.items()}
+    return functions.matmul(a, b, **scales, **extras)
 
 
 def first_taken(
@@ -64,25 +77,20 @@ def first_taken(
     a_scale: Tensor,
     b_scale: Tensor,
     bias: Tensor | None,
-    recipe: int,
     kernels: Sequence[str],
     most_rows: Sequence[int],
 ) -> tuple[Tensor | None, str]:
     """Return the D of the first kernel that takes a call, and an empty string; else None, and all refusals.
 
-    `most_rows` has for each kernel the most rows of A that it is asked for. Scales with other strides than
-    kernels take are copied. `recipe` is that of the scales of B.
+    `most_rows` has for each kernel the most rows of A that it is asked for.
     """
-    extras = {} if bias is None else {BIAS: bias}
-    if a_scale.dim() == b_scale.dim() == 2:  # kernels refuse others in words
-        a_scale, b_scale = arranged(a_scale, turned=True), arranged(b_scale, turned=recipe == ROWS)
     refusals: list[str] = []
     for name, most in zip(kernels, most_rows, strict=True):
         if mat_a.shape[0] > most:
             refusals.append(f"{name} is for up to {most} rows")
             continue
         try:
-            return find(name)(mat_a, mat_b, a_scale=a_scale, b_scale=b_scale, **extras), ""
+            return multiplied(Functions.of(find_kernel(name)), mat_a, mat_b, a_scale, b_scale, bias), ""
         except REFUSALS as error:
             raise_unless_refused(error)
             refusals.append(f"{name}: {error}")
@@ -124,7 +132,7 @@ def compute(
 ) -> Tensor:
     """Return D [M, N] with rows of whole 16-byte units."""
     b_scale = b_scale_of(scale_b, mat_a.shape[1], recipe, inferred=inferred)
-    d, _ = first_taken(mat_a, mat_b, scale_a, b_scale, bias, recipe, kernels, most_rows)
+    d, _ = first_taken(mat_a, mat_b, scale_a, b_scale, bias, kernels, most_rows)
     if d is None:
         d = torchs(mat_a, mat_b, scale_a, scale_b, bias, recipe, inferred, out_dtype, use_fast_accum)
     made = new_d(mat_a, mat_b.shape[1], out_dtype, device="meta")

@@ -208,16 +208,9 @@ class CallView:
         return fit("COMPUTES = {", [*items, f'"out_dtype": {self.d_torch}'], "}")
 
     @property
-    def define_arrange_scales(self) -> str:
-        """The function that lays scales out, and two empty lines; empty without scales of blocks."""
-        if self.plan.problem.a.scale is None:
-            return ""
-        return (
-            "def arrange_scales(name: str, scales: Tensor) -> Tensor:\n"
-            '    """Return a_scale or b_scale of any strides as `matmul` takes them, or a copy to keep."""\n'
-            '    return importlib.import_module(f".{KERNELS[0]}", __name__).arrange_scales(name, scales)\n'
-            "\n\n"
-        )
+    def scale_functions(self) -> tuple[str, ...]:
+        """The templates of functions for scales of blocks; empty without them."""
+        return ("library/arrange_scales.py.j2",) * (self.plan.problem.a.scale is not None)
 
     @property
     def more_constants(self) -> str:
