@@ -25,6 +25,7 @@ from gemmgen.plan.roles import (
 )
 from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
+from gemmgen.plan.wgmma.scales.scale_places import finds_scales_by_block
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def partitions_of(
                 *sources,
                 *(consumer.epilogue.loaded if consumer.epilogue else ()),
                 *((N,) * places_n),
-                *((K,) * _finds_scales_by_block(kernel)),
+                *((K,) * finds_scales_by_block(kernel)),
                 *extents,
                 *counts_of(kernel),
             ),
@@ -163,12 +164,6 @@ def partitions_of(
         ),
     )
     return (*consumers, producer)
-
-
-def _finds_scales_by_block(kernel: WgmmaGeometry) -> bool:
-    """Return True if consumers read the scale of B of a block by its number, which may be past K."""
-    by_block = kernel.splits > 1 or kernel.step_blocks > 1 or kernel.scales_in_flight
-    return kernel.problem.scales_sums and kernel.has_tile_scales and by_block
 
 
 def counts_of(kernel: WgmmaGeometry) -> tuple[Count, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.scales.scale_payloads import least_scales
+from gemmgen.plan.wgmma.scales.scale_places import finds_scales_by_block
 from gemmgen.problem import BlockScale
 from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.walks import walk_of
@@ -102,7 +103,7 @@ class ScaleReads:
     @property
     def by_block(self) -> bool:
         """True if a K loop finds the scale of B of a block by its number, which may be past K."""
-        return self.plan.splits > 1 or self.plan.step_blocks > 1 or self.plan.scales_in_flight
+        return finds_scales_by_block(self.plan)
 
     @property
     def of_tiles(self) -> str:
@@ -160,7 +161,7 @@ class ScaleReads:
     @property
     def unit(self) -> int:
         """The scales of B in 16 bytes: a row of scales begins at a multiple of this number."""
-        return TMA_UNIT_BYTES // self._scale("b").dtype.bytes
+        return self._scale("b").unit
 
     @property
     def read_rows(self) -> str:
