@@ -28,6 +28,11 @@ class BlockScale:
     """As the spec has it, which a rule holds against the format."""
     vector: int
 
+    @property
+    def unit(self) -> int:
+        """The scales in 16 bytes: rows of scales begin at multiples of this number."""
+        return TMA_PLACE_BITS // self.dtype.bits
+
     def extents(self, rows: int, k: int) -> tuple[int, int]:
         """Return the extents of the scales of an operand with `rows` rows of A, or columns of B."""
         return math.ceil(rows / self.format.rows), math.ceil(k / self.vector)

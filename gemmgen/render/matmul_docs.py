@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gemmgen.problem import Gradient, gradients_of
 from gemmgen.problem.epilogue import meaning_of
-from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.launching import LaunchView
 from gemmgen.render.overview import epilogue_sentence, formula
 from gemmgen.render.spelling import LINE_LENGTH
@@ -151,7 +150,7 @@ class MatmulDocs(LaunchView):
             if scale.format.rows > 1:
                 of_b = "2N" if self.plan.problem.gated else rows
                 extents = f"[{groups}ceil({of_b} / {scale.format.rows}), {k}]"
-                memory = f"rows {k} apart, rounded up to a multiple of {TMA_UNIT_BYTES // scale.dtype.bytes}"
+                memory = f"rows {k} apart, rounded up to a multiple of {scale.unit}"
                 memory += f", and N a multiple of {scale.format.rows}" * self.plan.problem.in_blocks
             docs.append(f"{name}: {extents}, {scale.dtype.torch}, {memory}; else see `arrange_scales`.")
         return docs

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from gemmgen import triton_api
 from gemmgen.plan.decisions import gradient_stem
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.matmul_docs import MatmulDocs
 from gemmgen.render.spelling import LINE_LENGTH, fit
 
@@ -157,12 +156,6 @@ class Wrapper(MatmulDocs):
             made = f"a.new_empty_strided((groups, m, blocks), (blocks * pitch, 1, pitch), dtype={dtype})"
             return f"scales = {made}\n    return scales.unflatten(-2, rows)"
         return f"return a.new_empty_strided((m, blocks), (1, pitch), dtype={dtype}).unflatten(-2, rows)"
-
-    @property
-    def d_scale_unit(self) -> int:
-        """The scales of D in 16 bytes."""
-        assert self.plan.problem.d_scale is not None
-        return TMA_UNIT_BYTES // self.plan.problem.d_scale.dtype.bytes
 
     @property
     def copy_scales(self) -> str:

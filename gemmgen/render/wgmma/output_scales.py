@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import BlockScale
-from gemmgen.render.arguments import TMA_UNIT_BYTES
 
 MANTISSA_BITS = 23
 """[ieee] Bits of the mantissa of an fp32 number, which are below its exponent."""
@@ -46,11 +45,6 @@ class OutputScales:
     def statements(self) -> str:
         """The template that stores the scale of a row, and multiplies the elements of the row."""
         return f"shared/store/{self._rule}.py.j2"
-
-    @property
-    def unit(self) -> int:
-        """The scales in 16 bytes."""
-        return TMA_UNIT_BYTES // self._scale.dtype.bytes
 
     @property
     def constants(self) -> Iterator[tuple[str, object, str]]:

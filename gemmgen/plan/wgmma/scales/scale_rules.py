@@ -154,7 +154,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     yield alone and plan.cluster_m > 1, "cluster.m", f"{plan.cluster_m} CTAs along M", limit, use(1)
     yield alone and plan.cluster_n > 1, "cluster.n", f"{plan.cluster_n} CTAs along N", limit, use(1)
     for field, rows, scale in _places(plan):
-        unit = TMA_PLACE_BITS // scale.dtype.bits
+        unit = scale.unit
         place = f"multiples of {TMA_PLACE_BITS // 8} bytes"
         limit = (
             f"TMA loads the scales of a block of K from {place} on, which are {unit} of {scale.dtype.name}"

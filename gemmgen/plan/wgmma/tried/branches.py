@@ -49,7 +49,6 @@ from gemmgen.plan.wgmma.tried.values import (
     WIDEST_FITTED,
 )
 from gemmgen.problem import Request, Shape
-from gemmgen.problem.matmul import TMA_PLACE_BITS
 
 
 def defaults_of(stated: Values, swap_ab: object) -> Values:
@@ -345,7 +344,7 @@ def rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
         span = next((span for span in spans if span == stated.get("a_swizzle_bytes")), spans[-1])
         least = max(least, span // request.matmul.a.dtype.bytes)
     if (scale := request.matmul.a.scale) and not request.matmul.copies_scales:
-        least = max(least, TMA_PLACE_BITS // scale.dtype.bits)
+        least = max(least, scale.unit)
     most = max(least, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
     return tuple(most >> halvings for halvings in range((most // least).bit_length()))
 
