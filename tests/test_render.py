@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 from modules import COMMITTED, GROUPED_SPECS, SPECS, made
 
 from gemmgen.hardware.elements import DTYPES
+from gemmgen.library import choose, sources
+from gemmgen.library.assemble import Library, assemble
 from gemmgen.library.package import read_library
 from gemmgen.library.view import rendered
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
@@ -344,10 +346,17 @@ def test_every_part_is_in_a_committed_module_or_library(monkeypatch: pytest.Monk
         render(made(spec).plan, spec_name=f"{spec.stem}.yaml", spec_sha256="0" * 64)
     for library in ("h200_e4m3", "h200_bf16_experts"):
         rendered(read_library(ROOT / "libraries" / library))
+    rendered(_library_of_blocks())
     assert environment.cache is not None
     used = {name for _, name in environment.cache}  # what was loaded, and its folder
     parts = {path.relative_to(TEMPLATES).as_posix() for path in PARTS}
     assert parts - used == set(), "no committed spec renders these parts"
+
+
+def _library_of_blocks() -> Library:
+    """Return a library of a committed spec with scales of blocks."""
+    found = sources.read([ROOT / "specs" / "h100_e4m3_blockwise.yaml"])
+    return assemble("blocks", found, choose(found))
 
 
 def test_most_lines_have_no_tags_and_few_have_control_flow() -> None:

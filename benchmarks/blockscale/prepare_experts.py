@@ -40,21 +40,21 @@ def _source(target: str = "h100", **sections: object) -> SpecFile:
 
 
 @cache
-def _dense_source() -> SpecFile:
-    return _source()
+def _dense_source(target: str) -> SpecFile:
+    return _source(target)
 
 
-def dense_twin(plan: Kernel, problem: Experts) -> Kernel | None:
+def dense_twin(plan: Kernel, problem: Experts, target: str = "h100") -> Kernel | None:
     """Return the dense kernel with the tile and the schedule of a kernel of groups; None if none is legal."""
     shape = (problem.all_rows, problem.n, problem.k)
-    return TuningTarget(_dense_source(), shape).plan(statements(plan))
+    return TuningTarget(_dense_source(target), shape).plan(statements(plan))
 
 
-def prepared(problem: Experts, modules: Modules, first: int) -> Prepared:
+def prepared(problem: Experts, modules: Modules, first: int, target: str = "h100") -> Prepared:
     """Write the modules of the kernels that the planner ranks first for a problem, and return their names."""
-    plans = [each.plan for each in rank(source_of(problem)).legal[:first]]
+    plans = [each.plan for each in rank(source_of(problem, target)).legal[:first]]
     names = {modules.stem_of(plan): plan for plan in plans}
-    twins = {stem: dense_twin(plan, problem) for stem, plan in names.items()}
+    twins = {stem: dense_twin(plan, problem, target) for stem, plan in names.items()}
     dense = {stem: modules.stem_of(twin) for stem, twin in twins.items() if twin}
     return Prepared(problem, tuple(names), dense)
 
@@ -64,9 +64,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--first", type=int, default=FIRST, help=f"kernels of each problem ({FIRST})")
+    parser.add_argument("--target", default="h100", help="GPU that the kernels are planned for (h100)")
     given = parser.parse_args()
     modules = Modules(emptied(given.folder))
-    found = tuple(prepared(problem, modules, given.first) for problem in problems())
+    found = tuple(prepared(problem, modules, given.first, given.target) for problem in problems())
     Index(found, modules.labels).write(given.folder)
     sys.stdout.write(f"{len(found)} problems, {len(modules.labels)} modules\n")
 
