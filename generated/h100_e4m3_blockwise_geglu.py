@@ -34,7 +34,6 @@ if not triton.__version__.startswith("3.9."):
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -60,7 +59,6 @@ GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
 A_SCALE_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2))
-A_SCALES_LAYOUT = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [1, 1], [1, 0]))
 D_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank=2))
 D_BOX_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank=3))
 ACCUMULATOR_LAYOUT = gl.constexpr(
@@ -74,7 +72,7 @@ class Args:
 
     a_desc: tma.tensor_descriptor
     b_desc: tma.tensor_descriptor
-    a_scale_ptr: gl.tensor
+    a_scale_desc: tma.tensor_descriptor
     b_scale_ptr: gl.tensor
     rows_ptr: gl.tensor
     d_desc: tma.tensor_descriptor
@@ -230,35 +228,26 @@ class Tiles:
 
 
 @gluon.jit
-def copy_scales(args, scales, tile, row, k):
-    """Start copying the scales of A for a K step, of the rows from `row` on; zeros for other groups' rows."""
-    rows = row + gl.arange(0, scales.shape[1], gl.SliceLayout(0, A_SCALES_LAYOUT))
-    # Scales of a block of K follow one another, and each block begins at a multiple of 16 bytes: 4 scales.
-    pitch = gl.cdiv(args.m, 4) * 4
-    block = tile.group * args.k_steps + k // PROGRAM_TILE_K
-    addresses = args.a_scale_ptr + block.to(gl.int64) * pitch + (rows - tile.group * args.m)
-    async_copy.async_load(scales, addresses[None, :], mask=(rows < tile.end)[None, :])
-
-
-@gluon.jit
 def load_stage(args, tile, k, ring):
-    """Start loading the tiles of A and B, and the scales of A, of a K step into an empty stage.
-
-    TMA loads scales from multiples of 16 bytes on, and a group begins at any row: threads copy the scales of
-    A with cp.async, which writes through the generic proxy, as consumers read.
-    """
+    """Start loading the tiles and scales of A and B of a K step into an empty stage."""
     ready = args.load_ready.index(ring.stage)
-    # `ready` completes with this arrival, the bytes of A and B, and an arrival of each thread, which cp.async
-    # makes when all copies of the thread have come in.
-    mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
+    mbarrier.expect(
+        ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta + args.a_scale_desc.nbytes_per_cta
+    )
     # A tile at the end of a group also loads rows of the next group: their products are not stored.
+    row_in_group = tile.row - tile.group * args.m
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
+    tma.async_load(
+        args.a_scale_desc,
+        [tile.group * args.k_steps + k // PROGRAM_TILE_K, row_in_group],
+        ready,
+        args.a_scale_smem.index(ring.stage),
+    )
     # Columns of gate and up alternate in B: one of each belongs to a column of D.
     tma.async_load(
         args.b_desc, [tile.group * 2 * args.n + 2 * tile.column, k], ready, args.b_smem.index(ring.stage)
     )
-    copy_scales(args, args.a_scale_smem.index(ring.stage), tile, tile.row, k)
-    async_copy.mbarrier_arrive(ready, increment_count=False)
 
 
 @gluon.jit
@@ -273,6 +262,9 @@ def producer_partition(args):
             k = k_step * PROGRAM_TILE_K
             # The CTA's consumers must have released the tiles that the stage held.
             mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
+            # They also read its scales, through the generic proxy: the fence orders these reads before
+            # the writes of TMA, through the async one.
+            fence_async_shared()
             load_stage(args, tile, k, ring)
             ring = ring.next()
 
@@ -409,27 +401,25 @@ def consumer_partition(args, consumer: gl.constexpr):
 
 
 @gluon.jit
-def matmul_kernel(a_desc, b_desc, a_scale_ptr, b_scale_ptr, rows_ptr, d_desc):
+def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_ptr, rows_ptr, d_desc):
     """D = epilogue((A * a_scale) @ (B * b_scale)) for each group.
 
-    The descriptors are over A [G * M, K], B stored as [G * 2N, K], and boxes of D.
+    The descriptors are over A [G * M, K], B stored as [G * 2N, K], a_scale stored as [G * ceil(K /
+    128), M], and boxes of D.
     """
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PRODUCT_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
-    a_scale_smem = gl.allocate_shared_memory(
-        a_scale_ptr.dtype.element_ty, [STAGES, 1, PROGRAM_TILE_M], A_SCALE_LAYOUT
-    )
+    a_scale_smem = gl.allocate_shared_memory(a_scale_desc.dtype, [STAGES, 1, PROGRAM_TILE_M], A_SCALE_LAYOUT)
     d_smem_0 = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     d_smem_1 = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
-    # load_ready, one thread for the bytes of A and B, and each thread for its copies of A's scales: the
-    # stage holds its tiles.
+    # load_ready, producer to consumers: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # mma_turn, from one consumer to the other: it is the other's turn to multiply.
     mma_turn = mbarrier.allocate_mbarrier(batch=CONSUMERS)
     for stage in gl.static_range(STAGES):
-        mbarrier.init(load_ready.index(stage), count=33)
+        mbarrier.init(load_ready.index(stage), count=1)
         mbarrier.init(load_empty.index(stage), count=1)
     for consumer in gl.static_range(CONSUMERS):
         mbarrier.init(mma_turn.index(consumer), count=1)
@@ -437,7 +427,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_ptr, b_scale_ptr, rows_ptr, d_desc):
     args = Args(
         a_desc,
         b_desc,
-        a_scale_ptr,
+        a_scale_desc,
         b_scale_ptr,
         rows_ptr,
         d_desc,
@@ -467,7 +457,7 @@ ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory
     # W is 2 N.
     "a": (torch.float8_e4m3fn, "GMK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "GKW", [PRODUCT_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "a_scale": (torch.float32, "GMB", None, None),
+    "a_scale": (torch.float32, "GMB", [1, PROGRAM_TILE_M.value], A_SCALE_LAYOUT.value),
     "b_scale": (torch.float32, "GCB", None, None),
     "rows": (torch.int32, "G", None, None),
     "out": (torch.bfloat16, "GMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
@@ -534,7 +524,7 @@ def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, rows: Tensor,
     arguments = [
         TensorDescriptor.from_tensor(a.flatten(0, 1), *ARGUMENTS["a"][2:]),
         TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
-        a_scale,
+        TensorDescriptor.from_tensor(a_scale.mT.flatten(0, 1), *ARGUMENTS["a_scale"][2:]),
         b_scale,
         rows,
         describe_boxes("out", out),

@@ -33,7 +33,6 @@ if not triton.__version__.startswith("3.9."):
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -48,6 +47,7 @@ PROGRAM_TILE_M = gl.constexpr(16)
 PROGRAM_TILE_N = gl.constexpr(128)
 PROGRAM_TILE_K = gl.constexpr(128)  # of a K step, the block of a scale
 SCALE_COLUMNS = gl.constexpr(128)  # of B that share a scale
+SCALE_ROWS = gl.constexpr(32)  # of A whose scales a stage has, also of rows ahead of a tile
 CONSUMERS = gl.constexpr(2)
 STAGES = gl.constexpr(12)  # tiles of A and of B in flight
 GROUP_SLOTS = gl.constexpr(32)  # most groups of a call
@@ -56,7 +56,6 @@ GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
 A_SCALE_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2))
-A_SCALES_LAYOUT = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [1, 1], [1, 0]))
 D_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
 D_BOX_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=3))
 ACCUMULATOR_LAYOUT = gl.constexpr(
@@ -70,7 +69,7 @@ class Args:
 
     a_desc: tma.tensor_descriptor
     b_desc: tma.tensor_descriptor
-    a_scale_ptr: gl.tensor
+    a_scale_desc: tma.tensor_descriptor
     b_scale_ptr: gl.tensor
     offs_ptr: gl.tensor
     d_desc: tma.tensor_descriptor
@@ -227,32 +226,23 @@ class Tiles:
 
 
 @gluon.jit
-def copy_scales(args, scales, tile, row, k):
-    """Start copying the scales of A for a K step, of the rows from `row` on; zeros for other groups' rows."""
-    rows = row + gl.arange(0, scales.shape[1], gl.SliceLayout(0, A_SCALES_LAYOUT))
-    # Scales of a block of K follow one another, and each block begins at a multiple of 16 bytes: 4 scales.
-    pitch = gl.cdiv(args.m, 4) * 4
-    block = k // PROGRAM_TILE_K
-    addresses = args.a_scale_ptr + block.to(gl.int64) * pitch + rows
-    async_copy.async_load(scales, addresses[None, :], mask=(rows < tile.end)[None, :])
-
-
-@gluon.jit
 def load_stage(args, tile, k, ring):
-    """Start loading the tiles of A and B, and the scales of A, of a K step into an empty stage.
-
-    TMA loads scales from multiples of 16 bytes on, and a group begins at any row: threads copy the scales of
-    A with cp.async, which writes through the generic proxy, as consumers read.
-    """
+    """Start loading the tiles and scales of A and B of a K step into an empty stage."""
     ready = args.load_ready.index(ring.stage)
-    # `ready` completes with this arrival, the bytes of A and B, and an arrival of each thread, which cp.async
-    # makes when all copies of the thread have come in.
-    mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
+    mbarrier.expect(
+        ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta + args.a_scale_desc.nbytes_per_cta
+    )
     # A tile at the end of a group also loads rows of the next group: their products are not stored.
+    # TMA loads scales from multiples of 16 bytes on: up to 3 are of rows before the tile.
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
+    tma.async_load(
+        args.a_scale_desc,
+        [k // PROGRAM_TILE_K, tile.row // 4 * 4],
+        ready,
+        args.a_scale_smem.index(ring.stage),
+    )
     tma.async_load(args.b_desc, [tile.group * args.n + tile.column, k], ready, args.b_smem.index(ring.stage))
-    copy_scales(args, args.a_scale_smem.index(ring.stage), tile, tile.row, k)
-    async_copy.mbarrier_arrive(ready, increment_count=False)
 
 
 @gluon.jit
@@ -267,14 +257,18 @@ def producer_partition(args):
             k = k_step * PROGRAM_TILE_K
             # The CTA's consumers must have released the tiles that the stage held.
             mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
+            # They also read its scales, through the generic proxy: the fence orders these reads before
+            # the writes of TMA, through the async one.
+            fence_async_shared()
             load_stage(args, tile, k, ring)
             ring = ring.next()
 
 
 @gluon.jit
-def column_scales(scales):
-    """Return scales [1, N] in shared memory as a row beside the accumulator's columns; a stage has 32."""
-    return scales.slice(0, PROGRAM_TILE_M, dim=1).load(ACCUMULATOR_LAYOUT)
+def column_scales(scales, first):
+    """Return scales in shared memory, from `first` on, as a row [1, N] beside the accumulator's columns."""
+    columns = first + gl.arange(0, PROGRAM_TILE_M, gl.SliceLayout(0, ACCUMULATOR_LAYOUT))
+    return scales.gather(columns[None, :], axis=1)
 
 
 @gluon.jit
@@ -295,7 +289,7 @@ def issue_mmas(args, a_tile, stage, step):
 
 
 @gluon.jit
-def multiply(args, a_smem, k_steps, ring, a_scale_smem, b_scale_ptr):
+def multiply(args, a_smem, k_steps, ring, a_scale_smem, scale_row, b_scale_ptr):
     """The K loop of one tile, of at least one step: return its accumulator, and the stage that follows.
 
     Each step is a block of K: its sums start at zero, and are multiplied by the scales of the block and added
@@ -308,7 +302,7 @@ def multiply(args, a_smem, k_steps, ring, a_scale_smem, b_scale_ptr):
         # The stage must hold this lap's tiles and scales.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         # Scales are read before the stage is released.
-        scale = column_scales(a_scale_smem.index(ring.stage)) * b_scale
+        scale = column_scales(a_scale_smem.index(ring.stage), scale_row) * b_scale
         step = issue_mmas(args, a_smem.index(ring.stage), ring.stage, step)
         # The scale of B for the next step comes while the MMAs run.
         b_scale = gl.load(b_scale_ptr + gl.minimum(k_step + 1, k_steps - 1))
@@ -355,7 +349,7 @@ def consumer_partition(args, consumer: gl.constexpr):
         # Without turns a consumer could take a later lap of the ring, of the same phase, for its own.
         mbarrier.wait(args.mma_turn.index(consumer), turn)
         accumulator, ring = multiply(
-            args, args.a_smem, k_steps, ring, args.a_scale_smem, scales_of_tile(args, tile)
+            args, args.a_smem, k_steps, ring, args.a_scale_smem, tile.row % 4, scales_of_tile(args, tile)
         )
         mbarrier.arrive(args.mma_turn.index(1 - consumer))
         ring = ring.ahead(k_steps)  # past the other consumer's tile
@@ -366,25 +360,25 @@ def consumer_partition(args, consumer: gl.constexpr):
 
 
 @gluon.jit
-def matmul_kernel(a_desc, b_desc, a_scale_ptr, b_scale_ptr, offs_ptr, d_desc):
+def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_ptr, offs_ptr, d_desc):
     """D = A @ B for each group of rows.
 
-    The descriptors are over A [M, K], B stored as [G * N, K], and boxes of D.
+    The descriptors are over A [M, K], B stored as [G * N, K], a_scale stored as [ceil(K / 128), M], and
+    boxes of D.
     """
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
-    a_scale_smem = gl.allocate_shared_memory(a_scale_ptr.dtype.element_ty, [STAGES, 1, 32], A_SCALE_LAYOUT)
+    a_scale_smem = gl.allocate_shared_memory(a_scale_desc.dtype, [STAGES, 1, SCALE_ROWS], A_SCALE_LAYOUT)
     d_smem_0 = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, PROGRAM_TILE_N], D_LAYOUT)
     d_smem_1 = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, PROGRAM_TILE_N], D_LAYOUT)
-    # load_ready, one thread for the bytes of A and B, and each thread for its copies of A's scales: the
-    # stage holds its tiles.
+    # load_ready, producer to consumers: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # mma_turn, from one consumer to the other: it is the other's turn to multiply.
     mma_turn = mbarrier.allocate_mbarrier(batch=CONSUMERS)
     for stage in gl.static_range(STAGES):
-        mbarrier.init(load_ready.index(stage), count=33)
+        mbarrier.init(load_ready.index(stage), count=1)
         mbarrier.init(load_empty.index(stage), count=1)
     for consumer in gl.static_range(CONSUMERS):
         mbarrier.init(mma_turn.index(consumer), count=1)
@@ -392,7 +386,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_ptr, b_scale_ptr, offs_ptr, d_desc):
     args = Args(
         a_desc,
         b_desc,
-        a_scale_ptr,
+        a_scale_desc,
         b_scale_ptr,
         offs_ptr,
         d_desc,
@@ -420,7 +414,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_ptr, b_scale_ptr, offs_ptr, d_desc):
 ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; B and C blocks; G groups
     "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "a_scale": (torch.float32, "MB", None, None),
+    "a_scale": (torch.float32, "MB", [1, SCALE_ROWS.value], A_SCALE_LAYOUT.value),
     "b_scale": (torch.float32, "GCB", None, None),
     "offs": (torch.int32, "G", None, None),
     "out": (torch.bfloat16, "MN", [1, PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_BOX_LAYOUT.value),
@@ -485,7 +479,7 @@ def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, offs: Tensor,
     arguments = [
         TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
         TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
-        a_scale,
+        TensorDescriptor.from_tensor(a_scale.T, *ARGUMENTS["a_scale"][2:]),
         b_scale,
         offs,
         describe_boxes("out", out),

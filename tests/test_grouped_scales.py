@@ -34,7 +34,7 @@ from gemmgen.verify.simulation import simulate_product
 
 STEM, MASKED = "h100_e4m3_blockwise_grouped", "h100_e4m3_blockwise_masked"
 STEMS = [path.stem for path in GROUPED_SPECS if "blockwise" in path.stem]
-ROWS = [stem for stem in STEMS if made(spec_file(stem)).source.problem.copies_scales]
+ROWS = [stem for stem in STEMS if made(spec_file(stem)).source.problem.scales_groups_of_rows]
 PLAIN_D = [stem for stem in STEMS if made(spec_file(stem)).source.problem.d_scale is None]
 """The others return scales too: tests/test_quantized_output.py calls them."""
 M, N, K, COUNT = 90, 200, 304, 5
@@ -46,13 +46,16 @@ BLOCK = SCALE_FORMATS["fp32_1x128"].vector
 
 
 @pytest.mark.parametrize("stem", ROWS)
-def test_threads_of_the_producer_copy_the_scales_of_a(stem: str) -> None:
+def test_tma_loads_the_scales_of_a_from_a_multiple_of_16_bytes_on(stem: str) -> None:
     plan = hopper(made(spec_file(stem)).plan)
     (of_a,) = plan.stage.payloads_of("a_scale")
-    assert (of_a.is_copied, of_a.loads, of_a.loaded_bytes) == (True, 0, 0)
-    assert plan.resources.load_ready.count == 33
-    assert plan.argument("a_scale").kind == "copied_scales"
+    rows = plan.cta_consumer_tile_m
+    assert (of_a.loads, of_a.loaded_bytes) == (of_a.count, of_a.bytes)
+    assert plan.resources.load_ready.count == 1
     assert plan.promote_k == BLOCK
+    # Groups with an offset begin at any row, so up to 3 scales of other rows come ahead of a tile's.
+    scales = rows if plan.problem.groups and plan.problem.groups.apart else rows + 3
+    assert of_a.elements == max(32, 1 << (scales - 1).bit_length())
 
 
 OPEN = """\
@@ -226,9 +229,10 @@ class Wrapper:
         return self.module.matmul(tensors.pop("a"), tensors.pop("b"), **tensors)
 
     def scales(self) -> tuple[Tensor, Tensor]:
-        """Return the scales of A and of B of the last launch, as they were passed."""
+        """Return the scales of A, [M, blocks of K] of all groups, and of B of the last launch."""
         _, _, a_scale, b_scale, *_ = self.launched[-1]
-        return a_scale, b_scale
+        of_a = a_scale.base.unflatten(0, (COUNT, -1)) if self.is_masked else a_scale.base
+        return of_a.mT, b_scale
 
 
 @pytest.fixture

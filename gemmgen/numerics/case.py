@@ -255,7 +255,9 @@ def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     for name in BLOCK_SCALES if problem.scales_sums else ():
         scale = problem.operand(name[0]).scale
         if scale is not None:
-            extras[name] = as_bytes(extras[name].mT if scale.format.rows == 1 else extras[name])
+            stored = extras[name].mT if scale.format.rows == 1 else extras[name]
+            stacked = name == "a_scale" and stored.dim() > 2
+            extras[name] = as_bytes(stored.flatten(0, 1) if stacked else stored)
     return {"a": a, "b": b, **extras, "d": d}
 
 

@@ -311,7 +311,7 @@ def _inputs(
             extents = scale.extents(m if keyword == "a_scale" else columns, k)
             if problem.packs_scales:
                 return matrix(keyword, dtype, *extents)
-            if problem.copies_scales:
+            if problem.scales_groups_of_rows:
                 return scales_of_groups(keyword, dtype, *extents)
             if scale.format.rows == 1:
                 return matrix(keyword, dtype, *extents[::-1]).T

@@ -133,7 +133,6 @@ class Argument:
     kind: Literal[
         "matrix",
         "block_scales",
-        "copied_scales",
         "tile_scales",
         "vector",
         "group_vector",

@@ -48,8 +48,6 @@ class Payload:
     """Tiles in a CTA: more than one where consumers divide the rows, and each reads its own."""
     part: int | None = None
     """The part of a composed tile's columns that it belongs to, counted from 0; None in a plain tile."""
-    is_copied: bool = False
-    """True if threads copy it by its address, and TMA loads nothing."""
 
     @property
     def name(self) -> str:
@@ -69,19 +67,18 @@ class Payload:
     @property
     def loaded_bytes(self) -> int:
         """Bytes that TMA counts on the barrier, without padding in shared memory."""
-        return 0 if self.is_copied else self.bytes * self.dtype.bits // self.bits
+        return self.bytes * self.dtype.bits // self.bits
 
     @property
     def loads(self) -> int:
         """TMA operations that bring all its tiles of one CTA."""
-        return 0 if self.is_copied else self.count * self.loads_per_tile
+        return self.count * self.loads_per_tile
 
     @property
     def argument(self) -> Argument:
         """The tensor that the kernel is launched with to load it."""
         along = self.axis if self.kind == "block_scales" else None
-        kind = "copied_scales" if self.is_copied else self.kind
-        return Argument(self.tensor, kind, self.dtype, along, self.part or None)
+        return Argument(self.tensor, self.kind, self.dtype, along, self.part or None)
 
     def buffers(self, ring: Ring) -> tuple[SharedBuffer, ...]:
         """Return the buffer of each of its tiles, with room for all stages of a ring."""

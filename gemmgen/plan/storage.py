@@ -54,6 +54,7 @@ Measure = Literal[
     "b_scale_blocks",
     "scale_blocks_k",
     "step_blocks",
+    "scale_rows",
 ]
 """The origin of an extent: a decision of the kernel, or a size that follows from one."""
 

@@ -298,12 +298,18 @@ class Matmul:
         return self.block_scaled and not self.packs_scales
 
     @property
-    def copies_scales(self) -> bool:
-        """True if threads copy the scales of A to shared memory: groups of rows begin at any row.
+    def scales_groups_of_rows(self) -> bool:
+        """True if threads scale the sums of groups of rows, each of which has its own scales of B."""
+        return self.scales_sums and self.groups is not None and not self.groups.divides_k
+
+    @property
+    def scales_from_any_row(self) -> bool:
+        """True if the scales of a tile's rows begin anywhere, as its group does.
 
         TMA loads scales from multiples of 16 bytes on.
         """
-        return self.scales_sums and self.groups is not None and not self.groups.divides_k
+        groups = self.groups
+        return self.scales_groups_of_rows and groups is not None and not groups.apart
 
     @property
     def loads_k_from_any_row(self) -> bool:
@@ -321,7 +327,7 @@ class Matmul:
     @property
     def places_scales_by_n(self) -> bool:
         """True if N is part of a place in such scales: of the block of an accumulator, or of a group."""
-        return self.has_tile_scales and (self.in_blocks or self.copies_scales)
+        return self.has_tile_scales and (self.in_blocks or self.scales_groups_of_rows)
 
     # --- what its epilogue does
 

@@ -15,7 +15,7 @@ from gemmgen.problem import Operand
 from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps, written
 from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit, layout_name
 
-SCALE_KINDS = ("block_scales", "copied_scales", "tile_scales")
+SCALE_KINDS = ("block_scales", "tile_scales")
 """Kinds of arguments that are scales of blocks."""
 TMA_UNIT_BYTES = 16
 """TMA writes rows in units of 16 bytes; addresses and row strides are multiples of it."""
@@ -111,8 +111,6 @@ class ArgumentTable:
 
     def _box(self, name: str) -> tuple[str, str]:
         """Return the TMA box of an argument and its layout; None and None if it is read by address."""
-        if name in self._of_kind("copied_scales"):
-            return "None", "None"
         buffer = next((buffer for buffer in self.plan.shared_buffers if buffer.operand == name), None)
         if buffer is None:
             return "None", "None"
@@ -211,7 +209,7 @@ class ArgumentTable:
         written = ("out_scale",) * bool(self.plan.problem.d_scale)
         if self.packs_scales:
             return (*a, *b, *written)
-        return (*a, *b, *self._of_kind("block_scales"), *self._of_kind("copied_scales"), *written)
+        return (*a, *b, *self._of_kind("block_scales"), *written)
 
     def packs(self, name: str) -> bool:
         """Return True if two elements of an operand share a byte."""

@@ -371,8 +371,6 @@ class KernelView(ABC):
     def _buffer(self, buffer: SharedBuffer) -> str:
         extents = f"[{', '.join(self._extents(buffer))}]"
         dtype = "gl.int64" if buffer.operand == "clc" else f"{buffer.operand}_desc.dtype"
-        if buffer.tensor == "a_scale" and self.plan.problem.copies_scales:
-            dtype = "a_scale_ptr.dtype.element_ty"
         arguments = (dtype, extents, layout_name(buffer, self.plan.shared_buffers))
         return fit(f"{buffer.name} = gl.allocate_shared_memory(", arguments, ")", indent=4)
 

@@ -206,12 +206,12 @@ class LaunchView(ArgumentTable):
         if groups and ((name == "b" and groups.spans("b")) or (name == "a" and groups.apart)):
             stored = f"{name}.mT" if name in self.transposed else name
             return stored if self._leading_axes(name) else f"{stored}.flatten(0, 1)"
-        if argument.kind == "copied_scales":
-            return tensor  # by its address
         if name == "c" and groups and groups.apart and self.plan.problem.reads_c_of_others:
             return "c.flatten(0, 1)"
         # Triton has no type for powers of two: kernels get bytes.
         viewed = ".view(torch.uint8)" * (name in (*self.scales, "d_scale") and argument.dtype.coded)
+        if name == "a_scale" and groups and groups.apart:
+            return f"a_scale.mT.flatten(0, 1){viewed}"
         return f"{tensor}{'.T' * (name in self.transposed)}{viewed}"
 
     @property

@@ -33,10 +33,11 @@ MEASURES: dict[Measure, str] = {
     "b_scale_blocks": "B_SCALE_BLOCKS",
     "scale_blocks_k": "SCALE_BLOCKS_K",
     "step_blocks": "STEP_BLOCKS",
+    "scale_rows": "SCALE_ROWS",
 }
 """The constant that holds each measure."""
 ADDRESSED = (
-    *("scalar", "copied_scales", "tile_scales", "groups", "row_index", "group_vector", "address", "d_scales"),
+    *("scalar", "tile_scales", "groups", "row_index", "group_vector", "address", "d_scales"),
     "workspace",
 )
 """The kinds of arguments that a kernel is passed by their addresses."""

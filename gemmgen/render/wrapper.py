@@ -263,7 +263,7 @@ class Wrapper(MatmulDocs):
     @property
     def checks_scales(self) -> tuple[str, ...]:
         """The parts that check scales of blocks, N of blocks of groups, and scales of D, if there are any."""
-        of_sums = "_of_groups" if self.plan.problem.copies_scales else "_of_sums"
+        of_sums = "_of_groups" if self.plan.problem.scales_groups_of_rows else "_of_sums"
         kind = "" if self.packs_scales else of_sums
         read = (f"wrapper/plain_scales{kind}.py.j2",) * bool(self.scales)
         problem = self.plan.problem
@@ -329,7 +329,7 @@ class Wrapper(MatmulDocs):
             "sums": self.plan.reduces_apart,
             f"workspace{'_stream_k' * self.plan.divides_last_wave}": self.workspace,
             "pack_scales": self.packs_scales,
-            f"arrange_scales{'_of_groups' * self.plan.problem.copies_scales}": bool(self.scales)
+            f"arrange_scales{'_of_groups' * self.plan.problem.scales_groups_of_rows}": bool(self.scales)
             and not self.packs_scales,
             "new_scales": bool(self.plan.problem.d_scale),
             "new_saved": self.plan.problem.saves,

@@ -18,11 +18,9 @@ blocks, gated, grouped_gate = (
     of("h100_e4m3_blockwise_gated"),
     of("h100_e4m3_blockwise_swiglu"),
 )
-ROWS = "    rows = row + gl.arange("
 ROW_OF_SCALES = "tile.group * gl.cdiv(args.n, SCALE_COLUMNS) + "
-ARRIVE = "    async_copy.mbarrier_arrive(ready, increment_count=False)\n"
-READ = "        scale = column_scales(a_scale_smem.index(ring.stage)) * b_scale\n"
-OF_CONSUMER = "tile, tile.row + i * CONSUMER_TILE_M, k)"
+PLACE = "[k // PROGRAM_TILE_K, (tile.row + i * CONSUMER_TILE_M) // 4 * 4]"
+FENCE = "            fence_async_shared()\n"
 FIRST_STEP = "gl.where(is_empty, gl.cdiv(self.args.k, PROGRAM_TILE_K), piece.first)"
 OF_BLOCKS = "scales_of_blocks(first_scale, second_scale)"
 MUTANTS = {
@@ -59,22 +57,43 @@ MUTANTS = {
         WRONG_NUMBERS,
         "d_desc",
         "",
-        (ROWS, ROWS.replace("row +", "row // CONSUMER_TILE_M * CONSUMER_TILE_M +")),
+        (PLACE, PLACE.replace("tile.row +", "tile.row // CONSUMER_TILE_M * CONSUMER_TILE_M +")),
     ),
     "group_scales_at_multiples_of_four_rows": few_rows(
-        WRONG_NUMBERS, "d_desc", "", (ROWS, ROWS.replace("row +", "row // 4 * 4 +"))
+        WRONG_NUMBERS, "d_desc", "", ("columns = first + ", "columns = ")
+    ),
+    "group_scales_of_slabs_at_multiples_of_four_rows": slabs(
+        WRONG_NUMBERS, "d_desc", "", ("            tile.row % 4,\n", "            0,\n")
+    ),
+    "group_scales_of_the_upper_slab": slabs(
+        WRONG_NUMBERS, "d_desc", "", ("scale_row + SLAB_M)", "scale_row)")
+    ),
+    "group_scales_from_any_row": slabs(
+        K.UNALIGNED_TRANSFER,
+        "a_scale_desc",
+        "tma.async_load(",
+        (PLACE, "[k // PROGRAM_TILE_K, tile.row + i * CONSUMER_TILE_M]"),
     ),
     "group_scales_of_the_first_consumer": masked(
-        WRONG_NUMBERS, "d_desc", "", (OF_CONSUMER, "tile, tile.row, k)")
+        WRONG_NUMBERS, "d_desc", "", ("row_in_group + i * CONSUMER_TILE_M]", "row_in_group]")
     ),
     "group_scales_of_the_first_masked_group": masked(
-        WRONG_NUMBERS, "d_desc", "", ("tile.group * args.k_steps + ", "")
+        WRONG_NUMBERS, "d_desc", "", ("[tile.group * args.k_steps + k // ", "[k // ")
     ),
-    "group_scales_without_a_pitch": slabs(
-        WRONG_NUMBERS, "d_desc", "", ("pitch = gl.cdiv(args.m, 4) * 4", "pitch = args.m")
+    "group_scales_by_rows_of_all_masked_groups": masked(
+        K.UNALIGNED_TRANSFER,
+        "a_scale_desc",
+        "tma.async_load(",
+        ("row_in_group = tile.row - tile.group * args.m", "row_in_group = tile.row"),
     ),
-    "group_scales_not_awaited": slabs(
-        K.READ_AFTER_WRITE, "a_scale_smem_0", "scales.permute(", (ARRIVE, ""), ("count=33", "count=1")
+    "group_scales_not_expected": slabs(
+        K.BYTE_COUNT,
+        "load_ready",
+        "mbarrier.expect(",
+        ("        + CONSUMERS * args.a_scale_desc.nbytes_per_cta,\n", ""),
+    ),
+    "group_scales_loaded_without_a_fence": slabs(
+        K.MISSING_FENCE, "a_scale_smem_0", "tma.async_load(", (FENCE, "")
     ),
     "group_scales_copied_before_the_stage_is_released": few_rows(
         K.WRITE_AFTER_READ, "a_smem", "tma.async_load(args.a_desc", (EMPTY_WAIT, NOTHING)

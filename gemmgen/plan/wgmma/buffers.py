@@ -223,13 +223,6 @@ def _load_ready(kernel: WgmmaGeometry, stages: Ring) -> Barrier:
         )
         threads = kernel.producer_warps * kernel.architecture.threads_per_warp
         return Barrier("load_ready", stages, meaning, 1 + threads)
-    if kernel.problem.copies_scales:
-        meaning = (
-            "one thread for the bytes of A and B, and each thread for its copies of A's scales: the stage "
-            "holds its tiles"
-        )
-        threads = kernel.producer_warps * kernel.architecture.threads_per_warp
-        return Barrier("load_ready", stages, meaning, 1 + threads)
     return Barrier("load_ready", stages, meaning)
 
 

@@ -11,7 +11,7 @@ from gemmgen.render.wrapper import Wrapper
 
 OUTPUT: Final = "d_scales"
 """The kind of the scales that a kernel writes beside D."""
-BY_ADDRESS: Final = ("copied_scales", "tile_scales", OUTPUT)
+BY_ADDRESS: Final = ("tile_scales", OUTPUT)
 """Kinds of scales that threads access by address; TMA reads all others."""
 PASSED: Final = {"d_scale": "out_scale"}
 """Names in the wrapper's tables of arguments that have another name in C."""

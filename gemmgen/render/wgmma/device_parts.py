@@ -106,8 +106,6 @@ class DeviceParts:
     def _load_stage(self) -> str:
         if self.plan.problem.gathers_a:
             return "wgmma/loads/stage_gather"
-        if self.plan.problem.copies_scales:
-            return "wgmma/loads/stage_scaled"
         return f"wgmma/loads/stage{'_multicast' * bool(self.plan.multicast)}"
 
     @property

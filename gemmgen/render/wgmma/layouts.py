@@ -44,10 +44,6 @@ class HopperLayouts(KernelLayouts):
             for buffer in buffers[:1]:
                 bases = plan.bases(1, None) if buffer.tensor == "a_scale" else plan.bases(None, 1)
                 yield self._shared(buffer.tensor.upper(), 0, plan.argument(buffer.tensor).dtype, bases)
-        if problem.copies_scales:
-            lanes, warps = plan.architecture.threads_per_warp, plan.producer_warps
-            arguments = ["[1, 1]", f"[1, {lanes}]", f"[1, {warps}]", "[1, 0]"]
-            yield self._constant("A_SCALES_LAYOUT", "gl.BlockedLayout", arguments, [])
         if plan.reduces_apart:
             yield "# L2 keeps A and B no longer than it must: the second kernel reads the sums out of it."
             policy = 'FractionalEvictionPolicy("evict_first", 1.0)'

@@ -37,9 +37,10 @@ class HopperOverview(KernelOverview):
     def more_inputs(self) -> tuple[str, ...]:
         """The further arguments with a descriptor, after B."""
         scale = self.plan.problem.a.scale
-        blocks = f"ceil(K / {scale.vector})" if scale else ""
+        apart = self.plan.problem.groups is not None and self.plan.problem.groups.apart
+        blocks = f"{'G * ' * apart}ceil(K / {scale.vector})" if scale else ""
         extents = {"a_scale": f"[{blocks}, M]", "b_scale": f"[{blocks}, N]"}
-        loaded = [payload.tensor for payload in self.plan.stage.payloads if not payload.is_copied]
+        loaded = [payload.tensor for payload in self.plan.stage.payloads]
         return tuple(f"{name} stored as {each}" for name, each in extents.items() if name in loaded)
 
     @staticmethod

@@ -49,12 +49,14 @@ class ScaleReads:
     def row_of_b(self) -> str:
         """The row of scales of a tile's columns, among the rows of all groups if there are groups."""
         row = f"{self.column} // SCALE_COLUMNS"
-        return f"tile.group * {self._rows_of_group} + {row}" if self.plan.problem.copies_scales else row
+        return (
+            f"tile.group * {self._rows_of_group} + {row}" if self.plan.problem.scales_groups_of_rows else row
+        )
 
     @property
     def words_of_rows(self) -> str:
         """The comment on rows of scales of B, of each group if there are groups."""
-        if self.plan.problem.copies_scales:
+        if self.plan.problem.scales_groups_of_rows:
             rows = "Each group has a row of scales for SCALE_COLUMNS columns of its B."
             return f"{rows} Rows begin at multiples of {self.unit} scales."
         multiple = f"multiples of {TMA_UNIT_BYTES} bytes: {self.unit} scales"
@@ -76,9 +78,9 @@ class ScaleReads:
         if any(self._scale(name).dtype.coded for name in ("a", "b")):
             yield "wgmma/scales/powers_of_two"
         if self._beside_rows in loaded:
-            yield "wgmma/scales/row_scales"
+            yield f"wgmma/scales/row_scales{self._from_any_row(self._beside_rows)}"
         if self._beside_columns in loaded:
-            yield "wgmma/scales/column_scales"
+            yield f"wgmma/scales/column_scales{self._from_any_row(self._beside_columns)}"
         if plan.has_tile_scales:
             yield f"wgmma/scales/{'of_part' if self.by_block else 'of_tile'}"
         if plan.column_slabs > 1:
@@ -158,6 +160,35 @@ class ScaleReads:
         """Return the text of a scale of B as an fp32 number, by the text that reads it."""
         return self._number("b", read)
 
+    def _from_any_row(self, name: str) -> str:
+        """Return the ending of the template that reads the scales of an operand: A's may begin anywhere."""
+        return "_from_any_row" * (name == "a" and self.plan.problem.scales_from_any_row)
+
+    @property
+    def first_row(self) -> str:
+        """The place of a tile's first row among the scales of A in a stage."""
+        return f"tile.row % {self._scale('a').unit}"
+
+    @property
+    def rows(self) -> str:
+        """The constant of the rows of A whose scales are read at a time."""
+        return "SLAB_M" if self.plan.row_slabs > 1 else self._extent("a")[0]
+
+    @property
+    def loaded_rows(self) -> int:
+        """The rows of A whose scales a stage has for a consumer."""
+        return self.plan.resources.of("a_scale")[0].shape[-1].size
+
+    @property
+    def gathered_rows(self) -> str:
+        """The scales at the indices `rows`, as a column of fp32 numbers."""
+        return self._number("a", "scales.permute((1, 0)).gather(rows[:, None], axis=0)")
+
+    @property
+    def gathered_columns(self) -> str:
+        """The scales at the indices `columns`, as a row of fp32 numbers."""
+        return self._number("a", "scales.gather(columns[None, :], axis=1)")
+
     @property
     def unit(self) -> int:
         """The scales of B in 16 bytes: a row of scales begins at a multiple of this number."""
@@ -188,8 +219,7 @@ class ScaleReads:
 
     def _loaded(self, name: str) -> str:
         """The words about the scales that a stage has beyond the accumulator; empty if there are none."""
-        who = "a stage has" if self.plan.problem.copies_scales else "TMA loads"
-        return f"; {who} {least_scales(self._scale(name).dtype)}" * self._is_loaded_beyond(name)
+        return f"; TMA loads {least_scales(self._scale(name).dtype)}" * self._is_loaded_beyond(name)
 
     @property
     def words_of_column(self) -> str:
@@ -211,7 +241,9 @@ class ScaleReads:
         scales = f"{'' if self.plan.specialized else 'args.'}a_scale_smem.index(ring.stage)"
         if self.plan.step_blocks > 1:
             scales += ".slice(block, 1)"
-        if self.plan.row_slabs > 1:
+        if self.plan.problem.scales_from_any_row:
+            scales += f", scale_row{' + SLAB_M' if slab else ''}"
+        elif self.plan.row_slabs > 1:
             scales += f".slice({'SLAB_M' if slab else '0'}, SLAB_M, dim=1)"
         return f"{'column' if self.plan.swap_ab else 'row'}_scales({scales})"
 

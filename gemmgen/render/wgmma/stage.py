@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.kernel import OperandLoad
 from gemmgen.render.spelling import fit
 from gemmgen.render.wgmma.lanes import Part, parts_of
 from gemmgen.render.wgmma.scale_reads import ScaleReads
+
+ROW_IN_GROUP: Final = "row_in_group"
+"""The variable of a tile's first row in its group, if groups have scales apart from each other."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Stage:
         b = [f"{blocks}{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan)]
         each = "CONSUMERS * " * (self.plan.row_shares > 1)
         tensors = self.plan.stage.tensors
-        b += [f"{each}args.a_scale_desc.nbytes_per_cta"] * ("a_scale" in tensors and not self.copies_scales)
+        b += [f"{each}args.a_scale_desc.nbytes_per_cta"] * ("a_scale" in tensors)
         b += ["args.b_scale_desc.nbytes_per_cta"] * ("b_scale" in tensors)
         return (*([] if self.plan.problem.gathers_a else [f"{each}{a}"]), *b)
 
@@ -76,7 +80,7 @@ class Stage:
         if operand == "b" and problem.groups and not problem.groups.divides_k:
             columns = f"{problem.b_blocks} * args.n" if problem.gated else "args.n"
             place = f"tile.group * {columns} + {place}"
-        place = self._row_of_a(operand, place)
+        place = self._row_of_a(place) if operand == "a" else place
         return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
 
     def loads_of(self, load: OperandLoad) -> Iterator[tuple[str, ...]]:
@@ -89,21 +93,36 @@ class Stage:
                 load.operand, descriptor, f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
             )
             yield (descriptor, coordinates, "ready", tile, *load.options)
-        if f"{load.operand}_scale" in self.plan.stage.tensors and not self.copies_scales:
+        if f"{load.operand}_scale" in self.plan.stage.tensors:
             yield self._load_of_scales(load, f".index({self.stage})")
 
     def _load_of_scales(self, load: OperandLoad, slot: str) -> tuple[str, ...]:
         """Return the arguments of the load of an operand's scales in a K step."""
-        first = row_of(self.plan, "i") if load.operand == "a" else "tile.column"
-        first = self._row_of_a(load.operand, first)
-        block, scale = ScaleReads(self.plan).block_k, f"args.{load.operand}_scale"
-        return (f"{scale}_desc", f"[k // {block}, {first}]", "ready", f"{scale}_smem{slot}")
+        scale, block = f"args.{load.operand}_scale", f"k // {ScaleReads(self.plan).block_k}"
+        first, groups = "tile.column", self.plan.problem.groups
+        if load.operand == "a":
+            row = row_of(self.plan, "i")
+            first = self._row_of_a(row)
+            if groups is not None and groups.apart:
+                first = row.replace("tile.row", ROW_IN_GROUP)
+                block = f"tile.group * args.k_steps + {block}"
+            if self.plan.problem.scales_from_any_row:
+                at = first if first == "tile.row" else f"({first})"
+                first = f"{at} // {self.scale_unit} * {self.scale_unit}"
+        return (f"{scale}_desc", f"[{block}, {first}]", "ready", f"{scale}_smem{slot}")
 
-    def _row_of_a(self, operand: str, row: str) -> str:
+    @property
+    def scale_unit(self) -> int:
+        """The scales of A in 16 bytes."""
+        scale = self.plan.problem.a.scale
+        assert scale is not None  # of kernels that load scales
+        return scale.unit
+
+    def _row_of_a(self, row: str) -> str:
         """Return a row of the one A of groups of K, by its row in the D of all groups; others stay."""
         groups = self.plan.problem.groups
         divides_k = groups is not None and groups.divides_k
-        return f"{row} - tile.group * args.m" if divides_k and operand == "a" else row
+        return f"{row} - tile.group * args.m" if divides_k else row
 
     def _as_box(self, operand: str, descriptor: str, tile: str) -> str:
         """Return a tile in shared memory as TMA fills it: with the dimension for groups, if there is one."""
@@ -139,13 +158,8 @@ class Stage:
         load = self.operands[0]
         tile = self._as_box("a", "args.a_desc", "a_tile")
         yield ("args.a_desc", load.coordinates, "ready", tile, *load.options)
-        if "a_scale" in self.plan.stage.tensors and not self.copies_scales:
+        if "a_scale" in self.plan.stage.tensors:
             yield self._load_of_scales(load, f"[i].index({self.stage})")
-
-    @property
-    def copies_scales(self) -> bool:
-        """True if threads copy the scales of A, whose rows begin anywhere."""
-        return self.plan.problem.copies_scales
 
     @property
     def loads_beyond_group(self) -> bool:
@@ -156,30 +170,18 @@ class Stage:
         return not (problem.has_box_axis("a") and problem.has_box_axis("b"))
 
     @property
+    def scales_of_group(self) -> str:
+        """The line before the loads that says where scales of rows of a group begin; empty for others."""
+        if self.plan.problem.scales_from_any_row:
+            others = f"up to {self.scale_unit - 1} are of rows before the tile"
+            return f"\n    # TMA loads scales from multiples of 16 bytes on: {others}."
+        apart = self.plan.problem.scales_groups_of_rows
+        return f"\n    {ROW_IN_GROUP} = tile.row - tile.group * args.m" * apart
+
+    @property
     def loads_scales(self) -> bool:
         """True if TMA loads scales, through another proxy than threads read them."""
-        return self.plan.problem.scales_sums and not self.copies_scales
-
-    @property
-    def copies_of_scales(self) -> str:
-        """The statement that copies A's scales to the stage, in a loop if consumers share the rows."""
-        if self.plan.row_shares == 1:
-            return "copy_scales(args, args.a_scale_smem.index(ring.stage), tile, tile.row, k)"
-        call = "copy_scales(args, args.a_scale_smem[i].index(ring.stage), tile, "
-        return f"for i in gl.static_range(CONSUMERS):\n    {call}{row_of(self.plan, 'i')}, k)"
-
-    @property
-    def block_of_scales(self) -> str:
-        """The number of a K step's block of scales in memory, before which other groups have theirs."""
-        groups = self.plan.problem.groups
-        first = "tile.group * args.k_steps + " * (groups is not None and groups.apart)
-        return f"{first}k // PROGRAM_TILE_K"
-
-    @property
-    def rows_of_scales(self) -> str:
-        """The places of rows among the scales of a block, which has the rows of all groups, or of one."""
-        groups = self.plan.problem.groups
-        return "(rows - tile.group * args.m)" if groups is not None and groups.apart else "rows"
+        return self.plan.problem.scales_sums
 
     @property
     def producer(self) -> str:

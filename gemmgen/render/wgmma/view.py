@@ -100,8 +100,7 @@ class HopperView(KernelView):
         orders |= not (apart or self.plan.problem.scatters_d)
         policies = {"ampere": ["CachePolicy", "FractionalEvictionPolicy"]} if apart else {}
         fence = ["fence_async_shared"] * orders
-        copies = self.plan.problem.gathers_a or self.plan.problem.copies_scales
-        policies |= {"ampere": ["async_copy"]} if copies else {}
+        policies |= {"ampere": ["async_copy"]} if self.plan.problem.gathers_a else {}
         return {**policies, "hopper": [*fence, "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"]}
 
     @property
@@ -144,6 +143,12 @@ class HopperView(KernelView):
             yield "RUN", RUN_STEPS, "K steps whose MMAs are issued beside those before"
         if plan.has_tile_scales and plan.problem.b.scale:
             yield "SCALE_COLUMNS", plan.problem.b.scale.format.rows, "of B that share a scale"
+        if plan.problem.scales_from_any_row:
+            yield (
+                "SCALE_ROWS",
+                self.k_loop.scales.loaded_rows,
+                "of A whose scales a stage has, also of rows ahead of a tile",
+            )
         if plan.row_slabs > 1:
             meaning = "rows of a consumer that are multiplied at a time"
             yield "SLAB_M", plan.cta_consumer_tile_m // plan.row_slabs, meaning

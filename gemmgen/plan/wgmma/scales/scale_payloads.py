@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Literal
 
 from gemmgen.hardware import DType
@@ -44,8 +43,9 @@ def scales_of_step(
     rows = m // row_shares
     if scale := problem.a.scale:
         measure: Literal["consumer_tile_m", "tile_m"] = "consumer_tile_m" if row_shares > 1 else "tile_m"
-        of_a = _scales("a_scale", Extent(rows * cluster_m, measure), rows, scale.dtype, blocks, row_shares)
-        yield replace(of_a, is_copied=problem.copies_scales)
+        ahead = scale.unit - 1 if problem.scales_from_any_row else 0
+        extent = Extent(rows * cluster_m, measure)
+        yield _scales("a_scale", extent, rows, scale.dtype, blocks, row_shares, ahead)
     if (scale := problem.b.scale) and scale.format.rows == 1:
         yield _scales("b_scale", Extent(n, "tile_n"), n, scale.dtype, blocks)
 
@@ -57,15 +57,17 @@ def _scales(
     dtype: DType,
     blocks: int,
     count: int = 1,
+    ahead: int = 0,
 ) -> Payload:
     """Return the scales of `rows` rows of A, or columns of B, in each CTA, for each of `count` consumers.
 
-    They are of `blocks` blocks of K.
+    They are of `blocks` blocks of K. Up to `ahead` scales of other rows come before them.
 
     `extent` has the rows of all CTAs of a program. Fewer than `LEAST_BYTES` come with the scales of
-    the next rows, which nobody reads.
+    the next rows, which nobody reads, and so does a number that is no power of two.
     """
-    loaded = max(least_scales(dtype), rows)
+    measure: Literal["scale_rows"] | None = "scale_rows" if ahead else None
+    loaded = max(least_scales(dtype), 1 << (rows + ahead - 1).bit_length() if ahead else rows)
     return Payload(
         tensor=tensor,
         kind="block_scales",
@@ -73,7 +75,7 @@ def _scales(
         axis="m" if tensor == "a_scale" else "n",
         box=(
             Extent(blocks, "step_blocks" if blocks > 1 else None),
-            extent if loaded == rows else Extent(loaded * (extent.size // max(1, rows))),
+            extent if loaded == rows else Extent(loaded * (extent.size // max(1, rows)), measure),
         ),
         elements=blocks * loaded,
         bits=dtype.bits,

@@ -21,8 +21,6 @@ MOST_SLABS = 2
 """Slabs of 64 rows whose sums a warpgroup holds: with more, the stage is read for too long."""
 GROUPED_K = 128
 """Elements of K that share a scale in groups."""
-COPIED_BYTES = 4
-"""[ptx] The fewest bytes that ``cp.async`` copies."""
 UNSCALED: Final = leave_out("operands.a.scale") & leave_out("operands.b.scale")
 """The fix that leaves the scales out."""
 
@@ -170,7 +168,8 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
 def _places(plan: WgmmaKernel) -> Iterator[tuple[str, int, BlockScale]]:
     """Yield a field, the rows of A or columns of B from one load of scales to the next, and the scales."""
     a, b = plan.problem.a.scale, plan.problem.b.scale
-    if a is not None and not plan.problem.copies_scales:
+    # A consumer of all rows finds its scales from any row on; several find theirs by the same place.
+    if a is not None and not (plan.problem.scales_from_any_row and plan.row_shares == 1):
         yield "tile.m", plan.cta_tile_m // plan.row_shares, a
     if b is not None and not plan.has_tile_scales:
         yield "tile.n", plan.cta_tile_n, b
@@ -214,10 +213,9 @@ def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
     )
     for is_there, field, found, fix in faults:
         yield problem.in_blocks and is_there, field, f"{found} of a gate", limit, fix | UNSCALED
-    limit = "but threads copy the scales of A for steps of one block of K"
-    copied = problem.copies_scales and blocks > 1
+    limit = "but this version loads the scales of groups of rows in steps of one block of K"
     yield (
-        copied,
+        problem.scales_groups_of_rows and blocks > 1,
         "tile.k",
         f"a step of {plan.cta_tile_k} of K for groups",
         limit,
@@ -246,14 +244,10 @@ def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
     field, found = "operands.a.scale.format", f"{a.format.name} for groups of {of_b}"
     both = use(*_formats(1, "fp32")) & use(*_formats(rows, "fp32"), field="operands.b.scale.format")
     yield a.vector != GROUPED_K, field, found, limit, both
-    limit = f"threads copy the scales of A from any row on, and cp.async copies at least {COPIED_BYTES} bytes"
-    short = problem.copies_scales and a.dtype.bytes < COPIED_BYTES
-    found = f"{a.format.name} for groups of rows"
-    yield short, "operands.a.scale.format", found, limit, use(*_formats(1, "fp32"))
     for index in groups.row_indices:
         limit = "but this version scales rows of A and D that lie group by group"
         yield True, f"groups.{index}", f"an index of rows, {index},", limit, leave_out() | UNSCALED
-    limit = "threads of a CTA copy the scales of A, which begin at any row, for this CTA alone"
+    limit = "but this version loads the scales of groups of rows for single CTAs"
     for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
-        fault = ctas > 1 and problem.copies_scales
+        fault = ctas > 1 and problem.scales_groups_of_rows
         yield fault, field, f"{ctas} CTAs for groups", limit, use(1)

@@ -343,7 +343,7 @@ def rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
         spans = HOPPER.tma_swizzle_bytes
         span = next((span for span in spans if span == stated.get("a_swizzle_bytes")), spans[-1])
         least = max(least, span // request.matmul.a.dtype.bytes)
-    if (scale := request.matmul.a.scale) and not request.matmul.copies_scales:
+    if (scale := request.matmul.a.scale) and not request.matmul.scales_from_any_row:
         least = max(least, scale.unit)
     most = max(least, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
     return tuple(most >> halvings for halvings in range((most // least).bit_length()))
