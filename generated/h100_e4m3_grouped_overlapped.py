@@ -270,7 +270,7 @@ def producer_partition(args):
 
 @gluon.jit
 def row_scales(scales, first):
-    """Return scales in shared memory, from `first` on, as a column [M, 1] beside the rows of the accumulator."""
+    """Return scales in shared memory, from `first` on, as a column [M, 1] beside the accumulator's rows."""
     rows = first + gl.arange(0, CONSUMER_TILE_M, gl.SliceLayout(1, ACCUMULATOR_LAYOUT))
     return scales.permute((1, 0)).gather(rows[:, None], axis=0)
 

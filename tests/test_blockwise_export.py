@@ -130,11 +130,11 @@ def test_a_header_says_how_scales_lie_in_memory() -> None:
         "CUdeviceptr b_scale; /* ceil(N / 128) rows of ceil(K / 128) fp32: the scales of B */",
     ]
     assert fields(EXPERTS) == [
-        "CUdeviceptr a_scale; /* ceil(K / 128) rows of M fp32: the scales of A */",
+        f"{EXPERTS}_matrix a_scale; /* ceil(K / 128) rows of M fp32: the scales of A */",
         "CUdeviceptr b_scale; /* G x ceil(N / 128) rows of ceil(K / 128) fp32: the scales of B */",
     ]
     assert fields(MASKED)[0] == (
-        "CUdeviceptr a_scale; /* G x ceil(K / 128) rows of M fp32: the scales of A */"
+        f"{MASKED}_matrix a_scale; /* G x ceil(K / 128) rows of M fp32: the scales of A */"
     )
     assert (
         fields(COLUMNS)[1] == f"{COLUMNS}_matrix b_scale; /* ceil(K / 128) rows of N fp32: the scales of B */"
@@ -152,9 +152,9 @@ def test_a_header_says_how_scales_lie_in_memory() -> None:
 CALLS: dict[str, tuple[str, str, tuple[int, int, int], str]] = {
     DENSE: ("mmtsm", "scaled", (37, 272, 400), "of 20128 elements"),
     COLUMNS: ("mmttm", "scaled", (37, 136, 400), "of 10064 elements"),
-    EXPERTS: ("mmsspb", "scaled", (20, 136, 304), "of 5440 elements"),
+    EXPERTS: ("mmtspb", "scaled", (20, 136, 304), "of 5440 elements"),
     "h100_e4m3_blockwise_gated": ("mmtsm", "scaled gated", (21, 128, 304), "of 5376 elements"),
-    "h100_e4m3_blockwise_swiglu": ("mmsspb", "scaled gated", (20, 128, 304), "of 5120 elements"),
+    "h100_e4m3_blockwise_swiglu": ("mmtspb", "scaled gated", (20, 128, 304), "of 5120 elements"),
     QUANTIZED: ("mmtsmq", "scaled", (37, 256, 400), "of 18944 elements"),
     "h100_bf16_quantized": ("mmmq", "1", (37, 256, 136), "of 18944 elements"),
 }
@@ -176,7 +176,7 @@ def test_a_test_program_finds_right_and_wrong_numbers(
     found = run(*command, multiply=f"{multiply} {wrong}", parameters=parameters)
     assert found.returncode == 1
     assert f"{title}: WRONG, " in found.stdout
-    if wrong == "doubled":  # the numbers of D are right, but for the last bit of half of its range
+    if wrong == "doubled":  # D is right, except for the last bit of half of its range
         assert "  the scale of D[0, 0] is " in found.stdout
 
 
@@ -184,7 +184,7 @@ def test_a_test_program_finds_scales_of_another_block(built: Callable[[str], Pat
     """Scales of B by their address are given for scales of A, and A's for B's."""
     directory, (m, n, k) = built(EXPERTS), (20, 136, 304)
     command = (directory / f"{EXPERTS}_test", directory / f"{EXPERTS}.cubin", m, n, k)
-    found = run(*command, multiply="1", parameters="mmsspb")  # which reads e4m3 as bf16
+    found = run(*command, multiply="1", parameters="mmtspb")  # which reads e4m3 as bf16
     assert found.returncode == 1
     assert "WRONG" in found.stdout
 
@@ -213,7 +213,12 @@ def test_a_launcher_describes_scales_as_the_kernel_reads_them(
 @pytest.mark.parametrize(
     ("stem", "parameters", "shape", "expected"),
     [
-        (MASKED, "mmsspb", (128, 256, 256), ["  matrix 384x256", "  scales given", "  boxes 385x"]),
+        (
+            MASKED,
+            "mmtspb",
+            (128, 256, 256),
+            ["  matrix 384x256", "  matrix 6x128 strides 132", "  scales given", "  boxes 385x"],
+        ),
         (GROUPS_OF_K, "mmttpb", (128, 128, 512), ["  matrix 4x128 strides 132", "  boxes 385x"]),
         (SPLIT, "mmtsm", (16, 64, 2048), ["  matrix 16x16 strides 20"]),
         (EXPERTS_QUANTIZED, "mmpbq", (64, 256, 256), ["  scales given", "  boxes 193x"]),

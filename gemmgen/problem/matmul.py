@@ -299,12 +299,12 @@ class Matmul:
 
     @property
     def scales_groups_of_rows(self) -> bool:
-        """True if threads scale the sums of groups of rows, each of which has its own scales of B."""
+        """True if threads scale the sums of groups of rows; each group has its own scales of B."""
         return self.scales_sums and self.groups is not None and not self.groups.divides_k
 
     @property
     def scales_from_any_row(self) -> bool:
-        """True if the scales of a tile's rows begin anywhere, as its group does.
+        """True if the scales of a tile's rows begin anywhere, because groups do.
 
         TMA loads scales from multiples of 16 bytes on.
         """
