@@ -82,6 +82,11 @@ def pack_scales_of(module: ModuleType) -> Callable[[Tensor], Tensor] | None:
     return module.__dict__.get("pack_scales")
 
 
+def arrange_scales_of(module: ModuleType) -> Callable[[str, Tensor], Tensor] | None:
+    """Return the module's ``arrange_scales``, which those with scales of sums have."""
+    return module.__dict__.get("arrange_scales")
+
+
 def make_workspace_of(matmul: MatmulFunction) -> Callable[..., object] | None:
     """Return the ``make_workspace(m, n, device)`` of a ``matmul``'s module, None if it has none."""
     return getattr(matmul, "__globals__", {}).get("make_workspace")

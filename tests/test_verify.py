@@ -608,7 +608,7 @@ for shape in acceptance_shapes(spec):
         "out=: worst element" if taken else "out=: accepted, though TMA cannot write it alone",
         *([] if exact else ["special values: NaN or no NaN unlike torch"]),
         *(["packed a_scale: elements that differ"] if spec.problem.packs_scales else []),
-        *(["a_scale by rows: elements that differ"] if spec.problem.scales_sums else []),
+        *(["a_scale by rows, arranged: elements that differ"] if spec.problem.scales_sums else []),
         "strided: worst element",
         f"repeated: {differ} of 50 runs" if differ else "repeated: runs of 50 that differ",
         f"cuda graph: {differ} of 50 runs" if differ else "cuda graph: runs of 50 that differ",

@@ -42,6 +42,8 @@ class Case:
     """Number of K after which sums are promoted to fp32; None if the spec states none."""
     pack_scales: Callable[[Tensor], Tensor] | None = None
     """The module's function that packs scales, for block-scaled operands."""
+    arrange_scales: Callable[[str, Tensor], Tensor] | None = None
+    """The module's function that lays out scales of sums, by their name, as the kernel reads them."""
     misaligned: bool = False
     """True if rows of the tensors start where TMA cannot load them, so that the wrapper has to copy them."""
     deterministic: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Final, Literal
 
 import torch
@@ -12,16 +12,17 @@ from torch import Tensor
 
 from gemmgen.device import captured_graph, context_lost, require_gpu
 from gemmgen.hardware import Gpu
-from gemmgen.module import matmul_of, pack_scales_of
+from gemmgen.module import arrange_scales_of, matmul_of, pack_scales_of
 from gemmgen.numerics.case import Case, numbers, once, special_values
 from gemmgen.numerics.encoding import bits, differing, poison
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check
 from gemmgen.problem import Matmul, Shape, shape_text
-from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import SpecFile
 from gemmgen.verify.divisions import other_divisions
+from gemmgen.verify.scales import other_scales, packed_scales
 from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_extents
 
 Group = Callable[[Case], Iterator[Check]]
@@ -93,32 +94,6 @@ def repeated(case: Case) -> Iterator[Check]:
     """
     inputs = case.inputs()
     yield from compared(case, "repeated", case.run(inputs).clone(), lambda: case.run(inputs))
-
-
-def packed_scales(case: Case) -> Iterator[Check]:
-    """Check that scales that ``pack_scales`` has packed give the bits of plain ones, alone and together."""
-    if case.pack_scales is None:
-        raise AttributeError("the module has no function `pack_scales`")
-    inputs = case.inputs()
-    plain = case.run(inputs).clone()
-    scaled = tuple(name for name in BLOCK_SCALES if name in inputs.extras)
-    for names in dict.fromkeys((*((name,) for name in scaled), scaled)):
-        found = case.run(inputs.packed(case.pack_scales, names))
-        count = int((bits(found) != bits(plain)).sum().item())
-        yield case.check(f"packed {' and '.join(names)}: elements that differ", count, 0)
-
-
-def other_scales(case: Case) -> Iterator[Check]:
-    """Check that scales that lie otherwise than the kernel reads them give the same bits: they are copied."""
-    inputs = case.inputs()
-    first = case.run(inputs).clone()
-    scaled = {name: inputs.extras[name] for name in BLOCK_SCALES if name in inputs.extras}
-    for name, scales in scaled.items():
-        for label, other in (("by rows", scales.contiguous()), ("by columns", scales.mT.contiguous().mT)):
-            extras = MappingProxyType({**inputs.extras, name: other})
-            found = case.run(replace(inputs, extras=extras))
-            count = int((bits(found) != bits(first)).sum().item())
-            yield case.check(f"{name} {label}: elements that differ", count, 0)
 
 
 def batch_invariant(case: Case) -> Iterator[Check]:
@@ -314,8 +289,9 @@ def verify(
     """Check the module's matmul on each shape [M, N, K].
 
     The checks: its numbers, its writes, strides, NaN and infinities, repetition, packed scales against plain
-    ones, and for a batch-invariant spec that a row's bits depend neither on other rows nor on M. Repeated
-    runs must be equal to the bit, or, if the plan is not ``deterministic``, within rounding.
+    ones, scales of other strides, and for a batch-invariant spec that a row's bits depend neither on other
+    rows nor on M. Repeated runs must be equal to the bit, or, if the plan is not ``deterministic``, within
+    rounding.
 
     Without ``shapes``, the spec's ``check`` or else the ends of its ``problem`` are used, and then the
     acceptance shapes. On ``cuda`` the module also runs under a CUDA graph and on a side stream; ``cpu`` is
@@ -428,6 +404,7 @@ def _cases(
             generator=torch.Generator(device).manual_seed(seed + index),
             repeats=repeats,
             pack_scales=pack_scales_of(module),
+            arrange_scales=arrange_scales_of(module),
             misaligned=source.problem.copies_misaligned,
             deterministic=deterministic,
             promote_k=source.promote_k,
