@@ -390,6 +390,7 @@ def test_the_operator_computes_and_falls_back() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # Inductor has its own, which depend on the release
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_a_layer_on_a_gpu_has_the_numbers_of_the_dequantised_one(mode: str) -> None:
     layer = layer_of(import_generated(module_file(PLAIN))).cuda()

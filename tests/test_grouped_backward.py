@@ -41,7 +41,6 @@ groups: {{kind: m_offsets, count: 4}}
 backward: true
 {rest}"""
 EACH_B = pytest.mark.parametrize("b", ["k", "mn"])
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 
 
 def spec_of(tmp_path: Path, b: str, rest: str = "") -> Path:

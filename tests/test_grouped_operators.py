@@ -39,11 +39,8 @@ OFFSETS, GATED, MASKED, BATCHED = (
     f"h100_bf16_{name}" for name in ("grouped", "grouped_gated", "masked", "batched")
 )
 N = 32
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
-    "ignore:The given buffer is not writable:UserWarning",
-)
-"""Warnings of torch 2.11 about itself, when it is imported further and when it loads a program."""
+pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")
+"""Warning of torch 2.11 about itself, when it loads a program."""
 
 
 @dataclass(frozen=True)

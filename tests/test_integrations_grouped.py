@@ -34,11 +34,8 @@ dynamo: Any = any_torch._dynamo
 BF16, INT = torch.bfloat16, torch.int32
 OFFSETS, BATCHED = "h100_bf16_grouped", "h100_bf16_batched"
 FEW = {8: "h100_bf16_grouped_rows8", 64: "h100_bf16_grouped_rows64"}
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
-    "ignore:The given buffer is not writable:UserWarning",
-)
-"""Warnings of torch 2.11 about itself, when it is imported further and when it loads a program."""
+pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")
+"""Warning of torch 2.11 about itself, when it loads a program."""
 META: dict[str, Any] = {"device": "meta", "dtype": BF16}
 
 

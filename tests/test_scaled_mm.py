@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -432,6 +433,14 @@ def test_the_recipes_are_torchs() -> None:
     assert numbers == [ROWS, TILES]
 
 
+def test_the_first_import_of_inductor_fails_no_test() -> None:
+    """A file that it imports warns that torch.jit is deprecated; `torch._dynamo.reset` of 2.11 imports it."""
+    spec = importlib.util.find_spec("torch.utils.mkldnn")
+    assert spec
+    assert spec.loader
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))  # anew, whoever has imported it before
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("m", [7, 128, 1000])
 def test_modules_and_cublas_agree_on_a_gpu(m: int) -> None:
@@ -441,4 +450,8 @@ def test_modules_and_cublas_agree_on_a_gpu(m: int) -> None:
         given = call.arguments(lambda tensor: tensor.cuda())
         found = ours(*given)
         assert ours.reason == ""
-        torch.testing.assert_close(found, F.scaled_mm(*given), rtol=2e-2, atol=0.1)
+        torch.testing.assert_close(found.cpu().double(), call.exact(), rtol=2e-2, atol=0.1)
+        if (
+            m % 8 == 0
+        ):  # cuBLAS takes 8 rows and refuses a single one (h200_blocks.jsonl); between, nobody knows
+            torch.testing.assert_close(found, F.scaled_mm(*given), rtol=2e-2, atol=0.1)
