@@ -35,6 +35,7 @@ from examples.deepseek.linears import (
     dequantised,
     quantise,
     unquantised,
+    whole_rows,
 )
 from gemmgen.lower import lower
 from gemmgen.problem import Groups
@@ -106,7 +107,7 @@ def simulated_linears(regime: str, layer: Layer, built: Path, monkeypatch: pytes
 
 
 class InBf16(Reference):
-    """The reference with results in bf16, and those of up projections in e4m3, as exact kernels give them."""
+    """The reference as exact kernels round it: results in bf16, and in e4m3 after an up projection."""
 
     def __call__(self, name: str, x: Quantised, **operands: Tensor) -> Tensor:
         d = super().__call__(name, x, **operands)
@@ -566,6 +567,8 @@ def torch_linears(layer: Layer) -> TorchLinears:
 def scaled_mm_in_fp64(a: Tensor, b: Tensor, a_scale: Tensor, of_a: Any, b_scale: Tensor, of_b: Any) -> Tensor:
     """Compute torch's scaled_mm, which has no kernel for the CPU, by its documented layouts."""
     assert (of_a.name, of_b.name) == ("BlockWise1x128", "BlockWise128x128")
+    if len(a) == 1:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublas`\nand more")
     assert a_scale.stride() == (1, len(a_scale))
     blocks = -(-b_scale.shape[0] // 4) * 4
     assert b_scale.stride() == (1, blocks)
@@ -573,18 +576,44 @@ def scaled_mm_in_fp64(a: Tensor, b: Tensor, a_scale: Tensor, of_a: Any, b_scale:
     return (exact @ dequantised(b.T, b_scale.T, 128, torch.float64).T).bfloat16()
 
 
-def test_torchs_linears_compute_the_same(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tokens", [1, 12])
+def test_torchs_linears_compute_the_same(tokens: int, layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.functional, "scaled_mm", scaled_mm_in_fp64)
     recorder = program.Recorder(InBf16(layer.linears))
-    Decoder(layer, SMALL, recorder)(inputs(12))
+    Decoder(layer, SMALL, recorder)(inputs(tokens))
     for name, (x, operands) in recorder.calls.items():
-        d = torch_linears(layer).prepared(name, x, **operands)()
-        # Products, gates and weights of pairs are rounded to bf16 one after the other.
-        assert program.distance(d, Reference(layer.linears)(name, x, **operands)) < 6e-3
+        for call in torch_linears(layer).calls(name):
+            d = torch_linears(layer).prepared(name, x, call=call, **operands)()
+            # Products, gates and weights of pairs are rounded to bf16 one after the other.
+            assert program.distance(d, Reference(layer.linears)(name, x, **operands)) < 6e-3
 
 
+def test_cublas_gets_whole_rows(layer: Layer) -> None:
+    for tokens, rows in ((1, 8), (8, 8), (9, 16)):
+        x = quantise(inputs(tokens))
+        found = whole_rows(x)
+        assert (len(found.values), len(found.scales), found.scales.stride()) == (rows, rows, (1, rows))
+        assert torch.equal(found.values[:tokens].float(), x.values.float())
+        assert torch.equal(found.scales[:tokens], x.scales)
+        assert not found.values[tokens:].float().any()
+
+
+def in_torch(name: str) -> Callable[..., Any]:
+    """Return a `matmul` of a linear that is exact, as the module of its kernel has one."""
+
+    def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, **operands: Tensor) -> Any:
+        right, x = InBf16({name: Weight(b.mT, b_scale)}), Quantised(a, a_scale)
+        if name not in GATED:
+            return right(name, x, **operands)
+        h = right.up(name, x, **operands)
+        return h.values, h.scales
+
+    return matmul
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
 def test_a_point_of_the_record_has_the_times_of_each_linear(
-    layer: Layer, monkeypatch: pytest.MonkeyPatch
+    tokens: int, layer: Layer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed: list[str] = []
 
@@ -597,30 +626,81 @@ def test_a_point_of_the_record_has_the_times_of_each_linear(
             assert bool(torch.isfinite(values).all())
         return {name: 3.0 if name.endswith("torch") else 2.0 for name in calls}
 
-    def in_torch(name: str) -> Callable[..., Any]:
-        def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, **operands: Tensor) -> Any:
-            right, x = InBf16({name: Weight(b.mT, b_scale)}), Quantised(a, a_scale)
-            if name not in GATED:
-                return right(name, x, **operands)
-            h = right.up(name, x, **operands)
-            return h.values, h.scales
-
-        return matmul
-
     monkeypatch.setattr(torch.nn.functional, "scaled_mm", scaled_mm_in_fp64)
     monkeypatch.setattr(program, "microseconds", microseconds)
     drawn_on_cpu = partial(program.inputs, device="cpu")
     monkeypatch.setattr(program, "inputs", drawn_on_cpu)
     ours = Generated(layer.linears, {name: in_torch(name) for name in layer.linears})
-    found = json.loads(json.dumps(program.point(4, layer, SMALL, ours, dict(torch_linears(layer).experts))))
+    found = json.loads(
+        json.dumps(program.point(tokens, layer, SMALL, ours, dict(torch_linears(layer).experts)))
+    )
     assert timed == [f"{name} {arm}" for name in layer.linears for arm in ("generated", "torch")]
     assert (found["tokens"], found["kernels"], found["all"]) == (
-        4,
+        tokens,
         "decode",
         {"generated": 16.0, "torch": 24.0},
     )
     assert found["ratios"] == dict.fromkeys([*layer.linears, "all"], 1.5)
     assert all(each["difference"] < 4e-2 for each in found["us"].values())
+    assert {(each["call"], *each["refused"]) for each in found["us"].values()} == {
+        ("scaled_mm",),
+        ("grouped_mm",),
+    }
+
+
+def refusing(*_: Any, **__: Any) -> Tensor:
+    raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED\nat a line")
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_a_call_that_torch_refuses_stops_no_other(
+    is_captured: bool, layer: Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if torch refuses to capture the call in a graph, which `microseconds` does."""
+    kinds: list[str] = []
+
+    def microseconds(calls: Mapping[str, list[Callable[[], Any]]]) -> dict[str, float]:
+        kinds.append(" ".join(calls))
+        if is_captured and kinds.count(kinds[-1]) == 1 and "_up torch" in kinds[-1]:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return {name: 3.0 if name.endswith("torch") else 2.0 for name in calls}
+
+    monkeypatch.setattr(program, "microseconds", microseconds)
+    monkeypatch.setattr(program, "inputs", partial(program.inputs, device="cpu"))
+    monkeypatch.setattr(torch.nn.functional, "scaled_mm", scaled_mm_in_fp64 if is_captured else refusing)
+    if not is_captured:
+        monkeypatch.setattr(torch.nn.functional, "grouped_mm", refusing)
+    ours = Generated(layer.linears, {name: in_torch(name) for name in layer.linears})
+    found = program.point(1, layer, SMALL, ours, dict(torch_linears(layer).experts))
+    us, captured = found["us"], "RuntimeError: operation not permitted when stream is capturing"
+    assert list(us) == list(layer.linears)
+    if is_captured:
+        assert us["shared_up"]["call"] == "matmul"
+        assert us["shared_up"]["refused"] == {"scaled_mm": captured}
+        assert us["experts_up"] == {"generated": 2.0, "refused": {"grouped_mm": captured}}
+        assert us["o"]["call"] == "scaled_mm"
+        assert found["all"] == {"generated": 14.0, "torch": 21.0}  # without the experts' up projection
+        assert found["ratios"] == dict.fromkeys([*(name for name in us if name != "experts_up"), "all"], 1.5)
+        return
+    reason = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED"
+    for name, each in us.items():
+        assert each["refused"] == {"grouped_mm" if name.startswith("experts") else "scaled_mm": reason}
+        assert each.get("call") == (None if name.startswith("experts") else "matmul")
+        assert each.get("difference", 0) < 4e-2
+    assert found["all"] == {"generated": 12.0, "torch": 18.0}
+
+
+def test_a_linear_whose_kernel_fails_is_no_refusal_of_torch(
+    layer: Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> Tensor:
+        raise RuntimeError("an illegal memory access")
+
+    recorder = program.Recorder(InBf16(layer.linears))
+    Decoder(layer, SMALL, recorder)(inputs(2))
+    ours = Generated(layer.linears, dict.fromkeys(layer.linears, failing))
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        program.timed("o", [recorder], ours, dict(torch_linears(layer).experts))
 
 
 def test_weights_are_copied_until_l2_cannot_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:

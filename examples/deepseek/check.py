@@ -39,7 +39,7 @@ from examples.deepseek.linears import (
     quantise,
     unquantised,
 )
-from examples.moe.graphs import Call, microseconds
+from examples.moe.graphs import microseconds
 
 CHECKED_TOKENS = (1, 37, MOST_DECODE_TOKENS, MOST_DECODE_TOKENS + 1, 700)
 TIMED_TOKENS = (1, 8, 64, 512, 4096)
@@ -232,40 +232,55 @@ def copies(weight: Weight) -> Iterator[Weight]:
         yield Weight(weight.values.clone(), laid_out(weight.scales.clone()))
 
 
-def arms_of(
+def timed(
     name: str, recorded: list[Recorder], ours: Generated, bf16: dict[str, Tensor]
-) -> dict[str, list[Call]]:
-    """Return the calls of a linear to time: of its generated kernel, and of torch."""
-    arms: dict[str, list[Call]] = {f"{name} generated": [], f"{name} torch": []}
-    for weight in copies(ours.weights[name]):
-        for x, operands in (each.calls[name] for each in recorded):
-            own = Generated({name: weight}, ours.matmuls)
-            arms[f"{name} generated"].append(functools.partial(own, name, x, **operands))
-            call = TorchLinears({name: weight}, bf16).prepared(name, x, **operands)
-            arms[f"{name} torch"].append(call)
-    return arms
+) -> dict[str, float | str | dict[str, str]]:
+    """Return the times of a linear in us, of its kernel and of a call of torch, and the results' difference.
+
+    The call is the first one of `TorchLinears.calls` that torch does not refuse. The reasons for others are
+    under `refused`. If torch refuses all of them, there is the time of the kernel alone.
+    """
+    made = [(weight, *each.calls[name]) for weight in copies(ours.weights[name]) for each in recorded]
+    own = [
+        functools.partial(Generated({name: weight}, ours.matmuls), name, x, **operands)
+        for weight, x, operands in made
+    ]
+    of_kernel: Any = own[0]()
+    if isinstance(of_kernel, tuple):
+        of_kernel = dequantised(*of_kernel, 1, torch.float32)
+    refused: dict[str, str] = {}
+    for call in TorchLinears(ours.weights, bf16).calls(name):
+        try:
+            others = [
+                TorchLinears({name: weight}, bf16).prepared(name, x, call=call, **operands)
+                for weight, x, operands in made
+            ]
+            difference = distance(of_kernel, others[0]())
+            times = microseconds({f"{name} generated": own, f"{name} torch": others})
+        except (RuntimeError, ValueError) as error:  # whatever torch or its libraries refuse
+            refused[call] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            continue
+        us = {arm.split()[1]: time for arm, time in times.items()}
+        return {**us, "difference": difference, "call": call, "refused": refused}
+    return {"generated": microseconds({f"{name} generated": own})[f"{name} generated"], "refused": refused}
 
 
 def point(
     tokens: int, layer: Layer, sizes: Sizes, ours: Generated, bf16: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Return the times of each linear in us, and the ratios of torch's time to that of the kernel."""
+    """Return the times of each linear in us, and the ratios of torch's time to that of the kernel.
+
+    The sums of all times are of the linears that torch computes too.
+    """
     recorded = [Recorder(ours) for _ in range(2)]
     for seed, recorder in enumerate(recorded):
         Decoder(layer, sizes, recorder)(inputs(tokens, sizes, seed))
-    us: dict[str, dict[str, float]] = {}
-    ratios: dict[str, float] = {}
-    for name in layer.linears:
-        arms = arms_of(name, recorded, ours, bf16)
-        of_kernel, of_torch = (calls[0]() for calls in arms.values())
-        times = microseconds(arms)
-        us[name] = {arm.split()[1]: time for arm, time in times.items()}
-        if isinstance(of_kernel, tuple):
-            of_kernel = dequantised(*of_kernel, 1, torch.float32)
-        us[name]["difference"] = distance(of_kernel, of_torch)
-        ratios[name] = round(us[name]["torch"] / us[name]["generated"], 3)
-    totals = {arm: round(sum(each[arm] for each in us.values()), 2) for arm in ("generated", "torch")}
-    ratios["all"] = round(totals["torch"] / totals["generated"], 3)
+    us: dict[str, dict[str, Any]] = {name: timed(name, recorded, ours, bf16) for name in layer.linears}
+    compared = {name: each for name, each in us.items() if "torch" in each}
+    ratios = {name: round(each["torch"] / each["generated"], 3) for name, each in compared.items()}
+    totals = {arm: round(sum(each[arm] for each in compared.values()), 2) for arm in ("generated", "torch")}
+    if compared:
+        ratios["all"] = round(totals["torch"] / totals["generated"], 3)
     return {"tokens": tokens, "kernels": regime_of(tokens), "us": us, "all": totals, "ratios": ratios}
 
 
@@ -307,6 +322,9 @@ def main() -> None:
         record["points"].append(found)
         said = ", ".join(f"{name} {ratio:.2f}" for name, ratio in found["ratios"].items())
         say(f"{tokens:6} tokens  times torch: {said}")
+        for name, each in found["us"].items():
+            for call, reason in each["refused"].items():
+                say(f"{tokens:6} tokens  torch refuses {call} of {name}: {reason}")
         given.time.write_text(json.dumps(record, indent=1) + "\n")
 
 

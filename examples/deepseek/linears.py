@@ -168,10 +168,28 @@ def bf16_weights(weight: Weight) -> Tensor:
     return made
 
 
+ROWS_OF_SCALED_MM = 8
+"""`scaled_mm` gets a multiple of this many rows of A.
+
+cuBLAS refuses a single row with scales of blocks. benchmarks/blockscale/h200_blocks.jsonl has these refusals,
+and times of 8 rows.
+"""
+
+
+def whole_rows(x: Quantised) -> Quantised:
+    """Return activations as `scaled_mm` needs them: with rows of zeros at the end, and scales by columns."""
+    rows = -(-len(x.values) // ROWS_OF_SCALED_MM) * ROWS_OF_SCALED_MM
+    values = torch.zeros(rows, x.values.shape[1], device=x.values.device).to(x.values.dtype)
+    scales = x.scales.new_ones(x.scales.shape[1], rows).T
+    values[: len(x.values)], scales[: len(x.scales)] = x.values, x.scales
+    return Quantised(values, scales)
+
+
 @dataclass(frozen=True)
 class TorchLinears:
-    """The linears from torch: `scaled_mm` with the same scales, and `grouped_mm` of experts in bf16.
+    """The linears from torch, by one of its calls.
 
+    For dense linears `scaled_mm` with the same scales, or `matmul` in bf16. For experts `grouped_mm` in bf16:
     torch has no kernel of groups with scales of blocks.
     """
 
@@ -179,19 +197,29 @@ class TorchLinears:
     experts: Mapping[str, Tensor]
     """The weights of `experts_up` and `experts_down` in bf16, as `bf16_weights` returns them."""
 
+    def calls(self, name: str) -> tuple[str, ...]:
+        """Return the calls of torch that compute a linear, the one with the fewest bytes first."""
+        return ("grouped_mm",) if name in self.experts else ("scaled_mm", "matmul")
+
     def prepared(
         self,
         name: str,
         x: Quantised,
         *,
+        call: str = "",
         c: Tensor | None = None,
         offs: Tensor | None = None,
         row_scale: Tensor | None = None,
     ) -> Callable[[], Tensor]:
-        """Return the call of a linear, with x and its scales as torch's kernels read them."""
-        product = self.dense(name, x) if offs is None else self.grouped(name, x, offs)
+        """Return a linear by a call of torch, by default the first one, whose operands are ready for it."""
+        call = call or self.calls(name)[0]
+        if call == "grouped_mm":
+            assert offs is not None
+            product = self.grouped(name, x, offs)
+        else:
+            product = self.scaled(name, x) if call == "scaled_mm" else self.in_bf16(name, x)
 
-        def call() -> Tensor:
+        def linear() -> Tensor:
             d = product()
             if name in GATED:
                 gate, up = d.chunk(2, dim=1)
@@ -200,16 +228,22 @@ class TorchLinears:
                 d = d * row_scale.to(d.dtype)[:, None]
             return d if c is None else d + c
 
-        return call
+        return linear
 
-    def dense(self, name: str, x: Quantised) -> Callable[[], Tensor]:
-        """Return the call of a product [rows, N] without groups."""
-        weight, scaling = self.weights[name], functional.ScalingType
+    def scaled(self, name: str, x: Quantised) -> Callable[[], Tensor]:
+        """Return the call of a product [rows, N] of fp8 operands with their scales."""
+        weight, scaling, a = self.weights[name], functional.ScalingType, whole_rows(x)
         scaled_mm: Any = functional.scaled_mm
-        a_scale = x.scales.T.contiguous().T
         # The scales of 128 x 128 have as many rows as the kernels read, a multiple of 4.
         b_scale, of_a, of_b = weight.scales.T, scaling.BlockWise1x128, scaling.BlockWise128x128
-        return lambda: scaled_mm(x.values, weight.values.T, a_scale, of_a, b_scale, of_b)
+        return lambda: scaled_mm(a.values, weight.values.T, a.scales, of_a, b_scale, of_b)[: len(x.values)]
+
+    def in_bf16(self, name: str, x: Quantised) -> Callable[[], Tensor]:
+        """Return the call of a product [rows, N] of the dequantised operands in bf16."""
+        weight = self.weights[name]
+        rows = dequantised(x.values, x.scales, 1, torch.float32).bfloat16()
+        columns = dequantised(weight.values, weight.scales, BLOCK, torch.float32).bfloat16()
+        return lambda: rows @ columns.T
 
     def grouped(self, name: str, x: Quantised, offs: Tensor) -> Callable[[], Tensor]:
         """Return the call of the product [rows, N] of each row, in bf16, with the weight of its expert."""
