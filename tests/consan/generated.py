@@ -20,9 +20,10 @@ from torch import Tensor
 
 from consan.case import CLEAN, Device, Simulated
 from gemmgen.module import import_generated
-from gemmgen.numerics.case import kernel_arguments, reduction_arguments, reduction_programs
-from gemmgen.numerics.encoding import bits, rounded
+from gemmgen.numerics.case import as_bytes, kernel_arguments, reduction_arguments, reduction_programs
+from gemmgen.numerics.encoding import TORCH_DTYPES, bits, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs, touched
+from gemmgen.numerics.quantized import dequantized_output, poisoned_outputs, quantized, written_into
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.problem import Matmul
 from gemmgen.product import Product, make
@@ -87,6 +88,7 @@ class ModuleCase:
             k_steps = 2 * plan.stages + 2
             m = 2 * plan.program_tile_m - min(48, plan.program_tile_m // 2)
             n = 2 * plan.program_tile_n - min(96, plan.program_tile_n // 2)
+            n += -n % plan.problem.n_multiple
             launch = replace(launch, shape=SHAPES.get(self.subject, (m, n, k_steps * plan.cta_tile_k)))
         return launch.on(plan, self.subject)
 
@@ -185,7 +187,7 @@ def generator() -> torch.Generator:
 
 def simulated(module: ModuleType, case: ModuleCase, inputs: Inputs, *schedules: str) -> tuple[Result, Tensor]:
     """Return what the simulator found, up to the first kernel with a fault, and its D."""
-    d, calls = prepared(module, case, inputs)
+    output, calls = prepared(module, case, inputs)
     early = early_arguments(case.product.plan)
     result, deterministic = None, True
     for kernel, programs, arguments, options in calls:
@@ -194,7 +196,7 @@ def simulated(module: ModuleType, case: ModuleCase, inputs: Inputs, *schedules: 
         if result.findings:
             break
     assert result
-    return replace(result, deterministic=deterministic), d
+    return replace(result, deterministic=deterministic), output.on_the_cpu()
 
 
 def launched(module: ModuleType, case: ModuleCase, inputs: Inputs, device: Device) -> Tensor:
@@ -202,10 +204,10 @@ def launched(module: ModuleType, case: ModuleCase, inputs: Inputs, device: Devic
     with device.used():
         extras = {name: on_gpu(tensor) for name, tensor in inputs.extras.items()}
         there = replace(inputs, a=on_gpu(inputs.a), b=on_gpu(inputs.b), extras=extras)
-        d, calls = prepared(module, case, there)
+        output, calls = prepared(module, case, there)
         for kernel, programs, arguments, options in calls:
             kernel[(programs,)](*arguments, **options)
-        found = d.cpu()
+        found = output.on_the_cpu()
     device.alive()
     return found
 
@@ -220,11 +222,32 @@ Call = tuple[Any, int, list[Any], dict[str, Any]]
 """A kernel, its programs, its arguments, the options of its launch."""
 
 
-def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tensor, list[Call]]:
+@dataclass(frozen=True)
+class Output:
+    """A D that a kernel writes, and its scales if the kernel computes them."""
+
+    d: Tensor
+    scales: Tensor | None = None
+
+    def on_the_cpu(self) -> Tensor:
+        """Return D as numbers."""
+        if self.scales is None:
+            return self.d.cpu()
+        numbers = Matrix.poisoned(*self.d.flatten(0, -2).shape, "fp32", "cpu").view.view(self.d.shape)
+        return written_into(numbers, self.d.cpu(), self.scales.cpu())
+
+
+def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Output, list[Call]]:
     """Return a poisoned D on the inputs' device, and the launches that make up a call of the module."""
     problem = case.problem
     *rows, n = problem.extents_of_d(*inputs.shape[:2])
-    d = Matrix.poisoned(math.prod(rows), n, problem.d.name, inputs.a.device).view.view(*rows, n)
+    if problem.d_scale:
+        d, scales = poisoned_outputs(problem, torch.empty(*rows, n, device=inputs.a.device))
+        inputs = replace(inputs, extras={**inputs.extras, "d_scale": as_bytes(scales.mT)})
+        output = Output(d, scales)
+    else:
+        d = Matrix.poisoned(math.prod(rows), n, problem.d.name, inputs.a.device).view.view(*rows, n)
+        output = Output(d)
     plan = case.product.plan
     arguments = kernel_arguments(module, problem, inputs, d, restored=restored_arguments(plan))
     calls: list[Call] = [(module.matmul_kernel, case.launch.programs, arguments, module.LAUNCH_OPTIONS)]
@@ -233,7 +256,7 @@ def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tens
         programs = reduction_programs(module, partials)
         behind = reduction_arguments(module, problem, inputs, d, partials)
         calls.append((module.reduction_kernel, programs, behind, module.REDUCTION_OPTIONS))
-    return d, calls
+    return output, calls
 
 
 def wrong_elements(d: Tensor, inputs: Inputs, case: ModuleCase) -> int:
@@ -245,7 +268,12 @@ def wrong_elements(d: Tensor, inputs: Inputs, case: ModuleCase) -> int:
     rows = inputs.computed_rows(problem, d)
     outside = touched(d) - touched(rows)
     if is_exact(problem):
-        return outside + int((rows != rounded(reference(inputs, problem), d.dtype)).sum().item())
+        exact = reference(inputs, problem)
+        expected = rounded(exact, d.dtype)
+        if scale := problem.d_scale:
+            dtypes = (TORCH_DTYPES[name] for name in (problem.d.name, scale.dtype.name))
+            expected = dequantized_output(*quantized(exact, scale.vector, *dtypes))
+        return outside + int((rows != expected).sum().item())
     allowed = tolerance(problem, inputs.shape, case.spec.promote_k)
     return outside + (0 if deviation(d, inputs, problem).relative <= allowed.relative else d.numel())
 
