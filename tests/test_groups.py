@@ -440,9 +440,10 @@ def test_a_model_is_compiled_and_exported_for_any_rows(module: ModuleType) -> No
 def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
     product = made(spec_file(stem))
     source = product.source
-    shapes = source.request.check_shapes
+    shapes, columns = source.request.check_shapes, max(8, source.problem.n_multiple)
     module = import_generated(module_file(stem))
-    found = verify(module, source, (*shapes, *[(m + 1, n + 8, k + 8) for m, n, k in shapes]), repeats=5)
+    odd = [(m + 1, n + columns, k + 8) for m, n, k in shapes]
+    found = verify(module, source, (*shapes, *odd), repeats=5)
     assert [str(check) for check in found.failures] == []
     assert len(found.checks) > 20
 

@@ -117,7 +117,8 @@ def reference(inputs: Inputs, problem: Matmul) -> Tensor:
 def saved_deviation(inputs: Inputs, problem: Matmul) -> Deviation:
     """Compare the sums that a call has saved with the exact product of its inputs.
 
-    With groups, only rows that belong to a group are compared.
+    With groups, only rows that belong to a group are compared. The mean square is of groups with a result: a
+    group without K has zeros.
     """
     blocks = replace(problem, epilogue=PLAIN)
     others = {name: tensor for name, tensor in inputs.extras.items() if name != "saved"}
@@ -145,18 +146,20 @@ def deviation(
 ) -> Deviation:
     """Compare out [M, N] with the exact result of its inputs, which is ``exact`` if that is given.
 
-    With groups, only rows that belong to a group are compared.
+    With groups, only rows that belong to a group are compared. The mean square is of groups with a result: a
+    group without K has zeros.
     """
     out = inputs.computed_rows(problem, out)
     zero = torch.zeros((), dtype=torch.float64, device=out.device)
     square_error, square_reference, worst = zero, zero, zero
-    rounding = HALF_ULP[problem.d.name]
+    rounding, elements = HALF_ULP[problem.d.name], 0
     for rows, expected in references(inputs, problem) if exact is None else exact:
         error = (out[rows].double() - expected).abs_()
         square_reference = square_reference + expected.square().sum()
+        elements += expected.numel() if expected.any() else 0
         worst = torch.maximum(worst, (error - rounding * expected.abs()).max())
         square_error = square_error + error.square_().sum()
-    mean_square = square_reference / out.numel()
+    mean_square = square_reference / max(1, elements)
     return Deviation(
         relative=_ratio(math.sqrt(square_error.item()), math.sqrt(square_reference.item())),
         worst_element=_ratio(worst.item(), math.sqrt(mean_square.item())),
