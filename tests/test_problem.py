@@ -136,6 +136,17 @@ def test_what_is_poison_still_is_not_finite(dtype: DType) -> None:
     assert not_finite(matrix) == 1
 
 
+def test_elements_are_counted_in_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = torch.zeros(7, 5)
+    matrix[0, 1] = matrix[3, 4] = math.nan
+    matrix[6] = math.inf
+    for chunk in (1, 5, 12, 35, 1000):
+        monkeypatch.setattr("gemmgen.numerics.encoding.CHUNK_ELEMENTS", chunk)
+        assert not_finite(matrix) == 7
+        assert not_finite(matrix[:, :2]) == 3
+        assert not_finite(matrix[1:3]) == not_finite(matrix[:0]) == 0
+
+
 def test_no_product_of_int8_reaches_the_poison() -> None:
     assert -128 * 127 * 132_103 > poison(torch.int32) >= -128 * 127 * 132_105
 

@@ -35,6 +35,9 @@ POISON: Final[Mapping[torch.dtype, int]] = MappingProxyType(
 pair of -6: e2m1 has no NaN, and -6 is the farthest value from the zeros that TMA puts outside.
 """
 
+CHUNK_ELEMENTS: Final = 1 << 28
+"""Elements that are looked at together: 1 GB in fp32."""
+
 
 def poison(dtype: torch.dtype) -> float:
     """Return what an element holds until it is written."""
@@ -54,12 +57,20 @@ def differing(left: Tensor, right: Tensor) -> Tensor:
 def not_finite(matrix: Tensor) -> int:
     """Return the number of elements that were never written, or were computed from poison.
 
-    Such floats are NaN or infinite; integers are counted if they still hold the poison.
+    Such floats are NaN or infinite; integers are counted if they still hold the poison. Rows are counted in
+    chunks: torch's isfinite needs more memory than its argument.
     """
-    if matrix.is_floating_point():
-        wide = matrix.float() if matrix.dtype.itemsize == 1 else matrix  # 8 bits have no isfinite
-        return int((~torch.isfinite(wide)).sum().item())
-    return int((matrix == POISON[matrix.dtype]).sum().item())
+    count = max(1, CHUNK_ELEMENTS * len(matrix) // max(1, matrix.numel()))
+    chunks = (matrix[first : first + count] for first in range(0, len(matrix), count))
+    none = torch.zeros((), dtype=torch.int64, device=matrix.device)
+    return int(sum(map(_count_not_finite, chunks), none).item())
+
+
+def _count_not_finite(rows: Tensor) -> Tensor:
+    if rows.is_floating_point():
+        wide = rows.float() if rows.dtype.itemsize == 1 else rows  # 8 bits have no isfinite
+        return (~torch.isfinite(wide)).sum()
+    return (rows == POISON[rows.dtype]).sum()
 
 
 def saturated(exact: Tensor, dtype: torch.dtype) -> Tensor:
