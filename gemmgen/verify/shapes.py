@@ -85,12 +85,13 @@ def _misaligned_shapes(problem: Matmul) -> tuple[Shape, ...]:
 def large_shape(source: SpecFile) -> Shape:
     """Return a shape with more than 2**31 elements of D, or the tile of a kernel that computes only one.
 
-    If the partial sums of such a D would exceed ``LARGE_SUMS_BYTES``, D has fewer rows, and the sums have
-    more than 2**31 elements.
+    A D of several matrices has fewer rows. So has one whose partial sums would exceed ``LARGE_SUMS_BYTES``:
+    these sums then have more than 2**31 elements.
     """
     if (tile := single_tile(source)) is not None:
         return tile
     m, n, k = _legal(source.problem, LARGE_SHAPE)
+    m //= source.problem.d_blocks
     # An atomic reduction adds all parts to one array.
     schedule = source.spec.schedule
     parts = 1 if schedule.reduction == "atomic" else schedule.splits or 1
