@@ -8,7 +8,8 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +19,7 @@ from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from modules import SPECS, module_file, spec_file
 from torch import Tensor
 
+from gemmgen.bench.machine import CudaMachine
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
@@ -582,9 +584,12 @@ def test_a_broken_module_is_one_diagnostic(tmp_path: Path, source: str | None, m
 # repeats bit by bit, a graph and a side stream. N = 4097 takes no out=: a padded view is offered and must be
 # refused untouched, and D is poisoned where the wrapper will allocate it, in a block of its size that is
 # freed just before the call. POISON shows that the wrapper does get that block.
+# A D of more than 2**31 elements needs most of a GPU's memory: one process at a time has one.
 VERIFY = """
 import sys
 from pathlib import Path
+import torch
+from gemmgen.bench.machine import CudaMachine
 from gemmgen.module import import_generated
 from gemmgen.plan import plan_spec
 from gemmgen.spec import load_spec
@@ -595,7 +600,10 @@ from gemmgen.verify.shapes import acceptance_shapes
 source = load_spec(Path(sys.argv[2]))
 module, spec, plan = import_generated(Path(sys.argv[1])), source, plan_spec(source)
 whole = verify(module, spec, repeats=50, deterministic=plan.deterministic)
-for verification in (whole, verify_large(module, spec)):
+torch.cuda.empty_cache()
+with CudaMachine(torch.device("cuda", torch.cuda.current_device())).alone():
+    large = verify_large(module, spec)
+for verification in (whole, large):
     if not verification.passed:
         sys.exit("\\n".join(map(str, verification.failures)))
 made = {(check.shape, check.what) for check in whole.checks}
@@ -705,6 +713,35 @@ def test_what_a_large_d_needs_has_room_and_more_elements_than_32_bits_count(path
         assert m * n * source.problem.d_blocks < 2**32
     if kept > 1:
         assert kept * m * n * plan.problem.accumulator.bytes <= LARGE_SUMS_BYTES
+
+
+def test_one_process_at_a_time_has_a_large_d(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    failed = Verification("gpu", (Check((1, 8, 16), "once", None, 0, "too large"),))
+
+    def checked(step: str) -> Callable[..., Verification]:
+        def check(*_: object, **__: object) -> Verification:
+            steps.append(step)
+            return failed
+
+        return check
+
+    @contextmanager
+    def alone(_: CudaMachine) -> Generator[None]:
+        steps.append("others wait")
+        yield
+        steps.append("others go on")
+
+    monkeypatch.setattr(CudaMachine, "alone", alone)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: steps.append("memory is free"))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr("gemmgen.verify.verify", checked("verify"))
+    monkeypatch.setattr("gemmgen.verify.verify_large", checked("large"))
+    stem = "h100_bf16"
+    monkeypatch.setattr(sys, "argv", ["-c", str(module_file(stem)), str(spec_file(stem))])
+    with pytest.raises(SystemExit, match="1x8x16 once: too large"):
+        exec(VERIFY, {})
+    assert steps == ["verify", "memory is free", "others wait", "large", "others go on"]
 
 
 @pytest.mark.gpu
