@@ -143,6 +143,20 @@ def test_a_module_that_takes_scales_of_any_strides_fails(wrapped: Wrapped) -> No
     ]
 
 
+def test_scales_of_other_rows_are_found(wrapped: Wrapped) -> None:
+    matmul = wrapped.module.matmul
+
+    def rolled(a: Tensor, b: Tensor, *, a_scale: Tensor, **others: Tensor) -> Any:
+        matmul(a, b, a_scale=a_scale, **others)  # which refuses scales of other strides
+        rows = torch.empty_strided(a_scale.shape, a_scale.stride()).copy_(a_scale.roll(1, 0))
+        return matmul(a, b, a_scale=rows, **others)
+
+    wrapped.module.__dict__["matmul"] = rolled
+    found = wrapped.failures((37, 256, 400))
+    for run in ("own output", "out=", "strided"):
+        assert any(text.startswith(f"37x256x400 {run}: relative error: ") for text in found)
+
+
 def test_a_refusal_that_does_not_say_what_to_pass_fails(wrapped: Wrapped) -> None:
     matmul = wrapped.module.matmul
 
