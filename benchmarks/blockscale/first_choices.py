@@ -23,9 +23,8 @@ from gemmgen.plan.planner import rank
 from gemmgen.spec import SpecFile
 
 HERE = Path(__file__).parent
-RECORDS: Final = tuple(
-    HERE / name for name in ("h200_blocks.jsonl", "h100_blocks.jsonl", "h200_experts.jsonl")
-)
+NAMES: Final = ("h200_blocks", "h200_blocks_earlier", "h100_blocks", "h200_experts", "h200_experts_copied")
+RECORDS: Final = tuple(HERE / f"{name}.jsonl" for name in NAMES)
 CLASSES: Final = ((64, "up to 64"), (512, "65 to 512"), (1024, "513 to 1,024"), (1 << 62, "above 1,024"))
 """The most rows of each class, and its name."""
 

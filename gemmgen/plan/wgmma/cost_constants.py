@@ -34,8 +34,9 @@ Times are in nanoseconds of an H200. ``python -m benchmarks.fit`` fits the const
 * [misaligned] modules of ``misaligned: copy``, with A and B aligned before or not:
   ``benchmarks/reading/misaligned.json``, ``benchmarks/h100_bf16_misaligned.json``;
 * [block-scales] kernels of fp8 with scales of blocks, without PDL: the first six of an earlier planner at 62
-  shapes on an H100 and at 44 on an H200 (``benchmarks/blockscale/h100_blocks.jsonl``, ``h200_blocks.jsonl``),
-  and kernels written by hand at 80 shapes on an H100 (``h100_prototype.jsonl`` there);
+  shapes on an H100 and at 44 on an H200 (``benchmarks/blockscale/h100_blocks.jsonl``,
+  ``h200_blocks_earlier.jsonl``), and kernels written by hand at 80 shapes on an H100
+  (``h100_prototype.jsonl`` there);
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 
