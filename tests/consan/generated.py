@@ -233,8 +233,9 @@ class Output:
         """Return D as numbers."""
         if self.scales is None:
             return self.d.cpu()
-        numbers = Matrix.poisoned(*self.d.flatten(0, -2).shape, "fp32", "cpu").view.view(self.d.shape)
-        return written_into(numbers, self.d.cpu(), self.scales.cpu())
+        *rows, columns = self.d.shape
+        made = Matrix.poisoned(math.prod(rows), columns, "fp32", torch.device("cpu"))
+        return written_into(made.view.view(self.d.shape), self.d.cpu(), self.scales.cpu())
 
 
 def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Output, list[Call]]:
