@@ -53,9 +53,10 @@ class Call:
     tensors: dict[str, Tensor]
 
     @classmethod
-    def of(cls, stem: str, device: str = "meta", *, m: int = 24, n: int = N, k: int = 128) -> Call:
+    def of(cls, stem: str, device: str = "meta", *, m: int | None = None, n: int = N, k: int = 128) -> Call:
         """Return a call in which every row is of a group: the whole D is computed. N is `n` or more."""
         problem, module = made(spec_file(stem)).source.problem, import_generated(module_file(stem))
+        m = m or rows_of_call(problem)
         tensors = tensors_of(problem, device, m, n, k)
         return cls(stem, module, problem, {name: tensors[name] for name in module.COMPUTES["inputs"]})
 
@@ -75,8 +76,9 @@ class Call:
     @property
     def row_counts(self) -> tuple[int, ...]:
         """Some M. A tensor that is contiguous along M has rows of whole 16 bytes, and other strides else."""
-        is_along_m = self.tensors["a"].stride(-1) != 1 or "a_scale" in self.tensors
-        return (24, 16, 8) if is_along_m else (24, 20, 3)
+        if scale := self.problem.a.scale:
+            return (rows_of_call(self.problem), 2 * scale.unit, scale.unit)
+        return (24, 16, 8) if self.tensors["a"].stride(-1) != 1 else (24, 20, 3)
 
     def __call__(self, *tensors: Tensor, **options: Any) -> Tensor:
         """Call `matmul`, with other tensors if they are given in the order of the operator."""
@@ -84,13 +86,14 @@ class Call:
         a, b = given.pop("a"), given.pop("b")
         return self.module.matmul(a, b, **given, **options)
 
-    def new_out(self, m: int = 24) -> Tensor:
+    def new_out(self, m: int | None = None) -> Tensor:
         """Return memory for D, full of 7."""
         device = self.tensors["a"].device
         return torch.full(self.d_shape(m), 7.0, dtype=self.module.ARGUMENTS["out"][0], device=device)
 
-    def d_shape(self, m: int = 24, n: int = N) -> tuple[int, ...]:
+    def d_shape(self, m: int | None = None, n: int = N) -> tuple[int, ...]:
         """Return the extents of D."""
+        m = m or rows_of_call(self.problem)
         return self.problem.extents_of_d(m, -(-n // self.problem.n_multiple) * self.problem.n_multiple)
 
     def rows_of_groups(self, d: Tensor) -> Tensor:
@@ -103,6 +106,11 @@ class Call:
     def operator(self) -> Any:
         """The operator of the module, with its overloads."""
         return getattr(any_torch.ops.gemmgen, self.stem)
+
+
+def rows_of_call(problem: Matmul) -> int:
+    """Return M: 24, or three times the scales of A in 16 bytes if these are more."""
+    return max(24, 3 * problem.a.scale.unit) if problem.a.scale else 24
 
 
 def tensors_of(problem: Matmul, device: str, m: int, n: int, k: int = 128) -> dict[str, Tensor]:
@@ -181,7 +189,7 @@ def test_a_d_without_memory_has_the_strides_of_a_real_one(stem: str, n: int) -> 
     columns = -(-shape[-1] // 8) * 8 if call.module.ARGUMENTS["out"][0].itemsize == 2 else shape[-1]
     d = call()
     assert d.shape == shape
-    assert d.stride() == (24 * columns, columns, 1)[-d.dim() :]
+    assert d.stride() == (rows_of_call(call.problem) * columns, columns, 1)[-d.dim() :]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
