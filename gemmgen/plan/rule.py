@@ -10,9 +10,9 @@ in the order of its list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property, lru_cache, wraps
 from operator import itemgetter
 from typing import Generic, Literal, Never, TypeVar, cast, overload
 
@@ -173,9 +173,9 @@ def rule(
 class _Judgement(Generic[Judged]):
     """The findings of rules in one plan, each evaluated once, at its first use."""
 
-    def __init__(self, plan: Judged) -> None:
+    def __init__(self, plan: Judged, known: Mapping[Rule[Judged], tuple[Violation, ...]]) -> None:
         self._plan = plan
-        self._violations: dict[Rule[Judged], tuple[Violation, ...]] = {}
+        self._violations = dict(known)
         self._silenced: set[Rule[Judged]] = set()
 
     def violations(self, rule: Rule[Judged]) -> tuple[Violation, ...]:
@@ -214,24 +214,58 @@ class _Judgement(Generic[Judged]):
             broken = [self.broken(part) for part in rule.consults]
             if any(broken):
                 consulted = Consulted(dict(zip(rule.consults, broken, strict=True)))
-        findings = rule.findings(self._plan, consulted)
-        return tuple(
-            [
-                Violation(rule.id, finding.field, finding.found, finding.limit, finding.fix)
-                for finding in findings
-            ]
-        )
+        return _violations(rule, rule.findings(self._plan, consulted))
+
+
+def _violations(rule: Rule[Judged], findings: Iterable[Finding]) -> tuple[Violation, ...]:
+    """Return the findings of a rule with its id."""
+    return tuple([Violation(rule.id, each.field, each.found, each.limit, each.fix) for each in findings])
+
+
+def _judgement_of(plan: Judged, rules: Sequence[Rule[Judged]]) -> _Judgement[Judged] | None:
+    """Return the judgement of a plan that breaks a rule, with the rules that it was found to keep.
+
+    None if the plan keeps all of the rules. Until a rule is broken, none is silent and none consults a broken
+    one, so the rules need no account of each other.
+    """
+    ordered = _in_order(tuple(rules))
+    for place, each in enumerate(ordered):
+        findings = each.findings(plan, each.none_broken)
+        for first in findings:
+            kept = dict.fromkeys(ordered[:place], ())
+            return _Judgement(plan, {**kept, each: _violations(each, (first, *findings))})
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _in_order(rules: tuple[Rule[Judged], ...]) -> tuple[Rule[Judged], ...]:
+    """Return rules with all those that they rely on, each after those that it relies on."""
+    ordered: dict[Rule[Judged], None] = {}
+
+    def add(rule: Rule[Judged]) -> None:
+        if rule not in ordered:
+            for part in (*rule.after, *rule.consults):
+                add(part.rule if isinstance(part, Part) else part)
+            ordered[rule] = None
+
+    for each in rules:
+        add(each)
+    return tuple(ordered)
 
 
 def judge(plan: Judged, rules: Sequence[Rule[Judged]]) -> tuple[Violation, ...]:
     """Return every violation of the rules in their order; a plan without one keeps them all."""
-    judgement = _Judgement(plan)
+    judgement = _judgement_of(plan, rules)
+    if judgement is None:
+        return ()
     return tuple(violation for rule in rules for violation in judgement.violations(rule))
 
 
 def first_broken(plan: Judged, rules: Sequence[Rule[Judged]]) -> Rule[Judged] | None:
     """Return the first rule that a plan breaks, or one that silences it; None if the plan keeps them all."""
-    judgement = _Judgement(plan)
+    judgement = _judgement_of(plan, rules)
+    if judgement is None:
+        return None
     for each in rules:
         if judgement.violations(each):
             return each
@@ -245,7 +279,7 @@ def decisions_read(plan: Planned, broken: Rule[Planned]) -> frozenset[str] | Non
 
     None where it might say nothing in another plan, because it consults rules that this one keeps or breaks.
     """
-    if any(_Judgement(plan).broken(part) for part in broken.consults):
+    if any(_Judgement(plan, {}).broken(part) for part in broken.consults):
         return None
 
     def first_finding(traced: Planned) -> object:
@@ -279,7 +313,7 @@ def _traced(kind: type[Kernel]) -> tuple[type[Kernel], set[str]]:
 
 def keeps(plan: Judged, rules: Sequence[Rule[Judged] | Part[Judged]]) -> bool:
     """Return True if a plan violates none of the rules."""
-    return not _Judgement(plan).broken(*rules)
+    return not _Judgement(plan, {}).broken(*rules)
 
 
 def altered(plan: AnyPlan, **decisions: object) -> AnyPlan:
