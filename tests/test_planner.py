@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import Any, cast
 
 import pytest
@@ -163,6 +164,22 @@ def test_the_first_bench_shape_is_what_a_spec_is_planned_for() -> None:
 def test_planning_the_same_spec_twice_gives_the_same_plan() -> None:
     assert planned() == planned()
     assert rejected(tile={"m": 96}) == rejected(tile={"m": 96})
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"warp_specialization": {"kind": "none"}},
+        {"operands": {name: {"dtype": "bf16"} for name in "abcd"}, "epilogue": {"beta": 1}},
+        {"schedule": {"kind": "persistent", "splits": 4}},
+        {"schedule": {"kind": "single_tile"}},
+        COOPERATIVE,
+    ],
+)
+def test_the_search_knows_the_shared_memory_of_its_kernels_to_the_byte(sections: dict[str, object]) -> None:
+    kernels = list(islice(WgmmaSpace().kernels(source(**sections)), 0, 4000, 7))
+    assert len(kernels) > 10
+    assert [each.smem_bytes for each in kernels] == [each.shared_memory.total_bytes for each in kernels]
 
 
 def test_the_deepest_ring_fills_shared_memory_up_to_eight_stages() -> None:

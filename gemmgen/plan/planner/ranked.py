@@ -67,9 +67,11 @@ def _best_plan(
         (family.cost_over(plan, shapes), family.space.preference_distance(plan, wanted), plan)
         for plan in configuration.kernels()
     ]
-    for _, _, kernel in sorted(plans, key=itemgetter(0, 1)):
+    for cost, _, kernel in sorted(plans, key=itemgetter(0, 1)):
         for plan in register_divisions(kernel, configuration):
-            cost, violations = family.cost_over(plan, shapes), judge(plan, rules)
+            if plan is not kernel:
+                cost = family.cost_over(plan, shapes)
+            violations = judge(plan, rules)
             if not violations:
                 return plan, cost, ()
             judged.append((plan, cost, violations))

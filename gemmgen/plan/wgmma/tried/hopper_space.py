@@ -132,7 +132,11 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
     def filled(self, kernel: WgmmaKernel, decided: Collection[str]) -> WgmmaKernel:
         """Return a kernel with what follows from the memory that is left, where that is not decided."""
-        return derive(derive(kernel, MEMORY_DERIVED, decided), CONSUMER_DERIVED, decided)
+        filled = derive(derive(kernel, MEMORY_DERIVED, decided), CONSUMER_DERIVED, decided)
+        if "shared_memory" in vars(kernel):
+            # The buffers need not be listed again: of the decisions made here only the stages change them.
+            vars(filled)["smem_bytes"] = kernel.shared_memory.bytes_with("stages", filled.stages)
+        return filled
 
     def redivided(self, kernel: WgmmaKernel, decided: Collection[str]) -> Iterator[WgmmaKernel]:
         """Yield the kernel with other registers of its producer, and consumers with what these leave."""
