@@ -65,7 +65,7 @@ def import_generated(path: Path) -> ModuleType:
     return module
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _code_of(source: str, file: str) -> CodeType:
     """Compile a module's text: half of the time to import it, and it may be imported again."""
     return compile(source, file, "exec", dont_inherit=True)

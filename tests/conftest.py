@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from modules import ROOT, SPECS, made
@@ -30,6 +31,18 @@ from gemmgen.triton_api import disassemble
 
 # The suite runs one worker per core: more threads only wait for each other.
 torch.set_num_threads(1)
+
+_block_of = lru_cache(maxsize=4096)(inspect.getblock)
+
+
+def _known_block(lines: Sequence[str]) -> list[str]:
+    """Return the lines of the function or class that begins with the first line."""
+    return list(_block_of(tuple(lines)))
+
+
+# Triton asks for the source of each function when a module is imported, and Python's tokenizer finds its end:
+# a third of the time to import a module, and tests import the same modules thousands of times.
+cast(Any, inspect).getblock = _known_block
 
 QUICK = frozenset(
     f"test_{name}"
