@@ -181,7 +181,7 @@ class Tiles:
 
 @gluon.jit
 def load_stage(args, tile, k, ring):
-    """Start loading the tiles and scales of A and B of a K step into an empty stage."""
+    """Start loading the tiles of A and B, and the scales of A, of a K step into an empty stage."""
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(
@@ -277,7 +277,8 @@ def multiply(args, a_smem, k_steps, ring, a_scale_smem, b_scale_ptr):
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         a_tile = a_smem.index(ring.stage)
         scale = row_scales(a_scale_smem.index(ring.stage))
-        scale_of_first, scale_of_second = scale * first_scale, scale * second_scale
+        scale_of_first = scale * first_scale
+        scale_of_second = scale * second_scale
         step = issue_mmas(args, a_tile, ring.stage, 0, step)
         # The scales of B for the next step come while the MMAs run.
         next_step = gl.minimum(k_step + 1, k_steps - 1)

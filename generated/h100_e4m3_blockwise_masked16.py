@@ -224,13 +224,14 @@ class Tiles:
 
 @gluon.jit
 def load_stage(args, tile, k, ring):
-    """Start loading the tiles and scales of A and B of a K step into an empty stage."""
+    """Start loading the tiles of A and B, and the scales of A, of a K step into an empty stage."""
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(
         ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta + args.a_scale_desc.nbytes_per_cta
     )
     # A tile at the end of a group also loads rows of the next group: their products are not stored.
+    # A multiple of PROGRAM_TILE_M, so that TMA finds scales at a multiple of 16 bytes.
     row_in_group = tile.row - tile.group * args.m
     tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
     tma.async_load(

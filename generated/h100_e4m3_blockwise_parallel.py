@@ -302,7 +302,7 @@ class ScalesOfB:
 
     @gluon.jit
     def of(self, block):
-        """Return the scale of a block; past K it is the last one, for sums of zero."""
+        """Return the scale of a block; past K, where sums are zero or not used, it is the last one."""
         return gl.load(self.first + gl.minimum(block, self.last))
 
 

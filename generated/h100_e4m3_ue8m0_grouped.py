@@ -222,7 +222,7 @@ class Tiles:
 
 @gluon.jit
 def load_stage(args, tile, k, ring):
-    """Start loading the tiles and scales of A and B of a K step into an empty stage."""
+    """Start loading the tiles of A and B, and the scales of A, of a K step into an empty stage."""
     ready = args.load_ready.index(ring.stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(

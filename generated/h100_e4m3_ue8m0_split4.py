@@ -147,7 +147,7 @@ class Loads:
 
 @gluon.jit
 def load_stage(args, tile, k, stage):
-    """Start loading the tiles and scales of A and B of a K step into an empty stage."""
+    """Start loading the tiles of A and B, and the scales of A, of a K step into an empty stage."""
     ready = args.load_ready.index(stage)
     # `ready` completes with this arrival and all these bytes; at an edge, TMA fills in zeros and counts them.
     mbarrier.expect(
@@ -191,7 +191,7 @@ class ScalesOfB:
 
     @gluon.jit
     def of(self, block):
-        """Return the scale of a block; past K it is the last one, for sums of zero."""
+        """Return the scale of a block; past K, where sums are zero or not used, it is the last one."""
         return powers_of_two(gl.load(self.first + gl.minimum(block, self.last)))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -16,12 +18,17 @@ from torch import Tensor
 
 from gemmgen.numerics.quantized import quantized
 from gemmgen.plan.planner import rank
-from gemmgen.spec import parse_spec
+from gemmgen.product import make
+from gemmgen.spec import load_spec, parse_spec
+from gemmgen.verify.launches import Launch
+from gemmgen.verify.simulation import simulate_product
 
 STEM = "h100_e4m3_ue8m0"
 MIXED = "h100_e4m3_ue8m0_split4"
 QUANTIZED = "h100_e4m3_ue8m0_quantized"
-GROUPED, MASKED, GATED = (f"h100_e4m3_ue8m0_{kind}" for kind in ("grouped", "masked", "gated"))
+GROUPED, MASKED, GATED, EXPERT = (
+    f"h100_e4m3_ue8m0_{kind}" for kind in ("grouped", "masked", "gated", "expert")
+)
 FEW_ROWS = ("h100_e4m3_ue8m0_rows16", "h100_e4m3_ue8m0_mx16", MIXED)
 STEMS = sorted(path.stem for path in WANTED if "ue8m0" in path.stem)
 E4M3, UE8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
@@ -107,7 +114,9 @@ def test_each_code_of_b_is_its_power_of_two(first: int, monkeypatch: pytest.Monk
         assert columns.isnan().all() if code == 255 else (columns == 2.0 ** (code - 127)).all()
 
 
-@pytest.mark.parametrize("stem", [stem for stem in STEMS if stem not in (GROUPED, MASKED, GATED, QUANTIZED)])
+@pytest.mark.parametrize(
+    "stem", [stem for stem in STEMS if stem not in (GROUPED, MASKED, GATED, EXPERT, QUANTIZED)]
+)
 def test_a_call_has_the_numbers_of_float64(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, problem = simulated(stem, monkeypatch), made(spec_file(stem)).source.problem
     (m, n, k), scales = (7 if stem in FEW_ROWS else 37, 272, 400), (problem.a.scale, problem.b.scale)
@@ -142,6 +151,26 @@ def test_scales_of_another_type_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         TypeError, match=r"b_scale must be strided torch\.float8_e8m0fnu, found strided torch\.fl"
     ):
         module.matmul(a, b, a_scale=of_a, b_scale=of_a)
+
+
+# --- every kernel with scales in fp32, with scales of a byte instead
+
+IN_FP32 = sorted(
+    path.stem
+    for path in WANTED
+    if "fp32_1x128" in path.read_text(encoding="utf-8") and load_spec(path).problem.scales_sums
+)
+
+
+@pytest.mark.parametrize("stem", IN_FP32)
+def test_a_kernel_of_any_kind_is_right_with_scales_of_a_byte(stem: str, tmp_path: Path) -> None:
+    text, path = spec_file(stem).read_text(encoding="utf-8"), tmp_path / f"{stem}.yaml"
+    path.write_text(re.sub(r"fp32_(1x128|128x128)", r"ue8m0_\1", text), encoding="utf-8")
+    product = make(path)
+    assert product.source.problem.a.scale is not None
+    assert product.source.problem.a.scale.dtype.coded
+    launch = Launch(product.source.request.check_shapes[0], 2, "integers", ("random",), most_groups=40)
+    assert simulate_product(product, (launch,), seed=1).problems == ()
 
 
 # --- where scales come from

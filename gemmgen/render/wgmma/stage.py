@@ -101,13 +101,12 @@ class Stage:
         scale, block = f"args.{load.operand}_scale", f"k // {ScaleReads(self.plan).block_k}"
         first, groups = "tile.column", self.plan.problem.groups
         if load.operand == "a":
-            row = row_of(self.plan, "i")
-            first = self._row_of_a(row)
+            first = self._row_of_a(row_of(self.plan, "i"))
             if groups is not None and groups.apart:
-                first = row.replace("tile.row", ROW_IN_GROUP)
+                first = row_of(self.plan, "i", ROW_IN_GROUP)
                 block = f"tile.group * args.k_steps + {block}"
             if self.plan.problem.scales_from_any_row:
-                at = first if first == "tile.row" else f"({first})"
+                at = f"({first})" if self.plan.row_shares > 1 else first
                 first = f"{at} // {self.scale_unit} * {self.scale_unit}"
         return (f"{scale}_desc", f"[{block}, {first}]", "ready", f"{scale}_smem{slot}")
 
@@ -170,13 +169,25 @@ class Stage:
         return not (problem.has_box_axis("a") and problem.has_box_axis("b"))
 
     @property
+    def loaded(self) -> str:
+        """The tiles and the scales of a stage, in words."""
+        if not self.plan.problem.scales_sums:
+            return "tiles of A and B"
+        return (
+            "tiles of A and B, and the scales of A,"
+            if self.plan.has_tile_scales
+            else "tiles and scales of A and B"
+        )
+
+    @property
     def scales_of_group(self) -> str:
         """The line before the loads that says where scales of rows of a group begin; empty for others."""
         if self.plan.problem.scales_from_any_row:
             others = f"up to {self.scale_unit - 1} are of rows before the tile"
             return f"\n    # TMA loads scales from multiples of 16 bytes on: {others}."
         apart = self.plan.problem.scales_groups_of_rows
-        return f"\n    {ROW_IN_GROUP} = tile.row - tile.group * args.m" * apart
+        reason = "# A multiple of PROGRAM_TILE_M, so that TMA finds scales at a multiple of 16 bytes."
+        return f"\n    {reason}\n    {ROW_IN_GROUP} = tile.row - tile.group * args.m" * apart
 
     @property
     def loads_scales(self) -> bool:
@@ -243,8 +254,8 @@ class Stage:
         return (4, 8) if self.plan.specialized or not self.plan.read_early else (8, 12)
 
 
-def row_of(plan: WgmmaKernel, consumer: str) -> str:
-    """Return where the rows begin of a consumer that has this number."""
+def row_of(plan: WgmmaKernel, consumer: str, tile_row: str = "tile.row") -> str:
+    """Return where the rows begin of a consumer that has this number, in a tile that begins at a row."""
     if plan.staggered:
         return f"consumer_row(tile, {consumer})"
-    return f"tile.row + {consumer} * CONSUMER_TILE_M" if plan.row_shares > 1 else "tile.row"
+    return f"{tile_row} + {consumer} * CONSUMER_TILE_M" if plan.row_shares > 1 else tile_row

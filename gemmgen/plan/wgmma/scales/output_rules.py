@@ -71,7 +71,9 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     yield plan.cluster_n > 1, "cluster.n", ctas, limit, use(1) | UNSCALED
     limit = "the columns of a scale would be in different warps"
     yield plan.warps_n > 1, "warps.n", f"{plan.warps_n:,} warps along N", limit, use(1) | UNSCALED
-    limit = f"a tile of interleaved columns has one scale of B, which is for {block} of B and {block // 2} of D"
+    limit = (
+        f"a tile of interleaved columns has one scale of B, which is for {block} of B and {block // 2} of D"
+    )
     halved = plan.problem.interleaved and plan.problem.has_tile_scales
     yield halved, "epilogue.columns", "interleaved columns of block scales", limit, use("blocks") | UNSCALED
     if halved:

@@ -11,6 +11,7 @@ from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.extent_rules import consumer_rows, tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.scales.scale_payloads import LEAST_BYTES, least_scales
 from gemmgen.plan.wgmma.warp_rules import CONSUMERS
 from gemmgen.problem import BlockScale, Operand
 from gemmgen.problem.matmul import TMA_PLACE_BITS
@@ -33,11 +34,14 @@ def scale_format(plan: WgmmaKernel) -> Iterator[Finding]:
         if scale := operand.scale:
             yield from _of_format(name, operand, scale)
             if other.scale is None:
+                pairs = [
+                    each.name for each in SCALE_FORMATS.values() if _completes(each, scale.format, other_name)
+                ]
                 yield Finding(
                     f"operands.{name}.scale",
                     f"scales of {scale.format.name} for {name.upper()}, and none for {other_name.upper()}",
                     "but this version's kernels scale both operands or neither",
-                    leave_out() | hint(f"an operands.{other_name}.scale"),
+                    leave_out() | hint(f"an operands.{other_name}.scale of {either(pairs)}"),
                 )
             elif name == "b" and (vector := other.scale.format.vector) != scale.format.vector:
                 yield Finding(
@@ -51,6 +55,12 @@ def scale_format(plan: WgmmaKernel) -> Iterator[Finding]:
 def _pairs(b: ScaleFormat, a: ScaleFormat) -> bool:
     """Return True if a format of B has scales for as much of K as a format of A, of the same type."""
     return (b.mma, b.vector, b.dtype) == (a.mma, a.vector, a.dtype)
+
+
+def _completes(each: ScaleFormat, stated: ScaleFormat, operand: str) -> bool:
+    """Return True if a format is for the other operand of one that has the stated format, of its type."""
+    alike = (each.mma, each.vector, each.dtype) == (stated.mma, stated.vector, stated.dtype)
+    return alike and operand in each.operands and set(stated.elements) <= set(each.elements)
 
 
 def _of_format(name: str, operand: Operand, scale: BlockScale) -> Iterator[Finding]:
@@ -151,6 +161,12 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     alone = slabs > 1 or not plan.has_tile_scales
     yield alone and plan.cluster_m > 1, "cluster.m", f"{plan.cluster_m} CTAs along M", limit, use(1)
     yield alone and plan.cluster_n > 1, "cluster.n", f"{plan.cluster_n} CTAs along N", limit, use(1)
+    assert plan.problem.a.scale is not None
+    rows, dtype = plan.cta_consumer_tile_m, plan.problem.a.scale.dtype
+    found = f"{plan.cluster_m} CTAs along M with {rows} rows of a consumer in each"
+    least = least_scales(dtype)
+    limit = f"TMA loads at least {LEAST_BYTES} bytes of scales for each CTA, {least} of {dtype.name}"
+    yield plan.cluster_m > 1 and rows < least, "cluster.m", found, limit, use(1)
     for field, rows, scale in _places(plan):
         unit = scale.unit
         place = f"multiples of {TMA_PLACE_BITS // 8} bytes"
@@ -168,7 +184,8 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
 def _places(plan: WgmmaKernel) -> Iterator[tuple[str, int, BlockScale]]:
     """Yield a field, the rows of A or columns of B from one load of scales to the next, and the scales."""
     a, b = plan.problem.a.scale, plan.problem.b.scale
-    # A consumer of all rows finds its scales from any row on; several find theirs by the same place.
+    # All consumers of a tile of `m_offsets` skip as many scales as its first row is beyond a multiple of 16
+    # bytes. So consumers that share the rows begin at such multiples from each other.
     if a is not None and not (plan.problem.scales_from_any_row and plan.row_shares == 1):
         yield "tile.m", plan.cta_tile_m // plan.row_shares, a
     if b is not None and not plan.has_tile_scales:
@@ -224,11 +241,11 @@ def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
 
 
 def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
-    """Yield the rows of groups: each kind has its own scales, and CTAs of a cluster share no copies."""
+    """Yield the rows of groups: each kind has its own scales, for one CTA."""
     problem, groups = plan.problem, plan.problem.groups
     if groups is None:
         return
-    limit = "but this version scales the sums of groups that a tensor divides"
+    limit = "but this version scales the sums of groups whose ends or rows a tensor has (`offs`, `rows`)"
     fix = use("m_offsets", "m_masked") | leave_out("groups") | UNSCALED
     yield groups.counts is None, "groups.kind", f"{groups.of} groups", limit, fix
     b = problem.b.scale
@@ -242,7 +259,8 @@ def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
     assert a is not None
     limit = f"but this version scales the sums of groups by blocks of {GROUPED_K} of K"
     field, found = "operands.a.scale.format", f"{a.format.name} for groups of {of_b}"
-    both = use(*_formats(1, "fp32")) & use(*_formats(rows, "fp32"), field="operands.b.scale.format")
+    of_a, of_b = (_formats(each, scale.dtype.name) for each, scale in ((1, a), (rows, b)))
+    both = use(*of_a) & use(*of_b, field="operands.b.scale.format")
     yield a.vector != GROUPED_K, field, found, limit, both
     for index in groups.row_indices:
         limit = "but this version scales rows of A and D that lie group by group"
