@@ -7,7 +7,7 @@ the sums gate, of the first N columns of B, and up, of the other N: silu(gate) *
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
-next tile is already loading. A consumer multiplies the columns of one accumulator after those of the
+next tile is already loading. A consumer multiplies the columns of the two accumulators one after the
 other: sums of a block of K are in registers for one of both at a time. A tile of B has the columns of
 gate and then those of up that a tile of D comes from, so that a thread has both sums of an element in
 one accumulator.
@@ -262,8 +262,8 @@ def multiply(args, a_smem, k_steps, ring, a_scale_smem, b_scale_ptr):
     """The K loop of one tile, of at least one step: return its accumulator, and the stage that follows.
 
     A tile has one block of columns of each accumulator, with a scale of its own. Each step is a block of K,
-    whose sums start at zero. The columns of one accumulator are multiplied after those of the other: the sums
-    of a block are in registers for one of both at a time, until threads have scaled and added them in fp32.
+    whose sums start at zero. The columns of both accumulators are multiplied one after the other: the sums of
+    a block are in registers for one of both at a time, until threads have scaled and added them in fp32.
     """
     first = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     second = first
@@ -470,7 +470,7 @@ def matmul(
         out: [M, N], torch.float8_e4m3fn, N contiguous, in memory of its own; if None, a new view of padded
             rows.
         out_scale: [M, N / 128], torch.float32, M contiguous, blocks of N one after the other at multiples of
-            16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor. N is a multiple of 128.
+            16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor.
     """
     if out_scale is None and torch.is_tensor(a) and torch.is_tensor(b):  # `call` refuses others
         out_scale = new_scales(a, b)

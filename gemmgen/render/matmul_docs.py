@@ -113,10 +113,13 @@ class MatmulDocs(LaunchView):
         docs.append(f"out: {d}, {problem.d.torch}, {'rows as in c' if order else 'N contiguous'}, {own}.")
         if scale := problem.d_scale:
             shape = f"{d.removesuffix('N]')}N / {scale.vector}]"
+            # The words on scales of B of a gate have said which N there is.
+            says_n = problem.gated and problem.has_tile_scales
+            multiple = "" if says_n else f" N is a multiple of {scale.vector}."
             docs.append(
                 f"out_scale: {shape}, {scale.dtype.torch}, M contiguous, blocks of N one after the other at "
-                "multiples of 16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor. N is a "
-                f"multiple of {scale.vector}."
+                "multiples of 16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor."
+                f"{multiple}"
             )
         wide = d.replace("N", f"{problem.b_blocks}N")
         saved += "; its rows of no group are treated as those of `out`" * bool(

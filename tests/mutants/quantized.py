@@ -24,7 +24,7 @@ ROWS = "    scaled_rows = row + gl.arange("
 END = "(scaled_rows < end)"
 COLUMN = "gl.arange(0, tile.shape[1], gl.SliceLayout(0, tile.type.layout))"
 LEFT = f"({COLUMN} < 64).to(gl.float32)[None, :]"
-BOTH_SCALES = "scale_of_first, scale_of_second = scale * first_scale, scale * second_scale"
+SCALE_OF_FIRST = "scale_of_first = scale * first_scale"
 MMA_WAIT = "        step = warpgroup_mma_wait(0, deps=[step])\n"
 LAST_WAIT = f"{MMA_WAIT}        {RELEASE}\n"
 JOINED = "accumulator = join_column_slabs(first, second)"
@@ -69,7 +69,7 @@ MUTANTS = {
         WRONG_NUMBERS,
         "d_desc",
         "",
-        (BOTH_SCALES, BOTH_SCALES.replace("first, scale_of_second", "second, scale_of_first", 1)),
+        (SCALE_OF_FIRST, SCALE_OF_FIRST.replace("first_scale", "second_scale")),
     ),
     "slabs_of_columns_exchanged": experts(
         WRONG_NUMBERS, "d_desc", "", (JOINED, JOINED.replace("first, second", "second, first"))

@@ -110,7 +110,7 @@ class HopperOverview(KernelOverview):
         """The words about slabs of rows or columns whose sums are scaled one after the other."""
         if self.plan.column_slabs > 1:
             return (
-                " A consumer multiplies the columns of one accumulator after those of the other: sums of a "
+                " A consumer multiplies the columns of the two accumulators one after the other: sums of a "
                 "block of K are in registers for one of both at a time."
             )
         if self.plan.row_slabs == 1:
