@@ -17,6 +17,7 @@ from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.kernel import KernelView
 from gemmgen.render.launcher import Launcher
 from gemmgen.render.spelling import fit_call, fit_sum_call
+from gemmgen.render.user_names import with_free_names
 from gemmgen.render.wgmma.view import HopperView
 
 VIEWS = cast(
@@ -65,15 +66,19 @@ def render_template(name: str, /, **values: object) -> str:
 
 def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
     """Return the source of the plan's module: the same bytes on every machine."""
-    return render_template(
-        "shared/module.py.j2",
-        plan=plan,
-        view=VIEWS[plan.architecture.mma](plan),
-        module_format=MODULE_FORMAT,
-        spec_name=spec_name,
-        stem=PurePath(spec_name).stem,
-        spec_sha256=spec_sha256,
-    )
+
+    def source_of(plan: Kernel) -> str:
+        return render_template(
+            "shared/module.py.j2",
+            plan=plan,
+            view=VIEWS[plan.architecture.mma](plan),
+            module_format=MODULE_FORMAT,
+            spec_name=spec_name,
+            stem=PurePath(spec_name).stem,
+            spec_sha256=spec_sha256,
+        )
+
+    return source_of(with_free_names(plan, source_of))
 
 
 def render_launcher(launcher: Launcher, *, spec_name: str, spec_sha256: str) -> dict[str, str]:

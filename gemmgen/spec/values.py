@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError
 
-from gemmgen.problem.epilogue import ACCUMULATOR
+from gemmgen.problem.epilogue import ACCUMULATOR, MATRIX
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec.diagnostics import quoted
 from gemmgen.spec.expression import ExpressionError, parsed
@@ -204,36 +204,16 @@ Search = Annotated[dict[str, SearchValues], BeforeValidator(_check_search)]
 Shapes = Annotated[tuple[Extents, ...], Field(strict=False), BeforeValidator(_check_shapes)]
 
 
-RESERVED: Final = frozenset(
-    {
-        *(
-            "acc",
-            "accumulator",
-            "args",
-            "a",
-            "b",
-            "buffers",
-            "c",
-            "column",
-            "d",
-            "gl",
-            "left",
-            "phase",
-            "right",
-        ),
-        *("row", "subtile", "subtiles", "tile", "epilogue", "halves", "store"),
-        *OPERATIONS,
-        *keyword.kwlist,
-    }
-)
-"""Words that name something else in an expression of D, or in the functions of a module that compute it."""
+RESERVED: Final = frozenset((ACCUMULATOR, MATRIX, *OPERATIONS, *keyword.kwlist))
+"""Words that mean something else in an expression of D. A module's own names are no such words: gemmgen
+gives its variables other names where they would meet."""
 
 
 NAME_PATTERN: Final = r"^[a-z][a-z0-9_]{0,19}$"
 
 
 def _check_accumulator(name: str) -> str:
-    """Refuse a name that an expression or a module has for something else, and one that is no short word."""
+    """Refuse a name that means something else in an expression, and one that is no short word."""
     if name in RESERVED or not re.fullmatch(NAME_PATTERN, name):
         raise PydanticCustomError(
             "wrong-type",

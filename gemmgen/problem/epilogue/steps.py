@@ -14,6 +14,7 @@ from gemmgen.problem.epilogue.nodes import (
     ACCUMULATOR,
     MATRIX,
     Acc,
+    Algebra,
     Call,
     Cast,
     Computed,
@@ -58,6 +59,29 @@ class Step:
         return others[0] if others else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Renaming(Algebra[Value]):
+    """The same value with other names of accumulators and of matrices in C."""
+
+    names: Mapping[str, str]
+
+    def accumulator(self, name: str) -> Value:
+        return Acc(self.names.get(name, name))
+
+    def load(self, load: Load) -> Value:
+        accumulator, block = (self.names.get(name, name) for name in (load.accumulator, load.block))
+        return replace(load, accumulator=accumulator, block=block)
+
+    def number(self, value: float) -> Value:
+        return Number(value)
+
+    def call(self, call: Call, arguments: tuple[Value, ...]) -> Value:
+        return replace(call, args=arguments)
+
+    def cast(self, cast: Cast, argument: Value) -> Value:
+        return replace(cast, value=argument)
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """Matrices as expressions over accumulators."""
@@ -92,6 +116,20 @@ class Epilogue:
     def values(self) -> tuple[Value, ...]:
         """The values of D's matrices: one, or one for each of several that D has side by side."""
         return tuple(output.value for output in self.outputs)
+
+    def renamed(self, names: Mapping[str, str]) -> Epilogue:
+        """Return the epilogue with other names of its accumulators and of the matrices in C.
+
+        A name that the mapping lacks stays.
+        """
+        renaming, known = _Renaming(names), dict[Value, Value]()
+        return replace(
+            self,
+            accumulators=tuple(names.get(name, name) for name in self.accumulators),
+            outputs=tuple(replace(each, value=fold(each.value, renaming, known)) for each in self.outputs),
+            saved=tuple(names.get(name, name) for name in self.saved),
+            c_blocks=tuple(names.get(name, name) for name in self.c_blocks),
+        )
 
     @cached_property
     def sums(self) -> tuple[Value, ...]:
