@@ -68,17 +68,22 @@ SMALL: Values = {
 @pytest.mark.quick
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_seed_makes_one_spec_which_is_legal_and_one_that_is_refused(target: str) -> None:
-    refusals = 0
+    refusals = legal = 0
     for number in range(SPECS):
         values, refused = draft.drawn(target, 0, number)
         if number == 0:
             assert (values, refused) == draft.drawn(target, 0, number)
-        plan_spec(draft.spec_of(values))
+        *_, last = draft.drafts(target, 0, number)
+        assert last.values == values
+        if not last.refused:
+            legal += 1
+            plan_spec(draft.spec_of(values))
         if refused is not None:
             refusals += 1
             with pytest.raises(GemmgenError):
                 plan_spec(draft.spec_of(refused))
     assert refusals >= SPECS // 2
+    assert legal >= SPECS - 1
 
 
 @pytest.mark.quick
@@ -454,7 +459,7 @@ def test_the_command_draws_compiles_and_reports(fuzz_: test_cli.Gemmgen, tmp_pat
 def test_an_unknown_target_is_wrong_usage(fuzz_: test_cli.Gemmgen) -> None:
     ran = fuzz_("--target", "sm80")
     assert (ran.code, ran.stdout) == (2, "")
-    assert "`sm80` is none of sm90, sm100" in ran.stderr
+    assert "`sm80` is none of sm90, sm100, layers" in ran.stderr
 
 
 @pytest.mark.quick

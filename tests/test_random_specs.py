@@ -3,7 +3,8 @@
 These are some of every kind of kernel that ``python -m tools.fuzz`` draws. That command runs thousands of
 them, and ``tests/records/fuzz.json`` has which ran and what was found. ``GEMMGEN_RANDOM_SPECS=240`` compiles
 here that many of Hopper kernels instead of two of each kind, ``GEMMGEN_RANDOM_BLACKWELL_SPECS=160`` that many
-of Blackwell ones; half of them are simulated.
+of Blackwell ones, ``GEMMGEN_RANDOM_LAYER_SPECS=440`` that many of layers instead of one of each kind; half of
+them are simulated.
 """
 
 from __future__ import annotations
@@ -37,10 +38,18 @@ SEED = 4
 KINDS = {
     target: tuple(dict.fromkeys(kind for kind, _ in kinds)) for target, (_, kinds) in tables.TABLES.items()
 }
-VARIABLES = {"sm90": "GEMMGEN_RANDOM_SPECS", "sm100": "GEMMGEN_RANDOM_BLACKWELL_SPECS"}
-COMPILED = {target: int(os.environ.get(VARIABLES[target], 2 * len(KINDS[target]))) for target in TARGETS}
+VARIABLES = {
+    "sm90": "GEMMGEN_RANDOM_SPECS",
+    "sm100": "GEMMGEN_RANDOM_BLACKWELL_SPECS",
+    "layers": "GEMMGEN_RANDOM_LAYER_SPECS",
+}
+OF_A_KIND = {"sm90": 2, "sm100": 2, "layers": 1}
+COMPILED = {
+    target: int(os.environ.get(VARIABLES[target], OF_A_KIND[target] * len(KINDS[target])))
+    for target in TARGETS
+}
 """Accepted specs that are compiled, one to four seconds each, and one to three more where it is simulated."""
-DRAWN = {"sm90": 60, "sm100": 120}
+DRAWN = {"sm90": 60, "sm100": 120, "layers": 66}
 """Specs that are drawn to hear what is said of the refused ones on the way, a fifth of a second each."""
 
 
@@ -84,6 +93,11 @@ def assert_told_where(values: tables.Values) -> None:
     rules_in(values, caught.value.diagnostics)
 
 
+def gpu_of(target: str) -> str:
+    """A GPU that specs of a table are for."""
+    return str(tables.TABLES[target][0]["target"][0])
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_random_spec_is_planned_or_told_why_not(target: str) -> None:
     """Of the family's rules two thirds are tried, and nearly all specs end as legal ones."""
@@ -99,7 +113,7 @@ def test_a_random_spec_is_planned_or_told_why_not(target: str) -> None:
             assert family_of(source).judge(plan_spec(source)) == ()
             legal += 1
     assert legal >= 9 * DRAWN[target] // 10
-    rules = {rule.id for rule in FAMILIES[gpu_named(target).architecture.mma].rules}
+    rules = {rule.id for rule in FAMILIES[gpu_named(gpu_of(target)).architecture.mma].rules}
     assert len(codes & rules) >= 2 * len(rules) // 3
 
 

@@ -32,7 +32,7 @@ app = typer.Typer(
 @app.command()
 def command(
     target: Annotated[
-        str, typer.Option(metavar="sm90|sm100", help="The architecture of the specs.")
+        str, typer.Option(metavar="sm90|sm100|layers", help="The table of the specs.")
     ] = "sm90",
     specs: Annotated[int, typer.Option("--specs", metavar="N", min=1, help="Specs to draw.")] = 100,
     seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, max=2**31, help="Of the specs.")] = 0,
@@ -52,6 +52,9 @@ def command(
     simulated: Annotated[
         int, typer.Option("--simulated", metavar="N", min=0, help="Simulate one accepted spec of N; 0: none.")
     ] = 20,
+    compiled: Annotated[
+        int, typer.Option("--compiled", metavar="N", min=0, help="Compile one accepted spec of N; 0: none.")
+    ] = 1,
     refused: Annotated[
         int, typer.Option("--refused", metavar="N", min=0, help="Of N specs one is a refused one; 0: none.")
     ] = 5,
@@ -67,7 +70,7 @@ def command(
     kinds = dict(TABLES[target][1])
     if kind and kind not in kinds:
         raise typer.BadParameter(f"`{kind}` is none of {', '.join(kinds)}", param_hint="--kind")
-    run = Run(target, seed, minimum, simulated, refused, kind)
+    run = Run(target, seed, minimum, simulated, compiled, refused, kind)
     report = Report(run, ())
     with progressing("fuzzing") as progress:
         for one in fuzz(run, specs, record=record, processes=processes or usable_cores()):

@@ -14,7 +14,8 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import attempted
 from gemmgen.processes.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
-from tools.fuzz.tables import REQUIRED, TABLES, WILD, Stated, Values
+from tools.fuzz.tables import REQUIRED, TABLES, WILD
+from tools.fuzz.values import Stated, Values
 
 ROUNDS = 60
 """Of bringing a spec closer to what is legal; one that is still refused then stays as it is."""

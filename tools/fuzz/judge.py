@@ -18,10 +18,12 @@ from gemmgen.plan.rule import Part, Rule, altered, judge
 from gemmgen.plan.search import Family
 from gemmgen.plan.verdicts import COMPILER_RULE
 from gemmgen.product import Product
+from gemmgen.python_source import parsed
 from gemmgen.render import render
 from gemmgen.spec import SpecFile
 from tools.fuzz.draft import spec_of
-from tools.fuzz.tables import PLAIN, REQUIRED, Values
+from tools.fuzz.tables import PLAIN, REQUIRED
+from tools.fuzz.values import Values
 
 if TYPE_CHECKING:
     from gemmgen.verify.launches import Launch
@@ -87,22 +89,31 @@ UNSEEN = {
 """Rules with a reason that neither a compiler nor the simulator can see; a report counts what they refuse."""
 
 
-def judged(values: Values, *, simulated: bool, minimum: bool = False) -> Outcome:
-    """Return what becomes of a spec: rendered, lowered and, if asked for, simulated.
+def judged(
+    values: Values, *, simulated: bool, compiled: bool = True, minimum: bool = False, doubts: bool = True
+) -> Outcome:
+    """Return what becomes of a spec: rendered, lowered unless it is not to be, and simulated if asked for.
 
     Of an accepted spec the best plan is compiled, and the next one where its registers are not enough; if no
     plan is left, the compiler has refused the spec. `minimum` lowers the plan with the fewest registers that
-    are expected to do, and no other one. A refused spec that compiles without its rules is always simulated.
+    are expected to do, and no other one. A refused spec that compiles without its rules is always simulated,
+    unless nobody `doubts` the rules.
     """
+
+    def refused(rules: tuple[str, ...]) -> Outcome:
+        return _without(values, rules) if doubts else Outcome("refused", "plan", rules, "not compiled")
+
     try:
         source = spec_of(values)
         plan = attempted(source)
     except GemmgenError as error:
-        return _without(values, tuple(sorted({found.code for found in error.diagnostics})))
+        return refused(tuple(sorted({found.code for found in error.diagnostics})))
     except Exception as error:  # whatever it is, it is a finding
         return Outcome("accepted", "plan", fault=brief(error))
     if not isinstance(plan, Kernel):
-        return _without(values, tuple(sorted({violation.rule for violation in plan})))
+        return refused(tuple(sorted({violation.rule for violation in plan})))
+    if not compiled:
+        return _rendered(source, plan)
     if minimum:
         return _compiled(source, fewest_registers(plan), simulated=simulated)
     try:
@@ -115,6 +126,15 @@ def judged(values: Values, *, simulated: bool, minimum: bool = False) -> Outcome
     except Exception as error:
         return Outcome("accepted", "render", fault=brief(error))
     return _compiled(source, plan, simulated=simulated)
+
+
+def _rendered(source: SpecFile, plan: Kernel) -> Outcome:
+    """Return what becomes of a legal plan that nothing compiles."""
+    try:
+        parsed(render(plan, spec_name="random_spec.yaml", spec_sha256=source.sha256))
+    except Exception as error:
+        return Outcome("accepted", "render", fault=brief(error))
+    return Outcome("accepted", "render")
 
 
 def _compiled(source: SpecFile, plan: Kernel, *, simulated: bool) -> Outcome:
@@ -187,7 +207,9 @@ def launches(plan: Kernel) -> Iterator[Launch]:
     if plan.schedule_kind == "single_tile":
         return
     *_, k = ragged(plan, 1, 1, max(1, min(plan.splits_per_tile - 1, FEW_STEPS)))
-    rows, columns = max(1, plan.program_tile_m // 2 - 1), plan.program_tile_n + ODD_COLUMNS
+    of_n = plan.problem.n_multiple
+    rows = max(1, plan.program_tile_m // 2 - 1)
+    columns = -(-(plan.program_tile_n + ODD_COLUMNS) // of_n) * of_n
     yield replace(ring, shape=(rows, columns, k), programs=2, wraps=False)
     tiles = prod(plan.tiles(order.shape)) * plan.splits_per_tile
     if prod(order.shape) <= MOST_PRODUCTS and tiles <= MOST_TILES:

@@ -18,7 +18,7 @@ from gemmgen.plan.verdicts import COMPILER_RULE
 from gemmgen.processes.forking import LostError, serving
 from tools.fuzz.draft import drawn, spec_text
 from tools.fuzz.judge import UNSEEN, WRONG, Outcome, brief, judged, smallest
-from tools.fuzz.tables import Values
+from tools.fuzz.values import Values
 
 SECONDS_PER_SPEC = 900
 """After which a spec counts as one that hangs: with its simulation one takes a few seconds."""
@@ -29,14 +29,18 @@ class Run:
     """What is drawn and how closely it is looked at; two equal ones find the same."""
 
     target: str
-    """``sm90`` or ``sm100``: a name of `TABLES`."""
+    """``sm90``, ``sm100`` or ``layers``: a name of `TABLES`."""
     seed: int
     minimum: bool = False
     """Whether plans are lowered with the fewest registers that the rules allow."""
     simulated: int = 20
     """Of so many accepted specs one is simulated; 0 for none."""
+    compiled: int = 1
+    """Of so many accepted specs one is compiled, and those that are simulated; 0 for no other ones."""
     refused: int = 5
-    """Of so many specs one is the last that was refused on the way to a legal one; 0 for none."""
+    """Of so many specs one is the last that was refused on the way to a legal one; 0 for none, and then no
+    refused spec is compiled without the rules that refuse it.
+    """
     kind: str = ""
     """Kind of kernels that all specs are of, a name in `TABLES`; all kinds if empty."""
 
@@ -64,8 +68,16 @@ def examined(run: Run, number: int) -> Judged:
         values = refused
     simulated = bool(run.simulated) and number % run.simulated == 0
 
+    compiled = simulated or (bool(run.compiled) and number % run.compiled == 0)
+
     def of(changed: Values) -> Outcome:
-        return judged(changed, simulated=simulated, minimum=run.minimum)
+        return judged(
+            changed,
+            simulated=simulated,
+            compiled=compiled,
+            minimum=run.minimum,
+            doubts=bool(run.refused),
+        )
 
     outcome = of(values)
     if outcome.finding is None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-Values = dict[str, Any]
-"""A spec's values by the dotted paths of their fields."""
-Stated = Mapping[str, tuple[object, ...]]
-"""Values to draw by the dotted path of a field; what is there twice is drawn twice as often."""
+from tools.fuzz.layers import LAYER_KINDS, LAYERS
+from tools.fuzz.values import Kinds, Stated, Values
 
 HUGE = 2**31 - 1
 
@@ -137,7 +132,7 @@ HOPPER: Stated = {
     "epilogue.beta": (-1.0, 2.0),
     "epilogue.ops": (*OPS, *ROW_AND_COLUMN_OPS, *ROW_AND_COLUMN_OPS),
 }
-HOPPER_KINDS: tuple[tuple[str, Stated], ...] = (
+HOPPER_KINDS: Kinds = (
     ("plain", {}),
     ("plain", {}),
     ("ping-pong", {"warp_specialization.kind": ("ping_pong",), "schedule.kind": ("persistent",)}),
@@ -240,7 +235,7 @@ BLACKWELL: Stated = {
     "warp_specialization.registers.worker": (24, 24, 32, 40, 48, 64),
     "schedule.kind": ("persistent", "launch_control"),
 }
-BLACKWELL_KINDS: tuple[tuple[str, Stated], ...] = (
+BLACKWELL_KINDS: Kinds = (
     ("plain", {}),
     ("plain", {}),
     ("pairs", {"cluster.m": (2, 4), "cluster.n": (1, 1, 2)}),
@@ -261,8 +256,17 @@ BLACKWELL_KINDS: tuple[tuple[str, Stated], ...] = (
         for a, a_format, b, b_format in SCALED
     ),
 )
-TABLES = {"sm90": (HOPPER, HOPPER_KINDS), "sm100": (BLACKWELL, BLACKWELL_KINDS)}
-REQUIRED = ("target", "operands.a.dtype", "operands.b.dtype", "operands.d.dtype")
+TABLES = {
+    "sm90": (HOPPER, HOPPER_KINDS),
+    "sm100": (BLACKWELL, BLACKWELL_KINDS),
+    "layers": (LAYERS, LAYER_KINDS),
+}
+"""Fields and kinds of random specs: of dense Hopper kernels, of Blackwell ones, and of layers on Hopper."""
+REQUIRED = (
+    *("target", "operands.a.dtype", "operands.b.dtype", "operands.d.dtype"),
+    *("groups.kind", "groups.count"),
+)
+"""Fields that a spec has, or that a section has which is stated."""
 PLAIN: Values = {
     "operands.a.dtype": "bf16",
     "operands.b.dtype": "bf16",
