@@ -6,11 +6,12 @@ import gc
 import importlib.metadata
 import importlib.util
 import platform
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from gemmgen import __version__, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -154,14 +155,82 @@ def require_gpu(architecture: Architecture) -> torch.device:
 
 
 def context_lost() -> bool:
-    """Return whether an earlier fault has made the CUDA context unusable: every later call would fail."""
+    """Return whether an earlier fault has made the CUDA context unusable: every later call would fail.
+
+    Memory that does not suffice makes no context unusable.
+    """
     import torch
 
     try:
         torch.cuda.synchronize()
-    except RuntimeError:
-        return True
+    except RuntimeError as error:
+        return not is_out_of_memory(error)
     return False
+
+
+OUT_OF_MEMORY: Final[Literal["out-of-memory"]] = "out-of-memory"
+"""The code of a diagnostic that the memory of the GPU does not suffice, which is no fault of a kernel."""
+MEMORY_TEXTS: Final = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""Texts of CUDA, of Triton's launcher and of cuBLAS in errors that have no type of their own for that."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an error, or one that caused it, says that the memory of the GPU does not suffice."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, torch.OutOfMemoryError):
+            return True
+        if isinstance(cause, RuntimeError) and any(text in str(cause) for text in MEMORY_TEXTS):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def memory_text(error: BaseException, needed: int | None = None) -> str:
+    """Return in words that the memory of the GPU does not suffice: bytes needed if known, free, and of all.
+
+    The first line of the error follows, in which torch says how much it tried to allocate.
+    """
+    import torch
+
+    said = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    about = f"; about {gib(needed)} are needed" if needed else ""
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except (RuntimeError, AssertionError):  # no GPU, or one that is lost
+        return f"the memory of the GPU does not suffice{about}: {said}"
+    return f"the memory of the GPU does not suffice{about}, {gib(free)} of {gib(total)} are free: {said}"
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the free bytes of a GPU's memory, after torch has given back what it keeps; None for a CPU."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    return free
+
+
+def gib(count: int) -> str:
+    """Return a number of bytes in GiB, as text."""
+    return f"{count / 2**30:.1f} GiB"
+
+
+@contextmanager
+def memory_faults(path: str, place: str = "", needed: int | None = None) -> Generator[None]:
+    """Turn an error of memory that does not suffice into GemmgenError (``out-of-memory``), with its place."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        message = memory_text(error, needed)
+        raise GemmgenError([Diagnostic(path, OUT_OF_MEMORY, message, field=place or None)]) from error
 
 
 @contextmanager

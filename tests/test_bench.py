@@ -268,9 +268,17 @@ def fail(d: Tensor) -> None:
     raise RuntimeError("CUDA error: unspecified launch failure\nmore")
 
 
+def run_out(d: Tensor) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16.00 GiB.\nmore")
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
+        (
+            run_out,
+            r"\[out-of-memory\] 8x16x32: the memory of the GPU does not suffice; about .*: OutOfMemoryError",
+        ),
         (
             scale,
             r"\[wrong-result\] 8x16x32: relative error 0\.\d+, the limit is 0\.004; a wrong kernel is not",

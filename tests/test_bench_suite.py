@@ -524,6 +524,43 @@ def test_after_a_kernel_that_hangs_the_next_run_goes_on_behind_it(tmp_path: Path
     assert [(line.kernel, line.why) for line in refusals(log)] == [("kernel_a", "failed")] * 2
 
 
+def test_memory_that_does_not_suffice_is_an_error_of_its_own_and_the_rest_is_timed(
+    tmp_path: Path, arms: Arms
+) -> None:
+    def run_out(d: Tensor) -> None:
+        if len(d) == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16.00 GiB.\nmore")
+
+    arms.spoil["kernel_a"] = run_out
+    log = ResultLog()
+    with pytest.raises(GemmgenError) as caught:
+        run(tmp_path, arms, log, "kernel_a", "kernel_b")
+    (found,) = caught.value.diagnostics
+    assert (found.path, found.code, found.field) == ("kernel_a", "out-of-memory", "bf16 8x16x32")
+    assert found.message.endswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 16.00 GiB.")
+    timed = {result.shape: [each.kernel for each in result.kernels] for result in results(log)}
+    assert timed == {(8, 16, 32): ["kernel_b"], (64, 16, 32): ["kernel_a", "kernel_b"]}
+    assert refusals(log) == []
+    arms.spoil.clear()
+    run(tmp_path, arms, log, "kernel_a", "kernel_b")  # which has the memory now
+    assert results(log)[-1].kernels[0].kernel == "kernel_a"
+
+
+def test_a_baseline_without_memory_is_no_refusal(
+    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(works: Sequence[Callable[[], None]]) -> list[float]:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(arms.machine, "times", run_out)
+    log = ResultLog()
+    with pytest.raises(GemmgenError) as caught:
+        run(tmp_path, arms, log, "kernel_a", "kernel_b")
+    assert {found.code for found in caught.value.diagnostics} == {"out-of-memory"}
+    assert {found.field for found in caught.value.diagnostics} == {"bf16 8x16x32", "bf16 64x16x32"}
+    assert (results(log), refusals(log)) == ([], [])
+
+
 @pytest.mark.parametrize("error", [UnfinishedError("did not end"), RuntimeError("CUDA error: misaligned")])
 def test_rounds_that_fail_are_not_begun_again(
     tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch, error: Exception

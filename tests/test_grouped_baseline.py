@@ -220,7 +220,7 @@ def right_groups(source: SpecFile, spoil: Callable[[Tensor], object], machine: F
         rows = inputs.computed_rows(
             source.problem, torch.arange(len(out.flatten(0, -2))).view(*out.shape[:-1], 1)
         )
-        out.flatten(0, -2)[rows[:, 0]] = exact.to(out.dtype)
+        out.flatten(0, -2)[rows[:][:, 0]] = exact.to(out.dtype)
         spoil(out)
         machine.spend("o", 1e-3, 3e-6)
         return out

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated
-from gemmgen.numerics.divided_rows import of_groups
+from gemmgen.numerics.divided_rows import computed_rows
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem import Matmul
 from gemmgen.problem.operations import ROW_VECTORS
@@ -100,7 +100,7 @@ class Call:
         """Return the rows of a D that are of a group."""
         extras = {name: each for name, each in self.tensors.items() if name not in "ab"}
         inputs = Inputs(self.tensors["a"], self.tensors["b"], extras, self.problem.b_blocks)
-        return of_groups(self.problem, d, inputs.rows_of_groups(self.problem))
+        return computed_rows(self.problem, d, inputs.rows_of_groups(self.problem))[:]
 
     @property
     def operator(self) -> Any:

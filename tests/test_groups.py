@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from gemmgen.lower import Lowered, lower
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.divided_rows import bounds, of_groups
+from gemmgen.numerics.divided_rows import bounds, computed_rows
 from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs, touched
 from gemmgen.numerics.reference import reference
 from gemmgen.plan import plan_spec
@@ -209,7 +209,7 @@ def test_the_reference_is_a_loop_over_groups(stem: str) -> None:
 def test_rows_of_no_group_are_not_compared() -> None:
     problem = made(spec_file(MASKED)).source.problem
     d = torch.arange(12.0).view(2, 3, 2)
-    found = of_groups(problem, d, torch.tensor([1, 2], dtype=INT))
+    found = computed_rows(problem, d, torch.tensor([1, 2], dtype=INT))[:]
     assert torch.equal(found, torch.tensor([[0.0, 1], [6, 7], [8, 9]]))
 
 

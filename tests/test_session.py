@@ -22,12 +22,13 @@ from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.record import read_record, write_record
 from gemmgen.bench.single import time_spec
 from gemmgen.cli import main
-from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.errors import Diagnostic, GemmgenError, Severity
 from gemmgen.numerics.reference import Check
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import Spec
 from gemmgen.verify import Verification
+from gemmgen.verify.memory import Unfit
 
 ROOT = Path(__file__).parent.parent
 SPEC = ROOT / "specs" / "h100_bf16.yaml"
@@ -444,6 +445,44 @@ def test_a_wrong_kernel_is_a_diagnostic_of_its_check(gemmgen: Run, verified: lis
     assert out == f"{make(SPEC).source.path}: 1 of 2 checks passed on an invented GPU\n"
     failure = Diagnostic(make(SPEC).source.path, "wrong-kernel", "8x9x16 odd: 1, the limit is 0")
     assert err == f"testing h100_bf16: checking\n{failure}\n"
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_shape_that_is_left_out_is_a_warning_and_an_error_if_nothing_is_left(
+    checked: bool, gemmgen: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_out = Unfit((8192, 8192, 8192), 20 << 30, 3 << 30)
+    fewer = Unfit((4096, 4096, 4096), 20 << 30, 16 << 30, 128, 24)
+    checks = (Check((8, 8, 16), "odd", 0, 0),) if checked else ()
+    found = Verification("an invented GPU", checks, (left_out, fewer))
+
+    def verify(*_: object, **__: object) -> Verification:
+        return found
+
+    monkeypatch.setattr("gemmgen.verify.verify", verify)
+    code, out, err = gemmgen("test", SPEC)
+    path = make(SPEC).source.path
+    severity: Severity = "warning" if checked else "error"
+    assert err == f"{Diagnostic(path, 'out-of-memory', str(left_out), severity=severity)}\n"
+    assert (code, out) == (
+        not checked,
+        f"{path}: {'1 of 1 check' if checked else '0 of 0 checks'} passed on an invented GPU\n",
+    )
+
+
+def test_memory_that_does_not_suffice_is_no_wrong_kernel(
+    gemmgen: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = Check((8, 9, 16), "odd", None, 0, "the memory of the GPU does not suffice", "out-of-memory")
+    found = Verification("an invented GPU", (check,))
+
+    def verify(*_: object, **__: object) -> Verification:
+        return found
+
+    monkeypatch.setattr("gemmgen.verify.verify", verify)
+    code, _, err = gemmgen("test", SPEC)
+    failure = Diagnostic(make(SPEC).source.path, "out-of-memory", str(check))
+    assert (code, err) == (1, f"{failure}\n")
 
 
 @pytest.mark.parametrize(("splits", "deterministic"), [(2, True), (8, False)])

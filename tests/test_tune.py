@@ -761,6 +761,31 @@ def test_where_no_kernel_works_the_first_reason_is_told(tmp_path: Path, kernels:
     )
 
 
+def run_out(*_: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16.00 GiB.\nmore")
+
+
+def test_a_kernel_that_runs_out_of_memory_takes_no_part(tmp_path: Path, kernels: Kernels) -> None:
+    kernels.spoil[32] = run_out
+    outcome = tuned(tmp_path, kernels)
+    found = [trial for trial in outcome.trials if trial.why]
+    assert {trial.why for trial in found} == {"out-of-memory"}
+    assert all("Tried to allocate 16.00 GiB" in trial.message for trial in found)
+    assert any(trial.state == "done" for trial in outcome.trials)
+
+
+def test_a_shape_without_memory_for_its_tensors_ends_the_tuning(
+    tmp_path: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gemmgen.tune.worker.TimingSession.of", run_out)
+    with pytest.raises(GemmgenError) as caught:
+        tuned(tmp_path, kernels)
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, diagnostic.field) == ("out-of-memory", "8x16x32")
+    assert diagnostic.message.endswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 16.00 GiB.")
+    monkeypatch.undo()
+
+
 def test_what_is_above_the_roofline_takes_no_part(tmp_path: Path, kernels: Kernels) -> None:
     # 8 x 32 + 16 x 32 + 8 x 16 elements of 2 bytes at 4.8 TB/s take 0.37 ns.
     kernels.seconds = 1e-10

@@ -40,7 +40,7 @@ from gemmgen.verify.shapes import (
     large_shape,
     single_tile,
 )
-from gemmgen.verify.verification import given_output, run_checks
+from gemmgen.verify.verification import Group, given_output, run_checks
 
 ROOT = Path(__file__).parent.parent
 RAGGED = (13, 24, 40)
@@ -396,14 +396,14 @@ def test_nothing_runs_on_a_lost_device() -> None:
             )
 
     told: list[str] = []
-    groups = (("first", given_output), ("second", given_output))
+    groups = (Group("first", given_output), Group("second", given_output))
     checks = tuple(run_checks(cases(), groups, lambda: True, told.append))
     assert told == ["13x24x40 first"]
-    assert [check.detail for check in checks] == [
+    assert [check.detail for check in checks if isinstance(check, Check)] == [
         "RuntimeError: CUDA error: an illegal memory access was encountered",
         *["not run: the device was lost at 13x24x40 first"] * 3,
     ]
-    assert not any(check.passed for check in checks)
+    assert not any(check.passed for check in checks if isinstance(check, Check))
 
 
 def test_every_check_gets_other_inputs() -> None:
@@ -538,6 +538,7 @@ def test_a_verification_is_json() -> None:
         "limit": 0,
         "passed": False,
         "detail": "not run",
+        "fault": "wrong-kernel",
     }
 
 
@@ -604,7 +605,7 @@ torch.cuda.empty_cache()
 with CudaMachine(torch.device("cuda", torch.cuda.current_device())).alone():
     large = verify_large(module, spec)
 for verification in (whole, large):
-    if not verification.passed:
+    if not (verification.passed or verification is large and large.left_out):
         sys.exit("\\n".join(map(str, verification.failures)))
 made = {(check.shape, check.what) for check in whole.checks}
 exact = spec.problem.a.dtype.name == "int8"

@@ -173,12 +173,12 @@ def test_a_k_that_the_operands_cannot_have_is_refused_before_anything_runs(
 def test_every_spec_has_the_checks_of_all_modules_and_scaled_ones_one_more(path: Path) -> None:
     module, spec = module_and_spec(path)
     scaled = spec.spec.operands.a.scale is not None
-    names = [name for name, _ in groups_of(spec.problem, "cuda")]
+    names = [group.name for group in groups_of(spec.problem, "cuda")]
     portable = ["own output", "out=", "strided", "special values", "repeated"]
     over_c = ["in place"] * (spec.problem.c is not None and spec.problem.c == spec.problem.d)
     on_a_gpu = ["cuda graph", "side stream"]
     assert names == [*(["packed scales"] if scaled else []), *portable, *over_c, *on_a_gpu]
-    assert [*portable, *on_a_gpu] == [name for name, _ in (*PORTABLE, *GPU_ONLY)]
+    assert [*portable, *on_a_gpu] == [group.name for group in (*PORTABLE, *GPU_ONLY)]
     assert (pack_scales_of(module) is not None) == scaled
 
 

@@ -68,7 +68,7 @@ def computing(matmul: Call, problem: Matmul) -> Call:
         inputs = Inputs(a, b, extras, problem.b_blocks)
         outputs: tuple[Tensor, ...] = (found,) if isinstance(found, Tensor) else found
         counts = outputs[0].shape[:-1]
-        rows = inputs.computed_rows(problem, torch.arange(math.prod(counts)).view(*counts, 1)).flatten()
+        rows = inputs.computed_rows(problem, torch.arange(math.prod(counts)).view(*counts, 1))[:].flatten()
         if not len(rows):  # no group has any
             return found
         exact = reference(inputs, problem)

@@ -17,7 +17,7 @@ from gemmgen.bench.arms import Progress, dtypes_of, first_line, input_set
 from gemmgen.bench.machine import CudaMachine
 from gemmgen.bench.rival import bound
 from gemmgen.bench.tasks import KernelUnderTest, Task
-from gemmgen.device import require_gpu
+from gemmgen.device import is_out_of_memory, require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.problem import Request, Shape
@@ -95,7 +95,8 @@ def _primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError |
     except (ValueError, TypeError):
         return None  # it does not support this shape, and may support others
     except Exception as error:
-        return first_line(error)
+        # Others use the GPU at the same time: the kernel may have the memory when it runs alone.
+        return None if is_out_of_memory(error) else first_line(error)
     return None
 
 

@@ -30,7 +30,7 @@ from gemmgen.bench.record import (
 )
 from gemmgen.bench.rival import bound, other_module, rival
 from gemmgen.bench.torch_matmul import Call
-from gemmgen.device import require_gpu
+from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_text, require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import MatmulFunction, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.reference import Deviation, tolerance
@@ -104,7 +104,7 @@ def bench(
 
     Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu``; ``no-baseline``;
     ``wrong-result`` if the kernel is wrong on the tensors to be timed, and then it is not timed;
-    ``kernel-failed`` if a call of either arm raises.
+    ``kernel-failed`` if a call of either arm raises; ``out-of-memory`` if the GPU's memory does not suffice.
     """
     chosen, problem = tuple(shapes), source.problem
     refuse_extents(problem, chosen)
@@ -192,6 +192,9 @@ class PairedRun:
         except GemmgenError:
             raise
         except Exception as error:
+            if is_out_of_memory(error):
+                needed = dtypes_of(self.source.problem).moved_bytes(shape)
+                raise self._error(OUT_OF_MEMORY, shape, memory_text(error, needed)) from error
             first_line = next(iter(str(error).splitlines()), "")
             raise self._error("kernel-failed", shape, f"{type(error).__name__}: {first_line}") from error
 

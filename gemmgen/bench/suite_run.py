@@ -45,7 +45,7 @@ from gemmgen.bench.tasks import (
     with_kernel,
 )
 from gemmgen.bench.timing_session import Running, Sample, TimingSession, rounded
-from gemmgen.device import require_gpu
+from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_text, require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
@@ -101,7 +101,9 @@ def time_suite(
 
     Raises GemmgenError: a spec is rejected; no spec has the suite's types (``no-shapes``); ``no-gpu``;
     ``no-baseline``; ``other-machine`` if the log is of another GPU or other versions; ``device-lost`` if a
-    kernel leaves the GPU unusable: the same call in a new process resumes after that kernel.
+    kernel leaves the GPU unusable: the same call in a new process resumes after that kernel;
+    ``out-of-memory``, after all shapes, if the GPU's memory did not suffice for kernels: the same call times
+    these again.
     """
     protocol, machine, extents = machinery.protocol, machinery.machine, selection.extents
     with scratch() as directory:
@@ -136,6 +138,8 @@ def time_suite(
                     protocol.warm_up_seconds if number == 1 else protocol.settle_seconds
                 )
                 suite_run.run(task)
+        if suite_run.out_of_memory:
+            raise GemmgenError(suite_run.out_of_memory)
 
 
 def _write_choices(log: ResultLog, runs: Iterable[ShapeRun]) -> None:
@@ -218,6 +222,8 @@ class SuiteRun:
     settle_seconds: float = 0.0
     matmuls: dict[str, ModuleType] = field(default_factory=dict[str, ModuleType])
     """The modules by their kernels' names, imported once: each compiles or loads its kernel once."""
+    out_of_memory: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    """The kernels, and the baseline, that were not timed for lack of memory, with the shapes."""
 
     def run(self, task: Task) -> None:
         """Time the correct kernels of a task in alternation, and record a result or a reason for each."""
@@ -272,7 +278,15 @@ class SuiteRun:
     def _note(
         self, task: Task, kernel: str, why: Literal["cannot", "wrong", "failed"], error: Exception | str
     ) -> None:
-        """Record that a kernel is not timed; raise GemmgenError (``device-lost``) if it has lost the GPU."""
+        """Record that a kernel is not timed; raise GemmgenError (``device-lost``) if it has lost the GPU.
+
+        If the memory of the GPU does not suffice, nothing is recorded, so that a later run times the kernel.
+        """
+        if isinstance(error, Exception) and is_out_of_memory(error):
+            needed = dtypes_of(task.source.problem).moved_bytes(task.shape)
+            message = memory_text(error, needed)
+            self.out_of_memory.append(Diagnostic(kernel, OUT_OF_MEMORY, message, field=task.place))
+            return
         text = visible(error) if isinstance(error, str) else first_line(error)
         self.log.write(Refused("refused", task.shape, task.contest, kernel, why, text))
         if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
@@ -304,7 +318,7 @@ class SuiteRun:
         except GemmgenError:
             raise
         except Exception as error:  # any of the kernels may be at fault
-            for sample in samples[1:-1]:
+            for sample in samples[1:-1] if not is_out_of_memory(error) else ():
                 self._note(task, sample.running.name, "failed", f"rounds with it: {first_line(error)}")
             self._note(task, samples[-1].running.name, "failed", error)
         else:

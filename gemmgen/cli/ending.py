@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from gemmgen.cli.reporting import RUN, complain, print_report, tell_warning, write_sarif
+from gemmgen.device import memory_faults
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 
@@ -63,9 +64,13 @@ _USAGE = typer.BadParameter.__mro__[2]
 
 
 def ended(step: Callable[[], int]) -> int:
-    """Run a step and return its exit code: 1, with diagnostics, if it raises GemmgenError or OSError."""
+    """Run a step and return its exit code: 1, with diagnostics, if it raises GemmgenError or OSError.
+
+    Likewise if the memory of the GPU does not suffice, whichever stage it was.
+    """
     try:
-        return step()
+        with memory_faults(""):
+            return step()
     except GemmgenError as error:
         complain(error)
     except BrokenPipeError:

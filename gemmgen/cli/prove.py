@@ -26,7 +26,7 @@ from gemmgen.cli.options import (
 )
 from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell, write
 from gemmgen.cli.running import prefixed, progressing, run_each
-from gemmgen.device import require_compiler
+from gemmgen.device import OUT_OF_MEMORY, require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.rule import counted
 from gemmgen.processes.forking import usable_cores
@@ -288,7 +288,10 @@ def verify_command(
         print_json({path: verification.as_dict() for path, verification in verifications})
     for path, verification in verifications:
         for failure in verification.failures:
-            complain(GemmgenError([Diagnostic(path, "wrong-kernel", str(failure))]))
+            complain(GemmgenError([Diagnostic(path, failure.fault, str(failure))]))
+        for unfit in verification.left_out:  # an error if nothing else was checked
+            severity = "warning" if verification.checks else "error"
+            complain(GemmgenError([Diagnostic(path, OUT_OF_MEMORY, str(unfit), severity=severity)]))
         if not as_json:
             passed = len(verification.checks) - len(verification.failures)
             checks = counted(len(verification.checks), "check")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -48,6 +48,8 @@ class Case:
     """True if rows of the tensors start where TMA cannot load them, so that the wrapper has to copy them."""
     deterministic: bool = True
     """True if the plan promises equal bits in every run."""
+    workspace_bytes: int = 0
+    """Bytes of the memory in which a call keeps partial sums."""
 
     @property
     def device(self) -> torch.device:
@@ -62,9 +64,9 @@ class Case:
 
     def output(self, *, guarded: bool = False) -> Matrix:
         """Return a poisoned d of the extents `d_shape`."""
-        dtype = self._d_name
+        dtype = self.d_name
         made = Matrix.poisoned(
-            *(self._rows, self.d_shape[-1], dtype, self.device), guarded=guarded, misaligned=self.misaligned
+            *(self.rows, self.d_shape[-1], dtype, self.device), guarded=guarded, misaligned=self.misaligned
         )
         return Matrix(made.storage, made.view.view(self.d_shape))
 
@@ -74,7 +76,7 @@ class Case:
         return self.problem.extents_of_d(*self.shape[:2])
 
     @property
-    def _rows(self) -> int:
+    def rows(self) -> int:
         """Rows of d, of all groups."""
         groups = self.problem.groups
         return groups.all_rows(self.shape[0]) if groups else self.shape[0]
@@ -82,10 +84,11 @@ class Case:
     @property
     def d_dtype(self) -> torch.dtype:
         """Element type of d; a D with scales is compared as numbers (`Dequantized`)."""
-        return TORCH_DTYPES[self._d_name]
+        return TORCH_DTYPES[self.d_name]
 
     @property
-    def _d_name(self) -> str:
+    def d_name(self) -> str:
+        """Name of the element type of d, as it is compared."""
         return "fp32" if self.problem.d_scale else self.problem.d.name
 
     @property
@@ -105,7 +108,7 @@ class Case:
     def run_alone(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into the d that the wrapper allocates, which is poison too, and return it."""
         # Freed at once, so that on a GPU the next request of this size, for d, gets the block.
-        Matrix.poisoned(self._rows, self.d_shape[-1], self._d_name, self.device)
+        Matrix.poisoned(self.rows, self.d_shape[-1], self.d_name, self.device)
         return inputs.call(self.matmul)
 
     def check(self, what: str, measured: float, limit: float) -> Check:
@@ -124,14 +127,14 @@ def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Che
     saved = inputs.extras["saved"] if case.problem.saves else None
     exact = None if saved is None else references_of_saved(saved, inputs, case.problem)
     found = deviation(out, inputs, case.problem, exact)
-    out = inputs.computed_rows(case.problem, out)
+    computed = inputs.computed_rows(case.problem, out)
     allowed = case.tolerance
-    yield case.check(f"{label}: elements not finite", not_finite(out), 0)
+    yield case.check(f"{label}: elements not finite", sum(map(not_finite, computed.parts())), 0)
     yield case.check(f"{label}: relative error", found.relative, allowed.relative)
     yield case.check(f"{label}: worst element", found.worst_element, allowed.worst_element)
     if saved is not None:
-        computed = inputs.computed_rows(case.problem, saved)
-        yield case.check(f"{label}: saved sums not finite", not_finite(computed), 0)
+        sums = inputs.computed_rows(case.problem, saved)
+        yield case.check(f"{label}: saved sums not finite", sum(map(not_finite, sums.parts())), 0)
         of_saved = saved_deviation(inputs, case.problem)
         yield case.check(f"{label}: relative error of saved sums", of_saved.relative, allowed.relative)
         yield case.check(f"{label}: worst saved sum", of_saved.worst_element, allowed.worst_element)
@@ -142,7 +145,7 @@ def saved_outside(case: Case, inputs: Inputs) -> int:
     saved = inputs.extras["saved"]
     count = saved.untyped_storage().nbytes() // saved.element_size()
     storage = saved.as_strided((count,), (1,), 0)
-    return touched(storage) - touched(inputs.computed_rows(case.problem, saved))
+    return touched(storage) - sum(map(touched, inputs.computed_rows(case.problem, saved).parts()))
 
 
 def kernel_arguments(
@@ -159,6 +162,14 @@ def kernel_arguments(
     Raises KeyError for any other argument.
     """
     return list(_arguments(module, problem, inputs, d, restored))
+
+
+def workspace_bytes(module: ModuleType, problem: Matmul, d_shape: Sequence[int]) -> int:
+    """Return the bytes of a call's partial sums and counters for a D of these extents; allocate nothing."""
+    if not (hasattr(module, "make_workspace") or hasattr(module, "TILE_SUMS")):
+        return 0
+    made = _workspace(module, problem, torch.empty(tuple(d_shape), device="meta"))
+    return sum(tensor.nbytes for tensor in made)
 
 
 def _workspace(module: ModuleType, problem: Matmul, d: Tensor) -> tuple[Tensor, ...]:
@@ -311,12 +322,12 @@ def _plant(inputs: Inputs) -> int | None:
 
 def _compared(case: Case, out: Tensor, inputs: Inputs, zeros: int | None) -> Iterator[Check]:
     nan = infinite = sign = 0
-    out = inputs.computed_rows(case.problem, out)
+    computed = inputs.computed_rows(case.problem, out)
     for rows, exact in references(inputs, case.problem):
-        expected, found = rounded(exact, out.dtype).float(), out[rows].float()
+        expected, found = rounded(exact, out.dtype).float(), computed[rows].float()
         nan += int((expected.isnan() != found.isnan()).sum().item())
         infinite += int((_infinity(expected) != _infinity(found)).sum().item())
-        if zeros is not None and zeros in range(len(out))[rows]:
+        if zeros is not None and zeros in range(len(computed))[rows]:
             row = zeros - rows.start
             sign = int(_other_zeros(expected[row], found[row]).sum().item())
     yield case.check("special values: NaN or no NaN unlike torch", nan, 0)

@@ -6,12 +6,54 @@ A row is a row of A, or a row of K if groups divide K.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gemmgen.numerics.encoding import pieces
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.groups import Groups
+
+
+@dataclass(frozen=True)
+class ComputedRows:
+    """The rows of D that belong to a group, group by group, where they lie in D; without groups all rows.
+
+    They are counted without the rows between them. No more of D is copied than a slice has.
+    """
+
+    d: Tensor
+    """D of all groups as one matrix [rows, N]."""
+    ranges: tuple[tuple[int, int], ...]
+    """First row of each group, and the row after its last one."""
+    index: Tensor | None = None
+    """Row of `d` for each row of the product, if an index scatters them."""
+
+    def __len__(self) -> int:
+        return sum(end - first for first, end in self.ranges)
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Return a slice of the rows, as a view if they lie one after the other."""
+        start, stop, _ = rows.indices(len(self))
+        found: list[Tensor] = []
+        for first, end in self.ranges:
+            own = slice(first + max(0, start), min(end, first + stop))
+            if own.start < own.stop:
+                found.append(self.d[own] if self.index is None else self.d[self.index[own]])
+            start, stop = start - (end - first), stop - (end - first)
+        if len(found) == 1:
+            return found[0]
+        return torch.cat(found) if found else self.d[:0]
+
+    def parts(self) -> Iterator[Tensor]:
+        """Yield all of the rows in parts, each as a view unless an index scatters them."""
+        for first, end in self.ranges:
+            if self.index is None:
+                yield self.d[first:end]
+                continue
+            for (index,) in pieces(self.index[first:end]):
+                yield self.d[index]
 
 
 def tensor_of_rows(groups: Groups, shape: Shape, device: torch.device) -> Tensor:
@@ -65,19 +107,18 @@ def bounds(problem: Matmul, extent: int, divided: Tensor | None, count: int) -> 
         first = end
 
 
-def of_groups(problem: Matmul, d: Tensor, divided: Tensor | None) -> Tensor:
-    """Return the rows of D that are of a group, group by group, as one matrix; all of D without groups.
+def computed_rows(
+    problem: Matmul, d: Tensor, divided: Tensor | None, index: Tensor | None = None
+) -> ComputedRows:
+    """Return the rows of D that belong to a group; all rows without groups, and if groups divide K.
 
-    All rows of D are of a group if groups divide K.
+    `divided` is the call's tensor of rows; `index` has the row of D of each row of the product, or is None if
+    that is the row itself.
     """
-    if problem.groups is None:
-        return d
-    if problem.groups.divides_k:
-        return d.flatten(0, -2)
-    m, count = (
-        d.shape[-2],
-        d.shape[0] if problem.groups.apart else len(divided if divided is not None else ()),
-    )
     flat = d.flatten(0, -2)
-    parts = [flat[first:end] for first, end in bounds(problem, m, divided, count)]
-    return torch.cat(parts) if parts else flat[:0]
+    index = None if index is None else index.long()
+    if problem.groups is None or problem.groups.divides_k:
+        return ComputedRows(flat, ((0, len(flat)),), index)
+    m = d.shape[-2] if index is None else len(index)
+    count = d.shape[0] if problem.groups.apart else len(divided if divided is not None else ())
+    return ComputedRows(flat, tuple(bounds(problem, m, divided, count)), index)

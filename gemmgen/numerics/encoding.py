@@ -9,7 +9,7 @@ Sources, cited by their tag:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
@@ -35,8 +35,8 @@ POISON: Final[Mapping[torch.dtype, int]] = MappingProxyType(
 pair of -6: e2m1 has no NaN, and -6 is the farthest value from the zeros that TMA puts outside.
 """
 
-CHUNK_ELEMENTS: Final = 1 << 28
-"""Elements that are looked at together: 1 GB in fp32."""
+CHUNK_ELEMENTS: Final = 1 << 26
+"""Elements that are drawn or looked at together: 256 MiB in fp32."""
 
 
 def poison(dtype: torch.dtype) -> float:
@@ -49,21 +49,41 @@ def bits(matrix: Tensor) -> Tensor:
     return matrix.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[matrix.dtype.itemsize])
 
 
+def pieces(*matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the same rows of some tensors as views, with at most CHUNK_ELEMENTS elements of the first one.
+
+    A comparison needs as much memory as the tensors that it compares, so large ones are compared in pieces.
+    The tensors have equal extents, except for the last one of each. A row is never divided.
+    """
+    first = matrices[0]
+    if first.numel() <= CHUNK_ELEMENTS:
+        yield matrices
+        return
+    count = max(1, CHUNK_ELEMENTS * len(first) // first.numel())
+    for start in range(0, len(first), count):
+        if count == 1 and first.dim() > 2:
+            yield from pieces(*(matrix[start] for matrix in matrices))
+        else:
+            yield tuple(matrix[start : start + count] for matrix in matrices)
+
+
 def differing(left: Tensor, right: Tensor) -> Tensor:
     """Return a bool scalar on the device: whether any bit differs. It does not wait for the device."""
-    return (bits(left) != bits(right)).any()
+    return torch.stack([(bits(one) != bits(other)).any() for one, other in pieces(left, right)]).any()
+
+
+def count_differing(left: Tensor, right: Tensor) -> int:
+    """Return the number of elements whose bits differ between two tensors of the same extents."""
+    counts = [(bits(one) != bits(other)).sum() for one, other in pieces(left, right)]
+    return int(torch.stack(counts).sum().item())
 
 
 def not_finite(matrix: Tensor) -> int:
     """Return the number of elements that were never written, or were computed from poison.
 
-    Such floats are NaN or infinite; integers are counted if they still hold the poison. Rows are counted in
-    chunks: torch's isfinite needs more memory than its argument.
+    Such floats are NaN or infinite; integers are counted if they still hold the poison.
     """
-    count = max(1, CHUNK_ELEMENTS * len(matrix) // max(1, matrix.numel()))
-    chunks = (matrix[first : first + count] for first in range(0, len(matrix), count))
-    none = torch.zeros((), dtype=torch.int64, device=matrix.device)
-    return int(sum(map(_count_not_finite, chunks), none).item())
+    return int(torch.stack([_count_not_finite(piece) for (piece,) in pieces(matrix)]).sum().item())
 
 
 def _count_not_finite(rows: Tensor) -> Tensor:

@@ -16,8 +16,23 @@ from torch import Tensor
 
 from gemmgen.hardware import DTYPES
 from gemmgen.module import MatmulFunction
-from gemmgen.numerics.divided_rows import drawn_index, drawn_rows, of_groups, tensor_of_rows
-from gemmgen.numerics.encoding import E2M1_VALUES, TORCH_DTYPES, bits, elements_per_byte, encoded, poison
+from gemmgen.numerics.divided_rows import (
+    ComputedRows,
+    computed_rows,
+    drawn_index,
+    drawn_rows,
+    tensor_of_rows,
+)
+from gemmgen.numerics.encoding import (
+    CHUNK_ELEMENTS,
+    E2M1_VALUES,
+    TORCH_DTYPES,
+    bits,
+    elements_per_byte,
+    encoded,
+    pieces,
+    poison,
+)
 from gemmgen.numerics.keywords import dtype_of, keywords_of
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.epilogue import (
@@ -106,7 +121,7 @@ class Matrix:
 def touched(matrix: Tensor) -> int:
     """Return the number of elements whose bits are not the poison's."""
     untouched = bits(torch.full((), poison(matrix.dtype), dtype=matrix.dtype, device=matrix.device))
-    return int((bits(matrix) != untouched).sum().item())
+    return int(torch.stack([(bits(piece) != untouched).sum() for (piece,) in pieces(matrix)]).sum().item())
 
 
 Fill = Callable[[str, tuple[int, int]], Tensor]
@@ -164,14 +179,12 @@ class Inputs:
         name = problem.groups.counts if problem.groups else None
         return self.extras[name] if name else None
 
-    def computed_rows(self, problem: Matmul, d: Tensor) -> Tensor:
-        """Return the rows of D that belong to a group, group by group, as one matrix; without groups, D.
+    def computed_rows(self, problem: Matmul, d: Tensor) -> ComputedRows:
+        """Return the rows of D that belong to a group, group by group; without groups, all of D.
 
         Rows that an index scatters are in the order of the product.
         """
-        if problem.scatters_d:
-            d = d[self.extras["d_rows"].long()]
-        return of_groups(problem, d, self.rows_of_groups(problem))
+        return computed_rows(problem, d, self.rows_of_groups(problem), self.extras.get("d_rows"))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -230,7 +243,15 @@ def random_inputs(
             return (torch.rand(extents, generator=generator, device=device) + 0.5) * sizes[name]
         return torch.randn(extents, generator=generator, device=device) * sizes[name]
 
-    return _inputs(shape, problem, generator, fill, guarded=guarded, misaligned=misaligned)
+    drawing = _Drawing(generator, fill)
+    return _inputs(shape, problem, generator.device, drawing, guarded=guarded, misaligned=misaligned)
+
+
+def unfilled_inputs(
+    shape: Shape, problem: Matmul, *, guarded: bool = False, misaligned: bool = False
+) -> Inputs:
+    """Return inputs as `random_inputs` lays them out, on torch's device ``meta``, which has no memory."""
+    return _inputs(shape, problem, torch.device("meta"), None, guarded=guarded, misaligned=misaligned)
 
 
 def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) -> Inputs:
@@ -258,7 +279,7 @@ def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) ->
     multiplied = problem.gated and problem.d.largest < NARROW
     small = 1 if long or multiplied else SMALL
     divided = drawn_rows(problem.groups, shape, generator) if problem.groups else None
-    return _inputs(shape, problem, generator, fill, divided=divided)
+    return _inputs(shape, problem, generator.device, _Drawing(generator, fill), divided=divided)
 
 
 def is_exact(problem: Matmul) -> bool:
@@ -276,27 +297,46 @@ def is_exact(problem: Matmul) -> bool:
     return all(map(few_bits, numbers)) and exact and not (squares or epilogue.saved)
 
 
+@dataclass(frozen=True)
+class _Drawing:
+    """The source of the numbers of inputs."""
+
+    generator: torch.Generator
+    fill: Fill
+
+
 def _inputs(
     shape: Shape,
     problem: Matmul,
-    generator: torch.Generator,
-    fill: Fill,
+    device: torch.device,
+    drawing: _Drawing | None,
     *,
     guarded: bool = False,
     misaligned: bool = False,
     divided: Tensor | None = None,
 ) -> Inputs:
-    (m, n, k), device = shape, generator.device
+    """Return inputs on a device; without a drawing their storage alone, which is all poison."""
+    m, n, k = shape
     columns = problem.b_blocks * n
     padded = [name for name, operand in (("a", problem.a), ("b", problem.b)) if operand.padded]
 
     def matrix(name: str, dtype: str, rows: int, columns: int, *, may_guard: bool = True) -> Tensor:
-        numbers = fill(name, (rows, columns))
-        stored = encoded(numbers, dtype) if DTYPES[dtype].bits < 8 else numbers.to(TORCH_DTYPES[dtype])
         alignment = PADDED_ALIGNMENT_BYTES if name in padded else ALIGNMENT_BYTES
-        at, is_guarded = (rows, stored.shape[1], dtype, device), guarded and may_guard
-        made = Matrix.poisoned(*at, guarded=is_guarded, alignment=alignment, misaligned=misaligned)
-        return made.view.copy_(stored)
+        width, is_guarded = columns // elements_per_byte(TORCH_DTYPES[dtype]), guarded and may_guard
+        at = rows, width, dtype, device
+        made = Matrix.poisoned(*at, guarded=is_guarded, alignment=alignment, misaligned=misaligned).view
+        if drawing is None:
+            return made
+        # In parts: the numbers in fp32 and what they are made of need several times the tensor's memory.
+        count = max(1, CHUNK_ELEMENTS // max(1, columns))
+        for first in range(0, rows, count):
+            part = made[first : first + count]
+            numbers = drawing.fill(name, (len(part), columns))
+            if DTYPES[dtype].bits < 8:
+                part.copy_(encoded(numbers, dtype))
+            else:
+                part.copy_(numbers.to(TORCH_DTYPES[dtype]))
+        return made
 
     groups = problem.groups
 
@@ -304,7 +344,9 @@ def _inputs(
         if groups and keyword == groups.counts:
             return divided if divided is not None else tensor_of_rows(groups, shape, device)
         if groups and keyword in groups.row_indices:
-            return drawn_index(keyword, m, generator)
+            if drawing is None:
+                return torch.empty(m, dtype=torch.int32, device=device)
+            return drawn_index(keyword, m, drawing.generator)
         if keyword in BLOCK_SCALES:
             scale, dtype = problem.operand(keyword[0]).scale, dtype_of(problem, keyword)
             assert scale is not None

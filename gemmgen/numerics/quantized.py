@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
-from gemmgen.numerics.encoding import TORCH_DTYPES, bits, poison, rounded
+from gemmgen.numerics.encoding import TORCH_DTYPES, bits, pieces, poison, rounded
 from gemmgen.numerics.inputs import ALIGNMENT_BYTES
 from gemmgen.problem import Matmul
 
@@ -43,6 +43,13 @@ def quantized(
 
 def dequantized_output(d: Tensor, scales: Tensor) -> Tensor:
     """Return D [..., N] of 8 bits with scales [..., blocks] as fp32 numbers."""
+    found = torch.empty_like(d, dtype=torch.float32)
+    for numbers, elements, of_blocks in pieces(found, d, scales):
+        numbers.copy_(_dequantized(elements, of_blocks))
+    return found
+
+
+def _dequantized(d: Tensor, scales: Tensor) -> Tensor:
     vector = d.shape[-1] // max(1, scales.shape[-1])
     return d.float() * scales.float().repeat_interleave(vector, dim=-1)
 
@@ -68,10 +75,12 @@ def written_into(out: Tensor, d: Tensor, scales: Tensor) -> Tensor:
     An element is infinite if its scale is written alone, and NaN if it is written without a scale.
     """
     vector = d.shape[-1] // max(1, scales.shape[-1])
-    has_no_scale = scales.float().isnan().repeat_interleave(vector, dim=-1)
-    is_left = bits(d) == UNWRITTEN
-    numbers = dequantized_output(d, scales).masked_fill(is_left, math.inf)
-    return out.copy_(torch.where(is_left & has_no_scale, out, numbers))
+    for into, elements, of_blocks in pieces(out, d, scales):
+        has_no_scale = of_blocks.float().isnan().repeat_interleave(vector, dim=-1)
+        is_left = bits(elements) == UNWRITTEN
+        numbers = _dequantized(elements, of_blocks).masked_fill(is_left, math.inf)
+        into.copy_(torch.where(is_left & has_no_scale, into, numbers))
+    return out
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,14 @@ from torch import Tensor
 from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import MOST_SCALED, Column
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
+from gemmgen.numerics.encoding import (
+    TORCH_DTYPES,
+    decoded,
+    dequantized,
+    elements_per_byte,
+    rounded_to_tf32,
+    saturated,
+)
 from gemmgen.numerics.evaluation import evaluated_d, sums_of
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.keywords import dtype_of
@@ -24,8 +31,10 @@ from gemmgen.problem.operations import BLOCK_SCALES, ROW_VECTORS
 HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
 """The most that rounding to an element type costs a number, relative to it. Below the least normal number
 it is more, but that is nothing against a root mean square near 1 or above."""
-CHUNK_BYTES: Final = 256 << 20
-"""Size of the reference rows that exist at a time, in bytes."""
+CHUNK_BYTES: Final = 128 << 20
+"""Most bytes of each float64 matrix of the reference that exists at a time: rows of A, of B and of D."""
+K_MULTIPLE: Final = 256
+"""K at which a part of the operands ends is a multiple of this, and so of each block with a scale."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +53,38 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
     tf32 operands are rounded first, as TMA rounds them. Products of 16-bit floats are exact in float64, as
     are products of 8- and 4-bit floats and their scales, of 16 bits together at most; a sum of K of them
     loses at most K * 2**-53 of the sum of their magnitudes: nothing, here; integers lose nothing at all. A D
-    of 8-bit floats saturates, with scales at MOST_SCALED. Rows are computed in chunks, so that only B in
-    float64, one chunk, and its epilogue need memory. With groups, slices count the rows of all groups, group
-    by group (`Inputs.computed_rows`).
+    of 8-bit floats saturates, with scales at MOST_SCALED. Rows are computed in chunks, each over one part of
+    K after the other, so that the memory does not grow with the shape: some matrices of CHUNK_BYTES. With
+    groups, slices count the rows of all groups, group by group (`Inputs.computed_rows`).
     """
     if problem.groups:
         yield from _references_of_groups(inputs, problem)
         return
-    b_exact = _exact(inputs, problem, "b").T
-    count = max(1, CHUNK_BYTES // (8 * inputs.b.shape[1]))
+    depths = _parts_of_k(inputs)
+    whole = _exact(inputs, problem, "b", depths[0]).T if len(depths) == 1 else None
+    count = max(1, CHUNK_BYTES // (8 * max(inputs.b.shape[1], depths[0].stop)))
     for first in range(0, inputs.a.shape[0], count):
         rows = slice(first, first + count)
-        sums = sums_of(_exact(inputs, problem, "a", rows) @ b_exact, problem.epilogue)
+        product: Tensor | None = None
+        for depth in depths:
+            b = _exact(inputs, problem, "b", depth).T if whole is None else whole
+            part = _exact(inputs, problem, "a", depth, rows) @ b
+            product = part if product is None else product.add_(part)
+        assert product is not None
+        sums = sums_of(product, problem.epilogue)
         d = evaluated_d(problem.epilogue, sums, inputs.extras, rows)
         if problem.d_scale:
             yield rows, d.clamp(-MOST_SCALED, MOST_SCALED)
             continue
         yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
+
+
+def _parts_of_k(inputs: Inputs) -> tuple[slice, ...]:
+    """Return the parts of K with at most CHUNK_BYTES of B in float64, at least one."""
+    _, _, k = inputs.shape
+    fit = CHUNK_BYTES // (8 * max(1, inputs.b.shape[1])) // K_MULTIPLE * K_MULTIPLE
+    step = max(K_MULTIPLE, fit)
+    return tuple(slice(first, min(k, first + step)) for first in range(0, max(1, k), step))
 
 
 def _references_of_groups(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]]:
@@ -133,11 +157,11 @@ def references_of_saved(saved: Tensor, inputs: Inputs, problem: Matmul) -> Itera
     numbers it may round a sum to either of them, so D is compared with what its own sums give. With groups,
     slices count the rows of all groups, group by group, as in `references`.
     """
-    saved = inputs.computed_rows(problem, saved)
-    count = max(1, CHUNK_BYTES // (8 * saved.shape[1]))
-    for first in range(0, len(saved), count):
+    computed = inputs.computed_rows(problem, saved)
+    count = max(1, CHUNK_BYTES // (8 * saved.shape[-1]))
+    for first in range(0, len(computed), count):
         rows = slice(first, first + count)
-        sums = sums_of(saved[rows].double(), problem.epilogue)
+        sums = sums_of(computed[rows].double(), problem.epilogue)
         yield rows, evaluated_d(problem.epilogue, sums, inputs.extras, rows)
 
 
@@ -149,12 +173,12 @@ def deviation(
     With groups, only rows that belong to a group are compared. The mean square is of groups with a result: a
     group without K has zeros.
     """
-    out = inputs.computed_rows(problem, out)
+    computed = inputs.computed_rows(problem, out)
     zero = torch.zeros((), dtype=torch.float64, device=out.device)
     square_error, square_reference, worst = zero, zero, zero
     rounding, elements = HALF_ULP[problem.d.name], 0
     for rows, expected in references(inputs, problem) if exact is None else exact:
-        error = (out[rows].double() - expected).abs_()
+        error = computed[rows].double().sub_(expected).abs_()
         square_reference = square_reference + expected.square().sum()
         elements += expected.numel() if expected.any() else 0
         worst = torch.maximum(worst, (error - rounding * expected.abs()).max())
@@ -166,9 +190,14 @@ def deviation(
     )
 
 
-def _exact(inputs: Inputs, problem: Matmul, name: str, rows: slice = slice(None)) -> Tensor:
-    """Return one factor of the product in float64: rows of ``a`` [M, K], or of ``b`` as [N, K]."""
-    stored = (inputs.a if name == "a" else inputs.b.T)[rows]
+def _exact(inputs: Inputs, problem: Matmul, name: str, depth: slice, rows: slice = slice(None)) -> Tensor:
+    """Return a part of K of one factor in float64: rows of ``a`` [M, K], or of ``b`` as [N, K].
+
+    The part begins at a multiple of K_MULTIPLE.
+    """
+    matrix = inputs.a if name == "a" else inputs.b.T
+    in_byte = elements_per_byte(matrix.dtype)
+    stored = matrix[rows, depth.start // in_byte : -(-depth.stop // in_byte)]
     operand = problem.operand(name)
     if operand.dtype.in_memory:
         return rounded_to_tf32(stored).double()
@@ -176,7 +205,8 @@ def _exact(inputs: Inputs, problem: Matmul, name: str, rows: slice = slice(None)
     if (block := operand.scale) is None:
         return elements
     scale = f"{name}_scale"
-    of_rows = inputs.extras[scale].repeat_interleave(block.format.rows, dim=0)
+    blocks = slice(depth.start // block.vector, -(-depth.stop // block.vector))
+    of_rows = inputs.extras[scale][:, blocks].repeat_interleave(block.format.rows, dim=0)
     scales = decoded(of_rows[rows][: len(stored)], dtype_of(problem, scale))
     return dequantized(elements, scales, block.vector)
 
@@ -328,6 +358,10 @@ def _accumulation(problem: Matmul, k: int, promote_k: int | None) -> float:
     return FP32_ACCUMULATION * beyond * operand.bytes / WGMMA.k_bytes
 
 
+Fault = Literal["wrong-kernel", "out-of-memory"]
+"""The reason why a check does not pass. Memory that does not suffice says nothing about a kernel."""
+
+
 @dataclass(frozen=True)
 class Check:
     """One number measured on one shape, and its limit."""
@@ -340,6 +374,8 @@ class Check:
     limit: float
     """The largest measurement that passes."""
     detail: str = ""
+    fault: Fault = "wrong-kernel"
+    """The code of the diagnostic if the check does not pass."""
 
     @property
     def passed(self) -> bool:
@@ -362,4 +398,5 @@ class Check:
             "limit": self.limit,
             "passed": self.passed,
             "detail": self.detail,
+            "fault": None if self.passed else self.fault,
         }

@@ -12,6 +12,7 @@ from threading import Event, Lock
 from typing import Final
 
 from gemmgen.bench.record import utc_now
+from gemmgen.device import OUT_OF_MEMORY
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.rule import counted
 from gemmgen.problem import shape_text
@@ -174,6 +175,10 @@ class StudyRun:
                 rounds=ROUNDS[job.rung],
             )
         )
+        if answer.of_shape:  # the trial is given back: no other kernel would have the memory now
+            place = shape_text(self.tuned.shape)
+            fault = Diagnostic(self.tuned.source.path, OUT_OF_MEMORY, answer.message, field=place)
+            raise GemmgenError([fault])
         self.running.discard(number)
         self.measured += 1
         samples, date = answer.samples, utc_now()
@@ -192,6 +197,7 @@ WHY: Final[Mapping[str, str]] = {
     "wrong": "is wrong",
     "failed": "failed",
     "impossible": "is above the roofline",
+    "out-of-memory": "ran out of memory",
 }
 """Verbs for the reasons of failures."""
 

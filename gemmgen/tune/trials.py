@@ -73,7 +73,7 @@ FieldOfSpec = Annotated[
 ]
 
 
-Why = Literal["cannot", "wrong", "failed", "impossible", "lost", "taken"]
+Why = Literal["cannot", "wrong", "failed", "impossible", "out-of-memory", "lost", "taken"]
 UNDONE: Final = ("lost", "taken")
 """Reasons of failures that tell nothing about the kernel: the job is open, or another trial measures it."""
 

@@ -19,7 +19,7 @@ from typing import Final
 import torch
 
 from gemmgen import triton_api
-from gemmgen.bench.arms import first_line, wrong
+from gemmgen.bench.arms import dtypes_of, first_line, wrong
 from gemmgen.bench.baseline import cublas
 from gemmgen.bench.machine import CudaMachine, SuiteMachine, UnfinishedError
 from gemmgen.bench.prepare import primed
@@ -27,7 +27,7 @@ from gemmgen.bench.record import Environment, GpuState
 from gemmgen.bench.result_log import BASELINE, Rounds
 from gemmgen.bench.rival import bound
 from gemmgen.bench.timing_session import Running, Sample, TimingSession
-from gemmgen.device import require_gpu
+from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_text, require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
@@ -84,6 +84,8 @@ class Answer:
     message: str = ""
     ends: bool = False
     """True if the process cannot be used any more."""
+    of_shape: bool = False
+    """True if the fault is of the shape whatever the kernel: there is no memory for its tensors."""
 
 
 class _FaultError(Exception):
@@ -123,7 +125,7 @@ class Worker:
             return replace(answer, gpu_seconds=starting + machine.now() - start)
 
     def _answer(self, machine: SuiteMachine, comparison: Comparison) -> Answer:
-        ends = False
+        ends = of_shape = False
         try:
             return Answer(0.0, self._measured(machine, comparison))
         except _FaultError as fault:
@@ -131,9 +133,13 @@ class Worker:
         except (ValueError, TypeError) as error:
             why, message = "cannot", first_line(error)
         except Exception as error:
-            why, message = "failed", first_line(error)
+            if is_out_of_memory(error):
+                needed = dtypes_of(comparison.source.problem).moved_bytes(comparison.shape)
+                why, message, of_shape = OUT_OF_MEMORY, memory_text(error, needed), self._baseline is None
+            else:
+                why, message = "failed", first_line(error)
             ends = isinstance(error, UnfinishedError) or machine.lost()
-        return Answer(0.0, None, why, message, ends)
+        return Answer(0.0, None, why, message, ends, of_shape)
 
     def _ready(self, comparison: Comparison) -> SuiteMachine:
         if self._machine is None:

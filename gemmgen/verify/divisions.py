@@ -43,22 +43,28 @@ def other_divisions(case: Case) -> Iterator[Check]:
     assert groups is not None
     assert groups.counts is not None
     for name, each in divisions(groups, groups.extent_of(case.shape)):
-        inputs = case.inputs(guarded=case.problem.saves)
-        divided: Tensor = inputs.extras[groups.counts]
-        divided.copy_(torch.tensor(each, dtype=divided.dtype))
-        if groups.divides_k:
-            _spoil_k_of_no_group(case, inputs, divided)
-        out = case.output(guarded=True)
-        found = inputs.call(case.matmul, out.view if case.takes_out else None)
-        rows = inputs.computed_rows(case.problem, found)
-        if case.takes_out:
-            outside = out.written - touched(rows)
-            yield case.check(f"{name}: elements of no group written", outside, 0)
-        if case.problem.saves:
-            outside = saved_outside(case, inputs)
-            yield case.check(f"{name}: saved sums of no group written", outside, 0)
-        if len(rows):
-            yield from numbers(case, name, found, inputs)
+        yield from _divided(case, groups, name, each)  # whose tensors are freed before the next division
+
+
+def _divided(case: Case, groups: Groups, name: str, each: list[int]) -> Iterator[Check]:
+    """Check one division of M rows, or of K: the numbers of a call's tensor ``groups.counts``."""
+    assert groups.counts is not None
+    inputs = case.inputs(guarded=case.problem.saves)
+    divided: Tensor = inputs.extras[groups.counts]
+    divided.copy_(torch.tensor(each, dtype=divided.dtype))
+    if groups.divides_k:
+        _spoil_k_of_no_group(case, inputs, divided)
+    out = case.output(guarded=True)
+    found = inputs.call(case.matmul, out.view if case.takes_out else None)
+    rows = inputs.computed_rows(case.problem, found)
+    if case.takes_out:
+        outside = out.written - sum(map(touched, rows.parts()))
+        yield case.check(f"{name}: elements of no group written", outside, 0)
+    if case.problem.saves:
+        outside = saved_outside(case, inputs)
+        yield case.check(f"{name}: saved sums of no group written", outside, 0)
+    if len(rows):
+        yield from numbers(case, name, found, inputs)
 
 
 def _spoil_k_of_no_group(case: Case, inputs: Inputs, divided: Tensor) -> None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from torch import Tensor
 
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.encoding import bits
+from gemmgen.numerics.encoding import count_differing
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import Check
 from gemmgen.problem.operations import BLOCK_SCALES
@@ -57,7 +57,7 @@ def _with_scales(inputs: Inputs, name: str, scales: Tensor) -> Inputs:
 
 def _differing(case: Case, inputs: Inputs, first: Tensor) -> int:
     """Return the number of elements that have other bits than the ``first`` result."""
-    return int((bits(case.run(inputs)) != bits(first)).sum().item())
+    return count_differing(case.run(inputs), first)
 
 
 def _lie_alike(left: Tensor, right: Tensor) -> bool:

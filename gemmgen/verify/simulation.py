@@ -376,7 +376,7 @@ class _Simulated:
         """Run on small integers; yield a text if elements are not exact, or too far off if none can be."""
         inputs = integer_inputs(case.shape, self._problem, case.generator)
         d = inputs.call(self, case.output().view)
-        written = {"elements": touched(d) - touched(inputs.computed_rows(self._problem, d))}
+        written = {"elements": touched(d) - touched(inputs.computed_rows(self._problem, d)[:])}
         if self._problem.saves:
             written["saved sums"] = saved_outside(case, inputs)
         for what, outside in written.items():
@@ -391,7 +391,7 @@ class _Simulated:
             types = (TORCH_DTYPES[name] for name in (self._problem.d.name, scale.dtype.name))
             pair = quantized(exact, scale.vector, *types)
             expected = dequantized_output(*pair).double()
-        rows = inputs.computed_rows(self._problem, d)
+        rows = inputs.computed_rows(self._problem, d)[:]
         found = rows.double()  # 8-bit floats have no arithmetic
         wrong = (found != expected).nonzero()
         if len(wrong):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Final, Literal
@@ -10,11 +10,19 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from gemmgen.device import captured_graph, context_lost, require_gpu
+from gemmgen.device import (
+    OUT_OF_MEMORY,
+    captured_graph,
+    context_lost,
+    free_bytes,
+    is_out_of_memory,
+    memory_text,
+    require_gpu,
+)
 from gemmgen.hardware import Gpu
 from gemmgen.module import arrange_scales_of, matmul_of, pack_scales_of
-from gemmgen.numerics.case import Case, numbers, once, special_values
-from gemmgen.numerics.encoding import bits, differing, poison
+from gemmgen.numerics.case import Case, numbers, once, special_values, workspace_bytes
+from gemmgen.numerics.encoding import bits, count_differing, differing, pieces, poison
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check
@@ -22,11 +30,21 @@ from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import SpecFile
 from gemmgen.verify.divisions import other_divisions
+from gemmgen.verify.memory import ACCEPTANCE_BYTES, ONE_RUN, TWO_RUNS, Held, Room, Unfit, fitted, needed_bytes
 from gemmgen.verify.scales import other_scales, packed_scales
 from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_extents
 
-Group = Callable[[Case], Iterator[Check]]
-"""Checks that share their runs of the kernel."""
+
+@dataclass(frozen=True)
+class Group:
+    """Checks that share their runs of the kernel."""
+
+    name: str
+    """The name that progress and failures show."""
+    checks: Callable[[Case], Iterator[Check]]
+    held: Held = ONE_RUN
+    """What the checks have in memory at once."""
+
 
 MORE_ROWS: Final = 200
 """Rows that are added to a shape to compute a row again, in tiles at other places."""
@@ -105,7 +123,7 @@ def batch_invariant(case: Case) -> Iterator[Check]:
         drawn = torch.randint(m, (rows,), generator=case.generator, device=case.device)
         other = replace(case, shape=(rows, n, k))
         found = other.run(_with_rows_of(inputs, drawn, other))
-        count = int((bits(found) != bits(first)[drawn]).sum().item())
+        count = count_differing(found, first[drawn])
         yield case.check(f"batch invariance: elements that differ in {rows} rows", count, 0)
 
 
@@ -138,9 +156,13 @@ def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -
 
 def _distance(found: Tensor, first: Tensor) -> Tensor:
     """Return the norm of a difference over that of ``first``; NaN if either contains one."""
-    exact = first.double()
-    squares = (found.double() - exact).square().sum() / exact.square().sum()
-    return squares.sqrt()
+    of_error: list[Tensor] = []
+    of_first: list[Tensor] = []
+    for one, other in pieces(found, first):
+        exact = other.double()
+        of_error.append(one.double().sub_(exact).square_().sum())
+        of_first.append(exact.square_().sum())
+    return (torch.stack(of_error).sum() / torch.stack(of_first).sum()).sqrt()
 
 
 def _between_runs(case: Case) -> float:
@@ -152,6 +174,7 @@ def captured(case: Case) -> Iterator[Check]:
     """Check that a CUDA graph of one call replays to the bits of a call outside a graph (`compared`)."""
     inputs = case.inputs()
     first = case.run(inputs).clone()
+    torch.cuda.empty_cache()  # torch frees nothing for another tensor while it captures
     with captured_graph() as graph:
         out = inputs.call(case.matmul)
 
@@ -166,14 +189,14 @@ def captured(case: Case) -> Iterator[Check]:
 def streamed(case: Case) -> Iterator[Check]:
     """Check that a call under another stream runs on it.
 
-    The inputs become valid on that stream only after a delay; a kernel launched elsewhere would read poison.
+    The inputs become valid on that stream only after a delay: each bit of them is inverted before it and
+    after it, in place, since copies would need as much memory. A kernel launched elsewhere would read other
+    numbers.
     """
     inputs = case.inputs()
     first = case.run(inputs).clone()
-    late = [tensor.clone() for tensor in inputs.tensors]
     delay = torch.ones(DELAY_BYTES, dtype=torch.uint8, device=case.device)
-    for tensor in inputs.tensors:
-        tensor.fill_(poison(tensor.dtype))
+    _invert(inputs)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -185,16 +208,20 @@ def streamed(case: Case) -> Iterator[Check]:
             inputs.packed(case.pack_scales)
         for _ in range(DELAY_PASSES):
             delay.bitwise_not_()
-        for tensor, valid in zip(inputs.tensors, late, strict=True):
-            tensor.copy_(valid)
+        _invert(inputs)
         out = case.run(inputs)
     torch.cuda.current_stream().wait_stream(stream)
     if case.deterministic:
-        count = int((bits(out) != bits(first)).sum().item())
-        yield case.check("side stream: elements that differ", count, 0)
+        yield case.check("side stream: elements that differ", count_differing(out, first), 0)
     else:
         distance = _distance(out, first).item()
         yield case.check("side stream: relative difference", distance, _between_runs(case))
+
+
+def _invert(inputs: Inputs) -> None:
+    """Invert each bit of the inputs; twice, and they are as before. Numbers of rows become negative."""
+    for tensor in inputs.tensors:
+        bits(tensor).bitwise_not_()
 
 
 def _refused(case: Case, inputs: Inputs) -> Iterator[Check]:
@@ -217,31 +244,43 @@ def _same_memory(left: Tensor, right: Tensor) -> bool:
     return same_layout and left.data_ptr() == right.data_ptr()
 
 
-PORTABLE: Final[tuple[tuple[str, Group], ...]] = (
-    ("own output", own_output),
-    ("out=", given_output),
-    ("strided", strided),
-    ("special values", special_values),
-    ("repeated", repeated),
+PORTABLE: Final = (
+    Group("own output", own_output),
+    Group("out=", given_output),
+    Group("strided", strided),
+    Group("special values", special_values),
+    Group("repeated", repeated, TWO_RUNS),
 )
-"""Every group for all modules that needs no GPU, with the name that progress and failures show."""
-BLOCK_SCALED: Final[tuple[tuple[str, Group], ...]] = (("packed scales", packed_scales),)
+"""Every group for all modules that needs no GPU."""
+BLOCK_SCALED: Final = (Group("packed scales", packed_scales, TWO_RUNS),)
 """The group that only modules whose tensor cores read scales have; it needs no GPU either."""
-OF_SOME: Final[tuple[tuple[str, Group, Callable[[Matmul], bool]], ...]] = (
-    ("other scales", other_scales, lambda problem: problem.scales_sums),
-    ("in place", in_place, lambda problem: problem.d_may_be_c and problem.c == problem.d),
-    ("batch invariance", batch_invariant, lambda problem: problem.batch_invariant),
-    ("other divisions", other_divisions, lambda problem: bool(problem.groups and problem.groups.counts)),
+OF_SOME: Final[tuple[tuple[Group, Callable[[Matmul], bool]], ...]] = (
+    (Group("other scales", other_scales, TWO_RUNS), lambda problem: problem.scales_sums),
+    (Group("in place", in_place), lambda problem: problem.d_may_be_c and problem.c == problem.d),
+    (
+        # Inputs of other rows, the rows that they are copied from, and results of two loops and of both.
+        Group("batch invariance", batch_invariant, Held(inputs=3, outputs=4)),
+        lambda problem: problem.batch_invariant,
+    ),
+    (
+        Group("other divisions", other_divisions, TWO_RUNS),  # of an ``out`` that is refused, two
+        lambda problem: bool(problem.groups and problem.groups.counts),
+    ),
 )
 """The groups that only some modules have, and which: they need no GPU."""
-GPU_ONLY: Final[tuple[tuple[str, Group], ...]] = (("cuda graph", captured), ("side stream", streamed))
-"""Every group that needs a GPU, with the name that progress and failures show."""
+GPU_ONLY: Final = (
+    Group("cuda graph", captured, Held(outputs=2, workspaces=2)),
+    Group("side stream", streamed, Held(outputs=2, workspaces=2, other_bytes=DELAY_BYTES)),
+)
+"""Every group that needs a GPU."""
+ONCE: Final = Group("once", once)
+"""One run whose numbers are checked."""
 
 
 Device = Literal["cuda", "cpu"]
 Progress = Callable[[str], None]
 """Progress callback: takes a short text about the next step."""
-Groups = Sequence[tuple[str, Group]]
+Groups = Sequence[Group]
 
 
 @dataclass(frozen=True)
@@ -251,11 +290,18 @@ class Verification:
     device: str
     """The GPU's product name."""
     checks: tuple[Check, ...]
+    unfit: tuple[Unfit, ...] = ()
+    """The shapes that were left out, or checked with fewer groups, for lack of memory."""
 
     @property
     def passed(self) -> bool:
-        """True if there were checks and all of them passed."""
+        """True if there were checks and all of them passed; False if all shapes were left out."""
         return bool(self.checks) and not self.failures
+
+    @property
+    def left_out(self) -> tuple[Unfit, ...]:
+        """The shapes that were not checked."""
+        return tuple(each for each in self.unfit if each.groups is None)
 
     @property
     def failures(self) -> tuple[Check, ...]:
@@ -268,6 +314,7 @@ class Verification:
             "device": self.device,
             "passed": self.passed,
             "checks": [check.as_dict() for check in self.checks],
+            "unfit": [each.as_dict() for each in self.unfit],
         }
 
 
@@ -298,6 +345,11 @@ def verify(
     for modules that compute there. A kernel that raises, or destroys the CUDA context, is a failed check; a
     kernel that never returns is not detected.
 
+    A shape whose checks need more memory than is free on the GPU is checked with fewer groups, or left out:
+    ``unfit`` of the result has these shapes. Acceptance shapes have as many groups as fit in
+    `ACCEPTANCE_BYTES`. If the memory
+    does not suffice all the same, the check has the fault ``out-of-memory``.
+
     Raises GemmgenError: ``bad-shapes`` for an N or a K that the operands cannot have; ``no-gpu`` if the
     device is ``cuda`` and there is no GPU that can run the spec's kernel.
     """
@@ -306,7 +358,8 @@ def verify(
     where = _place(device, source.request.gpu)
     groups = groups_of(source.problem, device)
     cases = _cases(module, source, chosen, where, repeats, seed, deterministic=deterministic)
-    return _verification(cases, groups, where, progress)
+    limited = set(chosen) - set(own_shapes(source)) if shapes is None else set[Shape]()
+    return _verification(cases, groups, where, progress, limited)
 
 
 def verify_numbers(
@@ -326,14 +379,15 @@ def verify_numbers(
     refuse_extents(source.problem, chosen)
     where = _place(device, source.request.gpu)
     cases = _cases(module, source, chosen, where, 1, seed, deterministic=True)  # and no run to compare
-    return _verification(cases, (("once", once),), where, progress)
+    return _verification(cases, (ONCE,), where, progress)
 
 
 def verify_large(module: ModuleType, source: SpecFile, *, progress: Progress = silent) -> Verification:
     """Check every element of a D that has more than 2**31; its tensors take up to 80 GB of GPU memory.
 
-    A kernel of a single tile gets its largest D; a kernel that divides K into many parts a smaller D, whose
-    partial sums have more than 2**31 elements. Raises GemmgenError (``no-gpu``) as ``verify`` does.
+    Where less is free, the shape is left out, and the result has no check. A kernel of a single tile gets
+    its largest D; a kernel that divides K into many parts a smaller D, whose partial sums have more than
+    2**31 elements. Raises GemmgenError (``no-gpu``) as ``verify`` does.
     """
     return verify_numbers(module, source, (large_shape(source),), progress=progress)
 
@@ -345,9 +399,13 @@ def default_shapes(source: SpecFile) -> tuple[Shape, ...]:
 
     Raises GemmgenError if the spec is of a single tile, leaves its size open, and no plan is legal.
     """
+    return tuple(dict.fromkeys((*own_shapes(source), *acceptance_shapes(source))))
+
+
+def own_shapes(source: SpecFile) -> tuple[Shape, ...]:
+    """Return the shapes that a spec lists to check, or else the ends of its ``problem``."""
     request = source.request
-    own = request.check_shapes or (request.ranges.ends if request.ranges else ())
-    return tuple(dict.fromkeys((*own, *acceptance_shapes(source))))
+    return tuple(request.check_shapes or (request.ranges.ends if request.ranges else ()))
 
 
 def groups_of(problem: Matmul, device: Device) -> Groups:
@@ -357,28 +415,54 @@ def groups_of(problem: Matmul, device: Device) -> Groups:
     poisoned block that is meant for D.
     """
     scaled = BLOCK_SCALED if problem.packs_scales else ()
-    of_problem = tuple((name, group) for name, group, holds in OF_SOME if holds(problem))
+    of_problem = tuple(group for group, holds in OF_SOME if holds(problem))
     return (*scaled, *PORTABLE, *of_problem, *(GPU_ONLY if device == "cuda" else ()))
 
 
 def run_checks(
-    cases: Iterable[Case], groups: Groups, lost: Callable[[], bool], progress: Progress
-) -> Iterator[Check]:
-    """Run every group on every case; once a failure has ``lost`` the device, report the rest as not run."""
-    cause = ""
-    for case in cases:
-        for name, group in groups:
+    cases: Iterable[Case],
+    groups: Groups,
+    lost: Callable[[], bool],
+    progress: Progress,
+    room: Callable[[Case], Room | None] = lambda _: None,
+) -> Iterator[Check | Unfit]:
+    """Run every group on every case; once a failure has ``lost`` the device, report the rest as not run.
+
+    A case has the room that `room` returns just before it is run; the shapes that need more are yielded too,
+    before the checks of what is run instead.
+    """
+    cause, helds = "", tuple(group.held for group in groups)
+    for given in cases:
+        case, unfit = (given, None) if cause else fitted(given, helds, room(given))
+        if unfit is not None:
+            progress(str(unfit))
+            yield unfit
+        if case is None:
+            continue
+        for group in groups:
             if cause:
-                yield Check(case.shape, name, None, 0, f"not run: {cause}")
+                yield Check(case.shape, group.name, None, 0, f"not run: {cause}")
                 continue
-            progress(f"{shape_text(case.shape)} {name}")
+            progress(f"{shape_text(case.shape)} {group.name}")
+            failed: Check | None = None
             try:
-                yield from group(case)
+                yield from group.checks(case)
             except Exception as error:  # any exception of a kernel is a failed check
-                detail = f"{type(error).__name__}: {_first_line(error)}"
-                yield Check(case.shape, name, None, 0, detail)
-                if lost():
-                    cause = f"the device was lost at {shape_text(case.shape)} {name}"
+                failed = _failed(case, group, error)
+            if failed is None:
+                continue
+            yield failed
+            if lost():
+                cause = f"the device was lost at {shape_text(case.shape)} {group.name}"
+
+
+def _failed(case: Case, group: Group, error: Exception) -> Check:
+    """Return the check that an exception stands for."""
+    if is_out_of_memory(error):
+        detail = memory_text(error, needed_bytes(case, (group.held,)))
+        return Check(case.shape, group.name, None, 0, detail, OUT_OF_MEMORY)
+    detail = f"{type(error).__name__}: {_first_line(error)}"
+    return Check(case.shape, group.name, None, 0, detail)
 
 
 def _place(device: Device, gpu: Gpu) -> torch.device:
@@ -408,18 +492,31 @@ def _cases(
             misaligned=source.problem.copies_misaligned,
             deterministic=deterministic,
             promote_k=source.promote_k,
+            workspace_bytes=workspace_bytes(module, source.problem, source.problem.extents_of_d(*shape[:2])),
         )
         for index, shape in enumerate(shapes)
     )
 
 
 def _verification(
-    cases: Iterable[Case], groups: Groups, device: torch.device, progress: Progress
+    cases: Iterable[Case],
+    groups: Groups,
+    device: torch.device,
+    progress: Progress,
+    limited: Collection[Shape] = (),
 ) -> Verification:
+    """Run the checks on a device; the ``limited`` shapes have as many groups as fit in ACCEPTANCE_BYTES."""
+
+    def room(case: Case) -> Room | None:
+        free = free_bytes(device)
+        return None if free is None else Room(free, ACCEPTANCE_BYTES if case.shape in limited else None)
+
     on_gpu = device.type == "cuda"
     name = torch.cuda.get_device_name(device) if on_gpu else "cpu"
     lost = context_lost if on_gpu else lambda: False
-    return Verification(name, tuple(run_checks(cases, groups, lost, progress)))
+    found = tuple(run_checks(cases, groups, lost, progress, room))
+    checks = tuple(each for each in found if isinstance(each, Check))
+    return Verification(name, checks, tuple(each for each in found if isinstance(each, Unfit)))
 
 
 def _first_line(error: Exception) -> str:

@@ -266,7 +266,7 @@ def wrong_elements(d: Tensor, inputs: Inputs, case: ModuleCase) -> int:
     An element of no group is wrong if it has been written.
     """
     problem = case.problem
-    rows = inputs.computed_rows(problem, d)
+    rows = inputs.computed_rows(problem, d)[:]
     outside = touched(d) - touched(rows)
     if is_exact(problem):
         exact = reference(inputs, problem)
@@ -283,11 +283,11 @@ def numbers(module: ModuleType, case: ModuleCase, device: Device) -> dict[str, A
     """Return how the simulator's D and the GPU's differ on small integers and on normals."""
     exact, random = case.integers, random_inputs(case.launch.shape, case.problem, generator())
     simulated_exact, simulated_random = (
-        each.computed_rows(case.problem, simulated(module, case, each, "random")[1])
+        each.computed_rows(case.problem, simulated(module, case, each, "random")[1])[:]
         for each in (exact, random)
     )
     gpu_exact, gpu_random = (
-        each.computed_rows(case.problem, launched(module, case, each, device)) for each in (exact, random)
+        each.computed_rows(case.problem, launched(module, case, each, device))[:] for each in (exact, random)
     )
     error = gpu_random.double() - simulated_random.double()
     rms = simulated_random.double().square().mean().sqrt()
