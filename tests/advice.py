@@ -10,7 +10,6 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -40,8 +39,6 @@ class Followed:
     """Changes until there was a legal plan."""
     changes: int
     """Fields that the first round changed."""
-    seconds: float
-    """Of the longest planning."""
     fault: str = ""
     """Why it did not end; empty if it did."""
 
@@ -78,29 +75,26 @@ def follow(path: Path) -> Followed | None:
 def _follow(path: Path, directory: Path) -> Followed | None:
     data: dict[str, Any] | None = None
     seen: set[str] = set()
-    longest, changes = 0.0, 0
+    changes = 0
     for rounds in range(MOST_ROUNDS + 1):
         try:
             source = load_spec(path)
         except GemmgenError as error:
-            return Followed(rounds, changes, longest, f"no spec: {error}") if rounds else None
-        start = time.perf_counter()
+            return Followed(rounds, changes, f"no spec: {error}") if rounds else None
         try:
             plan_spec(source)
         except GemmgenError as error:
             found = error.diagnostics
         else:
-            longest = max(longest, time.perf_counter() - start)
-            return Followed(rounds, changes, longest) if rounds else None
-        longest = max(longest, time.perf_counter() - start)
+            return Followed(rounds, changes) if rounds else None
         text = "\n".join(map(str, found))
         if text in seen:
-            return Followed(rounds, changes, longest, f"a circle: {text}")
+            return Followed(rounds, changes, f"a circle: {text}")
         seen.add(text)
         if not all(diagnostic.advice for diagnostic in found):
-            return Followed(rounds, changes, longest, f"no advice: {text}")
+            return Followed(rounds, changes, f"no advice: {text}")
         if rounds == MOST_ROUNDS:
-            return Followed(rounds, changes, longest, f"no end: {text}")
+            return Followed(rounds, changes, f"no end: {text}")
         if data is None:
             data = YAML(typ="safe", pure=True).load(path)  # pyright: ignore[reportUnknownMemberType]
         assert data is not None
@@ -156,8 +150,6 @@ def main() -> None:
     faults = [(name, found) for name, found in results if found.fault]
     for name, found in faults:
         sys.stderr.write(f"{name}: {found.fault}\n")
-    seconds = sorted(found.seconds for _, found in results)
-    slowest = max(results, key=lambda item: item[1].seconds)[0]
     figures = {
         "invalid_specs": of_tests,
         "random_refused_specs": len(results) - of_tests,
@@ -166,9 +158,6 @@ def main() -> None:
         "rounds": dict(sorted(Counter(found.rounds for _, found in results if not found.fault).items())),
         "fields_changed": dict(sorted(Counter(min(found.changes, 9) for _, found in results).items())),
         "without_end": len(faults),
-        "median_seconds": round(seconds[len(seconds) // 2], 4),
-        "longest_seconds": round(seconds[-1], 2),
-        "longest": slowest,
     }
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")
     sys.exit(bool(faults))

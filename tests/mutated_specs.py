@@ -2,9 +2,8 @@
 
 ``python tests/mutated_specs.py --files 100000 --seed 0 --record FILE`` makes so many files and builds each
 without the compiler, a process for a thousand of them. Of every file it is watched that the command ends
-with 0 or 1 and words, takes at most `MOST_SECONDS` of processor time, its process at most `MOST_BYTES`, and
-that nothing outside the chosen folder is written: Python's audit events tell of every file that is opened to
-be written, made, renamed or removed.
+with 0 or 1 and words, its process takes at most `MOST_BYTES`, and that nothing outside the chosen folder is
+written: Python's audit events tell of every file that is opened to be written, made, renamed or removed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import random
 import re
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -39,8 +37,6 @@ RIGHT = tuple(sorted([*ROOT.glob("specs/*.yaml"), *ROOT.glob("tests/pairs/specs/
 WRONG = tuple(sorted(ROOT.glob("tests/invalid/*/*.yaml")))
 """What is mutated: specs that are right, and those that are wrong already."""
 
-MOST_SECONDS = 2.0
-"""Of processor time for one file: other processes share the machine."""
 MOST_BYTES = 500 * 10**6
 """Of memory of a process in which a thousand files were built, one after the other."""
 FILES_PER_PROCESS = 1000
@@ -216,7 +212,6 @@ class Tally:
     accepted: int = 0
     codes: Counter[str] = field(default_factory=Counter[str])
     """Of refused files: those that had a diagnostic of each code."""
-    most_seconds: float = 0.0
     most_bytes: int = 0
     faults: list[str] = field(default_factory=list[str])
     """What must not be, each with the number of its file."""
@@ -226,7 +221,6 @@ class Tally:
         self.files += other.files
         self.accepted += other.accepted
         self.codes += other.codes
-        self.most_seconds = max(self.most_seconds, other.most_seconds)
         self.most_bytes = max(self.most_bytes, other.most_bytes)
         self.faults += other.faults
 
@@ -268,23 +262,16 @@ class Watch:
                     self.outside.append(f"{event} {place}")
 
 
-TRIES = 3
-"""Of a file that took too long: the machine may be busy with others, and a slow plan stays slow."""
-
-
 def build(numbers: range, seed: int, folder: Path, watch: Watch) -> Tally:
     """Build files of a seed in a folder, which they are written to; return what was seen."""
     tally = Tally()
     for number in numbers:
         path = folder / f"spec_{number}.yaml"
         path.write_bytes(mutant(seed, number))
-        seconds, fault, code, errors = min(_builds(path, watch), key=lambda built: built[0])
+        fault, code, errors = _build(path, watch)
         tally.files += 1
         tally.accepted += code == 0
-        tally.most_seconds = max(tally.most_seconds, seconds)
         tally.codes.update(set(re.findall(r"(?:error|warning)\[([a-z0-9-]+)\]", errors)))
-        if seconds > MOST_SECONDS:
-            fault = fault or f"{seconds:.1f} seconds"
         if fault:
             tally.faults.append(f"file {number} of seed {seed}: {fault}")
         path.unlink()
@@ -302,22 +289,12 @@ def _most_bytes() -> int:
     return int(found[1]) * 1024
 
 
-def _builds(path: Path, watch: Watch) -> Iterator[tuple[float, str, object, str]]:
-    """Build a file, and again while that takes too long; yield the seconds, faults, exit codes and stderr."""
-    for _ in range(TRIES):
-        found = _build(path, watch)
-        yield found
-        if found[0] <= MOST_SECONDS:
-            return
-
-
-def _build(path: Path, watch: Watch) -> tuple[float, str, object, str]:
-    """Build a file beside it; return processor time, what must not be, the exit code, and what stderr has."""
+def _build(path: Path, watch: Watch) -> tuple[str, object, str]:
+    """Build a file beside it; return what must not be, the exit code, and what stderr has."""
     from gemmgen.cli import main
 
     out, errors, code, fault = io.StringIO(), io.StringIO(), None, ""
     arguments = ["gemmgen", "build", "--no-lower", str(path), "--out", str(path.parent / OUT)]
-    start = time.process_time()
     watch.folder = path.parent / OUT
     try:
         with mock.patch.object(sys, "argv", arguments), redirect_stdout(out), redirect_stderr(errors):
@@ -328,10 +305,9 @@ def _build(path: Path, watch: Watch) -> tuple[float, str, object, str]:
         fault = traceback.format_exc(limit=-3)
     finally:
         watch.folder = None
-    seconds = time.process_time() - start
     fault = fault or _fault(code, out.getvalue(), errors.getvalue()) or "".join(watch.outside)
     watch.outside.clear()
-    return seconds, fault, code, errors.getvalue()
+    return fault, code, errors.getvalue()
 
 
 def _fault(code: object, out: str, errors: str) -> str:
@@ -377,7 +353,6 @@ def record_of(tally: Tally, seed: int) -> dict[str, object]:
         "accepted": tally.accepted,
         "refused": tally.files - tally.accepted,
         "faults": tally.faults,
-        "most_seconds": round(tally.most_seconds, 2),
         "most_bytes": tally.most_bytes,
         "codes": dict(tally.codes.most_common()),
         "mutator_sha256": hashlib.sha256(text).hexdigest(),

@@ -9,7 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 import warnings
 import zipfile
 from collections.abc import Callable, Generator
@@ -419,10 +418,8 @@ def test_a_lock_that_another_process_keeps_is_named_and_given_up(
     lock = lock_of(directory, KEY)
     with no_hang(), lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        begun = time.monotonic()
         with pytest.warns(cache.CacheWarning) as told:
             fetched(KEY, Maker())
-        assert time.monotonic() - begun >= 0.2
         message = "another process has held this lock for 0.2 seconds: going on without it"
         assert [str(each.message) for each in told] == [f"{lock}: warning[cache-locked]: {message}"]
         # The second time there is neither a wait nor a word.

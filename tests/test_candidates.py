@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hopper import hopper, judge
 from modules import spec_file
-from pace import reference_seconds
+from work import calls_of
 
 from gemmgen import cli
 from gemmgen.cli.candidates import candidates_table, explanation
@@ -740,8 +740,8 @@ def test_promotion_is_planned_where_it_is_asked_for_only() -> None:
 
 
 @pytest.mark.parametrize("dtype", OUTPUTS)
-def test_an_open_spec_is_planned_within_300_milliseconds(dtype: str) -> None:
-    assert reference_seconds(lambda: planned(dtype, SHORT), tries=5) < 0.3
+def test_an_open_spec_is_planned_without_judging_what_cannot_be_best(dtype: str) -> None:
+    assert calls_of(lambda: planned(dtype, SHORT)) < 300_000
 
 
 # --- the list

@@ -242,9 +242,7 @@ def test_what_launches_and_does_not_end_hangs_and_what_does_not_launch_has_no_ve
         Silent("compiles", launches=False),
         Silent("waits", launches=True),
     ]
-    begin = time.monotonic()
     found = measured(cases, 4, at_a_time=1, dry_run=True)
-    assert time.monotonic() - begin < 60
     outcomes = {name: stages["bare"].outcome for name, stages in found.items()}
     assert outcomes == {"hangs": "hangs", "compiles": f"{NO_VERDICT}: out of time"}
     row = entry(cases[2], Simulated(fault=False, findings=()), {})

@@ -15,8 +15,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
-import timeit
 import tomllib
 import warnings
 from collections.abc import Callable, Generator, Sequence
@@ -30,7 +28,7 @@ import pytest
 import torch
 from contests import BF16, E4M3_TENSOR, contest
 from modules import ROOT, libraries_folder
-from pace import slowness
+from work import calls_of
 
 from gemmgen import library
 from gemmgen.bench.result_log import ResultLog
@@ -261,7 +259,7 @@ def test_what_is_no_pair_of_matrices_is_named_by_a_kernel(made: ModuleType) -> N
     assert f"tiny.{FEW}" in sys.modules
 
 
-def test_choosing_again_costs_a_microsecond_at_most(
+def test_choosing_again_calls_nothing_but_the_kernel(
     made: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def matmul(a: object, b: object, *, out: object = None) -> None:
@@ -269,15 +267,10 @@ def test_choosing_again_costs_a_microsecond_at_most(
 
     monkeypatch.setattr(made, "_host_of", lambda _: SimpleNamespace(run=matmul))  # pyright: ignore
     a, b = torch.empty(8, 4096), torch.empty(4096, 4096)
-    made.matmul(a, b, out=a)
-    best = {made.matmul: math.inf, matmul: math.inf}
-    # Other processes share the machine, and slow it down for seconds: the least time is that of the code.
-    patience = time.monotonic() + 120
-    while not best[made.matmul] - best[matmul] <= 1e-6 and time.monotonic() < patience:
-        for call in best:
-            seconds = timeit.timeit(lambda: call(a, b, out=a), number=500) / 500  # noqa: B023 at once
-            best[call] = min(best[call], seconds)
-    assert best[made.matmul] - best[matmul] <= 1e-6
+    # The lambda, the library and the kernel, and three to know if torch traces the call.
+    assert calls_of(lambda: made.matmul(a, b, out=a)) <= 6
+    other = torch.empty(64, 4096)
+    assert calls_of(lambda: made.matmul(other, b, out=other)) <= 6
 
 
 @pytest.mark.parametrize(
@@ -321,16 +314,15 @@ def test_what_it_can_do_comes_with_the_kernel(made: ModuleType) -> None:
     assert why.startswith(f"{FEW}: tuned on NVIDIA H200")
 
 
-def test_importing_a_library_is_fast_and_needs_neither_gpu_nor_triton(
+def test_importing_a_library_imports_no_kernel_and_needs_neither_gpu_nor_triton(
     made: ModuleType, tmp_path: Path
 ) -> None:
     code = (
-        # Processor time: other processes share the machine.
-        "import sys, time, torch; start = time.process_time(); import tiny;"
-        f"assert time.process_time() - start < {0.3 * slowness()};"
+        "import sys, torch; before = {'triton'} & set(sys.modules); import tiny;"
+        f"assert not {{'tiny.{FEW}', 'tiny.{SOME}', 'tiny.{MANY}'}} & set(sys.modules);"
         "assert 'tuned on' in tiny.explain(8, 4096, 4096, gpu=tiny.GPU);"
         "assert not {'triton', 'gemmgen'} & set(sys.modules) - before"
-    ).replace("start =", "before = {'triton'} & set(sys.modules); start =", 1)
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={"PATH": ""})
 
 

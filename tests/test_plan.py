@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hopper import computing, judge
+from work import calls_of
 
 from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
@@ -388,10 +388,9 @@ def test_of_buffers_that_are_not_used_equally_often_the_nearest_that_are_come_at
 ) -> None:
     loading = computing(TWO_CONSUMERS, c=BF16)
     plan = replace(loading, cta_tile_n=columns, subtile_n=64, epilogue_buffers=buffers)
-    began = time.process_time()
     (found,) = misfit_buffers(plan)
     assert str(found.fix) == fix
-    assert time.process_time() - began < 0.5  # tens of seconds, if each number up to the sub-tiles were tried
+    assert calls_of(lambda: [*misfit_buffers(plan)]) < 200  # not each number up to the sub-tiles is tried
 
 
 def test_the_ctas_of_a_cluster_meet_where_each_consumer_counts() -> None:

@@ -13,7 +13,7 @@ from advice import asked
 from hopper import hopper, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pace import reference_seconds
+from work import calls_of
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
@@ -324,8 +324,8 @@ def test_what_is_advised_for_any_numbers_is_legal(values: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize("target", ["h100", "b200"])
-def test_a_spec_is_planned_within_600_milliseconds(target: str) -> None:
-    assert reference_seconds(lambda: plan_spec(source(target=target)), tries=5) < 0.6
+def test_a_spec_is_planned_without_judging_what_cannot_be_best(target: str) -> None:
+    assert calls_of(lambda: plan_spec(source(target=target))) < 300_000
 
 
 # --- what is best

@@ -47,10 +47,18 @@ def test_a_child_hands_over_any_value_and_says_how_it_was_lost() -> None:
 
 
 def test_a_child_that_nobody_waits_for_is_ended() -> None:
-    begin = time.monotonic()
-    with forked(lambda: time.sleep(60)):
-        pass
-    assert time.monotonic() - begin < 30
+    reading, writing = os.pipe()
+
+    def waits() -> None:
+        os.write(writing, str(os.getpid()).encode())
+        time.sleep(600)
+
+    with forked(waits):
+        child = int(os.read(reading, 32))
+        assert is_there(child)
+    assert not is_there(child)
+    os.close(reading)
+    os.close(writing)
 
 
 def test_a_child_may_start_children() -> None:
@@ -184,15 +192,13 @@ def test_a_fork_has_processes_of_its_own() -> None:
 
 @pytest.mark.usefixtures("nothing_kept")
 def test_at_the_end_one_that_waits_is_not_waited_for() -> None:
-    def ending() -> tuple[float, bool]:
-        kept, begin = call_in_worker(os.getpid), time.monotonic()
+    def ending() -> bool:
+        kept = call_in_worker(os.getpid)
         discard()
-        return time.monotonic() - begin, is_there(kept)
+        return is_there(kept)
 
     with forked(ending) as result:
-        seconds, there = result()
-    assert seconds < 1
-    assert not there
+        assert not result()
 
 
 @pytest.mark.usefixtures("nothing_kept")

@@ -10,8 +10,8 @@ from kernels import blackwell, operations
 from kernels.blackwell_launch import scaled
 from kernels.launch import launch
 from modules import module_file
-from pace import reference_seconds
 from torch import Tensor
+from work import calls_of
 
 from gemmgen.module import import_generated
 from gemmgen.problem import Shape
@@ -84,18 +84,22 @@ def test_where_there_is_nothing_to_choose_one_run_stands_for_all_schedules(
     assert len(begun) == runs
 
 
-@pytest.mark.parametrize(
-    ("shape", "most_seconds"), [((1024, 1024, 1024), 2.4), ((4096, 4096, 64), 6.0)], ids=["deep", "wide"]
-)
-def test_four_schedules_take_seconds(shape: Shape, most_seconds: float) -> None:
-    # 512 steps of K of one tile each: 8 * 4 tiles of 128 x 256 with 16 steps, or 32 * 16 with one. The better
-    # of two, for caches begin cold; half of the bar, where nothing else runs on the machine.
+@pytest.mark.parametrize("along", [(128, 256, 512), (512, 512, 64)], ids=["K", "tiles"])
+def test_the_work_of_a_schedule_grows_with_its_steps_and_no_faster(along: Shape) -> None:
     module = import_generated(module_file("h100_bf16"))
     tile = (module.PROGRAM_TILE_M.value, module.PROGRAM_TILE_N.value, module.PROGRAM_TILE_K.value)
     assert tile == (128, 256, 64)
+    m, n, k = along  # eight steps of K of one tile each
 
-    def simulate() -> None:
-        result, _, _ = launch(module, shape, schedules=("lazy", "eager", "lifo", "random"))
-        assert result.findings == ()
+    def calls(steps: int) -> int:
+        shape = (m, n, k * steps) if k > 64 else (m * steps, n, k)
 
-    assert reference_seconds(simulate, tries=2) <= most_seconds
+        def simulate() -> None:
+            result, _, _ = launch(module, shape, schedules=("lazy",))
+            assert result.findings == ()
+
+        return calls_of(simulate)
+
+    one, two, three = calls(1), calls(2), calls(3)
+    assert two - one < 40_000
+    assert three - two < 1.1 * (two - one)

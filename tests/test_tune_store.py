@@ -17,6 +17,7 @@ from collections.abc import Generator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
+from uuid import uuid4
 
 import optuna
 import psycopg
@@ -97,7 +98,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store of each kind that nobody has used."""
     if request.param == "PostgreSQL":
         url: str = request.getfixturevalue("postgres")
-        name = f"t{time.monotonic_ns()}"
+        name = f"t{uuid4().hex}"
         with contextlib.closing(psycopg.connect(url, autocommit=True)) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return url.replace("/postgres?", f"/{name}?")
@@ -220,10 +221,12 @@ def test_a_trial_that_ends_with_its_process_while_others_look_counts(
     assert study.claim(JOB, CANDIDATE) is None
 
 
-def test_another_machine_s_trial_is_its_own_until_the_lease_has_ended() -> None:
-    since = time.time()
-    assert not has_ended({"host": "another", "pid": 1, "started": 1, "since": since})
-    assert has_ended({"host": "another", "pid": 1, "started": 1, "since": since - LEASE_SECONDS - 1})
+def test_another_machine_s_trial_is_its_own_until_the_lease_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gemmgen.tune.trials.time.time", lambda: 1e9)
+    assert not has_ended({"host": "another", "pid": 1, "started": 1, "since": 1e9 - LEASE_SECONDS})
+    assert has_ended({"host": "another", "pid": 1, "started": 1, "since": 1e9 - LEASE_SECONDS - 1})
 
 
 def test_a_process_of_the_same_number_that_started_later_is_another_one(study: Study) -> None:
@@ -290,7 +293,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path)
 
 
 def test_a_server_s_database_of_another_program_is_refused(postgres: str) -> None:
-    name = f"t{time.monotonic_ns()}"
+    name = f"t{uuid4().hex}"
     url = postgres.replace("/postgres?", f"/{name}?")
     with contextlib.closing(psycopg.connect(postgres, autocommit=True)) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
