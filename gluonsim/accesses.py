@@ -11,6 +11,9 @@ from gluonsim.findings import Location, Work
 ATOMIC = "atomic on shared memory"
 """The name of an access to an element of shared memory that other partitions may make at the same time."""
 
+INIT, INVALIDATE = "mbarrier.init", "mbarrier.invalidate"
+"""The names of the writes that begin and end the life of an mbarrier."""
+
 STORE_OF_THE_SAME = "store to shared memory of what other CTAs hold too"
 """Each of them stores it, into the memory of whoever holds that part of the buffer."""
 

@@ -194,6 +194,7 @@ class Kind(StrEnum):
     WORKSPACE_NOT_RESTORED = "workspace-not-restored"
     UNDEFINED_VALUE = "undefined-value"
     DOUBLE_INIT = "double-init"
+    LIVE_BARRIER = "live-barrier"
     WAIT_PARITY = "wait-parity"
     UNALIGNED_TRANSFER = "unaligned-transfer"
     DESCRIPTOR_BASE = "descriptor-base"
@@ -334,6 +335,7 @@ _RANKS = (
     (
         Kind.UNINITIALISED_BARRIER,
         Kind.DOUBLE_INIT,
+        Kind.LIVE_BARRIER,
         Kind.UNDEFINED_VALUE,
         Kind.ASSERTION,
         Kind.UNALIGNED_TRANSFER,

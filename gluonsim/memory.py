@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gluonsim.accesses import ATOMIC, AWAITED_BY, STORE_OF_THE_SAME, Access, Proxy
+from gluonsim.accesses import ATOMIC, AWAITED_BY, INIT, INVALIDATE, STORE_OF_THE_SAME, Access, Proxy
 from gluonsim.clocks import Clock, Component, join
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
 from gluonsim.ir.parse import Operation
@@ -262,6 +262,8 @@ class Memory:
             write = record.write
             if access.proxy is Proxy.SCRATCH and record.holder is not None:  # the buffer that was there
                 view = self.allocations.get(record.holder, view)
+            if write is not ordered and write is not None and write.what == INIT:
+                self._judge_barrier(view, access, record, write)
             if access.what == ATOMIC and record.holder is not allocation:
                 self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
             if write is not ordered and write is not None:
@@ -331,6 +333,16 @@ class Memory:
         else:
             text = f"{access.what} overwrites it although {write} is not known to be complete"
             self._report(Kind.WRITE_AFTER_WRITE, view, access, write, text)
+
+    def _judge_barrier(self, view: View, access: Access, record: _Record, init: Access) -> None:
+        """Judge a write where an mbarrier was initialised last: only its invalidation may come [ptx]."""
+        if access.what == INVALIDATE:
+            return
+        assert record.holder is not None
+        there = record.holder.location
+        kind = Kind.DOUBLE_INIT if access.what == INIT else Kind.LIVE_BARRIER
+        text = f"{access.what} writes where the barrier {there.called} of {there} is in use"
+        self._report(kind, view, access, init, f"{text}: {INVALIDATE} must come first")
 
     def _judge_write(
         self, view: View, access: Access, record: _Record, read: Access, clock: Clock, fenced: Clock

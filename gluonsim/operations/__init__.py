@@ -18,8 +18,8 @@ HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
 OFFSET, SIZE = "allocation.offset", "allocation.size"
 COMMON_ATTRIBUTES = frozenset({"operandSegmentSizes", OFFSET, SIZE, *HINTS})
 """Attributes that every operation may have."""
-_WITHOUT_SCRATCH = frozenset({"ttg.local_alloc", "ttg.warp_specialize", "tt.call"})
-"""Operations whose shared memory is a buffer, a capture, or the memory of a callee."""
+_WITHOUT_SCRATCH = frozenset({"ttg.local_alloc", "tt.call"})
+"""Operations whose shared memory is a buffer, or the memory of a callee."""
 
 
 def has_scratch(op: Operation) -> bool:
@@ -100,11 +100,11 @@ def block_code(block: Block) -> Code:
 
 def _resolved(entry: Entry, op: Operation) -> Handler:
     run = carried_out(partial(entry.resolve, op), op.name, op.location)
-    return _with_scratch(run, op) if has_scratch(op) else run
+    return with_scratch(run, op) if has_scratch(op) else run
 
 
-def _with_scratch(run: Handler, op: Operation) -> Handler:
-    """Return what an operation does, and before it the use of its scratch memory."""
+def with_scratch(run: Handler, op: Operation) -> Handler:
+    """Return what an operation does, and before it the use of the scratch memory of `op`."""
     what = f"scratch memory of {op.name.partition('.')[2]}"
 
     def use(agent: Agent) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gluonsim.accesses import Proxy
+from gluonsim.accesses import INIT, INVALIDATE, Proxy
 from gluonsim.barriers.mbarrier import Barrier
 from gluonsim.barriers.rounds import Party
 from gluonsim.clocks import Tick, join, learn
@@ -68,21 +68,16 @@ def init_barrier(agent: Agent, op: Operation) -> None:
     # Every CTA that shares the barrier makes its own `count` arrivals.
     count = op.attributes["count"] << type_.shared_bits.bit_count()
     barrier = Barrier(view.name, agent.cta, count)
-    key = (agent.cta, view.place.offset)
-    if key in agent.cluster.barriers:
-        name = view.place.allocation.location.called
-        text = f"{view.name}: mbarrier.init of a barrier that is in use; mbarrier.invalidate must come first"
-        agent.report(Kind.DOUBLE_INIT, name, (op.location,), text)
-    _write_barrier(agent, op, view, "mbarrier.init")
-    agent.cluster.barriers[key] = barrier
+    _write_barrier(agent, op, view, INIT)
+    agent.cluster.barriers[agent.cta, view.place.offset] = barrier
     agent.cluster.initialised.append(barrier)
 
 
 @operation("ttng.inval_barrier")
 def inval_barrier(agent: Agent, op: Operation) -> None:
     view: View = agent.get(op.operands[0])
-    if owner(op, 0, agent.cta) == agent.cta and find(agent, view, agent.cta, "mbarrier.invalidate"):
-        _write_barrier(agent, op, view, "mbarrier.invalidate")
+    if owner(op, 0, agent.cta) == agent.cta and find(agent, view, agent.cta, INVALIDATE):
+        _write_barrier(agent, op, view, INVALIDATE)
         del agent.cluster.barriers[agent.cta, view.place.offset]
 
 

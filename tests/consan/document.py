@@ -22,7 +22,7 @@ CLASSES: Mapping[str, tuple[Kind, ...]] = {
     ),
     "barriers: counts, bytes, `init`, slots": (
         Kind.BYTE_COUNT, Kind.ARRIVAL_OVERFLOW, Kind.UNINITIALISED_BARRIER, Kind.DOUBLE_INIT,
-        Kind.UNDEFINED_VALUE,
+        Kind.LIVE_BARRIER, Kind.UNDEFINED_VALUE,
     ),
     "deadlocks": (Kind.DEADLOCK,),
     "fences": (Kind.MISSING_FENCE,),

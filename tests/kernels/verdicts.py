@@ -36,6 +36,7 @@ def pair_commit_kernel(a_desc, b_desc, d_desc, awaits: gl.constexpr):
     blackwell.tcgen05_mma(a, b, acc, use_acc=False, mbarriers=[multiplied])
     if awaits:
         mbarrier.wait(multiplied, 0, deps=[a, b])
+    mbarrier.invalidate(loaded)
     mbarrier.invalidate(multiplied)
     d = gl.allocate_shared_memory(d_desc.dtype, d_desc.block_shape, d_desc.layout)
     d.store(acc.load().to(d_desc.dtype))
