@@ -19,6 +19,7 @@ from gluonsim.operations import computation, resolved
 from gluonsim.program import Agent, Handler
 from gluonsim.ptx.rounding import fused, nearest
 from gluonsim.ptx.unsigned import OPERATIONS, ordered, upper_half
+from gluonsim.tensors.batches import rank, widened
 from gluonsim.tensors.deferred import Undefined
 
 Number = Any
@@ -416,11 +417,13 @@ def cmpf(agent: Agent, op: Operation) -> Number:
 @resolved("arith.select", ignored=FLAGS, computes=True)
 def select(op: Operation) -> Handler:
     asked, then, otherwise = op.operands
+    type_ = op.operand_types[0]
+    added = rank(op.result_types[0]) - rank(type_)
 
     def run(agent: Agent, _: Operation) -> Any:
         condition = agent.get(asked)
         if isinstance(condition, Tensor):
-            return torch.where(condition, agent.get(then), agent.get(otherwise))
+            return torch.where(widened(condition, type_, added), agent.get(then), agent.get(otherwise))
         # Handing one of two accumulators on is no use of either.
         return agent.values[then if condition else otherwise]
 

@@ -21,6 +21,7 @@ from gluonsim.operations.combine import Combiner
 from gluonsim.operations.control import exchange
 from gluonsim.operations.shapes import assembled, within
 from gluonsim.program import Agent, Handler, Steps
+from gluonsim.tensors.batches import axis_in, of_all, rank
 
 
 def _without_nan(reduce: Callable[[Tensor, int], Tensor], neutral: float, value: Tensor, axis: int) -> Tensor:
@@ -50,7 +51,10 @@ def _by_torch(op: Operation) -> Callable[[Tensor, int], Tensor] | None:
 
 
 def _pairwise(combine: Combiner, agent: Agent, values: Sequence[Tensor], axis: int) -> list[Tensor]:
-    """Combine neighbours until one element is left along an axis, whose extent is a power of two."""
+    """Combine neighbours until one element is left along an axis, whose extent is a power of two.
+
+    The axis is counted from the first dimension on.
+    """
     left = list(values)
     while left[0].shape[axis] > 1:
         pairs = [cast(Tensor, cast(Any, value).unflatten(axis, (-1, 2))) for value in left]
@@ -65,22 +69,23 @@ def reduce(op: Operation) -> Handler:
     assert isinstance(type_, TensorType)
     axis: int = op.attributes["axis"]
     by_torch = _by_torch(op)
-    combine = None if by_torch else Combiner(op)
+    combine = None if by_torch else Combiner(op, rank(type_))
 
     def reduced(agent: Agent, values: Sequence[Tensor]) -> Any:
+        along = axis_in(values[0], type_, axis)
         if by_torch is not None:
-            found = [by_torch(values[0], axis).to(values[0].dtype)]
+            found = [by_torch(values[0], along).to(values[0].dtype)]
         else:
             assert combine is not None
-            found = _pairwise(combine, agent, values, axis)
+            found = _pairwise(combine, agent, values, along)
         results = tuple(
-            value if isinstance(type_, TensorType) else value.item()
-            for value, type_ in zip(found, op.result_types, strict=True)
+            value if isinstance(each, TensorType) else value.item()
+            for value, each in zip(found, op.result_types, strict=True)
         )
         return results[0] if len(results) == 1 else results
 
     def alone(agent: Agent, op: Operation) -> Any:
-        return reduced(agent, [agent.get(name) for name in op.operands])
+        return reduced(agent, of_all(*map(agent.get, op.operands)))
 
     def across(agent: Agent, op: Operation) -> Steps:
         """Reduce what the CTAs that divide the axis hold of it: each of them has the result."""
@@ -103,16 +108,18 @@ def scan(op: Operation) -> Handler:
     reverse: bool = op.attributes["reverse"]
     if type_.local_shape[axis] != type_.shape[axis]:
         raise refusal("a scan across CTAs is not known to the simulator", op.location)
-    combine = Combiner(op)
+    combine = Combiner(op, rank(type_) - 1)
 
     def run(agent: Agent, op: Operation) -> Any:
-        columns = list(zip(*(agent.get(name).unbind(axis) for name in op.operands), strict=True))
+        values = of_all(*map(agent.get, op.operands))
+        along = axis_in(values[0], type_, axis)
+        columns = list(zip(*(value.unbind(along) for value in values), strict=True))
         if reverse:
             columns.reverse()
         results = list(accumulate(columns, lambda left, right: tuple(combine(agent, [*left, *right]))))
         if reverse:
             results.reverse()
-        found = tuple(torch.stack(parts, axis) for parts in zip(*results, strict=True))
+        found = tuple(torch.stack(parts, along) for parts in zip(*results, strict=True))
         return found[0] if len(found) == 1 else found
 
     return run
@@ -138,7 +145,7 @@ def map_elementwise(op: Operation) -> Handler:
     """Apply a function to the elements of tensors; it must take them one at a time."""
     if op.attributes["pack"] != 1:
         raise refusal("map_elementwise of several elements at a time is not known", op.location)
-    apply = Combiner(op)
+    apply = Combiner(op, rank(op.operand_types[0]))
 
     def run(agent: Agent, op: Operation) -> Any:
         found = tuple(apply(agent, [agent.get(name) for name in op.operands]))

@@ -1,4 +1,8 @@
-"""Changes of shape, of layout and of order of a tensor, which change no number."""
+"""Changes of shape, of layout and of order of a tensor, which change no number.
+
+Inside of a function that combines elements, tensors have more dimensions than their types
+(`gluonsim.tensors.batches`).
+"""
 
 # ruff: noqa: D103 - the name of a handler is its operation's, and says what it does.
 
@@ -19,12 +23,18 @@ from gluonsim.operations.arith import once
 from gluonsim.operations.control import exchange
 from gluonsim.operations.loads_stores import Pointer
 from gluonsim.program import Agent, Handler, Steps
+from gluonsim.tensors.batches import axis_in, elements, of_all, rank, widened
 
 
 def _shape(op: Operation) -> tuple[int, ...]:
     type_ = op.result_types[0]
     assert isinstance(type_, TensorType)
     return type_.local_shape
+
+
+def _extents(op: Operation, value: Tensor) -> tuple[int, ...]:
+    """Return the extents of the result for an operand, which may have more dimensions than its type."""
+    return *elements(value, op.operand_types[0]), *_shape(op)
 
 
 def _on_offsets(value: Any, apply: Callable[[Tensor], Tensor]) -> Any:
@@ -55,22 +65,28 @@ def splat(agent: Agent, op: Operation) -> Any:
         return Pointer(value.name, value.flat, torch.full(_shape(op), value.offset, dtype=torch.int64))
     type_ = op.result_types[0]
     assert isinstance(type_, TensorType)
+    if isinstance(value, Tensor):  # a number for each element that a function combines
+        return widened(value, op.operand_types[0], rank(type_)).expand(_extents(op, value))
     return torch.full(type_.local_shape, value, dtype=type_.dtype)
 
 
 @computation("tt.unsplat")
 def unsplat(agent: Agent, op: Operation) -> Any:
-    return agent.get(op.operands[0]).reshape(()).item()
+    value: Tensor = agent.get(op.operands[0])
+    number = value.reshape(elements(value, op.operand_types[0]))
+    return number if isinstance(op.result_types[0], TensorType) else number.item()
 
 
 @computation("tt.expand_dims", "axis")
 def expand_dims(agent: Agent, op: Operation) -> Any:
-    return _on_offsets(agent.get(op.operands[0]), lambda value: value.unsqueeze(op.attributes["axis"]))
+    axis: int = op.attributes["axis"]
+    type_ = op.operand_types[0]
+    return _on_offsets(agent.get(op.operands[0]), lambda value: value.unsqueeze(axis_in(value, type_, axis)))
 
 
 @computation("tt.broadcast")
 def broadcast(agent: Agent, op: Operation) -> Any:
-    return _on_offsets(agent.get(op.operands[0]), lambda value: value.expand(_shape(op)))
+    return _on_offsets(agent.get(op.operands[0]), lambda value: value.expand(_extents(op, value)))
 
 
 @computation("tt.reshape", "allow_reorder", ignored=("efficient_layout",))
@@ -79,15 +95,20 @@ def reshape(agent: Agent, op: Operation) -> Any:
         raise refusal("a reshape that may reorder elements is not known to the simulator", op.location)
     return _on_offsets(
         agent.get(op.operands[0]),
-        lambda value: once(agent, op, (value,), lambda: value.reshape(_shape(op))),
+        lambda value: once(agent, op, (value,), lambda: value.reshape(_extents(op, value))),
     )
 
 
 @computation("tt.trans", "order")
 def trans(agent: Agent, op: Operation) -> Any:
+    order: Sequence[int] = op.attributes["order"]
+
+    def permuted(value: Tensor) -> Tensor:
+        ahead = axis_in(value, op.operand_types[0], 0)
+        return value.permute(*range(ahead), *(ahead + dim for dim in order))
+
     return _on_offsets(
-        agent.get(op.operands[0]),
-        lambda value: once(agent, op, (value,), lambda: value.permute(op.attributes["order"])),
+        agent.get(op.operands[0]), lambda value: once(agent, op, (value,), lambda: permuted(value))
     )
 
 
@@ -99,7 +120,7 @@ def split(agent: Agent, op: Operation) -> Any:
 
 @computation("tt.join")
 def join(agent: Agent, op: Operation) -> Tensor:
-    return torch.stack([agent.get(name) for name in op.operands], dim=-1)
+    return torch.stack(of_all(*map(agent.get, op.operands)), dim=-1)
 
 
 @computation("tt.gather", "axis", ignored=("efficient_layout",))
@@ -115,7 +136,10 @@ def gather(agent: Agent, op: Operation) -> Tensor:
     if source.local_shape[axis] != source.shape[axis] or elsewhere[0] != elsewhere[1]:
         raise refusal("a gather of elements of other CTAs is not known to the simulator", op.location)
     value, indices = (agent.get(name) for name in op.operands)
-    return value.gather(axis, within(op, indices, source.shape[axis]))
+    indices = within(op, indices, source.shape[axis])
+    every = max(elements(value, source), elements(indices, result), key=len)
+    value, indices = value.expand(*every, *source.local_shape), indices.expand(*every, *result.local_shape)
+    return value.gather(axis_in(value, source, axis), indices)
 
 
 def within(op: Operation, indices: Tensor, extent: int) -> Tensor:
