@@ -19,6 +19,7 @@ from mutants import (
     gates,
     grouped_scales,
     groups,
+    hostile,
     k_groups,
     kinds,
     parallel,
@@ -41,7 +42,7 @@ from gluonsim import POLICIES, Severity
 
 FAMILIES = (
     *(rings, kinds, splits, parallel, stream_k, early, gates, c_blocks, groups, k_groups, rows, scales),
-    *(grouped_scales, promotion, quantized, expert_backward, exponents),
+    *(grouped_scales, promotion, quantized, expert_backward, exponents, hostile),
     committed,
     epilogues,
 )
@@ -67,6 +68,18 @@ def test_a_planted_fault_is_named(name: str) -> None:
         # launch. No other error may.
         told = [one for one in told if one.kind != committed.WRONG_NUMBERS]
     assert mutant.symptom.is_cause(told[0]) == (name not in CONSEQUENCE_FIRST), told
+
+
+@pytest.mark.parametrize("name", hostile.REFUSED)
+def test_an_access_outside_of_a_tensors_memory_ends_the_simulation(name: str) -> None:
+    mutant = hostile.REFUSED[name]
+    with pytest.raises(GemmgenError) as refused:
+        mutant.problems(("random",))
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == mutant.kind
+    assert diagnostic.message.startswith(mutant.name)
+    assert diagnostic.line is not None
+    assert mutant.line in mutant.source.splitlines()[diagnostic.line - 1]
 
 
 def test_the_root_cause_comes_first_of_nearly_all() -> None:

@@ -10,11 +10,12 @@ import pytest
 import torch
 import triton.experimental.gluon.language as gl  # pyright: ignore[reportMissingTypeStubs]
 from hopper import hopper
-from modules import spec_file
+from modules import made, spec_file
 
 from gemmgen.errors import GemmgenError
 from gemmgen.numerics.case import kernel_arguments
-from gemmgen.numerics.inputs import random_inputs
+from gemmgen.numerics.divided_rows import inside
+from gemmgen.numerics.inputs import integer_inputs, random_inputs
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import shape_text
 from gemmgen.product import Product, make
@@ -22,6 +23,7 @@ from gemmgen.spec import Spec, SpecFile
 from gemmgen.verify.launches import (
     Launch,
     all_launches,
+    obeys_tensors,
     order_launch,
     parse_shape,
     parts_launch,
@@ -47,11 +49,37 @@ def test_every_spec_is_clean_under_all_policies_and_ten_seeds_and_where_programs
     # In that of three programs a ring need not come round.
     assert [note for note in simulation.notes if not note.startswith(f"{shape_text(shared.shape)}:")] == []
     random = [launch.schedules.count("random") for launch in launches]
-    assert random == [SEEDS, 1, *([SEEDS] if takes_parts(plan) else [])]
+    assert random == [SEEDS, 1, *[SEEDS] * takes_parts(plan), *[1] * obeys_tensors(plan)]
     assert launches[0].schedules[:3] == ("lazy", "eager", "lifo")
     tiles_m, tiles_n = plan.tiles(shared.shape)
     assert shared.programs == (3 if plan.persistent else tiles_m * tiles_n * plan.splits_per_tile)
     assert shared.shape[:2] == launches[0].shape[:2]
+
+
+@pytest.mark.parametrize("name", ["grouped", "masked", "wgrad", "gather", "scatter"])
+def test_tensors_that_a_kernel_obeys_are_out_of_bounds_in_its_last_launch(name: str) -> None:
+    product = made(spec_file(f"h100_bf16_{name}"))
+    *others, hostile = all_launches(product.plan, 1)
+    assert [launch.inputs for launch in (*others, hostile)] == ["integers", "normal", "hostile"]
+    problem = hostile.problem_of(product.source.problem)
+    inputs = integer_inputs(hostile.shape, problem, torch.Generator().manual_seed(0), hostile=True)
+    groups = problem.groups
+    assert groups is not None
+    of_groups = inputs.rows_of_groups(problem)
+    assert of_groups is not None
+    extent = groups.extent_of(hostile.shape)
+    assert int(of_groups.min()) < 0
+    assert int(of_groups.max()) > extent
+    assert bool((of_groups.diff() < 0).any())
+    for index in (inputs.extras[keyword] for keyword in groups.row_indices):
+        assert int(index.min()) < 0
+        assert int(index.max()) >= hostile.shape[0]
+        assert bool(inside(index, hostile.shape[0]).any())
+
+
+def test_a_kernel_that_obeys_no_tensor_has_no_hostile_launch() -> None:
+    launches = all_launches(made(spec_file("h100_bf16_batched")).plan, 1)
+    assert "hostile" not in {launch.inputs for launch in launches}
 
 
 def sharing_launch(plan: Kernel) -> Launch:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, cycle, islice, repeat
 
 import torch
 from torch import Tensor
@@ -76,11 +77,54 @@ def drawn_rows(groups: Groups, shape: Shape, generator: torch.Generator) -> Tens
     return (drawn if groups.apart else drawn.sort().values).to(torch.int32)
 
 
-def drawn_index(name: str, m: int, generator: torch.Generator) -> Tensor:
-    """Return a random int32 index [M] of M rows: ``d_rows`` has each once, ``a_rows`` some several times."""
+def hostile_rows(groups: Groups, shape: Shape, device: torch.device) -> Tensor:
+    """Return such a tensor with numbers out of bounds: beyond M or K, negative, and ends that fall.
+
+    Either of two groups that claim a row of ``m_offsets`` may compute it, so there are none: after the first
+    end that falls, none rises.
+    """
+    extent = groups.extent_of(shape)
+    below, quarter, half, beyond = -extent - 7, extent // 4, extent // 2, 2 * extent + 7
+    if groups.apart:
+        numbers = cycle([beyond, below, extent, half, -1, extent + 1])
+    elif groups.divides_k:
+        numbers = cycle([below, half, beyond, quarter, -1, extent])
+    else:
+        numbers = chain([below, quarter, beyond, -1], repeat(below))
+    return torch.tensor(list(islice(numbers, groups.count)), dtype=torch.int32, device=device)
+
+
+OUTSIDE = (-1, -(1 << 31), 1 << 30)
+"""Indices outside of every matrix."""
+
+
+def drawn_index(name: str, m: int, generator: torch.Generator, *, hostile: bool = False) -> Tensor:
+    """Return a random int32 index [M] of M rows: ``d_rows`` has each once, ``a_rows`` some several times.
+
+    Of a hostile one, a third of the numbers is outside of all rows.
+    """
+    device = generator.device
     if name == "d_rows":
-        return torch.randperm(m, generator=generator, device=generator.device).to(torch.int32)
-    return torch.randint(m, (m,), generator=generator, device=generator.device).to(torch.int32)
+        index = torch.randperm(m, generator=generator, device=device)
+    else:
+        index = torch.randint(m, (m,), generator=generator, device=device)
+    if hostile:
+        for at, row in enumerate((*OUTSIDE, m)):
+            index[at :: 3 * len((*OUTSIDE, m))] = row
+    return index.to(torch.int32)
+
+
+def inside(index: Tensor, rows: int) -> Tensor:
+    """Return which numbers of an index are rows of a matrix of so many rows."""
+    return (index >= 0) & (index < rows)
+
+
+def gathered(matrix: Tensor, index: Tensor) -> Tensor:
+    """Return the rows of a matrix [R, K] that an index names; a row outside of the matrix is zeros."""
+    rows = len(matrix)
+    as_bytes = matrix.contiguous().view(torch.uint8)  # torch cannot fill all of its 8-bit floats
+    padded = torch.cat([as_bytes, torch.zeros_like(as_bytes[:1])])
+    return padded[index.long().where(inside(index, rows), rows)].view(matrix.dtype)
 
 
 def bounds(problem: Matmul, extent: int, divided: Tensor | None, count: int) -> Iterator[tuple[int, int]]:
@@ -113,12 +157,20 @@ def computed_rows(
     """Return the rows of D that belong to a group; all rows without groups, and if groups divide K.
 
     `divided` is the call's tensor of rows; `index` has the row of D of each row of the product, or is None if
-    that is the row itself.
+    that is the row itself. A row whose index is outside of D is in no D, and is left out.
     """
     flat = d.flatten(0, -2)
-    index = None if index is None else index.long()
     if problem.groups is None or problem.groups.divides_k:
-        return ComputedRows(flat, ((0, len(flat)),), index)
-    m = d.shape[-2] if index is None else len(index)
+        return ComputedRows(flat, ((0, len(flat)),))
+    if index is not None:
+        kept = rows_of_all_groups(problem, index, divided)
+        kept = kept[inside(kept, len(flat))].long()
+        return ComputedRows(flat, ((0, len(kept)),), kept)
     count = d.shape[0] if problem.groups.apart else len(divided if divided is not None else ())
-    return ComputedRows(flat, tuple(bounds(problem, m, divided, count)), index)
+    return ComputedRows(flat, tuple(bounds(problem, d.shape[-2], divided, count)))
+
+
+def rows_of_all_groups(problem: Matmul, index: Tensor, divided: Tensor | None) -> Tensor:
+    """Return the elements of an index [M] whose rows belong to a group of ``m_offsets``, group by group."""
+    count = len(divided if divided is not None else ())
+    return torch.cat([index[first:end] for first, end in bounds(problem, len(index), divided, count)])

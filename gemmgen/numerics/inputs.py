@@ -21,6 +21,9 @@ from gemmgen.numerics.divided_rows import (
     computed_rows,
     drawn_index,
     drawn_rows,
+    hostile_rows,
+    inside,
+    rows_of_all_groups,
     tensor_of_rows,
 )
 from gemmgen.numerics.encoding import (
@@ -182,9 +185,14 @@ class Inputs:
     def computed_rows(self, problem: Matmul, d: Tensor) -> ComputedRows:
         """Return the rows of D that belong to a group, group by group; without groups, all of D.
 
-        Rows that an index scatters are in the order of the product.
+        Rows that an index scatters are in the order of the product, without those that it drops.
         """
         return computed_rows(problem, d, self.rows_of_groups(problem), self.extras.get("d_rows"))
+
+    def stored_rows(self, problem: Matmul, rows: int) -> Tensor:
+        """Return which rows of all groups an index scatters to one of so many rows of D; it drops others."""
+        index = self.extras["d_rows"]
+        return inside(rows_of_all_groups(problem, index, self.rows_of_groups(problem)), rows)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -254,12 +262,15 @@ def unfilled_inputs(
     return _inputs(shape, problem, torch.device("meta"), None, guarded=guarded, misaligned=misaligned)
 
 
-def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) -> Inputs:
+def integer_inputs(
+    shape: Shape, problem: Matmul, generator: torch.Generator, *, hostile: bool = False
+) -> Inputs:
     """Return small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
 
     Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1, as are sums that are
     multiplied by others for a D that ends below 2**17. C and biases go from -8 to 8; all scales are 0.5, 1
     or 2. e2m1 is any of its numbers, which are halves of integers. Rows are divided into groups at random.
+    If ``hostile``, the tensor that divides them has numbers out of bounds, and indices of rows have some.
     If ``is_exact``, every step to the result is exact.
     """
 
@@ -278,8 +289,12 @@ def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) ->
     long = problem.accumulator.name == "fp16" and shape[2] > LONGEST_FP16_SUM
     multiplied = problem.gated and problem.d.largest < NARROW
     small = 1 if long or multiplied else SMALL
-    divided = drawn_rows(problem.groups, shape, generator) if problem.groups else None
-    return _inputs(shape, problem, generator.device, _Drawing(generator, fill), divided=divided)
+    divided: Tensor | None = None
+    if groups := problem.groups:
+        outside = hostile_rows(groups, shape, generator.device) if hostile else None
+        divided = drawn_rows(groups, shape, generator) if outside is None else outside
+    drawing = _Drawing(generator, fill)
+    return _inputs(shape, problem, generator.device, drawing, divided=divided, hostile=hostile)
 
 
 def is_exact(problem: Matmul) -> bool:
@@ -314,6 +329,7 @@ def _inputs(
     guarded: bool = False,
     misaligned: bool = False,
     divided: Tensor | None = None,
+    hostile: bool = False,
 ) -> Inputs:
     """Return inputs on a device; without a drawing their storage alone, which is all poison."""
     m, n, k = shape
@@ -346,7 +362,7 @@ def _inputs(
         if groups and keyword in groups.row_indices:
             if drawing is None:
                 return torch.empty(m, dtype=torch.int32, device=device)
-            return drawn_index(keyword, m, drawing.generator)
+            return drawn_index(keyword, m, drawing.generator, hostile=hostile)
         if keyword in BLOCK_SCALES:
             scale, dtype = problem.operand(keyword[0]).scale, dtype_of(problem, keyword)
             assert scale is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import MOST_SCALED, Column
-from gemmgen.numerics.divided_rows import bounds
+from gemmgen.numerics.divided_rows import bounds, gathered
 from gemmgen.numerics.encoding import (
     TORCH_DTYPES,
     decoded,
@@ -118,7 +118,7 @@ def _of_each_rows(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
     if problem.groups is not None and problem.groups.broadcast:
         count = max(len(a), len(each_b))
         a, each_b = a.expand(count, -1, -1), each_b.expand(count, -1, -1)
-    a = a[inputs.extras["a_rows"].long()] if problem.gathers_a else a
+    a = gathered(a, inputs.extras["a_rows"]) if problem.gathers_a else a
     of_groups, a = bounds(problem, inputs.shape[0], counts, count), a.flatten(0, -2)
     for group, ((first, end), b) in enumerate(zip(of_groups, each_b, strict=True)):
         extras = dict(others)
@@ -136,6 +136,22 @@ def _of_each_rows(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
 def reference(inputs: Inputs, problem: Matmul) -> Tensor:
     """Return the whole exact D [M, N] in float64; with groups, the rows of all groups."""
     return torch.cat([rows for _, rows in references(inputs, problem)])
+
+
+def compared(
+    out: Tensor, inputs: Inputs, problem: Matmul, exact: Iterable[tuple[slice, Tensor]] | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield rows of a result out [M, N], and the same rows of the exact one, which is ``exact`` if given.
+
+    With groups, only rows that belong to a group are compared, group by group; rows that an index drops are
+    in no D.
+    """
+    stored = inputs.stored_rows(problem, len(out)) if problem.scatters_d else None
+    found, before = inputs.computed_rows(problem, out), 0
+    for rows, expected in references(inputs, problem) if exact is None else exact:
+        kept = expected if stored is None else expected[stored[rows]]
+        yield found[before : before + len(kept)], kept
+        before += len(kept)
 
 
 def saved_deviation(inputs: Inputs, problem: Matmul) -> Deviation:
@@ -170,15 +186,13 @@ def deviation(
 ) -> Deviation:
     """Compare out [M, N] with the exact result of its inputs, which is ``exact`` if that is given.
 
-    With groups, only rows that belong to a group are compared. The mean square is of groups with a result: a
-    group without K has zeros.
+    The mean square is of groups with a result: a group without K has zeros.
     """
-    computed = inputs.computed_rows(problem, out)
     zero = torch.zeros((), dtype=torch.float64, device=out.device)
     square_error, square_reference, worst = zero, zero, zero
     rounding, elements = HALF_ULP[problem.d.name], 0
-    for rows, expected in references(inputs, problem) if exact is None else exact:
-        error = computed[rows].double().sub_(expected).abs_()
+    for found, expected in compared(out, inputs, problem, exact):
+        error = found.double().sub_(expected).abs_()
         square_reference = square_reference + expected.square().sum()
         elements += expected.numel() if expected.any() else 0
         worst = torch.maximum(worst, (error - rounding * expected.abs()).max())

@@ -38,8 +38,10 @@ class Launch:
 
     shape: Shape
     programs: int
-    inputs: Literal["integers", "normal"]
-    """Small integers, whose products compare bit for bit; or N(0, 1), within verify's tolerance."""
+    inputs: Literal["integers", "normal", "hostile"]
+    """Small integers, whose products compare bit for bit; or N(0, 1), within verify's tolerance. Hostile ones
+    are small integers too, and the tensors that divide rows, and indices of rows, hold numbers out of bounds.
+    """
     schedules: tuple[str, ...]
     wraps: bool = False
     """True if every ring must wrap in it."""
@@ -86,13 +88,20 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
 
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
     """Return the launches of a whole simulation, with `seeds` random schedules."""
-    launches = (ring_launch(plan, schedules(seeds)), order_launch(plan))
-    return (*launches, parts_launch(plan, schedules(seeds))) if takes_parts(plan) else launches
+    parts = (parts_launch(plan, schedules(seeds)),) if takes_parts(plan) else ()
+    hostile = (hostile_launch(plan),) if obeys_tensors(plan) else ()
+    return (ring_launch(plan, schedules(seeds)), order_launch(plan), *parts, *hostile)
 
 
 def takes_parts(plan: Kernel) -> bool:
     """Return True if programs compute several tiles, or parts of tiles, and share some of them."""
     return plan.persistent and (plan.splits_per_tile > 1 or plan.divides_last_wave)
+
+
+def obeys_tensors(plan: Kernel) -> bool:
+    """Return True if numbers in memory of the GPU say which rows a kernel reads or writes."""
+    groups = plan.problem.groups
+    return groups is not None and bool(groups.counts or groups.row_indices)
 
 
 def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
@@ -162,6 +171,20 @@ def order_launch(plan: Kernel) -> Launch:
     alike = plan.problem.groups is not None and plan.problem.groups.counts is None
     groups = FEW_GROUPS if alike else None
     return Launch(ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",), most_groups=groups)
+
+
+def hostile_launch(plan: Kernel) -> Launch:
+    """Return a small launch of two programs whose tensors hold numbers of rows out of bounds.
+
+    No row outside of A and D is read or written, whatever they hold. There is a single step of K, or, where
+    groups divide K, a step for each group. Groups that divide M have four rows of tiles, so that ends can
+    fall by more than a tile.
+    """
+    groups = plan.problem.groups
+    k_steps = min(groups.count, FEW_GROUPS) if groups and groups.divides_k else 1
+    tiles_m = 2 if groups and (groups.apart or groups.divides_k) else 4
+    shape = ragged(plan, tiles_m, _least_tiles_n(plan), k_steps)
+    return Launch(shape, 2, "hostile", ("random",), most_groups=FEW_GROUPS)
 
 
 def pinned_launches(shape: Shape, seeds: int, programs: int | None = None) -> tuple[Launch, ...]:

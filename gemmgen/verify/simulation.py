@@ -29,7 +29,7 @@ from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.encoding import TORCH_DTYPES, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, touched
 from gemmgen.numerics.quantized import dequantized_output, poisoned_outputs, quantized, written_into
-from gemmgen.numerics.reference import reference
+from gemmgen.numerics.reference import compared
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Matmul, shape_text
 from gemmgen.problem.group_sizes import GroupSizes
@@ -374,7 +374,8 @@ class _Simulated:
 
     def _inexact(self, case: Case) -> Iterator[str]:
         """Run on small integers; yield a text if elements are not exact, or too far off if none can be."""
-        inputs = integer_inputs(case.shape, self._problem, case.generator)
+        hostile = self._launch.inputs == "hostile"
+        inputs = integer_inputs(case.shape, self._problem, case.generator, hostile=hostile)
         d = inputs.call(self, case.output().view)
         written = {"elements": touched(d) - touched(inputs.computed_rows(self._problem, d)[:])}
         if self._problem.saves:
@@ -385,14 +386,13 @@ class _Simulated:
         if not is_exact(self._problem):
             yield from (str(check) for check in numbers(case, "integers", d, inputs) if not check.passed)
             return
-        exact = reference(inputs, self._problem)
+        found, exact = map(torch.cat, zip(*compared(d, inputs, self._problem), strict=True))
         expected = rounded(exact, d.dtype).double()
         if scale := self._problem.d_scale:
             types = (TORCH_DTYPES[name] for name in (self._problem.d.name, scale.dtype.name))
             pair = quantized(exact, scale.vector, *types)
             expected = dequantized_output(*pair).double()
-        rows = inputs.computed_rows(self._problem, d)[:]
-        found = rows.double()  # 8-bit floats have no arithmetic
+        found = found.double()  # 8-bit floats have no arithmetic
         wrong = (found != expected).nonzero()
         if len(wrong):
             row, column = map(int, wrong[0])

@@ -12,7 +12,7 @@ from pathlib import Path
 from modules import ROOT, module_file, spec_file
 
 from gemmgen.product import Product, make
-from gemmgen.verify.launches import Launch, parts_launch, ring_launch, takes_parts
+from gemmgen.verify.launches import Launch, hostile_launch, parts_launch, ring_launch, takes_parts
 from gemmgen.verify.simulation import Problem, simulate_product
 from gluonsim import Severity
 from mutants.symptom import Symptom, Told
@@ -33,6 +33,8 @@ class Mutant:
     line: str
     severity: Severity = Severity.ERROR
     also: tuple[tuple[str, str, str], ...] = ()
+    hostile: bool = False
+    """True if only numbers of rows out of bounds show it."""
 
     @property
     def symptom(self) -> Symptom:
@@ -47,7 +49,8 @@ class Mutant:
     def problems(self, schedules: tuple[str, ...] = SCHEDULES) -> tuple[Problem, ...]:
         """What the simulator finds in it."""
         product = replace(simulated(self.stem), module=self.source)
-        return simulate_product(product, (replace(launch_of(product), schedules=schedules),)).problems
+        launch = hostile_launch(product.plan) if self.hostile else launch_of(product)
+        return simulate_product(product, (replace(launch, schedules=schedules),)).problems
 
     def told(self) -> list[Told]:
         """What the simulator says of it, in its order: under one schedule, or under all if one shows less."""
@@ -73,8 +76,9 @@ def of(stem: str) -> Callable[..., Mutant]:
         *changes: tuple[str, str],
         severity: Severity = Severity.ERROR,
         also: tuple[tuple[str, str, str], ...] = (),
+        hostile: bool = False,
     ) -> Mutant:
-        return Mutant(stem, changes, kind, name, line, severity, also)
+        return Mutant(stem, changes, kind, name, line, severity, also, hostile)
 
     return mutant
 
