@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from operator import index
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -43,9 +43,12 @@ On the way it executes fewer operations than one for so many bytes of its tensor
 250, the partitions of two CTAs together, and brings 8,192 bytes of an operand or more."""
 
 
-Check = Callable[[Findings, GlobalMemory | None], None]
-"""Looks at the tensors that a schedule has left, and reports wrong elements; after a sample of the programs
-it gets the memory, which knows the elements that they wrote."""
+class Check(Protocol):
+    """Looks at the tensors that a schedule has left, and reports wrong elements."""
+
+    def __call__(self, findings: Findings, memory: GlobalMemory, *, sampled: bool) -> None:
+        """Look at the tensors; the memory knows who wrote which elements, and of a sample which it wrote."""
+        ...
 
 
 def run(
@@ -61,6 +64,7 @@ def run(
     processes: int = 1,
     early: Sequence[str] | None = None,
     restored: Sequence[str] = (),
+    checks: Sequence[Check] = (),
     programs: int | None = None,
     progress: Tell | None = None,
     **keywords: Any,
@@ -89,6 +93,7 @@ def run(
             lint; with names, one of any other parameter is an error.
         restored: Names of parameters whose tensors each schedule must leave as it finds them: counters that
             the next launch relies on.
+        checks: Functions that look at the tensors after each schedule that came to its end.
         programs: Size of a sample of the grid: the first program, the last one, and random ones by `seed`,
             the same in each schedule. By default all programs run. A kernel whose programs may wait for each
             other is refused, and so is `restored`, which takes all programs.
@@ -109,6 +114,7 @@ def run(
         schedules,
         seed,
         max_idle_operations,
+        checks=checks,
         resident_programs=resident_programs,
         processes=processes,
         dependent=is_dependent(keywords),
@@ -335,7 +341,7 @@ class _Schedules:
                 tensor.judge(findings, memory)
             is_sample = len(self._numbers) < prod(self._programs)
             for check in self._checks:
-                check(findings, memory if is_sample else None)
+                check(findings, memory, sampled=is_sample)
         if self._left is None:
             self._left = [tensor.clone() for tensor in self._tensors]
         same = all(map(torch.equal, self._left, self._tensors))

@@ -21,6 +21,7 @@ from gluonsim.lints.compiler import compiled
 from gluonsim.policies import DEFAULT_SCHEDULES
 from gluonsim.progress import Tell
 from gluonsim.result import Result
+from gluonsim.tensors.differences import Difference
 from gluonsim.tensors.regions import Slice, differing
 
 Expected = Mapping[str, Tensor]
@@ -217,20 +218,14 @@ class _Check:
         self._rtol = rtol
         self._atol = atol
 
-    def judge(self, findings: Findings, sample: GlobalMemory | None) -> None:
+    def judge(self, findings: Findings, memory: GlobalMemory, *, sampled: bool) -> None:
         """Report the elements that are wrong; after a sample of programs, among those that it wrote."""
         differs = self._wrong()
-        if sample is not None:
-            written = sample.written(Slice(self._tensor))
+        if sampled:
+            written = memory.written(Slice(self._tensor))
             differs = torch.zeros_like(differs) if written is None else differs & written
-        wrong = differs.nonzero()
-        if not len(wrong):
-            return
-        first = tuple(map(int, wrong[0]))
-        found, wanted = (tensor[first].double().item() for tensor in (self._tensor, self._wanted))
-        count = f"{len(wrong):,} of {self._tensor.numel():,} elements are wrong"
-        text = f"{count}, the first at {list(first)}: {found:g}, not {wanted:g}"
-        findings.add(Kind.WRONG_NUMBERS, self._name, (), "", 0, text)
+        if difference := Difference.of(self._tensor, self._wanted, differs, memory):
+            difference.report(findings, Kind.WRONG_NUMBERS, self._name, "are wrong")
 
     def _wrong(self) -> Tensor:
         if self._rtol == self._atol == 0:

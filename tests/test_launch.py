@@ -216,6 +216,7 @@ def test_a_wrong_number_is_a_finding_with_its_place_and_both_values() -> None:
     (finding,) = result.findings
     assert finding.kind is Kind.WRONG_NUMBERS
     assert finding.text == "1 of 128 elements are wrong, the first at [5]: 5, not 7"
+    assert finding.snippet.startswith("gl.store(")
     assert (
         simulate(scaled_kernel, expect={"out_ptr": expected}, atol=2.0)[1](
             source, target, 128, 1.0, 128

@@ -121,10 +121,15 @@ class Matrix:
         return self.written - touched(self.view)
 
 
+def is_touched(matrix: Tensor) -> Tensor:
+    """Return which elements have other bits than the poison."""
+    untouched = bits(torch.full((), poison(matrix.dtype), dtype=matrix.dtype, device=matrix.device))
+    return bits(matrix) != untouched
+
+
 def touched(matrix: Tensor) -> int:
     """Return the number of elements whose bits are not the poison's."""
-    untouched = bits(torch.full((), poison(matrix.dtype), dtype=matrix.dtype, device=matrix.device))
-    return int(torch.stack([(bits(piece) != untouched).sum() for (piece,) in pieces(matrix)]).sum().item())
+    return int(torch.stack([is_touched(piece).sum() for (piece,) in pieces(matrix)]).sum().item())
 
 
 Fill = Callable[[str, tuple[int, int]], Tensor]

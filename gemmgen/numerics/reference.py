@@ -160,10 +160,13 @@ def saved_deviation(inputs: Inputs, problem: Matmul) -> Deviation:
     With groups, only rows that belong to a group are compared. The mean square is of groups with a result: a
     group without K has zeros.
     """
-    blocks = replace(problem, epilogue=PLAIN)
+    return deviation(inputs.extras["saved"], *plain_product(inputs, problem))
+
+
+def plain_product(inputs: Inputs, problem: Matmul) -> tuple[Inputs, Matmul]:
+    """Return the inputs and the problem of the sums that a kernel saves: the product of A and all of B."""
     others = {name: tensor for name, tensor in inputs.extras.items() if name != "saved"}
-    wide = replace(inputs, b_blocks=1, extras=others)
-    return deviation(inputs.extras["saved"], wide, blocks)
+    return replace(inputs, b_blocks=1, extras=others), replace(problem, epilogue=PLAIN)
 
 
 def references_of_saved(saved: Tensor, inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]]:

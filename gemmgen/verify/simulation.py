@@ -20,24 +20,24 @@ from gemmgen.numerics.case import (
     as_bytes,
     kernel_arguments,
     numbers,
-    once,
     reduction_arguments,
     reduction_programs,
     saved_outside,
 )
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.encoding import TORCH_DTYPES, rounded
-from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, touched
-from gemmgen.numerics.quantized import dequantized_output, poisoned_outputs, quantized, written_into
-from gemmgen.numerics.reference import compared
+from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
+from gemmgen.numerics.quantized import poisoned_outputs, written_into
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Matmul, shape_text
 from gemmgen.problem.group_sizes import GroupSizes
 from gemmgen.product import Product, staged
 from gemmgen.render.spelling import argument_name
 from gemmgen.verify.launches import Launch
+from gemmgen.verify.outputs import Outputs, written_outside, wrong_outputs
+from gluonsim.accesses import Access
 from gluonsim.execution import run, undisturbed
-from gluonsim.findings import Finding, Kind, Severity, brief, message
+from gluonsim.findings import Finding, Findings, Kind, Severity, brief, message
+from gluonsim.global_memory import GlobalMemory
 from gluonsim.progress import Tell
 from gluonsim.result import PHASES_TO_COVER, Result, counted
 from gluonsim.timeline.picture import drawn
@@ -47,6 +47,13 @@ from gluonsim.timeline.trace import Trace
 def d_argument(plan: Kernel) -> str:
     """Return the name of D's argument in the kernel that stores D."""
     return "d_ptr" if plan.reduces_apart or plan.problem.scatters_d else "d_desc"
+
+
+def output_arguments(plan: Kernel) -> dict[str, str]:
+    """Return the arguments through which a kernel writes its outputs, by the names of these tensors."""
+    named = {argument.tensor: argument_name(argument) for argument in plan.arguments}
+    others = {tensor: named[tensor] for tensor in ("d_scale", "saved") if tensor in named}
+    return {"d": d_argument(plan), **others}
 
 
 def restored_arguments(plan: Kernel) -> tuple[str, ...]:
@@ -254,7 +261,7 @@ class _Simulated:
         self._early = early_arguments(product.plan)
         self._deterministic = product.plan.deterministic
         self._reduces_apart = product.plan.reduces_apart
-        self._d_argument = d_argument(product.plan)
+        self._outputs = output_arguments(product.plan)
         self._restored = restored_arguments(product.plan)
         self._stage_barriers = {
             barrier.name for barrier in product.plan.barriers if barrier.ring.slots.measure == "stages"
@@ -263,6 +270,10 @@ class _Simulated:
         self._seed = seed
         self._processes = processes
         self._progress = progress
+        self._stored: tuple[Tensor, Tensor | None] = torch.empty(0), None
+        """D as the kernel writes it, and its computed scales if it has some."""
+        self._memory: GlobalMemory | None = None
+        """Who wrote what under the last schedule; None if it did not come to its end."""
         self.result = Result((), Trace(), {}, deterministic=True)
         self.division: GroupSizes | None = None
 
@@ -271,9 +282,10 @@ class _Simulated:
         inputs = Inputs(a, b, extras, self._problem.b_blocks)
         self.division = division_of(inputs, self._problem)
         d = self._poisoned_d(inputs) if out is None else out
+        self._stored = d, None
         if not self._problem.d_scale:
             return self._launched(inputs, d)
-        quantized_d, scales = poisoned_outputs(self._problem, d)
+        quantized_d, scales = self._stored = poisoned_outputs(self._problem, d)
         stored = {**extras, "d_scale": as_bytes(scales.mT)}
         self._launched(replace(inputs, extras=stored), quantized_d)
         return written_into(d, quantized_d, scales)
@@ -314,9 +326,14 @@ class _Simulated:
             processes=self._processes,
             early=self._early,
             restored=self._restored,
+            checks=[self._keep_memory],
             progress=self._progress,
             **options,
         )
+
+    def _keep_memory(self, findings: Findings, memory: GlobalMemory, *, sampled: bool) -> None:  # noqa: ARG002
+        """Keep what the newest schedule knows of its writes."""
+        self._memory = memory
 
     def problems(self) -> Iterator[Problem]:
         """Run the launch, and yield each fault in it."""
@@ -331,17 +348,19 @@ class _Simulated:
             promote_k=self._promote_k,
         )
         if self._launch.inputs == "normal":
-            wrong = [str(check) for check in once(case) if not check.passed]
+            inputs = case.inputs()
+            d, exact = case.run(inputs), False
         else:
-            wrong = list(self._inexact(case))
+            hostile = self._launch.inputs == "hostile"
+            inputs = integer_inputs(case.shape, self._problem, case.generator, hostile=hostile)
+            d, exact = inputs.call(self, case.output().view), is_exact(self._problem)
         yield from map(Problem.of, self.result.findings)
         if any(finding.kind in (Kind.DEADLOCK, Kind.LIVELOCK) for finding in self.result.findings):
             return  # a kernel that does not end has no result
-        for text in wrong:
-            yield Problem("wrong-numbers", Severity.ERROR, self._d_argument, text)
+        yield from self._wrong_numbers(case, inputs, d, exact=exact)
         if self._deterministic and not self.result.deterministic:
             text = f"{shape_text(self._launch.shape)}: schedules differ in the bits of the result"
-            yield Problem("not-deterministic", Severity.ERROR, self._d_argument, text)
+            yield Problem("not-deterministic", Severity.ERROR, self._outputs["d"], text)
         if self._launch.wraps and self.uncovered and not self.result.findings:
             text = f"{shape_text(self._launch.shape)}: {self.uncovered_text}"
             yield Problem("ring-coverage", Severity.ERROR, self.uncovered[0], text)
@@ -372,33 +391,34 @@ class _Simulated:
         listed = ", ".join(f"{ring} ({phases})" for ring, phases in rings.items())
         return f"faults may hide in barriers that complete fewer than {PHASES_TO_COVER} phases: {listed}"
 
-    def _inexact(self, case: Case) -> Iterator[str]:
-        """Run on small integers; yield a text if elements are not exact, or too far off if none can be."""
-        hostile = self._launch.inputs == "hostile"
-        inputs = integer_inputs(case.shape, self._problem, case.generator, hostile=hostile)
-        d = inputs.call(self, case.output().view)
-        written = {"elements": touched(d) - touched(inputs.computed_rows(self._problem, d)[:])}
-        if self._problem.saves:
-            written["saved sums"] = saved_outside(case, inputs)
-        for what, outside in written.items():
-            if outside:
-                yield f"{shape_text(case.shape)}: {outside:,} {what} of no group are written"
-        if not is_exact(self._problem):
-            yield from (str(check) for check in numbers(case, "integers", d, inputs) if not check.passed)
+    def _wrong_numbers(self, case: Case, inputs: Inputs, d: Tensor, *, exact: bool) -> Iterator[Problem]:
+        """Yield the outputs with wrong numbers, or with numbers where no group has any."""
+        memory = self._memory
+        assert memory is not None  # else there is no result
+        outputs = Outputs(d, *self._stored, memory)
+        if outside := written_outside(inputs, self._problem, outputs):
+            yield self._wrong("d", str(outside), outside.difference.written)
+        if self._problem.saves and (count := saved_outside(case, inputs)):
+            yield self._wrong("saved", f"{count:,} elements of saved are of no group, and are written")
+        checks = () if exact else numbers(case, self._launch.inputs, d, inputs)
+        failed = [check for check in checks if not check.passed]
+        if not exact and not failed:
             return
-        found, exact = map(torch.cat, zip(*compared(d, inputs, self._problem), strict=True))
-        expected = rounded(exact, d.dtype).double()
-        if scale := self._problem.d_scale:
-            types = (TORCH_DTYPES[name] for name in (self._problem.d.name, scale.dtype.name))
-            pair = quantized(exact, scale.vector, *types)
-            expected = dequantized_output(*pair).double()
-        found = found.double()  # 8-bit floats have no arithmetic
-        wrong = (found != expected).nonzero()
-        if len(wrong):
-            row, column = map(int, wrong[0])
-            count = f"{len(wrong):,} of {d.numel():,} elements are wrong"
-            first = f"{found[row, column].item():g}, not {expected[row, column].item():g}"
-            yield f"{shape_text(case.shape)}: {count}, the first at [{row}, {column}]: {first}"
+        wrong = list(wrong_outputs(case, inputs, outputs, exact=exact))
+        for output in wrong:
+            yield self._wrong(output.tensor, str(output), output.difference.written)
+        if not wrong:  # all together are too far off, and none by itself
+            yield from (self._wrong("d", str(check)) for check in failed)
+
+    def _wrong(self, tensor: str, text: str, written: Access | None = None) -> Problem:
+        """Return wrong numbers in an output as a fault, at the line of the write that left them."""
+        argument = self._outputs[tensor]
+        text = f"{shape_text(self._launch.shape)}: {text}"
+        if written is None:
+            return Problem("wrong-numbers", Severity.ERROR, argument, text)
+        line, partition, cta = written.location.line, written.partition, written.cta
+        lines = () if line is None else (line,)
+        return Problem("wrong-numbers", Severity.ERROR, argument, text, lines, partition, cta)
 
 
 @contextmanager

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from operator import mul
 from typing import Any
-
-import torch
 
 from gluonsim.compiled import described
 from gluonsim.findings import Findings, Kind
 from gluonsim.global_memory import GlobalMemory
-from gluonsim.tensors.addresses import elements_of
-from gluonsim.tensors.regions import Elements, differing
+from gluonsim.tensors.differences import Difference
+from gluonsim.tensors.regions import differing
 
 
 class Restored:
@@ -26,17 +23,7 @@ class Restored:
 
     def judge(self, findings: Findings, memory: GlobalMemory) -> None:
         """Report the elements that are not as they were, and who wrote the first of them."""
-        changed = differing(self._tensor, self._found).nonzero()
-        if not len(changed):
-            return
-        first = tuple(map(int, changed[0]))
-        left, found = (tensor[first].double().item() for tensor in (self._tensor, self._found))
-        count = f"{len(changed):,} of {self._tensor.numel():,} elements are not left as they were found"
-        text = f"{count}, the first at {list(first)}: {left:g}, not {found:g}"
-        element = self._tensor.storage_offset() + sum(map(mul, first, self._tensor.stride()))
-        last = memory.last_write(Elements(elements_of(self._tensor), torch.tensor([element])))
-        kind, name = Kind.WORKSPACE_NOT_RESTORED, self._name
-        if last is None:
-            findings.add(kind, name, (), "", 0, text)
-        else:
-            findings.add(kind, name, (last.location,), last.partition, last.cta, text)
+        changed = differing(self._tensor, self._found)
+        if difference := Difference.of(self._tensor, self._found, changed, memory):
+            how = "are not left as they were found"
+            difference.report(findings, Kind.WORKSPACE_NOT_RESTORED, self._name, how)

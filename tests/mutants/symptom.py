@@ -17,7 +17,8 @@ class Symptom:
     """Of the variable; each consumer may have one of its own, with its number. Several, apart by a bar, where
     one operation guards them all."""
     line: str
-    """A snippet of the first line of the finding; empty where that has none. Several, apart by a bar, where
+    """A snippet of the first line of the finding; empty where that says nothing: the last write of a wrong
+    number need not be at fault. Several, apart by a bar, where
     each buffer has a line of its own."""
     severity: Severity = Severity.ERROR
     also: tuple[tuple[str, str, str], ...] = ()
@@ -68,7 +69,7 @@ class Told:
         """Whether it is of a kind, about one of some variables, in one of some lines."""
         if self.kind != kind or self.name not in _variables(names):
             return False
-        return any(line in self.line for line in lines.split("|")) if lines else not self.line
+        return any(line in self.line for line in lines.split("|"))
 
 
 def _variables(names: str) -> list[str]:
