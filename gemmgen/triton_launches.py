@@ -17,15 +17,17 @@ from gemmgen.triton_api import FUSION_VARIABLE, binding, replaced, require
 
 LaunchHook = Callable[[Any, Any, tuple[Any, ...], Mapping[str, Any]], object]
 """Takes a kernel, its grid (None for a warm-up, which compiles and launches nothing), and its arguments."""
+Multiply = Callable[..., Any]
+"""Returns accumulator + a @ b of tensors a, b and accumulator; ``keeps_fp32`` is false where tf32 will do."""
 
 
 @contextmanager
 def launches_diverted(
-    hook: LaunchHook, compute_capability: int, properties: Mapping[str, int]
+    hook: LaunchHook, compute_capability: int, properties: Mapping[str, int], multiply: Multiply
 ) -> Generator[None]:
     """Give every launch of a Gluon kernel to a function, and let Triton find a GPU that is not there.
 
-    Triton's interpreter runs the kernels of ``@triton.jit``.
+    Triton's interpreter runs the kernels of ``@triton.jit``; `multiply` computes their ``tl.dot``.
 
     `properties` are the GPU's, as Triton's driver names them. A timed function runs once.
 
@@ -49,7 +51,7 @@ def launches_diverted(
 
     def interpret(kernel: Any, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> None:
         if not warmup:
-            _interpreted(kernel, grid, args, keywords)
+            _interpreted(kernel, grid, args, keywords, multiply)
 
     def once(function: Callable[[], object], *_: Any, quantiles: Any = None, **keywords: Any) -> Any:
         function()
@@ -71,7 +73,9 @@ def launches_diverted(
         yield
 
 
-def _interpreted(kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+def _interpreted(
+    kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mapping[str, Any], multiply: Multiply
+) -> None:
     """Run a kernel of ``@triton.jit`` in Triton's interpreter, on tensors of the CPU.
 
     Functions that the kernel calls are jitted too, and are interpreted in turn.
@@ -82,6 +86,7 @@ def _interpreted(kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mappin
     from triton.runtime.errors import InterpreterError  # pyright: ignore[reportMissingTypeStubs]
     from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStubs]
         InterpretedFunction,
+        InterpreterBuilder,
         _patch_lang,  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
     )
     from triton.runtime.jit import JITFunction  # pyright: ignore[reportMissingTypeStubs]
@@ -99,12 +104,55 @@ def _interpreted(kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mappin
         extents = tuple(extents) if hasattr(extents, "__len__") else (extents,)
     run = cast(Any, InterpretedFunction)(kernel.fn)
     try:
-        with replaced([(JITFunction, "__call__", called)]):
+        dot = (InterpreterBuilder, "create_dot", _dot_by(multiply))
+        with replaced([(JITFunction, "__call__", called), dot]):
             run.run(*args, grid=extents, warmup=False, **keywords)
     except InterpreterError as error:
         file, line = kernel.file_name, kernel.def_file_line_number
         message = f"Triton's interpreter refuses {kernel.__name__}: {' '.join(str(error).split())}"
         raise GemmgenError([Diagnostic(file, "interpreter-failed", message, line=line)]) from error
+
+
+_ELEMENTS = {
+    "fp8e4nv": "float8_e4m3fn",
+    "fp8e5": "float8_e5m2",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "int8": "int8",
+}
+"""Names in torch of the types that ``tl.dot`` multiplies, by Triton's."""
+_SUMS = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "int32": "int32"}
+"""Names in torch of the types of its sums."""
+
+
+def _dot_by(multiply: Multiply) -> Callable[..., Any]:
+    """Return the interpreter's ``tl.dot``; a function computes it, if it has the types and the precision."""
+    import torch
+    from triton.runtime.interpreter import (  # pyright: ignore[reportMissingTypeStubs]
+        InterpreterBuilder,
+        TensorHandle,
+    )
+
+    own: Any = cast(Any, InterpreterBuilder).create_dot
+    precisions = binding("ir").INPUT_PRECISION
+    keeps_fp32 = {precisions.TF32: False, precisions.IEEE: True}
+
+    def tensor(handle: Any, names: Mapping[str, str]) -> Any:
+        array = handle.data
+        copied: Any = torch.from_numpy(array.copy())  # numpy has no type for some: they are their bits
+        return copied.view(getattr(torch, names[handle.dtype.scalar.name]))
+
+    def create_dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, most_imprecise: Any) -> Any:
+        known = a.dtype.scalar.name in _ELEMENTS and b.dtype.scalar.name in _ELEMENTS
+        if not known or d.dtype.scalar.name not in _SUMS or precision not in keeps_fp32:
+            return own(builder, a, b, d, precision, most_imprecise)
+        factors = (tensor(each, _ELEMENTS) for each in (a, b))
+        total = multiply(*factors, tensor(d, _SUMS), keeps_fp32=keeps_fp32[precision])
+        return cast(Any, TensorHandle)(total.numpy(), d.dtype.scalar)
+
+    return create_dot
 
 
 def out_of_shared_memory(required: int, limit: int) -> Exception:

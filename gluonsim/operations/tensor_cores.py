@@ -76,8 +76,8 @@ def warp_group_dot(agent: Agent, op: Operation) -> Steps:
     return result
 
 
-_TF32 = 0
-"""The precision of inputs that drops bits of fp32, as MLIR numbers it; 2 keeps them all."""
+_TF32, _IEEE = 0, 2
+"""Precisions of inputs, as MLIR numbers them: the first one drops bits of fp32, the second one keeps all."""
 
 
 @computation("tt.dot", "inputPrecision", ignored=("maxNumImpreciseAcc",))
@@ -89,11 +89,21 @@ def dot(agent: Agent, op: Operation) -> Tensor:
     precision: int = op.attributes.get("inputPrecision", _TF32)
     # Threads that hold blocks multiply by fused multiply-adds, whatever the precision.
     fused = type_.encoding is not None and type_.encoding.kind == "ttg.blocked"
-    if a.dtype == torch.float64 or (a.dtype == torch.float32 and (precision == 2 or fused)):
-        return accumulator + a @ b
-    if precision not in (_TF32, 2):
+    keeps_fp32 = precision == _IEEE or fused
+    if precision not in (_TF32, _IEEE) and not _keeps_all(a, keeps_fp32=keeps_fp32):
         raise refusal(f"tt.dot of {a.dtype} with precision {precision} is not known", op.location)
-    return product(a, b, accumulator, type_.dtype)
+    return added_product(a, b, accumulator, keeps_fp32=keeps_fp32)
+
+
+def added_product(a: Tensor, b: Tensor, accumulator: Tensor, *, keeps_fp32: bool) -> Tensor:
+    """Return accumulator + a @ b in the accumulator's type, of fp32 with all bits or with those of tf32."""
+    if _keeps_all(a, keeps_fp32=keeps_fp32):
+        return accumulator + a @ b
+    return product(a, b, accumulator, accumulator.dtype)
+
+
+def _keeps_all(a: Tensor, *, keeps_fp32: bool) -> bool:
+    return a.dtype == torch.float64 or (a.dtype == torch.float32 and keeps_fp32)
 
 
 EXACT_PRODUCTS = 2**24 // 2**14

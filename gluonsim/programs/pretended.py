@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 from gemmgen import triton_api
 from gemmgen.hardware import Gpu
 from gemmgen.triton_launches import launches_diverted, out_of_shared_memory
-from gluonsim.execution import is_dependent, programs_of, run_lowered
+from gluonsim.execution import is_dependent, programs_of, run_lowered, undisturbed
 from gluonsim.ir.ttgir import GenericTtgir, lower_kernel
+from gluonsim.operations.tensor_cores import added_product
 from gluonsim.progress import Tell
 from gluonsim.result import Result
 from gluonsim.tensors.addresses import tensor_of
@@ -78,11 +79,21 @@ def pretended(
 
     with ExitStack() as stack:
         stack.enter_context(
-            launches_diverted(launch, gpu.architecture.compute_capability, _driver_properties(gpu))
+            launches_diverted(
+                launch, gpu.architecture.compute_capability, _driver_properties(gpu), _multiplied
+            )
         )
         stack.enter_context(triton_api.replaced(_torch_changes(gpu)))
         stack.enter_context(cuda_is_cpu)
         yield
+
+
+def _multiplied(
+    a: torch.Tensor, b: torch.Tensor, accumulator: torch.Tensor, *, keeps_fp32: bool
+) -> torch.Tensor:
+    """Return what ``tl.dot`` of a plain Triton kernel adds up: bit for bit as a Gluon kernel's MMA does."""
+    with torch._C.DisableTorchFunction(), undisturbed():  # pyright: ignore[reportPrivateUsage]
+        return added_product(a, b, accumulator, keeps_fp32=keeps_fp32)
 
 
 class _Code:
