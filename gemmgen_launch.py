@@ -8,7 +8,8 @@ module makes one `Host` from its tables and its `launch` function, and its `matm
 2. For a call like an earlier one, `Host.run` passes to the driver the launch that `Replay` has kept, past
    Triton's Python.
 3. `Host.run_checked` takes any other call: it checks the tensors (`Contract`), gets memory for D and for
-   partial sums (`Workspaces`), and lets the module launch its kernels. `Replay` keeps the launch for step 2.
+   partial sums (`Workspaces`), and lets the module launch its kernels, which compiles them first if need be
+   (`using_triton`). `Replay` keeps the launch for step 2.
 
 Step 2 alone needs private names of torch and Triton, which `PRIVATE` lists. If a release lacks one of them,
 or takes other arguments, step 3 launches every call, and a warning says so once.
@@ -16,6 +17,7 @@ or takes other arguments, step 3 launches every call, and a warning says so once
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -24,7 +26,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -232,8 +234,7 @@ class Host:
         elif extents := self.workspaces.extents(m, n):
             # Without a key nobody knows whether a graph is captured: the driver's names are missing.
             memory = self.workspaces.find(extents, a.device, is_private=is_private or key is None)
-        with torch.cuda.device(a.device.index):
-            make_context(a.device)
+        with using_triton(a.device):
             self.copy_all([*checked.copies.values()])
             launched = self.launch(*passed, d, *workspace, *memory)
             if d.data_ptr() != result.data_ptr():
@@ -289,7 +290,7 @@ class Host:
         aligned = self.contract.check(name, tensor, checked)
         if not checked.copies:
             return tensor
-        with torch.cuda.device(tensor.device.index):
+        with using_triton(tensor.device):
             self.copy_all([*checked.copies.values()])
         return aligned
 
@@ -482,6 +483,18 @@ def prepare_launch(kernel: Any, grid: tuple[int, ...], arguments: list[Any]) -> 
     unused = metadata_of_launch, enter_hook, exit_hook, global_scratch, profile_scratch
     passed = *options, *unused, run.arg_annotations, run.kernel_signature, encoded
     return functools.partial(find_private("triton.runtime.driver.active.utils.launch"), *grid), passed
+
+
+@contextlib.contextmanager
+def using_triton(device: torch.device) -> Generator[None]:
+    """Let this thread alone compile, load and launch kernels through Triton's Python, on this GPU.
+
+    Triton compiles in one thread at a time, and marks a kernel as loaded before it has the kernel's handle.
+    """
+    lock = shared_in_process("triton_lock", threading.RLock)
+    with lock, torch.cuda.device(device.index):
+        make_context(device)
+        yield
 
 
 def make_context(device: torch.device) -> None:
@@ -1212,7 +1225,7 @@ def define_operator(
         backward: A function that keeps tensors for the backward, and one that computes the gradients.
         count_flops: Returns the operations of a call by the shapes of its inputs.
     """
-    operators = operators_of_process()
+    operators = shared_in_process("operators", dict)
     kind = tuple(inputs), backward is not None
     if name not in operators or operators[name].kind != kind:
         if operators.pop(name, None) and hasattr(torch.ops.gemmgen, name):  # torch has looked it up already
@@ -1246,24 +1259,27 @@ def define_operator(
 
 UNCOUNTED: list[str] = []
 """Operators that FlopCounterMode does not count yet: a library's, until its first kernel imports Triton."""
+UNCOUNTED_LOCK = threading.Lock()
+"""Held by the thread that takes names from the list: several threads may import modules at once."""
 
 
 def register_flop_formulas() -> None:
     """Let torch's FlopCounterMode count all operators; its import takes half a second without Triton's."""
     from torch.utils.flop_counter import register_flop_formula
 
-    operators = operators_of_process()
-    while UNCOUNTED:
-        name = UNCOUNTED.pop()
-        count = functools.partial(lambda name, *a, **k: operators[name].count_flops(*a, **k), name)
-        count.__name__ = name  # pyright: ignore[reportAttributeAccessIssue] - which torch wraps
-        register_flop_formula(getattr(torch.ops.gemmgen, name))(count)
+    operators = shared_in_process("operators", dict)
+    with UNCOUNTED_LOCK:
+        while UNCOUNTED:
+            name = UNCOUNTED.pop()
+            count = functools.partial(lambda name, *a, **k: operators[name].count_flops(*a, **k), name)
+            count.__name__ = name  # pyright: ignore[reportAttributeAccessIssue] - which torch wraps
+            register_flop_formula(getattr(torch.ops.gemmgen, name))(count)
 
 
-def operators_of_process() -> dict[str, Any]:
-    """Return the functions of each operator, by name.
+def shared_in_process(name: str, make: Callable[[], Any]) -> Any:
+    """Return the one object of this name that all copies of this file in the process share.
 
-    It is one dict for all copies of this file in the process, which have one namespace of torch's.
+    The copies lie beside several packages, and have one Triton, and one namespace of torch's operators.
     """
     shared = sys.modules.setdefault("gemmgen_operators", types.ModuleType("gemmgen_operators"))
-    return vars(shared).setdefault("operators", {})
+    return vars(shared).setdefault(name, make())
