@@ -27,6 +27,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +42,6 @@ TMA_BYTES = 16  # TMA takes addresses and row strides that are multiples of 16 b
 PRIVATE = (
     "torch._C._cuda_getDevice",
     "torch._C._cuda_getCurrentRawStream",
-    "torch._C._cuda_isCurrentStreamCapturing",
     "torch._C._dynamo.guards.TensorGuards",
     "torch._C._dynamo.guards._empty_strided_cuda",
     "torch.autograd.forward_ad._current_level",
@@ -144,7 +144,7 @@ class Host:
 
     def run_as_operator(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
         """Run a call of the operator, which returns nothing if it writes into `out`."""
-        d = self.run(*inputs, out=out, is_private=self.keeps_memory)
+        d = self.run(*inputs, out=out)
         return d if out is None else None
 
     def run(
@@ -152,22 +152,16 @@ class Host:
         *inputs: Tensor,
         out: Tensor | None = None,
         workspace: tuple[Tensor, ...] = (),
-        is_private: bool = False,
     ) -> Tensor:
-        """Launch again what an earlier call like this one launched; check and launch any other call.
-
-        `is_private` says that this call may warm up a graph, whose memory is not kept: on a stream that is
-        not the default one, no other call uses the memory for its sums.
-        """
+        """Launch again what an earlier call like this one launched; check and launch any other call."""
         tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
         key, d = None, out
         _held = workspace  # memory stays alive until its launch is queued: other threads may evict it
         try:
             device = _C._cuda_getDevice()
             stream = _C._cuda_getCurrentRawStream(device)
-            if self.keeps_memory:  # a graph has its own; the default stream is never captured
-                is_private = bool(stream) and (is_private or _C._cuda_isCurrentStreamCapturing())
-            mode = device, is_private, forward_ad._current_level, torch.is_grad_enabled()
+            in_graph = self.keeps_memory and is_captured(stream)
+            mode = device, in_graph, forward_ad._current_level, torch.is_grad_enabled()
             key = *mode, inputs[0].shape, inputs[1].shape, *[tensor.data_ptr() for tensor in tensors]
             is_alike, m, n, columns, extents, groups = self.known[key]
             if out is None:
@@ -196,26 +190,25 @@ class Host:
                 if self.written:
                     self.increment_versions(inputs)
                 return d
-        return self.run_checked(inputs, out, workspace, is_private, key)
+        return self.run_checked(inputs, out, workspace, key)
 
     def run_checked(
         self,
         inputs: tuple[Tensor, ...],
         out: Tensor | None,
         workspace: tuple[Tensor, ...],
-        is_private: bool,
         key: Any,
     ) -> Tensor:
         """Check a call, launch its kernels, and keep the launch under `key`."""
         contract, a = self.contract, inputs[0]
         if contract.has_more_dimensions(a):
-            run = functools.partial(self.run, workspace=workspace, is_private=is_private)
+            run = functools.partial(self.run, workspace=workspace)
             return contract.flattened(run, inputs, out)
         passed, (m, n, k), checked = contract.check_inputs(inputs)
         if k == 0 and not contract.is_zero_without_k and not a.is_meta:
             if contract.has_scales:
                 raise ValueError("a must have a K of 1 or more: without scales there is no product")
-            return self.run(*self.zeros(*inputs[:2]), *inputs[2:], out=out, is_private=is_private)
+            return self.run(*self.zeros(*inputs[:2]), *inputs[2:], out=out)
         if not self.replay.is_deterministic and not a.is_meta:
             refuse_in_deterministic_mode(self.traced.name)
         d = contract.find_output(a, out, checked)
@@ -232,8 +225,7 @@ class Host:
         if workspace:
             self.workspaces.check(workspace, m, n, a.device)
         elif extents := self.workspaces.extents(m, n):
-            # Without a key nobody knows whether a graph is captured: the driver's names are missing.
-            memory = self.workspaces.find(extents, a.device, is_private=is_private or key is None)
+            memory = self.workspaces.find(extents, a.device)
         with using_triton(a.device):
             self.copy_all([*checked.copies.values()])
             launched = self.launch(*passed, d, *workspace, *memory)
@@ -512,8 +504,18 @@ Memory = tuple[tuple[Tensor, ...], list[int]]
 """Tensors and their addresses."""
 
 
+def is_captured(stream: int) -> bool:
+    """Return True if a graph captures the current stream, whose handle this is; nothing captures stream 0."""
+    return bool(stream) and torch.cuda.is_current_stream_capturing()
+
+
 class Workspaces:
-    """Memory for the partial sums and counters that the programs of a kernel leave each other."""
+    """Memory for the partial sums and counters that the programs of a kernel leave each other.
+
+    A captured call has memory of its graph. All other memory is kept for later calls on the stream, and comes
+    from torch's common pool: `torch.compile(mode="reduce-overhead")` warms up in the pool of a graph, and
+    refuses memory of that pool that is kept.
+    """
 
     def __init__(
         self,
@@ -528,8 +530,20 @@ class Workspaces:
         self.of_stream = functools.lru_cache(MAX_STREAMS)(self.make)
 
     def make(self, _stream: int, _thread: int, extents: tuple[int, ...], device: int) -> Memory:
-        """Return new memory of these extents; the stream and the thread are keys of `of_stream` alone."""
-        made = self.make_tensors(*extents, torch.device("cuda", device))
+        """Return new memory of these extents, for the current stream and of no graph or pool of this thread.
+
+        The stream and the thread are keys of `of_stream` alone.
+        """
+        stream = torch.cuda.current_stream(device)
+
+        def allocate() -> tuple[Tensor, ...]:
+            with torch.cuda.stream(stream):
+                return self.make_tensors(*extents, torch.device("cuda", device))
+
+        with ThreadPoolExecutor(
+            1
+        ) as new_thread:  # a pool in use is one thread's: see torch.cuda.use_mem_pool
+            made = new_thread.submit(allocate).result()
         return made, [tensor.data_ptr() for tensor in made]
 
     def extents(self, m: int, n: int) -> tuple[int, ...]:
@@ -538,11 +552,13 @@ class Workspaces:
             return (self.count_sums(m, n),)
         return (m, n) if self.make_tensors else ()
 
-    def find(self, extents: tuple[int, ...], device: torch.device, *, is_private: bool) -> tuple[Tensor, ...]:
-        """Return memory of these extents: that of the current stream, or memory of this call alone."""
+    def find(self, extents: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]:
+        """Return memory of these extents: that of the current stream, or of the graph that captures it."""
+        stream = torch.cuda.current_stream(device).cuda_stream
+        if is_captured(stream):
+            return self.make_tensors(*extents, device)
         thread = threading.get_ident() if self.is_per_thread else 0
-        make = self.make if is_private else self.of_stream
-        return make(torch.cuda.current_stream(device).cuda_stream, thread, extents, device.index)[0]
+        return self.of_stream(stream, thread, extents, device.index)[0]
 
     def check(self, workspace: tuple[Tensor, ...], m: int, n: int, device: torch.device) -> None:
         """Raise ValueError unless a caller's workspace is for an M x N D or a larger one, on this GPU."""

@@ -90,6 +90,8 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
     monkeypatch.setattr(torch.cuda, "get_device_capability", always(capability))
     monkeypatch.setattr(torch.cuda, "get_device_properties", always(gpu))
     monkeypatch.setattr(torch.cuda, "current_stream", always(SimpleNamespace(cuda_stream=7)))
+    monkeypatch.setattr(torch.cuda, "stream", always(nullcontext()))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import ModuleType, SimpleNamespace
@@ -129,8 +130,12 @@ def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fak
     def current_stream(_: object) -> SimpleNamespace:
         return SimpleNamespace(cuda_stream=driver.stream)
 
+    def use_stream(_: object) -> nullcontext[None]:
+        return nullcontext()
+
     monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
-    monkeypatch.setattr(_C, "_cuda_isCurrentStreamCapturing", lambda: driver.capturing, raising=False)
+    monkeypatch.setattr(torch.cuda, "stream", use_stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: driver.capturing)
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
     monkeypatch.setattr(torch.cuda, "device", Device)
