@@ -266,7 +266,7 @@ def multiply(args, a_smem, k_steps, ring, a_scale_smem):
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(ring.stage))
         for block in gl.static_range(STEP_BLOCKS):
-            accumulator += steps[block] * scales[block][0] * scales[block][1]
+            accumulator += steps[block] * (scales[block][0] * scales[block][1])
         ring = ring.next()
     return accumulator, ring
 

@@ -221,7 +221,7 @@ def multiply(args, ring, loads):
         # Triton's barrier follows, before one thread issues the loads: no warp still reads the stage.
         loads = load_next(args, loads, ring.stage)
         for block in gl.static_range(STEP_BLOCKS):
-            accumulator += steps[block] * scales[block][0] * scales[block][1]
+            accumulator += steps[block] * (scales[block][0] * scales[block][1])
         ring = ring.next()
     return accumulator
 

@@ -261,7 +261,7 @@ def multiply(args, a_smem, k_steps, ring, a_scale_smem):
         step = warpgroup_mma_wait(0, deps=[step])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(ring.stage))
-        accumulator += step * scale * b_scale
+        accumulator += step * (scale * b_scale)
         ring = ring.next()
     return accumulator, ring
 

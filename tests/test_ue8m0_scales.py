@@ -31,6 +31,8 @@ GROUPED, MASKED, GATED, EXPERT = (
 )
 FEW_ROWS = ("h100_e4m3_ue8m0_rows16", "h100_e4m3_ue8m0_mx16", MIXED)
 STEMS = sorted(path.stem for path in WANTED if "ue8m0" in path.stem)
+DENSE = [stem for stem in STEMS if stem not in (GROUPED, MASKED, GATED, EXPERT, QUANTIZED)]
+"""Modules that return one D of one product."""
 E4M3, UE8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
 LARGEST = 448
 
@@ -114,9 +116,7 @@ def test_each_code_of_b_is_its_power_of_two(first: int, monkeypatch: pytest.Monk
         assert columns.isnan().all() if code == 255 else (columns == 2.0 ** (code - 127)).all()
 
 
-@pytest.mark.parametrize(
-    "stem", [stem for stem in STEMS if stem not in (GROUPED, MASKED, GATED, EXPERT, QUANTIZED)]
-)
+@pytest.mark.parametrize("stem", DENSE)
 def test_a_call_has_the_numbers_of_float64(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, problem = simulated(stem, monkeypatch), made(spec_file(stem)).source.problem
     (m, n, k), scales = (7 if stem in FEW_ROWS else 37, 272, 400), (problem.a.scale, problem.b.scale)
@@ -138,6 +138,23 @@ def test_a_call_has_the_numbers_of_float64(stem: str, monkeypatch: pytest.Monkey
     magnitudes = written_out(of_magnitudes[0], of_magnitudes[1], of_a, of_b, problem.a.scale.vector)
     # One rounding to bf16, and sums in fp32 of products of both operands.
     assert ((d - exact).abs() <= exact.abs() * 2.0**-8 + magnitudes * 2.0**-20).all()
+
+
+@pytest.mark.parametrize("stem", [*DENSE, "h100_e4m3_blockwise_wgrad"])
+def test_scales_are_multiplied_before_the_sums_of_a_block(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block's sum times one of both scales may be infinite where the product of all three is not."""
+    module, problem = simulated(stem, monkeypatch), made(spec_file(stem)).source.problem
+    m, n, k = 5, 128, 128
+    ones, exponents = torch.ones(max(m, n), k).to(E4M3), {"a_scale": 126, "b_scale": -126}
+    scales = dict[str, Tensor]()
+    for name, rows, operand in (("a_scale", m, problem.a), ("b_scale", n, problem.b)):
+        assert operand.scale is not None
+        extents = -(-rows // operand.scale.format.rows), -(-k // operand.scale.vector)
+        of_a_byte = operand.scale.dtype.name == "ue8m0"
+        number = torch.full(extents, 2.0 ** exponents[name]).to(UE8M0 if of_a_byte else torch.float32)
+        scales[name] = cuda(module.arrange_scales(name, number))
+    d = plain(module.matmul(cuda(ones[:m]), cuda(ones[:n]).T, **scales))
+    assert (d == k).all()
 
 
 def test_scales_of_another_type_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

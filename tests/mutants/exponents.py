@@ -21,7 +21,7 @@ PITCH = "gl.cdiv(args.k_steps, 16) * 16"
 OF_PART = "gl.cdiv(blocks, 16) * 16"
 HALVES = "powers_of_two(first), powers_of_two(second)"
 OF_BLOCK = "b_scale_smem.index(ring.stage).slice(block, 1)"
-PAIR = " * scales[block][0] * scales[block][1]"
+PAIR = "(scales[block][0] * scales[block][1])"
 PLACE = "[k // SCALE_K, tile.column]"
 CARRY = "(largest.to(gl.int32, bitcast=True) + D_CARRY)"
 INVERSE = "(254 - code) << 23"
@@ -49,9 +49,7 @@ MUTANTS = {
     "exponents_of_blocks_of_128": short(
         WRONG_NUMBERS, "d_desc", "", (PLACE, PLACE.replace("SCALE", "PROGRAM_TILE"))
     ),
-    "exponents_of_a_left_out": short(
-        WRONG_NUMBERS, "d_desc", "", (PAIR, PAIR.replace(" * scales[block][0]", ""))
-    ),
+    "exponents_of_a_left_out": short(WRONG_NUMBERS, "d_desc", "", (PAIR, "scales[block][1]")),
     "exponents_of_d_rounded_down": quantized(
         WRONG_NUMBERS, "d_desc", "", (CARRY, CARRY.replace(" + D_CARRY", ""))
     ),

@@ -281,4 +281,4 @@ class ScaleReads:
     def scaled_block(self) -> str:
         """The sums of a block times their scales."""
         scales = "scales[block]"
-        return f"steps[block] * {scales if self.plan.has_tile_scales else f'{scales}[0] * {scales}[1]'}"
+        return f"steps[block] * {scales if self.plan.has_tile_scales else f'({scales}[0] * {scales}[1])'}"
