@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx import Proxy
 from torch.nn import functional
 
-from gemmgen.integrations.grouped_operator import ANY_ROWS, ATEN_NAME, first_taken, grouped_mm, torchs
-from gemmgen.integrations.kernels import Kernel, name_of
-from gemmgen.integrations.operator import remember
+from gemmgen.integrations.caller import KernelCaller, is_recorded
+from gemmgen.integrations.contexts import Place, Replacing
+from gemmgen.integrations.grouped_operator import ATEN_NAME, grouped_mm, product, torchs
+from gemmgen.integrations.kernels import Kernel, is_traceable, name_of, require_kernel, said
+from gemmgen.integrations.operator import by_rows, remember
 from gemmgen.integrations.reasons import why_torch_groups
 
 
@@ -30,7 +31,17 @@ class _Candidate(NamedTuple):
     is_traceable: bool
 
 
-class GroupedMM:
+class _Call(NamedTuple):
+    """The arguments of torch's function."""
+
+    mat_a: Tensor
+    mat_b: Tensor
+    offs: Tensor | None
+    bias: Tensor | None
+    out_dtype: torch.dtype | None
+
+
+class GroupedMM(KernelCaller):
     """A function like ``torch.nn.functional.grouped_mm``, which generated kernels compute.
 
     The kernels are modules of ``groups: {kind: m_offsets}`` for a 2-D `mat_a` with `offs`, and modules of
@@ -38,9 +49,6 @@ class GroupedMM:
     it. Torch computes any other call, or refuses it, and `reason` says why: something requires grad, has
     another type or layout, is on a CPU, is a DTensor.
     """
-
-    reason: str
-    """Why torch computed the last call that was not compiled; empty if a kernel did, or before the first."""
 
     def __init__(self, *kernels: Kernel, few_rows: Mapping[int, Kernel] | None = None) -> None:
         """Take the kernels in the order in which they are asked.
@@ -51,17 +59,14 @@ class GroupedMM:
         Raises ValueError for a kernel that computes anything but groups of a @ b, or whose D has another type
         than A, and without any kernel.
         """
-        few = sorted((few_rows or {}).items())
-        limits = [*((kernel, most) for most, kernel in few), *((kernel, ANY_ROWS) for kernel in kernels)]
-        if not limits:
-            raise ValueError("GroupedMM needs a kernel")
-        candidates = [_candidate(kernel, most) for kernel, most in limits]
+        asked = by_rows(type(self).__name__, kernels, few_rows)
+        candidates = [_candidate(kernel, most) for kernel, most in asked]
         self._candidates = tuple(
             tuple(each for each in candidates if each.takes_offs == takes_offs)
             for takes_offs in (False, True)
         )
         self._names_and_rows = tuple(map(_names_and_rows, self._candidates))
-        for kernel, _ in limits:
+        for kernel, _ in asked:
             remember(kernel)
         self.reason = ""
 
@@ -83,55 +88,63 @@ class GroupedMM:
             bias: Left to torch, which does not support it yet.
             out_dtype: The type of D: that of A.
         """
-        if isinstance(mat_a, Proxy):  # torch.fx records torch's operator
-            return torchs(mat_a, mat_b, offs, bias, out_dtype)
-        divides = 0 if offs is None else 1  # Dynamo of torch 2.11 takes no bool as an index
-        asked = self._candidates[divides]
-        reason = _why_torch(mat_a, mat_b, offs, bias, out_dtype)
-        if not reason and not asked:
-            reason = f"no kernel takes a call {'without' if offs is None else 'with'} offs"
-        if torch.compiler.is_compiling():
-            # Torch's compiler knows torch's operator: a kernel that refuses the call is no reason to hide it.
-            asked = () if reason else tuple(each for each in asked if _may_be_taken(each, mat_a, mat_b))
-            if not asked:
-                return torchs(mat_a, mat_b, offs, bias, out_dtype)
-            return grouped_mm(mat_a, mat_b, offs, *_names_and_rows(asked))
-        d = None
-        if not reason:
-            d, reason = first_taken(mat_a, mat_b, offs, *self._names_and_rows[divides])
-        self.reason = reason
-        return torchs(mat_a, mat_b, offs, bias, out_dtype) if d is None else d
+        call = _Call(mat_a, mat_b, offs, bias, out_dtype)
+        if is_recorded(call):  # torch.fx records torch's operator
+            return torchs(*call)
+        return self._answer(call, self._why_torch(call), partial(torchs, *call))
+
+    def _why_torch(self, call: _Call) -> str:
+        """Return why no kernel is asked for a call; an empty string if one is."""
+        if reason := why_torch_groups(call.mat_a, call.mat_b, call.offs):
+            return reason
+        if call.bias is not None:
+            return "kernels add no bias to groups"
+        if call.out_dtype not in (None, call.mat_a.dtype):
+            return f"out_dtype is {call.out_dtype}, and mat_a {call.mat_a.dtype}"
+        wanted, words = (3, "without") if call.offs is None else (2, "with")
+        dims = call.mat_a.dim(), call.mat_b.dim()
+        if dims != (wanted, 3):
+            given = f"{words} offs, found {dims[0]} and {dims[1]}"
+            return f"kernels take {wanted} dimensions of mat_a and 3 of mat_b {given}"
+        return "" if self._candidates[_kind(call)] else f"no kernel takes a call {words} offs"
+
+    def _product(self, call: _Call) -> Tensor:
+        return product(call.mat_a, call.mat_b, call.offs, *self._names_and_rows[_kind(call)])
+
+    def _traced(self, call: _Call) -> Tensor | None:
+        # Torch's compiler knows torch's operator: a kernel that refuses the call is no reason to hide it.
+        asked = [each for each in self._candidates[_kind(call)] if _may_be_taken(each, call)]
+        return grouped_mm(call.mat_a, call.mat_b, call.offs, *_names_and_rows(asked)) if asked else None
 
 
-PLACES: Final[tuple[tuple[Any, str], ...]] = ((functional, "grouped_mm"), (torch, ATEN_NAME))
+def _kind(call: _Call) -> int:
+    """Return the place of the kernels for a call with offs or without."""
+    return 0 if call.offs is None else 1  # Dynamo of torch 2.11 takes no bool as an index
+
+
+PLACES: Final = (Place(functional, "grouped_mm"), Place(torch, ATEN_NAME))
 """The functions with which models call torch's grouped_mm: the public one, and the older private one."""
 
 
-@contextmanager
 def replace_grouped_mm(
     *kernels: Kernel, few_rows: Mapping[int, Kernel] | None = None
-) -> Generator[GroupedMM]:
-    """Let kernels compute the calls of torch's grouped_mm in the context; give the function that does it.
+) -> Replacing[GroupedMM]:
+    """Return a context in which kernels compute the calls of torch's grouped_mm; it gives the `GroupedMM`.
 
     The arguments are the ones of `GroupedMM`. In the context, ``torch.nn.functional.grouped_mm`` and its
-    private twin in torch are that function, for all threads, and for torch.compile and torch.export. The
-    context does not change a model that imported the function itself before, or calls ``torch.ops``.
+    private twin in torch call it, for all threads, and for torch.compile and torch.export. The context does
+    not change a model that imported the function itself before, or calls ``torch.ops``. Of several active
+    contexts, the one that was entered last computes the calls, in whatever order they are left.
 
     Raises ValueError as the constructor of `GroupedMM`.
     """
     grouped = GroupedMM(*kernels, few_rows=few_rows)
-    before = [(place, name, getattr(place, name)) for place, name in PLACES if hasattr(place, name)]
-    for place, name, _ in before:
-        setattr(place, name, grouped)
-    try:
-        yield grouped
-    finally:
-        for place, name, function in before:
-            setattr(place, name, function)
+    return Replacing(grouped, [(place, grouped) for place in PLACES])
 
 
 def _candidate(kernel: Kernel, most_rows: int) -> _Candidate:
     """Return a kernel as a candidate; raise ValueError if it computes anything but groups of a @ b."""
+    require_kernel(kernel)
     computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
     table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
     inputs = computes.get("inputs")
@@ -140,14 +153,13 @@ def _candidate(kernel: Kernel, most_rows: int) -> _Candidate:
     if table and is_grouped:
         is_grouped = (table["a"][1], table["b"][1]) == ("MK" if takes_offs else "GMK", "GKN")
     if not is_grouped or computes.get("epilogue") != ():
-        raise ValueError(f"{name_of(kernel)} computes no groups of a @ b: COMPUTES says {dict(computes)}")
+        raise ValueError(f"{name_of(kernel)} computes no groups of a @ b: {said(kernel)}")
     dtype = table["a"][0] if table else None
     if table and table["out"][0] != dtype:
         raise ValueError(
             f"{name_of(kernel)} makes {table['out'][0]} of {dtype}, and torch's grouped_mm does not"
         )
-    is_traceable = hasattr(kernel, "OPERATOR") or hasattr(getattr(kernel, "call", None), "traced")
-    return _Candidate(name_of(kernel), takes_offs, most_rows, dtype, is_traceable)
+    return _Candidate(name_of(kernel), takes_offs, most_rows, dtype, is_traceable(kernel))
 
 
 def _names_and_rows(candidates: Sequence[_Candidate]) -> tuple[list[str], list[int]]:
@@ -155,29 +167,9 @@ def _names_and_rows(candidates: Sequence[_Candidate]) -> tuple[list[str], list[i
     return [each.name for each in candidates], [each.most_rows for each in candidates]
 
 
-def _why_torch(
-    mat_a: Tensor,
-    mat_b: Tensor,
-    offs: Tensor | None,
-    bias: Tensor | None,
-    out_dtype: torch.dtype | None,
-) -> str:
-    """Return why no kernel is asked for a call; an empty string if one is."""
-    if reason := why_torch_groups(mat_a, mat_b, offs):
-        return reason
-    if bias is not None:
-        return "kernels add no bias to groups"
-    if out_dtype not in (None, mat_a.dtype):
-        return f"out_dtype is {out_dtype}, and mat_a {mat_a.dtype}"
-    wanted = 3 if offs is None else 2
-    if (mat_a.dim(), mat_b.dim()) != (wanted, 3):
-        given = f"{'without' if offs is None else 'with'} offs, found {mat_a.dim()} and {mat_b.dim()}"
-        return f"kernels take {wanted} dimensions of mat_a and 3 of mat_b {given}"
-    return ""
-
-
-def _may_be_taken(kernel: _Candidate, mat_a: Tensor, mat_b: Tensor) -> bool:
+def _may_be_taken(kernel: _Candidate, call: _Call) -> bool:
     """Return False if a kernel refuses a call for facts that torch guards: types, strides, gradients."""
+    mat_a, mat_b = call.mat_a, call.mat_b
     if torch.is_grad_enabled() and (mat_a.requires_grad or mat_b.requires_grad):
         return False  # the operator has no derivative: torch computes the call and its gradients
     is_whole = mat_a.shape[-1] * mat_a.element_size() % 16 == 0

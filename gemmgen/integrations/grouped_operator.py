@@ -14,20 +14,19 @@ from torch import Tag, Tensor
 from torch.utils import flop_counter
 
 from gemmgen.integrations.kernels import REFUSALS, raise_unless_refused
-from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, find
+from gemmgen.integrations.operator import ANY_ROWS as ANY_ROWS
+from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, first_taken
 
 ATEN_NAME: Final = "_grouped_mm"
 """The name of torch's operator: ``aten::_grouped_mm`` is the same in all releases, its function is not."""
 torchs: Final[Any] = getattr(cast(Any, torch.ops).aten, ATEN_NAME)
 """Torch's operator: ``(mat_a, mat_b, offs=None, bias=None, out_dtype=None)``."""
-ANY_ROWS: Final = 2**31 - 1
-"""The most rows a group of a kernel that is not for few rows alone."""
 
 
-def first_taken(
+def product(
     mat_a: Tensor, mat_b: Tensor, offs: Tensor | None, kernels: Sequence[str], most_rows: Sequence[int]
-) -> tuple[Tensor | None, str]:
-    """Return the D of the first kernel that takes a call, and an empty string; else None, and all refusals.
+) -> Tensor:
+    """Return the D of the first kernel that takes a call; raise ValueError with all refusals if none does.
 
     Args:
         mat_a: A [M, K] with `offs`, [G, M, K] without.
@@ -38,25 +37,25 @@ def first_taken(
     """
     rows, groups = mat_a.shape[:-1].numel(), mat_b.shape[0]
     extras = {} if offs is None else {"offs": offs}
-    refusals: list[str] = []
-    for name, most in zip(kernels, most_rows, strict=True):
-        if rows > most * groups:
-            refusals.append(f"{name} is for groups of up to {most} rows")
-            continue
-        try:
-            return find(name)(mat_a, mat_b, **extras), ""
-        except REFUSALS as error:
-            raise_unless_refused(error)
-            refusals.append(f"{name}: {error}")
-    return None, "; ".join(refusals)
+
+    def refused_rows(name: str, most: int) -> str:
+        return f"{name} is for groups of up to {most} rows" if rows > most * groups else ""
+
+    def compute(kernel: Any) -> Tensor:
+        return kernel.matmul(mat_a, mat_b, **extras)
+
+    return first_taken(kernels, refused_rows, most_rows, compute)
 
 
 def compute(
     mat_a: Tensor, mat_b: Tensor, offs: Tensor | None, kernels: Sequence[str], most_rows: Sequence[int]
 ) -> Tensor:
     """Return D [M, N] or [G, M, N] with rows of whole 16-byte units; rows of no group have any values."""
-    d, _ = first_taken(mat_a, mat_b, offs, kernels, most_rows)
-    d = torchs(mat_a, mat_b, offs) if d is None else d
+    try:
+        d = product(mat_a, mat_b, offs, kernels, most_rows)
+    except REFUSALS as error:
+        raise_unless_refused(error)
+        d = torchs(mat_a, mat_b, offs)
     wanted = shape(mat_a, mat_b, offs, kernels, most_rows, device="meta").stride()
     return d if d.stride() == wanted else shape(mat_a, mat_b, offs, kernels, most_rows).copy_(d)
 

@@ -6,7 +6,7 @@ that refuses a call with a TypeError or a ValueError, in words and before anythi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -46,16 +46,46 @@ def name_of(kernel: Kernel) -> str:
     return str(getattr(kernel, "__name__", type(kernel).__name__))
 
 
+def is_traceable(kernel: Kernel) -> bool:
+    """Return True if a kernel has an operator that torch's compilers see, or a library chooses one."""
+    return hasattr(kernel, "OPERATOR") or hasattr(getattr(kernel, "call", None), "traced")
+
+
 def require_plain(kernel: Kernel, *, bias: bool) -> bool:
     """Return whether a kernel adds a bias, as it may if `bias`; raise ValueError for one that does more."""
+    require_kernel(kernel)
     computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
     epilogue = computes.get("epilogue")
     if computes.get("inputs") == ("a", "b") and epilogue == ():
         return False
     if bias and epilogue == (BIAS,):
         return True
-    said = "it has no COMPUTES" if epilogue is None else f"COMPUTES says {dict(computes)}"
-    raise ValueError(f"{name_of(kernel)} computes more than a @ b{' and a bias' * bias}: {said}")
+    raise ValueError(f"{name_of(kernel)} computes more than a @ b{' and a bias' * bias}: {said(kernel)}")
+
+
+def require_kernel(kernel: Kernel) -> None:
+    """Raise ValueError for a value that is no kernel, for example the name of one."""
+    if not (hasattr(kernel, "matmul") or hasattr(kernel, "COMPUTES")):
+        raise ValueError(
+            f"a kernel is an imported module or library with a function matmul, found {kernel!r}"
+        )
+
+
+def said(kernel: Kernel) -> str:
+    """Return what a kernel computes, as a clause: its tensors with their dimensions, and its epilogue."""
+    computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
+    if "epilogue" not in computes:
+        return "it has no COMPUTES"
+    table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
+    inputs: Sequence[str] = computes.get("inputs", ())
+    axes = {name: argument[1] for name, argument in table.items() if name in ("a", "b") and len(argument) > 1}
+    tensors = [f"{name} [{', '.join(axes[name])}]" if name in axes else name for name in inputs]
+    found = f"COMPUTES says that it takes {', '.join(tensors)}"
+    if blocks := computes.get("scale_vector"):
+        found = f"{found} with a scale for {blocks} elements of K"
+    if epilogue := computes["epilogue"]:
+        found = f"{found}, and that its epilogue is {', '.join(map(str, epilogue))}"
+    return found
 
 
 REFUSALS: Final = (TypeError, ValueError, RuntimeError)

@@ -6,7 +6,7 @@ choice is made when the operator runs, as it is without a compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, cast
 
@@ -37,16 +37,59 @@ def find_kernel(name: str) -> Any:
     return kernels[name]
 
 
-def find(name: str) -> Callable[..., Tensor]:
-    """Return the function ``matmul`` of a kernel."""
-    return find_kernel(name).matmul
+ANY_ROWS: Final = 2**31 - 1
+"""The most rows of a kernel that is not for few rows alone."""
+
+
+def by_rows(
+    title: str, kernels: Sequence[Kernel], few_rows: Mapping[int, Kernel] | None
+) -> list[tuple[Kernel, int]]:
+    """Return the kernels of a function in the order in which they are asked, with the most rows of each.
+
+    Those of `few_rows` come first, the one with the fewest rows before the others. The operators find each
+    kernel by its name. Raises ValueError without a kernel; `title` is the function's name.
+    """
+    few = sorted((few_rows or {}).items())
+    found = [*((kernel, most) for most, kernel in few), *((kernel, ANY_ROWS) for kernel in kernels)]
+    if not found:
+        raise ValueError(f"{title} needs a kernel")
+    return found
+
+
+def first_taken(
+    kernels: Sequence[str],
+    refused_rows: Callable[[str, int], str],
+    most_rows: Sequence[int],
+    compute: Callable[[Any], Tensor],
+) -> Tensor:
+    """Return the D of the first kernel that takes a call.
+
+    Args:
+        kernels: The names of the kernels, in the order in which they are asked.
+        refused_rows: Say for a name and the most rows of a kernel why it is not asked; empty if it is.
+        most_rows: The most rows of each kernel.
+        compute: Return the D of a kernel, or raise one of REFUSALS.
+
+    Raises ValueError with all refusals if no kernel takes the call.
+    """
+    refusals: list[str] = []
+    for name, most in zip(kernels, most_rows, strict=True):
+        if reason := refused_rows(name, most):
+            refusals.append(reason)
+            continue
+        try:
+            return compute(find_kernel(name))
+        except REFUSALS as error:
+            raise_unless_refused(error)
+            refusals.append(f"{name}: {error}")
+    raise ValueError("; ".join(refusals))
 
 
 def compute(input: Tensor, weight: Tensor, bias: Tensor | None, kernel: str) -> Tensor:  # noqa: A002
     """Return input [M, K] @ weight [N, K].T + bias [N] with rows of whole 16-byte units."""
     extras = {} if bias is None else {BIAS: bias}
     try:
-        d = find(kernel)(input, weight.T, **extras)
+        d = find_kernel(kernel).matmul(input, weight.T, **extras)
     except REFUSALS as error:
         raise_unless_refused(error)
         d = functional.linear(input, weight, bias)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.fx import Proxy
 from torch.nn import functional
 
-from gemmgen.integrations.kernels import BIAS, Kernel, name_of
-from gemmgen.integrations.operator import remember
+from gemmgen.integrations.caller import KernelCaller, is_recorded
+from gemmgen.integrations.contexts import Place, Replacing
+from gemmgen.integrations.kernels import BIAS, Kernel, is_traceable, name_of, require_kernel, said
+from gemmgen.integrations.operator import by_rows, remember
 from gemmgen.integrations.reasons import why_torch_scaled
 from gemmgen.integrations.scaled_operator import (
     BLOCK,
@@ -21,12 +21,10 @@ from gemmgen.integrations.scaled_operator import (
     ROWS,
     TILES,
     b_scale_of,
-    first_taken,
+    product,
     scaled_mm,
 )
 
-ANY_ROWS: Final = 2**31 - 1
-"""The most rows of A of a kernel that is not for few rows alone."""
 INPUTS: Final = ("a", "b", "a_scale", "b_scale")
 """The tensors of a kernel with scales of blocks."""
 NO_SWIZZLE: Final = 0
@@ -51,6 +49,7 @@ class ScaledKernel(NamedTuple):
         Raises ValueError if it computes anything but e4m3 operands with 1 x 128 scales of A, and 1 x 128 or
         128 x 128 scales of B, and at most a bias, or if an earlier version generated it.
         """
+        require_kernel(kernel)
         computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
         table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
         inputs, epilogue = computes.get("inputs"), computes.get("epilogue")
@@ -65,7 +64,7 @@ class ScaledKernel(NamedTuple):
         ]
         if other or not (of_blocks and (is_plain or has_bias)):
             what = "a @ b of e4m3 with fp32 scales of 1 x 128 of a, and 1 x 128 or 128 x 128 of b"
-            found = ", ".join(other) or f"COMPUTES says {dict(computes)}"
+            found = ", ".join(other) or said(kernel)
             raise ValueError(f"{name_of(kernel)} computes no {what}: {found}")
         if not hasattr(kernel, "arrange_scales"):
             raise ValueError(f"{name_of(kernel)} has no arrange_scales: generate it again")
@@ -74,7 +73,7 @@ class ScaledKernel(NamedTuple):
             TILES if computes.get("scale_columns", 1) == BLOCK else ROWS,
             has_bias,
             table["out"][0] if table else computes["out_dtype"],
-            hasattr(kernel, "OPERATOR") or hasattr(getattr(kernel, "call", None), "traced"),
+            is_traceable(kernel),
         )
 
 
@@ -97,7 +96,7 @@ class _Call(NamedTuple):
         return tuple((name, getattr(self, name)) for name in ("mat_a", "mat_b", "scale_a", "scale_b", "bias"))
 
 
-class ScaledMM:
+class ScaledMM(KernelCaller):
     """A function like ``torch.nn.functional.scaled_mm``, which generated kernels compute.
 
     The kernels are modules or libraries of e4m3 operands with fp32 scales of blocks: BlockWise1x128 for A,
@@ -105,9 +104,6 @@ class ScaledMM:
     computes any other call, or refuses it, and `reason` says why: other recipes, types or layouts, a CPU, a
     DTensor. `inferred` is the same for torch's older function.
     """
-
-    reason: str
-    """Why torch computed the last call that was not compiled; empty if a kernel did, or before the first."""
 
     def __init__(self, *kernels: Kernel, few_rows: Mapping[int, Kernel] | None = None) -> None:
         """Take the kernels in the order in which they are asked.
@@ -117,12 +113,9 @@ class ScaledMM:
 
         Raises ValueError for a kernel that computes anything else (`ScaledKernel.of`), and without a kernel.
         """
-        few = sorted((few_rows or {}).items())
-        limits = [*((kernel, most) for most, kernel in few), *((kernel, ANY_ROWS) for kernel in kernels)]
-        if not limits:
-            raise ValueError("ScaledMM needs a kernel")
-        self._kernels = tuple((ScaledKernel.of(kernel), most) for kernel, most in limits)
-        for kernel, _ in limits:
+        asked = by_rows(type(self).__name__, kernels, few_rows)
+        self._kernels = tuple((ScaledKernel.of(kernel), most) for kernel, most in asked)
+        for kernel, _ in asked:
             remember(kernel)
         self.reason = ""
 
@@ -162,20 +155,21 @@ class ScaledMM:
             mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b, bias,
             output_dtype, contraction_dim, use_fast_accum,
         )  # fmt: skip
-        if isinstance(mat_a, Proxy):
-            return TORCHS(*arguments)
+        torchs: Any = partial(TORCHS, *arguments)
+        if is_recorded(arguments):
+            return torchs()
         scales, recipes = (
             (_single(scale_a), _single(scale_b)),
             (_single(scale_recipe_a), _single(scale_recipe_b)),
         )
         reason = _why_other(scales, recipes, (swizzle_a, swizzle_b), contraction_dim, output_dtype)
         if reason:
-            return self._torchs(reason, TORCHS, arguments)
+            return self._answer(None, reason, torchs)
         call = _Call(
             mat_a, mat_b, cast(Tensor, scales[0]), cast(Tensor, scales[1]), bias, recipes[1].value, False,
             cast(torch.dtype, output_dtype), use_fast_accum,
         )  # fmt: skip
-        return self._computed(call, TORCHS, arguments)
+        return self._answer(call, self._why_torch(call), torchs)
 
     def inferred(
         self,
@@ -204,44 +198,41 @@ class ScaledMM:
             out: None for kernels.
         """
         arguments = (input, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
-        torchs: Any = TORCHS_INFERRING if out is None else partial(TORCHS_INFERRING, out=out)
-        if isinstance(input, Proxy):
-            return torchs(*arguments)
+        torchs: Any = partial(TORCHS_INFERRING, *arguments, **({} if out is None else {"out": out}))
+        if is_recorded(arguments):
+            return torchs()
         recipe = _inferred_recipe(input, mat2, scale_a, scale_b)
         if out is not None or scale_result is not None or recipe is None or out_dtype is None:
             reason = "the scales are of no blocks that kernels take" if recipe is None else ""
             reason = reason or "kernels take no out, no scale_result, and D of a given type"
-            return self._torchs(reason, torchs, arguments)
+            return self._answer(None, reason, torchs)
         call = _Call(input, mat2, scale_a, scale_b, bias, recipe, True, out_dtype, use_fast_accum)
-        return self._computed(call, torchs, arguments)
+        return self._answer(call, self._why_torch(call), torchs)
 
-    def _torchs(self, reason: str, torchs: Any, arguments: Sequence[Any]) -> Tensor:
-        if not torch.compiler.is_compiling():
-            self.reason = reason
-        return torchs(*arguments)
-
-    def _computed(self, call: _Call, torchs: Any, arguments: Sequence[Any]) -> Tensor:
-        """Return the D of a kernel, or torch's with the arguments of its function."""
-        reason = why_torch_scaled(call.tensors)
-        asked = [
+    def _asked(self, call: _Call) -> list[tuple[ScaledKernel, int]]:
+        """Return the kernels for the recipe, the bias and the type of D of a call, and their most rows."""
+        wanted = call.recipe, call.bias is not None, call.out_dtype
+        return [
             (kernel, most)
             for kernel, most in self._kernels
-            if (kernel.recipe, kernel.has_bias, kernel.out_dtype)
-            == (call.recipe, call.bias is not None, call.out_dtype)
+            if (kernel.recipe, kernel.has_bias, kernel.out_dtype) == wanted
         ]
-        if not reason and not asked:
-            bias = "a" if call.bias is not None else "no"
-            reason = f"no kernel takes these scales of b with {bias} bias and a D of {call.out_dtype}"
-        if torch.compiler.is_compiling():
-            asked = [] if reason else [each for each in asked if _may_be_taken(each[0], call)]
-            return scaled_mm(*call, *_names_and_rows(asked)) if asked else torchs(*arguments)
-        if not reason:
-            b_scale = b_scale_of(call.scale_b, call.mat_a.shape[-1], call.recipe, inferred=call.inferred)
-            d, reason = first_taken(*call[:3], b_scale, call.bias, *_names_and_rows(asked))
-            if d is not None:
-                self.reason = ""
-                return d
-        return self._torchs(reason, torchs, arguments)
+
+    def _why_torch(self, call: _Call) -> str:
+        """Return why no kernel is asked for a call; an empty string if one is."""
+        reason = why_torch_scaled(call.tensors)
+        if reason or self._asked(call):
+            return reason
+        bias = "a" if call.bias is not None else "no"
+        return f"no kernel takes these scales of b with {bias} bias and a D of {call.out_dtype}"
+
+    def _product(self, call: _Call) -> Tensor:
+        b_scale = b_scale_of(call.scale_b, call.mat_a.shape[-1], call.recipe, inferred=call.inferred)
+        return product(*call[:3], b_scale, call.bias, *_names_and_rows(self._asked(call)))
+
+    def _traced(self, call: _Call) -> Tensor | None:
+        asked = [each for each in self._asked(call) if _may_be_taken(each[0], call)]
+        return scaled_mm(*call, *_names_and_rows(asked)) if asked else None
 
 
 def _names_and_rows(kernels: Sequence[tuple[ScaledKernel, int]]) -> tuple[list[str], list[int]]:
@@ -313,28 +304,22 @@ TORCHS_INFERRING: Final[Any] = getattr(torch, INFERRING_NAME)
 """Torch's older function."""
 
 
-@contextmanager
-def replace_scaled_mm(*kernels: Kernel, few_rows: Mapping[int, Kernel] | None = None) -> Generator[ScaledMM]:
-    """Let kernels compute the calls of torch's scaled_mm in the context; give the function that does it.
+PLACE: Final = Place(functional, "scaled_mm")
+"""The function with which models call torch's scaled_mm."""
+PLACE_INFERRING: Final = Place(torch, INFERRING_NAME)
+"""The older private function, which infers the recipe."""
 
-    The arguments are the ones of `ScaledMM`. In the context, ``torch.nn.functional.scaled_mm`` is that
-    function, and its older private twin in torch is its `inferred`, for all threads, and for torch.compile
-    and torch.export. The context does not change a model that imported the function itself before, or calls
-    ``torch.ops``.
+
+def replace_scaled_mm(*kernels: Kernel, few_rows: Mapping[int, Kernel] | None = None) -> Replacing[ScaledMM]:
+    """Return a context in which kernels compute the calls of torch's scaled_mm; it gives the `ScaledMM`.
+
+    The arguments are the ones of `ScaledMM`. In the context, ``torch.nn.functional.scaled_mm`` calls it, and
+    its older private twin in torch calls its `inferred`, for all threads, and for torch.compile and
+    torch.export. The context does not change a model that imported the function itself before, or calls
+    ``torch.ops``. Of several active contexts, the one that was entered last computes the calls, in whatever
+    order they are left.
 
     Raises ValueError as the constructor of `ScaledMM`.
     """
     scaled = ScaledMM(*kernels, few_rows=few_rows)
-    places: tuple[tuple[Any, str, Any], ...] = (
-        (functional, "scaled_mm", scaled),
-        (torch, INFERRING_NAME, scaled.inferred),
-    )
-    before = [(place, name, getattr(place, name)) for place, name, _ in places if hasattr(place, name)]
-    for place, name, function in places:
-        if hasattr(place, name):
-            setattr(place, name, function)
-    try:
-        yield scaled
-    finally:
-        for place, name, function in before:
-            setattr(place, name, function)
+    return Replacing(scaled, [(PLACE, scaled), (PLACE_INFERRING, scaled.inferred)])

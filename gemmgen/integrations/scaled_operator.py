@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.utils import flop_counter
 
 from gemmgen.integrations.kernels import BIAS, REFUSALS, raise_unless_refused
-from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, find_kernel
+from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, first_taken
 
 INFERRING_NAME: Final = "_scaled_mm"
 """The name of torch's older function and operator, which infer the recipe of scales from their shapes."""
@@ -71,7 +71,7 @@ def multiplied(
     return functions.matmul(a, b, **scales, **extras)
 
 
-def first_taken(
+def product(
     mat_a: Tensor,
     mat_b: Tensor,
     a_scale: Tensor,
@@ -79,22 +79,19 @@ def first_taken(
     bias: Tensor | None,
     kernels: Sequence[str],
     most_rows: Sequence[int],
-) -> tuple[Tensor | None, str]:
-    """Return the D of the first kernel that takes a call, and an empty string; else None, and all refusals.
+) -> Tensor:
+    """Return the D of the first kernel that takes a call; raise ValueError with all refusals if none does.
 
     `most_rows` has for each kernel the most rows of A that it is asked for.
     """
-    refusals: list[str] = []
-    for name, most in zip(kernels, most_rows, strict=True):
-        if mat_a.shape[0] > most:
-            refusals.append(f"{name} is for up to {most} rows")
-            continue
-        try:
-            return multiplied(Functions.of(find_kernel(name)), mat_a, mat_b, a_scale, b_scale, bias), ""
-        except REFUSALS as error:
-            raise_unless_refused(error)
-            refusals.append(f"{name}: {error}")
-    return None, "; ".join(refusals)
+
+    def refused_rows(name: str, most: int) -> str:
+        return f"{name} is for up to {most} rows" if mat_a.shape[0] > most else ""
+
+    def compute(kernel: Any) -> Tensor:
+        return multiplied(Functions.of(kernel), mat_a, mat_b, a_scale, b_scale, bias)
+
+    return first_taken(kernels, refused_rows, most_rows, compute)
 
 
 def torchs(
@@ -132,8 +129,10 @@ def compute(
 ) -> Tensor:
     """Return D [M, N] with rows of whole 16-byte units."""
     b_scale = b_scale_of(scale_b, mat_a.shape[1], recipe, inferred=inferred)
-    d, _ = first_taken(mat_a, mat_b, scale_a, b_scale, bias, kernels, most_rows)
-    if d is None:
+    try:
+        d = product(mat_a, mat_b, scale_a, b_scale, bias, kernels, most_rows)
+    except REFUSALS as error:
+        raise_unless_refused(error)
         d = torchs(mat_a, mat_b, scale_a, scale_b, bias, recipe, inferred, out_dtype, use_fast_accum)
     made = new_d(mat_a, mat_b.shape[1], out_dtype, device="meta")
     same = d.stride() == made.stride() or d.shape[0] <= 1
