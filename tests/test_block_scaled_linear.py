@@ -14,7 +14,12 @@ from modules import module_file
 from simulated import on_a_gpu, simulated
 from torch import Tensor, nn
 
-from gemmgen.integrations import BlockScaledLinear, quantize_rows, replace_block_scaled_linear
+from gemmgen.integrations import (
+    BlockScaledLinear,
+    LinearLeftWarning,
+    quantize_rows,
+    replace_block_scaled_linear,
+)
 from gemmgen.integrations.block_scaled_linear import block_scaled_mm
 from gemmgen.integrations.operator import remember
 from gemmgen.integrations.quantize import dequantized_weight
@@ -276,6 +281,11 @@ class Fp8Linear(nn.Module):
         self.weight_scale_inv = nn.Parameter(scales, requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(N).bfloat16(), requires_grad=False) if bias else None
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the product with the dequantised weight, and the bias."""
+        weight = dequantized_weight(self.weight, self.weight_scale_inv, x.dtype)
+        return nn.functional.linear(x, weight, self.bias)
+
 
 def model_of(**layers: nn.Module) -> nn.Module:
     model = nn.Module()
@@ -294,27 +304,30 @@ def test_the_layers_of_a_model_are_replaced_and_the_others_told() -> None:
         hooked=hooked,
         gate=Fp8Linear(),
     )
-    found = replace_block_scaled_linear(model, kernel, only=lambda name: "gate" not in name)
+    options: dict[str, Any] = {"classes": [Fp8Linear], "left": {}}
+    found = replace_block_scaled_linear(model, kernel, only=lambda name: "gate" not in name, **options)
     assert found == 1
     assert found.replaced == ("mlp.up", "mlp.again")
+    rounded = f"{PLAIN} has no column_bias: its product would be rounded before the bias is added"
     assert dict(found.left) == {
-        "mlp.biased": f"{PLAIN} adds no column_bias",
-        "mlp.hooked": "layer has hooks: they would be lost",
+        "mlp.biased": rounded,
+        "mlp.hooked": "layer has a forward hook: it would not be called",
         "mlp.gate": "`only` does not mean the layer",
     }
     layers = cast(Any, model).mlp
     assert layers["up"] is layers["again"]
     assert layers["up"].weight is shared.weight
-    again = replace_block_scaled_linear(model, kernel)
+    again = replace_block_scaled_linear(model, kernel, **options)
     assert (again, again.replaced) == (1, ("mlp.gate",))
     assert again.left["mlp.up"] == f"{PLAIN} computes the layer already"
-    with_bias = replace_block_scaled_linear(model, import_generated(module_file(WITH_BIAS)))
+    with_bias = replace_block_scaled_linear(model, import_generated(module_file(WITH_BIAS)), **options)
     assert with_bias.replaced == ("mlp.biased",)
-    assert with_bias.left["mlp.hooked"] == f"{WITH_BIAS} needs column_bias"
+    assert with_bias.left["mlp.hooked"] == f"{WITH_BIAS} needs column_bias, and the layer has no bias"
 
 
 def test_a_model_that_is_the_layer_is_told_and_other_kernels_are_refused() -> None:
-    found = replace_block_scaled_linear(Fp8Linear(), import_generated(module_file(PLAIN)))
+    with pytest.warns(LinearLeftWarning, match="nothing holds it: use BlockScaledLinear.of"):
+        found = replace_block_scaled_linear(Fp8Linear(), import_generated(module_file(PLAIN)))
     assert (found, list(found.left)) == (0, [""])
     with pytest.raises(ValueError, match="has a scale for each column of b"):
         replace_block_scaled_linear(model_of(), import_generated(module_file("h100_e4m3_blockwise_wgrad")))

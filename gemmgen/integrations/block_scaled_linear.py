@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import MutableMapping
+from typing import Any, Final, Self, cast
 
 import torch
 from torch import Tag, Tensor, nn
@@ -11,18 +11,25 @@ from torch.nn import functional
 from torch.utils import flop_counter
 
 from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, name_of, raise_unless_refused
+from gemmgen.integrations.layer import BIAS_OF_LAYER, WEIGHT, KernelLayer, LayerError
 from gemmgen.integrations.operator import LIBRARY, find_kernel, remember
 from gemmgen.integrations.quantize import BLOCK, E4M3, dequantized_weight, quantize_rows
-from gemmgen.integrations.reasons import rounds_twice, why_torch
-from gemmgen.integrations.replace import Replacement
+from gemmgen.integrations.reasons import rounds_twice, why_torch_blocks
 from gemmgen.integrations.scaled import ScaledKernel
 from gemmgen.integrations.scaled_operator import TILES, Functions, count_flops, multiplied, new_d
 
 SCALES: Final = "weight_scale_inv"
 """The name of the scales of a weight in checkpoints: an element is multiplied by its scale."""
+FP32: Final = torch.float32
+WIDENED: Final = (FP32, torch.bfloat16, torch.float16, torch.float8_e8m0fnu)
+"""The types of scales in checkpoints: each number of them is one of fp32, in which kernels read scales."""
+BYTES: Final = (torch.uint8, torch.int8)
+"""The types as which checkpoints store the bits of e4m3, if their writer knows no such type."""
+K_UNIT: Final = 16
+"""Elements of K that kernels with scales of blocks read at a time."""
 
 
-class BlockScaledLinear(nn.Module):
+class BlockScaledLinear(KernelLayer):
     """A linear layer whose weight is e4m3 with a scale for each 128 x 128 elements, which a kernel computes.
 
     The state dict has ``weight`` [N, K], ``weight_scale_inv`` [ceil(N / 128), ceil(K / 128)] and, if there is
@@ -30,12 +37,14 @@ class BlockScaledLinear(nn.Module):
     input (`quantize_rows`), and the kernel multiplies. If the kernel does not take a call, torch multiplies
     the input by the dequantised weight, and `reason` says why. That product has a gradient of the input.
 
-    The layer has no gradient of its weight. It can be copied, moved with `to`, compiled without a graph break
-    and exported.
+    Weight and scales keep their types if the layer is cast, and have no gradient. The layer can be copied,
+    moved with `to`, compiled without a graph break and exported. torch.fx records it as a whole.
+    torch.jit.script raises NotImplementedError.
     """
 
-    reason: str
-    """Why the last call was not the kernel's; empty if it was, or before the first."""
+    PARAMETERS = (WEIGHT, SCALES, BIAS_OF_LAYER)
+    OPTIONAL = frozenset({BIAS_OF_LAYER})
+    UNKNOWN = "whose forward may be more than the product: name the class in `classes` if it is not"
     weight: nn.Parameter
     weight_scale_inv: nn.Parameter
     bias: nn.Parameter | None
@@ -53,77 +62,123 @@ class BlockScaledLinear(nn.Module):
         """Make a layer whose weight has any values, for a state dict to fill; `dtype` is that of the bias.
 
         Raises ValueError if the kernel computes anything but e4m3 operands with 1 x 128 scales of A and
-        128 x 128 scales of B, and at most a bias.
+        128 x 128 scales of B, and at most a bias, or if `in_features` is no multiple of 16.
         """
         super().__init__()
+        _require_k(in_features)
         blocks = -(-out_features // BLOCK), -(-in_features // BLOCK)
-        made = torch.empty(out_features, in_features, dtype=E4M3, device=device)
-        scales = torch.ones(blocks, dtype=torch.float32, device=device)
-        added = torch.zeros(out_features, dtype=dtype, device=device) if bias else None
-        self._take(made, scales, added, kernel)
+        made = {
+            WEIGHT: torch.empty(out_features, in_features, dtype=E4M3, device=device),
+            SCALES: torch.ones(blocks, dtype=FP32, device=device),
+            BIAS_OF_LAYER: torch.zeros(out_features, dtype=dtype, device=device) if bias else None,
+        }
+        for name, tensor in made.items():
+            frozen = None if tensor is None else nn.Parameter(tensor, requires_grad=False)
+            self.register_parameter(name, frozen)
+        self.in_features, self.out_features = in_features, out_features
+        self._use(kernel)
 
     @classmethod
-    def of(cls, layer: nn.Module, kernel: Kernel) -> BlockScaledLinear:
+    def of(cls, layer: nn.Module, kernel: Kernel) -> Self:
         """Return a layer that shares ``weight``, ``weight_scale_inv`` and ``bias`` of another one.
 
-        The other layer may be of any class, as the linear layers of an engine are. Raises ValueError for
-        tensors of other types or shapes, and as the constructor does.
-        """
-        tensors = [getattr(layer, name, None) for name in ("weight", SCALES, "bias")]
-        weight, scales, bias = cast("list[Any]", tensors)
-        if not (isinstance(weight, Tensor) and isinstance(scales, Tensor)):
-            raise ValueError(f"layer must have tensors weight and {SCALES}, found {type(layer).__name__}")
-        if weight.dtype != E4M3 or weight.dim() != 2:
-            raise ValueError(f"weight must be {E4M3} [N, K], found {weight.dtype} {[*weight.shape]}")
-        blocks = [-(-extent // BLOCK) for extent in weight.shape]
-        if scales.dtype != torch.float32 or [*scales.shape] != blocks:
-            found = f"{scales.dtype} {[*scales.shape]}"
-            raise ValueError(f"{SCALES} must be torch.float32 {blocks}, found {found}")
-        made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made._take(weight, scales, cast("Tensor | None", bias), kernel)
-        return made.train(layer.training)
+        The caller answers for the forward of the other layer's class, which may be any: that it is the
+        product with the weight, and the bias. Scales in bf16, fp16 and UE8M0 are widened to fp32, exactly;
+        all other parameters are the same objects. The mode and attributes that are plain values are copied.
 
-    def _take(self, weight: Tensor, scales: Tensor, bias: Tensor | None, kernel: Kernel) -> None:
-        self.out_features, self.in_features = weight.shape
-        for name, tensor in (("weight", weight), (SCALES, scales), ("bias", bias)):
-            of_layer = tensor if tensor is None or isinstance(tensor, nn.Parameter) else nn.Parameter(
-                tensor, requires_grad=False
-            )  # fmt: skip
-            self.register_parameter(name, of_layer)
-        self._kernel = ScaledKernel.of(kernel)
-        if self._kernel.recipe != TILES:
+        Raises ValueError for tensors of other types or shapes, for a layer with anything that the new one
+        would not have (as `Linear.of`), and as the constructor does.
+        """
+        return cls.in_place_of(layer, kernel, None)
+
+    @classmethod
+    def adds_bias(cls, kernel: Kernel) -> bool:
+        """Return True if a kernel adds the bias; raise ValueError if it computes no layer of this class."""
+        found = ScaledKernel.of(kernel)
+        if found.recipe != TILES:
             raise ValueError(
                 f"{name_of(kernel)} has a scale for each column of b, and weights for 128 of them"
             )
-        if self._kernel.has_bias and bias is None:
+        return found.has_bias
+
+    @classmethod
+    def _require_tensors(cls, layer: nn.Module) -> None:
+        weight, scales = (cast(Any, getattr(layer, name, None)) for name in (WEIGHT, SCALES))
+        if not (isinstance(weight, Tensor) and isinstance(scales, Tensor)):
+            found = type(layer).__name__
+            raise LayerError(f"layer must have tensors {WEIGHT} and {SCALES}, found {found}")
+        found = f"found {weight.dtype} {[*weight.shape]}"
+        if weight.dtype != E4M3 or weight.dim() != 2:
+            raise LayerError(f"{WEIGHT} must be {E4M3} [N, K], {found}")
+        blocks = [-(-extent // BLOCK) for extent in weight.shape]
+        found = f"found {scales.dtype} {[*scales.shape]}"
+        if scales.dtype not in WIDENED:
+            raise LayerError(f"{SCALES} must be {FP32} {blocks}, or of a type that it holds exactly, {found}")
+        if [*scales.shape] != blocks:
+            raise LayerError(f"{SCALES} must be {scales.dtype} {blocks}, {found}")
+        try:
+            _require_k(weight.shape[1])
+        except ValueError as error:
+            raise LayerError(str(error)) from None
+        if getattr(layer, "activation_scheme", "dynamic") != "dynamic":
+            raise LayerError("layer has a static scale of its input, and kernels take one of each row")
+
+    @classmethod
+    def _converted(cls, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if name != SCALES or parameter is None or parameter.dtype == FP32:
+            return parameter
+        return nn.Parameter(parameter.detach().to(FP32), requires_grad=False)
+
+    def _take(self, kernel: Kernel) -> None:
+        self.adds_bias(kernel)
+        self._kernel = ScaledKernel.of(kernel)
+        self._kernel_name = self._kernel.name
+        if self._kernel.has_bias and self.bias is None:
             raise ValueError(f"{name_of(kernel)} needs {BIAS}, and the layer has no bias")
         # A layer can be copied, and a module cannot: the layer keeps the module's functions.
         self._functions = Functions.of(kernel)
         if self._kernel.is_traceable:
             remember(kernel)
-        self.reason = ""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
-        """Return input [..., K] times the transposed weight, and the bias, in the type of the input."""
-        reason = self._why_torch(input)
-        if torch.compiler.is_compiling():
-            return self._torchs(input) if reason or not self._may_be_taken(input) else self._compiled(input)
-        if not reason:
-            try:
-                d = self._product(*quantize_rows(input.detach().reshape(-1, self.in_features)))
-            except REFUSALS as error:
-                raise_unless_refused(error)
-                reason = str(error)
-            else:
-                self.reason = ""
-                return d.reshape(*input.shape[:-1], self.out_features)
-        self.reason = reason
-        return self._torchs(input)
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Let torch move or cast the parameters; the bits of the weight and its scales have one type each."""
+        kept = [self.weight, self.weight_scale_inv]
+
+        def apply(tensor: Tensor) -> Tensor:
+            made = fn(tensor)
+            is_cast = made.dtype != tensor.dtype and any(tensor is each for each in kept)
+            return tensor.to(made.device) if is_cast else made
+
+        return cast(Any, super())._apply(apply, recurse)
+
+    def _load_from_state_dict(
+        self, state_dict: MutableMapping[str, Any], prefix: str, *others: Any, **options: Any
+    ) -> None:
+        """Load a weight of e4m3 or of its bytes, and scales whose numbers are numbers of fp32; no other type.
+
+        Other types are an error of ``load_state_dict``: to convert by value would give other numbers.
+        """
+        errors: list[str] = []
+        for name, read in ((WEIGHT, _as_weight), (SCALES, _as_scales)):
+            found = state_dict.get(f"{prefix}{name}")
+            if isinstance(found, Tensor):
+                try:
+                    state_dict[f"{prefix}{name}"] = read(found)
+                except ValueError as error:
+                    errors.append(f"{prefix}{name} {error}")
+        if errors:
+            messages: list[str] = options.get("error_msgs", others[-1] if others else [])
+            messages.extend(errors)
+        else:
+            cast(Any, super())._load_from_state_dict(state_dict, prefix, *others, **options)
+
+    @property
+    def _numbers(self) -> tuple[Tensor, Tensor]:
+        """The weight and its scales for a product, which has no gradient of either."""
+        return self.weight.detach(), self.weight_scale_inv.detach()
 
     def _why_torch(self, input: Tensor) -> str:  # noqa: A002
-        """Return why the kernel is not asked; an empty string if it is."""
-        if reason := why_torch(input, input, self.bias):
+        if reason := why_torch_blocks(input, self.weight, self.weight_scale_inv, self.bias):
             return reason
         if not input.ndim or input.shape[-1] != self.in_features:
             return "input has another number of columns than the weight"  # torch says what is wrong
@@ -133,109 +188,69 @@ class BlockScaledLinear(nn.Module):
             each is not None and each.requires_grad for each in (input, self.bias)
         ):
             return "the input or the bias requires grad, and the kernel has no backward"
-        if self.bias is not None and not self._kernel.has_bias and rounds_twice(self._kernel.out_dtype):
-            return f"{self._kernel.name} has no {BIAS}: its product would be rounded before the bias is added"
-        return ""
+        return self.why_never()
 
-    def _may_be_taken(self, input: Tensor) -> bool:  # noqa: A002
-        """Return False if the kernel refuses a call for facts that torch guards."""
-        on_gpu = input.device.type in ("cuda", "meta")  # the second stands for any
-        return self._kernel.is_traceable and on_gpu and self.in_features % 16 == 0
+    def why_never(self) -> str:
+        """Return why the kernel computes no call of the layer as it is now; an empty string if it may."""
+        if self.bias is None or self._kernel.has_bias or not rounds_twice(self._kernel.out_dtype):
+            return ""
+        return f"{self._kernel.name} has no {BIAS}: its product would be rounded before the bias is added"
 
     @property
     def _fused(self) -> Tensor | None:
         """The bias that the kernel adds."""
         return self.bias if self._kernel.has_bias else None
 
-    def _product(self, a: Tensor, a_scale: Tensor) -> Tensor:
-        d = multiplied(self._functions, a, self.weight.T, a_scale, self.weight_scale_inv, self._fused)
-        return d if self.bias is None or self._kernel.has_bias else d + self.bias
-
-    def _compiled(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Return the output under torch.compile and torch.export, which see the quantisation."""
-        a, a_scale = quantize_rows(input.reshape(-1, self.in_features))
-        name, dtype = self._kernel.name, self._kernel.out_dtype
-        d = block_scaled_mm(a, self.weight, a_scale, self.weight_scale_inv, self._fused, dtype, name)
+    def _finished(self, d: Tensor, input: Tensor) -> Tensor:  # noqa: A002
+        """Return the output of a product [M, N], with the bias if the kernel does not add it."""
         d = d if self.bias is None or self._kernel.has_bias else d + self.bias
         return d.reshape(*input.shape[:-1], self.out_features)
 
+    def _product(self, call: Tensor) -> Tensor:
+        weight, scales = self._numbers
+        a, a_scale = quantize_rows(self._rows(call.detach()))
+        return self._finished(multiplied(self._functions, a, weight.T, a_scale, scales, self._fused), call)
+
+    def _traced(self, call: Tensor) -> Tensor | None:
+        """Return the output of the operator after the quantisation, which the program has as torch's own."""
+        on_gpu = call.device.type in ("cuda", "meta")  # the second stands for any
+        if not (self._kernel.is_traceable and on_gpu):
+            return None
+        weight, scales = self._numbers
+        a, a_scale = quantize_rows(self._rows(call))
+        name, dtype = self._kernel.name, self._kernel.out_dtype
+        return self._finished(block_scaled_mm(a, weight, a_scale, scales, self._fused, dtype, name), call)
+
     def _torchs(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Return torch's product by the dequantised weight."""
-        weight = dequantized_weight(self.weight, self.weight_scale_inv, input.dtype)
+        """Return torch's product by the dequantised weight, also of a proxy."""
+        n, k = self.out_features, self.in_features
+        weight = dequantized_weight(*self._numbers, input.dtype, (n, k))
         bias = None if self.bias is None else self.bias.to(input.dtype)
         return functional.linear(input, weight, bias)
 
-    @property
-    def kernel_name(self) -> str:
-        """The name of the kernel."""
-        return self._kernel.name
 
-    def extra_repr(self) -> str:
-        """Return the text between the brackets of the layer's repr."""
-        features = f"in_features={self.in_features}, out_features={self.out_features}"
-        return f"{features}, bias={self.bias is not None}, kernel={self._kernel.name}"
+def _require_k(k: int) -> None:
+    """Raise ValueError for a K that no kernel with scales of blocks takes."""
+    if k % K_UNIT:
+        raise ValueError(f"in_features (K) must be a multiple of {K_UNIT}, found {k}")
 
 
-def replace_block_scaled_linear(
-    model: nn.Module, kernel: Kernel, *, only: Callable[[str], bool] | None = None
-) -> Replacement:
-    """Let a kernel compute the layers of a model that have a weight with scales of blocks.
-
-    These are the layers of any class with tensors ``weight`` and ``weight_scale_inv``, as engines and models
-    have them for such checkpoints; parameters stay the same objects. `only` says by the qualified name if a
-    layer is meant; all are without it. A layer at several places of the model is replaced at each by one.
-
-    Return how many layers were replaced, with their names, and the reason for each other such layer: its
-    tensors have other types or shapes, it has hooks, or a bias that the kernel does not add.
-
-    Raises ValueError for a kernel as the constructor of `BlockScaledLinear` does.
-    """
-    has_bias = _kernel_of(kernel).has_bias
-    made: dict[int, BlockScaledLinear | str] = {}
-    placed: list[tuple[str, nn.Module, str, BlockScaledLinear]] = []
-    left: dict[str, str] = {}
-    modules = dict(cast(Any, model).named_modules(remove_duplicate=False))
-    for name, layer in cast("dict[str, nn.Module]", modules).items():
-        if not isinstance(getattr(layer, SCALES, None), Tensor):
-            continue
-        if not name:
-            left[name] = "the model is itself the layer, and nothing holds it: use BlockScaledLinear.of"
-        elif isinstance(layer, BlockScaledLinear):
-            left[name] = f"{layer.kernel_name} computes the layer already"
-        elif only is not None and not only(name):
-            left[name] = "`only` does not mean the layer"
-        else:
-            if id(layer) not in made:
-                made[id(layer)] = _made_of(layer, kernel, has_bias=has_bias)
-            found = made[id(layer)]
-            if isinstance(found, str):
-                left[name] = found
-            else:
-                parent, _, attribute = name.rpartition(".")
-                placed.append((name, modules[parent], attribute, found))
-    for _, parent, attribute, new in placed:
-        setattr(parent, attribute, new)
-    return Replacement(len({id(new) for *_, new in placed}), tuple(name for name, *_ in placed), left)
-
-
-def _made_of(layer: nn.Module, kernel: Kernel, *, has_bias: bool) -> BlockScaledLinear | str:
-    """Return the layer of a kernel, or why there is none."""
-    if has_bias != isinstance(getattr(layer, "bias", None), Tensor):
-        return f"{name_of(kernel)} {'needs' if has_bias else 'adds no'} {BIAS}"
-    if any(vars(layer).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")):
-        return "layer has hooks: they would be lost"
-    try:
-        return BlockScaledLinear.of(layer, kernel)
-    except ValueError as error:
-        return str(error)
-
-
-def _kernel_of(kernel: Kernel) -> ScaledKernel:
-    """Return a kernel with a scale for each 128 x 128 of B; raise ValueError for any other kernel."""
-    found = ScaledKernel.of(kernel)
-    if found.recipe != TILES:
-        raise ValueError(f"{name_of(kernel)} has a scale for each column of b, and weights for 128 of them")
+def _as_weight(found: Tensor) -> Tensor:
+    """Return a weight of a state dict as e4m3, without a copy; raise ValueError for one of another type."""
+    if found.dtype in BYTES:
+        return found.view(E4M3)
+    if found.dtype != E4M3:
+        raise ValueError(
+            f"must be {E4M3} or its bytes in {torch.uint8}, found {found.dtype}: quantise it first"
+        )
     return found
+
+
+def _as_scales(found: Tensor) -> Tensor:
+    """Return scales of a state dict in fp32, exactly; raise ValueError for a type that fp32 does not hold."""
+    if found.dtype not in WIDENED:
+        raise ValueError(f"must be of a type that {FP32} holds exactly, as {WIDENED[1]}, found {found.dtype}")
+    return found if found.dtype == FP32 else found.to(FP32)
 
 
 def compute(

@@ -26,10 +26,14 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     the element of `x` within one rounding. Kernels with computed scales of D follow the same rule.
 
     All blocks of the rows of a matrix lie in memory as ``a_scale`` of a kernel: the scales of a block of K
-    follow one another, and blocks begin at multiples of 16 bytes.
+    follow one another, and blocks begin at multiples of 16 bytes. A vector [K] has [ceil(K / 128)] scales.
+
+    Raises ValueError for a scalar.
     """
+    if not x.dim():
+        raise ValueError("x must have a dimension to quantise along, found a scalar")
     *rows, k = x.shape
-    matrix: Tensor = x.reshape(-1, k).float()
+    matrix: Tensor = (x.flatten(0, -2) if rows else x.unsqueeze(0)).float()
     blocks = (k + BLOCK - 1) // BLOCK
     if k % BLOCK:
         matrix = cast(Any, functional).pad(matrix, (0, blocks * BLOCK - k))
@@ -40,8 +44,10 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     # torch has no e4m3 beyond 448: without the clamp an infinity would become a NaN.
     scaled = (padded * (most / magnitudes)[..., None]).clamp(-LARGEST, LARGEST)
     elements = scaled.flatten(1)[:, :k].to(E4M3)
-    scales: Tensor = cast(Any, _by_blocks(magnitudes / most)).unflatten(0, rows)
-    return elements.view(*rows, k), scales
+    scales = _by_blocks(magnitudes / most)
+    if not rows:
+        return elements[0], scales[0]
+    return elements.view(*rows, k), cast(Any, scales).unflatten(0, rows)
 
 
 def _by_blocks(scales: Tensor) -> Tensor:
@@ -55,8 +61,13 @@ def _by_blocks(scales: Tensor) -> Tensor:
     return scales.T.index_select(1, places).as_strided((m, blocks), (1, pitch))
 
 
-def dequantized_weight(weight: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a weight [N, K] with a scale for each 128 x 128 elements as numbers of a type."""
-    n, k = weight.shape
+def dequantized_weight(
+    weight: Tensor, scales: Tensor, dtype: torch.dtype, extents: tuple[int, int] | None = None
+) -> Tensor:
+    """Return a weight [N, K] with a scale for each 128 x 128 elements as numbers of a type.
+
+    `extents` are N and K, which a proxy of torch.fx does not tell.
+    """
+    n, k = extents or (weight.shape[0], weight.shape[1])
     wide = scales.repeat_interleave(BLOCK, 0)[:n].repeat_interleave(BLOCK, 1)[:, :k]
     return (weight.float() * wide).to(dtype)

@@ -38,11 +38,23 @@ def why_torch(input: Tensor, weight: Tensor, bias: Tensor | None) -> str:  # noq
     The kernel's own checks of types, strides and addresses are not made.
     """
     tensors = (("input", input), ("weight", weight), ("bias", bias))
-    if reason := _seen_by_torch(tensors):
-        return reason
-    if found := _cast(tensors):
-        return f"autocast casts {found.name} from {found.found} to {found.wanted}"
-    return ""
+    return _seen_by_torch(tensors) or _why_cast(tensors)
+
+
+def why_torch_blocks(
+    input: Tensor,  # noqa: A002 - as torch calls it
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+) -> str:
+    """Return why no kernel may compute a linear layer with scales of blocks; an empty string if one may.
+
+    Torch's autocast casts the input and the bias of such a layer. The kernel's own checks are not made.
+    """
+    cast_by_torch = (("input", input), ("bias", bias))
+    return _seen_by_torch((*cast_by_torch, ("weight", weight), ("scales", scales))) or _why_cast(
+        cast_by_torch
+    )
 
 
 def why_torch_groups(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None) -> str:
@@ -64,6 +76,13 @@ def why_torch_scaled(tensors: Named) -> str:
     Torch's autocast casts no operand of such a call. The kernel's own checks are not made.
     """
     return _seen_by_torch(tensors)
+
+
+def _why_cast(tensors: Named) -> str:
+    """Return which tensor torch's autocast casts, as a clause; empty if it casts none."""
+    if found := _cast(tensors):
+        return f"autocast casts {found.name} from {found.found} to {found.wanted}"
+    return ""
 
 
 def _seen_by_torch(tensors: Named) -> str:
