@@ -78,8 +78,10 @@ def said(kernel: Kernel) -> str:
         return "it has no COMPUTES"
     table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
     inputs: Sequence[str] = computes.get("inputs", ())
-    axes = {name: argument[1] for name, argument in table.items() if name in ("a", "b") and len(argument) > 1}
-    tensors = [f"{name} [{', '.join(axes[name])}]" if name in axes else name for name in inputs]
+    axes: dict[str, str] = {name: argument[1] for name, argument in table.items() if name in ("a", "b") and len(argument) > 1}
+    extents = {"W": "2 N"}  # the columns of gate and up
+    shapes = {name: ", ".join(extents.get(axis, axis) for axis in each) for name, each in axes.items()}
+    tensors = [f"{name} [{shapes[name]}]" if name in shapes else name for name in inputs]
     found = f"COMPUTES says that it takes {', '.join(tensors)}"
     if blocks := computes.get("scale_vector"):
         found = f"{found} with a scale for {blocks} elements of K"
