@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from _pytest._code.code import (  # for a plugin's own failures pytest has no public names
+    ExceptionChainRepr,
+    ReprEntryNative,
+    ReprFileLocation,
+    ReprTraceback,
+)
 
 if TYPE_CHECKING:
     from gluonsim import Finding, Result
@@ -74,6 +80,10 @@ class Simulating:
         self._sarif: str | None = config.getoption("--gluon-sarif")
         self._launched: list[Result] = []
         self._in_test = False
+        self._errors: list[Finding] = []
+        """Of the part of a test that is not reported yet."""
+        self._failure: BaseException | None = None
+        """By which findings fail a test that is right by itself."""
         self._told: list[dict[str, Any]] = []
         """What the reports of tests say, of this process and of its workers."""
         self._places = ExitStack()
@@ -136,13 +146,25 @@ class Simulating:
                 "findings": [finding.as_dict() for finding in found],
             }
             item.user_properties.append((PROPERTY, json.dumps(told)))
-            text = "\n".join(map(_text, found))
-            errors = any(finding.severity is Severity.ERROR for finding in found)
-            if text:
-                item.add_report_section("call", "Gluon simulation", text)
-        if errors:
-            pytest.fail(f"the simulation of a Gluon kernel has findings\n{text}", pytrace=False)
+            self._errors = [finding for finding in found if finding.severity is Severity.ERROR]
+            if lints := [finding for finding in found if finding.severity is Severity.LINT]:
+                item.add_report_section("call", "Gluon simulation", "\n".join(map(_text, lints)))
+        if self._errors:
+            self._failure = pytest.fail.Exception(FOUND, pytrace=False)
+            raise self._failure
         return returned
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[Any]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put findings ahead of the failure that they cause, and name the first one in the summary."""
+        report = yield
+        errors, self._errors = self._errors, []
+        if errors and report.failed:
+            right = call.excinfo is not None and call.excinfo.value is self._failure
+            report.longrepr = _headed(report, errors, right=right)
+        return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather what a test's report says, which may come from a worker."""
@@ -198,6 +220,38 @@ class Simulating:
 
         found = (Finding.from_dict(values) for told in self._told for values in told["findings"])
         return list({str(finding): finding for finding in found}.values())
+
+
+FOUND = "the simulation of a Gluon kernel has findings"
+
+
+def _headed(report: pytest.TestReport, errors: Sequence[Finding], *, right: bool) -> ExceptionChainRepr:
+    """Return a failure after the findings that cause it; its summary is the first of them.
+
+    If the test is right by itself, the findings are all of the failure.
+    """
+    found = ReprEntryNative([f"{line}\n" for line in (FOUND, *map(_text, errors))])
+    more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+    brief = f"{_brief(errors[0])}{more}"
+    own = report.longrepr
+    if right or not isinstance(own, ExceptionChainRepr):
+        path, line, _ = report.location
+        crash = ReprFileLocation(path, (line or 0) + 1, brief)
+        return ExceptionChainRepr([(ReprTraceback([found], None, "native"), crash, None)])
+    traceback, crash, description = own.chain[-1]
+    if crash is not None:
+        own_message = crash.message.partition("\n")[0]
+        crash = ReprFileLocation(crash.path, crash.lineno, f"{brief} ({own_message})")
+    head = ReprTraceback([found], None, "native"), None, "The test itself fails too:"
+    headed = ExceptionChainRepr([head, *own.chain[:-1], (traceback, crash, description)])
+    headed.sections = own.sections
+    return headed
+
+
+def _brief(finding: Finding) -> str:
+    """Return kind, variable and place of a finding."""
+    place = f" {Path(finding.file).name}:{finding.line}" if finding.file else ""
+    return f"{finding.kind.value} {finding.name}{place}"
 
 
 def _end_where_theirs_ends(error: BaseException) -> None:

@@ -35,8 +35,7 @@ def test_a_twin_in_tritons_language_has_the_same_bits(dtype: torch.dtype) -> Non
         kernels.triton_kernel[(1,)](a, b, other, K, step)
     assert [result.findings for result in results] == [()]
     assert one.equal(other)
-    near = a.double() @ b.double().T
-    assert (one.double() - near).norm() < 1e-3 * near.norm()
+    torch.testing.assert_close(one.double(), a.double() @ b.double().T, rtol=1e-2, atol=5e-2)
 
 
 def test_a_product_of_fp32_keeps_its_bits_if_it_is_told_to() -> None:
@@ -45,5 +44,4 @@ def test_a_product_of_fp32_keeps_its_bits_if_it_is_told_to() -> None:
     d = torch.zeros(64, 64)
     with pretended(gpu_of_target("h100"), lambda _: None):
         kernels.exact_kernel[(1,)](a, b, d)
-    near = a.double() @ b.double()
-    assert (d.double() - near).norm() < 1e-6 * near.norm()
+    torch.testing.assert_close(d.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)

@@ -104,6 +104,7 @@ def test_right_kernels_pass_and_wrong_ones_fail_with_their_lines(simulated: pyte
             "> * # its own line",
             f"E * {simulated.path}/refused.py:{refused}: {refusal}",
             "gluon-simulate: 7 launches, 14 runs of kernels, 1 finding",
+            f"FAILED test_copies.py::test_race - write-after-read buffer copies.py:{line}",
         ]
     )
     ran.stdout.no_fnmatch_line(SECTION)
@@ -197,13 +198,26 @@ def test_a_generated_module_runs_with_its_wrapper(simulated: pytest.Pytester) ->
     ran.stdout.fnmatch_lines(["gluon-simulate: 2 launches, 4 runs of kernels, 0 findings"])
 
 
-def test_a_test_that_fails_by_itself_says_what_the_simulation_found(simulated: pytest.Pytester) -> None:
-    simulated.makepyfile(TESTS + RACE.replace("test_race", "test_wrong") + "    assert 0, 'its own reason'\n")
+def test_a_test_that_fails_by_itself_says_first_what_the_simulation_found(
+    simulated: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # pytest cuts its summary there
+    fails = RACE.replace("test_race", "test_wrong") + "    assert 0, 'its own reason'\n"
+    simulated.makepyfile(test_copies=TESTS + fails)
     ran = simulated.runpytest_subprocess("--gluon-simulate=h100", "--gluon-schedules=lazy")
     ran.assert_outcomes(failed=1)
+    (line,) = lines_of(COPIES, "tma.async_load(in_desc, [row, 0]")
     ran.stdout.fnmatch_lines(
-        ["*its own reason", "*Gluon simulation*", "*error[[]write-after-read] buffer: *"]
+        [
+            "*= FAILURES =*",
+            "the simulation of a Gluon kernel has findings",
+            f"*copies.py:{line}: error[[]write-after-read] buffer: *",
+            "The test itself fails too:",
+            "E * its own reason",
+            f"FAILED *::test_wrong - write-after-read buffer copies.py:{line} (AssertionError: its own reason)",
+        ]
     )
+    assert ran.stdout.str().count("error[write-after-read]") == 1
 
 
 ANSWERS = r"""
