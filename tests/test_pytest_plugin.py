@@ -214,7 +214,7 @@ def test_a_test_that_fails_by_itself_says_first_what_the_simulation_found(
             f"*copies.py:{line}: error[[]write-after-read] buffer: *",
             "The test itself fails too:",
             "E * its own reason",
-            f"FAILED *::test_wrong - write-after-read buffer copies.py:{line} (AssertionError: its own reason)",
+            f"FAILED *::test_wrong - write-after-read buffer copies.py:{line} (AssertionError: its own*)",
         ]
     )
     assert ran.stdout.str().count("error[write-after-read]") == 1
