@@ -206,7 +206,7 @@ def memory_text(error: BaseException, needed: int | None = None) -> str:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the free bytes of a GPU's memory, after torch has given back what it keeps; None for a CPU."""
+    """Return the free bytes of a GPU's memory, after torch has released unused memory; None for a CPU."""
     import torch
 
     if device.type != "cuda":

@@ -40,7 +40,7 @@ from gemmgen.verify.memory import (
     needed_bytes,
     with_groups,
 )
-from gemmgen.verify.verification import Group, groups_of, own_output, run_checks
+from gemmgen.verify.verification import CheckGroup, groups_of, own_output, run_checks
 
 GIB = 1 << 30
 MASKED = "h100_fp16_masked_rows16"
@@ -389,7 +389,7 @@ def test_a_group_that_runs_out_of_memory_leaves_the_next_shape_its_checks() -> N
 
     case = case_of("h100_bf16", (8, 8, 16))
     cases = (case, replace(case, shape=(16, 8, 16)))
-    found = [*run_checks(cases, (Group("one", checks),), lambda: False, lambda _: None)]
+    found = [*run_checks(cases, (CheckGroup("one", checks),), lambda: False, lambda _: None)]
     assert [(each.shape, each.fault) for each in found if isinstance(each, Check) and not each.passed] == [
         ((8, 8, 16), OUT_OF_MEMORY)
     ]

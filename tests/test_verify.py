@@ -40,7 +40,7 @@ from gemmgen.verify.shapes import (
     large_shape,
     single_tile,
 )
-from gemmgen.verify.verification import Group, given_output, run_checks
+from gemmgen.verify.verification import CheckGroup, given_output, run_checks
 
 ROOT = Path(__file__).parent.parent
 RAGGED = (13, 24, 40)
@@ -396,7 +396,7 @@ def test_nothing_runs_on_a_lost_device() -> None:
             )
 
     told: list[str] = []
-    groups = (Group("first", given_output), Group("second", given_output))
+    groups = (CheckGroup("first", given_output), CheckGroup("second", given_output))
     checks = tuple(run_checks(cases(), groups, lambda: True, told.append))
     assert told == ["13x24x40 first"]
     assert [check.detail for check in checks if isinstance(check, Check)] == [

@@ -157,7 +157,7 @@ def computed_rows(
     """Return the rows of D that belong to a group; all rows without groups, and if groups divide K.
 
     `divided` is the call's tensor of rows; `index` has the row of D of each row of the product, or is None if
-    that is the row itself. A row whose index is outside of D is in no D, and is left out.
+    both are the same row. A row whose index is outside of D is in no D, and is left out.
     """
     flat = d.flatten(0, -2)
     if problem.groups is None or problem.groups.divides_k:

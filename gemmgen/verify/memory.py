@@ -29,12 +29,12 @@ DRAWN_COPIES: Final = 6
 RESERVED_BYTES: Final = 192 << 20
 """Bytes for compiled kernels, the workspace of cuBLAS, and memory that torch's allocator cannot hand out."""
 DIVISOR: Final = 20
-"""One of so many bytes is added for gaps between the blocks of torch's allocator."""
+"""The estimate grows by one part in this number, for gaps between the blocks of torch's allocator."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What the checks of one group have in memory at once."""
+    """Tensors that a group of checks has in memory at once."""
 
     inputs: int = 1
     """Sets of inputs."""

@@ -36,14 +36,14 @@ from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_extents
 
 
 @dataclass(frozen=True)
-class Group:
+class CheckGroup:
     """Checks that share their runs of the kernel."""
 
     name: str
     """The name that progress and failures show."""
     checks: Callable[[Case], Iterator[Check]]
     held: Held = ONE_RUN
-    """What the checks have in memory at once."""
+    """Tensors that the checks have in memory at once."""
 
 
 MORE_ROWS: Final = 200
@@ -245,42 +245,42 @@ def _same_memory(left: Tensor, right: Tensor) -> bool:
 
 
 PORTABLE: Final = (
-    Group("own output", own_output),
-    Group("out=", given_output),
-    Group("strided", strided),
-    Group("special values", special_values),
-    Group("repeated", repeated, TWO_RUNS),
+    CheckGroup("own output", own_output),
+    CheckGroup("out=", given_output),
+    CheckGroup("strided", strided),
+    CheckGroup("special values", special_values),
+    CheckGroup("repeated", repeated, TWO_RUNS),
 )
 """Every group for all modules that needs no GPU."""
-BLOCK_SCALED: Final = (Group("packed scales", packed_scales, TWO_RUNS),)
+BLOCK_SCALED: Final = (CheckGroup("packed scales", packed_scales, TWO_RUNS),)
 """The group that only modules whose tensor cores read scales have; it needs no GPU either."""
-OF_SOME: Final[tuple[tuple[Group, Callable[[Matmul], bool]], ...]] = (
-    (Group("other scales", other_scales, TWO_RUNS), lambda problem: problem.scales_sums),
-    (Group("in place", in_place), lambda problem: problem.d_may_be_c and problem.c == problem.d),
+OF_SOME: Final[tuple[tuple[CheckGroup, Callable[[Matmul], bool]], ...]] = (
+    (CheckGroup("other scales", other_scales, TWO_RUNS), lambda problem: problem.scales_sums),
+    (CheckGroup("in place", in_place), lambda problem: problem.d_may_be_c and problem.c == problem.d),
     (
         # Inputs of other rows, the rows that they are copied from, and results of two loops and of both.
-        Group("batch invariance", batch_invariant, Held(inputs=3, outputs=4)),
+        CheckGroup("batch invariance", batch_invariant, Held(inputs=3, outputs=4)),
         lambda problem: problem.batch_invariant,
     ),
     (
-        Group("other divisions", other_divisions, TWO_RUNS),  # of an ``out`` that is refused, two
+        CheckGroup("other divisions", other_divisions, TWO_RUNS),  # of an ``out`` that is refused, two
         lambda problem: bool(problem.groups and problem.groups.counts),
     ),
 )
 """The groups that only some modules have, and which: they need no GPU."""
 GPU_ONLY: Final = (
-    Group("cuda graph", captured, Held(outputs=2, workspaces=2)),
-    Group("side stream", streamed, Held(outputs=2, workspaces=2, other_bytes=DELAY_BYTES)),
+    CheckGroup("cuda graph", captured, Held(outputs=2, workspaces=2)),
+    CheckGroup("side stream", streamed, Held(outputs=2, workspaces=2, other_bytes=DELAY_BYTES)),
 )
 """Every group that needs a GPU."""
-ONCE: Final = Group("once", once)
+ONCE: Final = CheckGroup("once", once)
 """One run whose numbers are checked."""
 
 
 Device = Literal["cuda", "cpu"]
 Progress = Callable[[str], None]
 """Progress callback: takes a short text about the next step."""
-Groups = Sequence[Group]
+Groups = Sequence[CheckGroup]
 
 
 @dataclass(frozen=True)
@@ -429,7 +429,7 @@ def run_checks(
     """Run every group on every case; once a failure has ``lost`` the device, report the rest as not run.
 
     A case has the room that `room` returns just before it is run; the shapes that need more are yielded too,
-    before the checks of what is run instead.
+    before the checks of the cases that run instead.
     """
     cause, helds = "", tuple(group.held for group in groups)
     for given in cases:
@@ -456,7 +456,7 @@ def run_checks(
                 cause = f"the device was lost at {shape_text(case.shape)} {group.name}"
 
 
-def _failed(case: Case, group: Group, error: Exception) -> Check:
+def _failed(case: Case, group: CheckGroup, error: Exception) -> Check:
     """Return the check that an exception stands for."""
     if is_out_of_memory(error):
         detail = memory_text(error, needed_bytes(case, (group.held,)))
