@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import get_ident
 from types import ModuleType
@@ -25,7 +25,7 @@ from gemmgen.device import captured_graph
 from gemmgen.module import import_generated
 
 BF16 = torch.bfloat16
-STEMS = ("h100_bf16_split8_bias", "h100_bf16_streamk", "h100_bf16_split8_parallel")
+STEMS = ("h100_bf16_rows16_split2", "h100_bf16_streamk", "h100_bf16_split8_parallel")
 """Modules whose programs add up in turn, of a divided last wave, and with a second kernel that adds up."""
 CALLS = ("matmul", "operator")
 
@@ -80,10 +80,9 @@ def cuda(*shape: int) -> Tensor:
 def prepared(module: ModuleType, call: str) -> Callable[[], None]:
     """Return a call of `matmul`, or of what runs the operator of a module, into a D that is given."""
     a, b, out = cuda(4, 16), cuda(24, 16).T, cuda(4, 24)
-    extras = {"column_bias": cuda(24)} if "column_bias" in module.ARGUMENTS else {}
     if call == "matmul":
-        return lambda: module.matmul(a, b, **extras, out=out)
-    return lambda: module.call.run_as_operator(a, b, *extras.values(), out=out)
+        return lambda: module.matmul(a, b, out=out)
+    return lambda: module.call.run_as_operator(a, b, out=out)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -158,8 +157,7 @@ def operator_of(name: str, module: ModuleType) -> Callable[[Tensor, Tensor], Ten
     """Return an operator of torch that calls `matmul`, which so does not learn that torch traces."""
 
     def multiply(x: Tensor, weight: Tensor) -> Tensor:
-        extras = {"column_bias": weight.new_zeros(weight.shape[0])} if name == "h100_bf16_split8_bias" else {}
-        return module.matmul(x, weight.T, **extras)
+        return module.matmul(x, weight.T)
 
     def shaped(x: Tensor, weight: Tensor) -> Tensor:
         return x.new_empty(x.shape[0], weight.shape[0])
@@ -192,8 +190,7 @@ def test_layers_are_compiled_with_reduced_overhead(
     name, module = kernel
 
     def traced(x: Tensor, weight: Tensor) -> Tensor:
-        extras = {"column_bias": weight.new_zeros(weight.shape[0])} if name == "h100_bf16_split8_bias" else {}
-        return module.matmul(x, weight.T, **extras)
+        return module.matmul(x, weight.T)
 
     operator = traced if seen else operator_of(name, module)
     first, second = Linear(4096, 1024, operator), Linear(1024, 4096, operator)
@@ -218,24 +215,21 @@ def test_a_graph_replays_beside_calls_on_other_streams_and_in_a_pool(stem: str) 
     torch.random.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
     module = import_generated(module_file(stem))
     x, weight = signs(48, 4096), signs(256, 4096)
-    extras: Mapping[str, Tensor] = (
-        {"column_bias": weight.new_zeros(256)} if "column_bias" in module.ARGUMENTS else {}
-    )
     wanted = product(x, weight)
-    module.matmul(x, weight.T, **extras)
+    module.matmul(x, weight.T)
     torch.cuda.synchronize()
     with captured_graph() as graph:
-        replayed = module.matmul(x, weight.T, **extras)
+        replayed = module.matmul(x, weight.T)
     pool, streams = torch.cuda.MemPool(), [torch.cuda.Stream() for _ in range(2)]
     found: list[Tensor] = []
     for i in range(50):
         graph.replay()
         for stream in streams:
             with torch.cuda.stream(stream):
-                found.append(module.matmul(x, weight.T, **extras))
+                found.append(module.matmul(x, weight.T))
         if i == 5:
             with torch.cuda.use_mem_pool(pool):
-                module.matmul(x[:40], weight.T, **extras)
+                module.matmul(x[:40], weight.T)
     torch.cuda.synchronize()
     assert all(torch.equal(each, wanted) for each in [*found, replayed])
     live = [
