@@ -97,7 +97,7 @@ def target_choice(statement: Statement) -> Iterator[Finding]:
 def _foreign_operands(statement: Statement) -> Iterator[Finding]:
     """Yield findings for packings of elements other than 4-bit ones, and scales that wgmma cannot apply."""
     others = [gpu for gpu in GPUS.values() if gpu.architecture.mma == "tcgen05"]
-    only_blackwell = f"only tcgen05 does, which {either([gpu.name for gpu in others])} has"
+    blackwell = either([gpu.name for gpu in others])
     on_blackwell = use(*(gpu.target for gpu in others), field="target")
     operands = statement.spec.operands
     if statement.mma == "tcgen05" and operands.d.scale is not None:
@@ -117,24 +117,26 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
             yield Finding(
                 f"{path}.dtype",
                 f"{name.upper()} is {operand.dtype} for {statement.target}",
-                f"wgmma multiplies no 4-bit elements, {only_blackwell}",
+                f"wgmma multiplies no 4-bit elements, only tcgen05 does, which {blackwell} has",
                 use(*FP8) | on_blackwell,
             )
         if operand.scale is not None and SCALE_FORMATS[operand.scale.format].mma == "tcgen05":
+            formats = _formats_of_hopper(name, SCALE_FORMATS[operand.scale.format].vector)
             yield Finding(
-                f"{path}.scale",
-                f"block scales for {statement.target}",
-                f"they need tcgen05, which {either([gpu.name for gpu in others])} has",
-                _without_tcgen05(f"{path}.scale.format", operand.scale.format, leave_out() | on_blackwell),
+                f"{path}.scale.format",
+                f"{operand.scale.format} for {statement.target}",
+                f"its scales need tcgen05, which {blackwell} has; on Hopper, threads multiply sums by {either(formats)}",
+                use(*formats) | leave_out(f"{path}.scale") | on_blackwell,
             )
 
 
-def _without_tcgen05(field: str, scale: str, fix: Fix) -> Fix:
-    """Return a fix, or also the use of a format with the same blocks that Hopper's threads scale sums by."""
-    known = SCALE_FORMATS[scale]
-    same = (each for each in SCALE_FORMATS.values() if each.mma == "wgmma" and each.vector == known.vector)
-    names = [each.name for each in same if each.elements == known.elements]
-    return fix | use(*names, field=field) if names else fix
+def _formats_of_hopper(operand: str, vector: int) -> list[str]:
+    """Return the formats with which Hopper's threads scale sums of an operand, the best one first.
+
+    That is one with as much of K in a block as `vector`, and then one with a block of 128 rows, for weights.
+    """
+    known = (each for each in SCALE_FORMATS.values() if each.mma == "wgmma" and operand in each.operands)
+    return [each.name for each in sorted(known, key=lambda row: (row.vector != vector, -row.rows))]
 
 
 def _hopper_scale(statement: Statement, path: str, scale: BlockScale | None) -> Iterator[Finding]:

@@ -62,12 +62,13 @@ class Violation:
     limit: str
     """The limit of the hardware or the compiler: ``the limit is 232,448``."""
     fix: Fix
-    """The nearest legal value, or several: ``use at most 4``."""
+    """The nearest legal value, or several: ``use at most 4``; none if the planner found none."""
     advice: Advice = ()
     """Changes that a machine should make; the planner finds them, a rule leaves them empty."""
 
     def __str__(self) -> str:
-        return f"{self.found}, {self.limit}; {self.fix}"
+        fix = str(self.fix)
+        return f"{self.found}, {self.limit}; {fix}" if fix else f"{self.found}, {self.limit}"
 
     def diagnosed(self, source: SpecFile) -> Diagnostic:
         """Return the message for the violation, at the line of the spec that has to change."""

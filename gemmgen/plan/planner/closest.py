@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Violation
 from gemmgen.plan.search import Family
@@ -23,14 +24,15 @@ def closest(source: SpecFile, family: Family[Kernel]) -> Rejected:
     """Return the plan that comes closest to a legal one, and its violations in the spec's own fields.
 
     A violation in a field that the planner chose is reported only if the spec's fields have none. A field
-    whose values the spec wants searched is the spec's. A plan that the compiler alone refuses is the least
-    wrong. If there are many configurations, only a part is judged, evenly spread over all.
+    whose values the spec wants searched is the spec's, and so is one that is no decision: the planner did not
+    choose its default. A plan that the compiler alone refuses is the least wrong. If there are many
+    configurations, only a part is judged, evenly spread over all.
     """
     shapes = source.request.planned_shapes
     own = {*source.positions, *source.spec.search}
 
     def to_blame(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
-        return tuple(violation for violation in violations if violation.field in own)
+        return tuple(each for each in violations if each.field in own or each.field not in FIELDS)
 
     def wrong(candidate: Rejected) -> tuple[bool, int, bool, int, float]:
         by_spec = len(to_blame(candidate[1]))

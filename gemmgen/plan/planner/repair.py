@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
 
 from gemmgen.errors import Advice, Value
 from gemmgen.plan.choices import foreign_choices
@@ -13,6 +14,7 @@ from gemmgen.plan.fix import of_change
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner.best import register_divisions
 from gemmgen.plan.planner.changes import (
+    applied,
     changed_spec,
     decided_value,
     decision_paths,
@@ -33,27 +35,54 @@ MOST_JUDGED = 1_500
 """Kernels that are judged for the advice of one spec; then the best change so far is taken."""
 LEAST_COUNTED = 4
 """Kernels that each change counts for at least, because reading it as a spec takes time too."""
-MOST_ROUNDS = 8
-"""Rounds in which faults of the problem are mended, because each can hide the next."""
+MOST_PROBLEMS = 60
+"""Changes of the problem that are looked at for the advice of one spec."""
 
 
 def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
     """Return violations whose advice, applied together, gives a legal plan.
 
-    A rule names the nearest value that satisfies itself. If such values together are illegal, the violations
-    name the smallest change that was found to be legal, in any fields.
+    A rule names the values that satisfy itself, and another rule may refuse them. So each alternative was
+    found to be legal before it is named: alone, or with the first alternatives of the other violations. If
+    those are illegal together, the violations name the smallest change that was found to be legal, in any
+    fields. If none was found, they name no change: an illegal one would be refused in its turn, and what is
+    advised then could be the spec that was refused first.
     """
     search = _RepairSearch(spec)
     named = [violation.fix.changes(violation.field) for violation in violations]
-    if all(named) and len(violations) > 1 and search.is_legal(union_of(found[0] for found in named)):
+    if all(named) and search.is_legal(union_of(found[0] for found in named)):
         return [
-            replace(violation, advice=found[0]) for violation, found in zip(violations, named, strict=True)
+            _with_legal(violation, [found for found in named if found is not own], own, search)
+            for violation, own in zip(violations, named, strict=True)
         ]
     if len(violations) == 1 and (legal := [change for change in named[0] if search.is_legal(change)]):
-        only = violations[0].fix.limited_to(legal, violations[0].field)
-        return [replace(violations[0], fix=only, advice=legal[0])]
+        return [_limited(violations[0], legal)]
     repair = search.minimal_repair(violations, named)
-    return _spread_over_violations(violations, named, repair) if repair else list(violations)
+    if repair:
+        return _spread_over_violations(violations, named, repair)
+    return [replace(each, fix=each.fix.limited_to((), each.field)) for each in violations]
+
+
+def _with_legal(
+    violation: Violation,
+    others: Sequence[Sequence[Advice]],
+    own: Sequence[Advice],
+    search: _RepairSearch,
+) -> Violation:
+    """Return a violation with its legal alternatives, whose first one is legal with those of the others."""
+    first = union_of(found[0] for found in others)
+    return _limited(
+        violation,
+        [
+            own[0],
+            *(each for each in own[1:] if search.is_legal(union_of([first, each])) or search.is_legal(each)),
+        ],
+    )
+
+
+def _limited(violation: Violation, legal: Sequence[Advice]) -> Violation:
+    """Return a violation that names legal changes and hints; the first of the changes is its advice."""
+    return replace(violation, fix=violation.fix.limited_to(legal, violation.field), advice=legal[0])
 
 
 def _spread_over_violations(
@@ -111,39 +140,79 @@ class _RepairSearch:
         """Return the smallest change that was found to be legal, None if none was."""
         open_to = set(decision_paths(self._data))
         blamed = [path for path in dict.fromkeys(v.field for v in violations) if path in open_to]
-        problem = [
-            (violation.field, found[0])
-            for violation, found in zip(violations, named, strict=True)
-            if found and violation.field not in open_to
-        ]
-        base = self._feasible_base(union_of(found for _, found in problem), open_to)
-        if base is None:  # what the planner chose itself was blamed, and it can choose otherwise
-            chosen = union_of(found for field, found in problem if field not in FIELDS)
-            base = self._feasible_base(chosen, open_to)
-        if base is None:
-            return None
-        if self.is_legal(base):
-            return base
         order = [*blamed, *sorted(open_to - set(blamed))]
-        gone = self._fewest(base, order)
-        return None if gone is None else self._with_values(base, gone, named)
+        best: tuple[int, Advice] | None = None
+        for cost, base in self._feasible_bases(violations, open_to):
+            if best is not None and cost >= best[0]:
+                break  # what decisions need more comes on top
+            repair = base
+            if not base or not self.is_legal(base):
+                gone = self._fewest(base, [path for path in order if path not in dict(base)])
+                repair = self._with_values(base, gone, named)
+            cost += len(repair) - len(base)
+            if best is None or cost < best[0]:
+                best = cost, repair
+        return best[1] if best else None
 
-    def _feasible_base(self, problem: Advice, open_to: Collection[str]) -> Advice | None:
-        """Return a change of the problem with which there is a legal plan if the planner decides all else."""
-        for _ in range(MOST_ROUNDS):
-            free = union_of([problem, tuple((path, None) for path in open_to)])
+    def _feasible_bases(
+        self, violations: Sequence[Violation], open_to: Collection[str]
+    ) -> Iterator[tuple[int, Advice]]:
+        """Yield changes of the problem with which there is a legal plan if the planner decides all else.
+
+        Each comes with its cost, about the cheapest first: a point for each field that it changes, and one
+        for each alternative that a rule names before the one that is taken, because a rule names first what
+        changes least of a spec's meaning. The search is over all alternatives. A field that has changed can
+        only be left out: of two rules, each can undo what the other advises. Decisions are changed if rules
+        blame nothing else, because a rule of the problem can be silent until they are; in the end, they stay
+        as they are if they can.
+        """
+        # Each has its cost with a point for each fault that is left, these faults, a tie-breaker, its cost.
+        queue: list[tuple[int, int, int, int, Advice]] = [(0, 0, 0, 0, ())]
+        known: set[frozenset[tuple[str, Value]]] = set()
+        for _ in range(MOST_PROBLEMS):
+            if not queue:
+                return
+            *_, cost, change = heappop(queue)
+            free = union_of([tuple((path, None) for path in open_to), change])
             if self.is_legal(free):
-                return problem
+                pruned = self._pruned(change, free)
+                yield cost - len(change) + len(pruned), pruned
+                continue
             source = changed_spec(self._data, free)
-            if source is None:
-                return None
-            found = _violations(source)
-            more = [choices[0] for v in found if (choices := v.fix.changes(v.field))]
-            changed = union_of([problem, *(each for each in more if not open_to & dict(each).keys())])
-            if changed == problem:
-                return None
-            problem = changed
-        return None
+            told = _violations(source) if source else ()
+            found = (*told, *violations) if not change else told
+            ways = [each for violation in found if (each := self._ways(violation, change))]
+            of_problem = [kept for each in ways if (kept := [way for way in each if not _decides(way[1])])]
+            ways = of_problem or ways
+            for rank, choice in ways[0] if ways else ():  # one of these is made, whatever else is
+                other = union_of([change, choice])
+                if (key := frozenset(other)) not in known:
+                    known.add(key)
+                    left = sum(all(not set(way) <= key for _, way in each) for each in ways)
+                    total = cost + rank + len(choice)
+                    heappush(queue, (total + left, left, len(known), total, other))
+
+    def _ways(self, violation: Violation, change: Advice) -> list[tuple[int, Advice]]:
+        """Return the alternatives of a violation that can follow a change, each with its place."""
+        data, before = applied(self._data, change), dict(change)
+        fix = violation.fix.for_stated(lambda path: value_at(data, path) is not None)
+        return [
+            (rank, choice)
+            for rank, choice in enumerate(fix.changes(violation.field))
+            if all(
+                path not in before or (value is None and before[path] is not None) for path, value in choice
+            )
+        ]
+
+    def _pruned(self, change: Advice, free: Advice) -> Advice:
+        """Return a legal change of the problem without the fields that can stay as they are."""
+        kept = dict(free)
+        for path, _ in sorted(change, key=lambda pair: pair[0] not in FIELDS) if len(change) > 1 else ():
+            open_again = {path: None} if value_at(self._data, path) is not None and path in FIELDS else {}
+            fewer = {**{each: value for each, value in kept.items() if each != path}, **open_again}
+            if self.is_legal(tuple(fewer.items())):
+                kept = fewer
+        return tuple(pair for pair in change if pair[0] in kept and kept[pair[0]] == pair[1])
 
     def _fewest(self, base: Advice, order: Sequence[str]) -> tuple[str, ...] | None:
         """Return a smallest set of fields whose removal was found to make the spec legal."""
@@ -188,6 +257,11 @@ class _RepairSearch:
                     chosen = nearer
                     break
         return chosen
+
+
+def _decides(change: Advice) -> bool:
+    """Return True if a change is of a decision."""
+    return any(path in FIELDS for path, _ in change)
 
 
 def _any_plan(source: SpecFile, most_tried: int, most_judged: int) -> tuple[Kernel | None, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmgen.hardware import DTYPES, FP8
+from gemmgen.hardware.elements import WGMMA_ACCUMULATORS
 from gemmgen.plan.fix import Fix, at_most, leave_out, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
@@ -16,6 +18,10 @@ producer can have beside consumers of 128 x 256 sums; of 1,024 they would take 1
 """
 UNGROUPED = leave_out("groups")
 """The fix that leaves the groups out."""
+WIDE = tuple(name for name in WGMMA_ACCUMULATORS if DTYPES[name].bits == 16)
+"""Types that wgmma reads along any dimension."""
+SCALED = use("fp32_1x128", field="operands.a.scale.format") & use("fp32_1x128", field="operands.b.scale.format")
+"""The fix that gives 8-bit floats scales for blocks of 128 of K, between which groups divide K."""
 
 
 @rule("groups")
@@ -40,6 +46,9 @@ def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
             found = f"{' and '.join(problem.epilogue.accumulators)} as accumulators with {groups.of}"
             yield Finding("epilogue.d", found, limit, without_expression() | UNGROUPED)
         limit = "but TMA loads along K from multiples of 16 bytes on, and a group begins at any K"
+        if problem.loads_k_from_any_row and problem.a.dtype.bits != 16:
+            yield _of_types(plan, limit)
+            return
         for operand in ("a", "b") if problem.loads_k_from_any_row else ():
             if problem.operand(operand).major == "k":
                 found = f"{operand.upper()} is K-contiguous with groups of K"
@@ -52,6 +61,22 @@ def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "but this version loads the blocks of a gate from a B of groups that is contiguous along K"
         fix = use("k") | use("interleaved", field="epilogue.columns") | UNGROUPED
         yield Finding("operands.b.major", "an N-contiguous B of blocks with groups", limit, fix)
+
+
+def _of_types(plan: WgmmaKernel, loads: str) -> Finding:
+    """Return the finding of types that wgmma reads K-contiguous, which TMA cannot load from any K."""
+    a, b = plan.problem.a, plan.problem.b
+    fix = Fix(())
+    for dtype in WIDE:
+        both = use(dtype) & use(dtype, field="operands.b.dtype")
+        for name, operand in (("a", a), ("b", b)):
+            if operand.major == "k":
+                both &= use("mn", field=f"operands.{name}.major")
+        fix |= both
+    if a.dtype.name in FP8:
+        fix |= SCALED
+    limit = f"{loads}, and wgmma reads elements of {a.dtype.bits} bits along K alone"
+    return Finding("operands.a.dtype", f"{a.dtype.name} with groups of K", limit, fix | UNGROUPED)
 
 
 def _of_sizes(plan: WgmmaKernel) -> Iterator[Finding]:

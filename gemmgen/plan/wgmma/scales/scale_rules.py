@@ -176,9 +176,11 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
         found = f"{rows} {'rows' if field == 'tile.m' else 'columns'}"
         fix = at_least(plan.cta_tile_m // rows * unit if field == "tile.m" else unit)
         yield rows % unit > 0, field, found, limit, fix
-    limit = "but this version reads the A of scaled sums from shared memory"
-    registers = plan.a_source == "registers"
-    yield registers, "operands.a.source", "A in registers", limit, use("shared")
+    registers, across = plan.a_source == "registers", plan.problem.a.major == "mn"
+    limit = "kernels read the A of scaled sums from shared memory, where 8-bit elements are K-contiguous"
+    yield registers and across, "operands.a.major", "an M-contiguous A", limit, use("k") | UNSCALED
+    limit = "kernels read the A of scaled sums from shared memory"
+    yield registers and not across, "operands.a.source", "A in registers", limit, use("shared") | UNSCALED
 
 
 def _places(plan: WgmmaKernel) -> Iterator[tuple[str, int, BlockScale]]:
