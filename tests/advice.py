@@ -1,7 +1,7 @@
 """A machine that follows advice: it changes a refused spec as its diagnostics say, and plans it again.
 
 ``python tests/advice.py`` follows the advice of every invalid spec and of 2,000 random refused ones, and
-prints how many rounds they took; it fails where advice goes in a circle or does not end in three rounds.
+prints how many rounds they took; it fails where advice goes in a circle or does not end in two rounds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from ruamel.yaml import YAML
 
 from gemmgen.errors import Advice, Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.spec import load_spec
+from gemmgen.spec import load_spec, parse_spec
+from gemmgen.spec.spelling import RENAMED
 from tools.fuzz import draft, tables
 
 ROOT = Path(__file__).parent.parent
-MOST_ROUNDS = 3
+MOST_ROUNDS = 2
 TARGETS = tuple(tables.TABLES)
 """Of random specs by turns."""
 
@@ -44,7 +45,10 @@ class Followed:
 
 
 def changed(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
-    """A spec's data with the values that advice names; None leaves a field out, or an item of a list."""
+    """A spec's data with the values that advice names; None leaves a field out, or an item of a list.
+
+    A field that the spec has under an earlier name is written anew under its name of today.
+    """
     result = deepcopy(dict(data))
     for path, value in reversed(advice):
         head, _, rest = path.partition(".")
@@ -53,6 +57,9 @@ def changed(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
         for step in steps:
             section = section[int(step)] if step.isdecimal() else section.setdefault(step, {})
         key: Any = int(last) if last.isdecimal() else last
+        for renamed in RENAMED:
+            if path == renamed.path:
+                section.pop(renamed.earlier_key, None)
         if value is not None:
             section[key] = [*value] if isinstance(value, tuple) else value
         elif last.isdecimal() or last in section:
@@ -126,6 +133,54 @@ def refused_specs(directory: Path, seed: int, numbers: Iterable[int]) -> Iterato
             path = directory / f"random_{number}.yaml"
             path.write_text(draft.spec_text(refused))
             yield number, path
+
+
+def layer_specs(directory: Path, seed: int, numbers: Iterable[int]) -> Iterator[tuple[int, Path]]:
+    """Random refused specs with groups, gates, saved sums, scales and rows by index, each with its number.
+
+    Each is as it was drawn, or up to five rounds closer to a legal spec, by turns: so there are specs with
+    many faults, and such with one. Those of a seed and a number are the same each time.
+    """
+    for number in numbers:
+        drawn = islice(draft.drafts("crossed", seed, number), 1 + number % 6)
+        *_, last = (each for each in drawn if each.refused)
+        path = directory / f"crossed_{number}.yaml"
+        path.write_text(draft.spec_text(last.values))
+        yield number, path
+
+
+def illegal_alternatives(path: Path) -> list[str]:
+    """Changes that the messages about a spec name and that rules refuse, alone and with all other advice."""
+    try:
+        source = load_spec(path)
+    except GemmgenError:  # it is no spec
+        return []
+    try:
+        plan_spec(source)
+    except GemmgenError as error:
+        found = error.diagnostics
+    else:
+        return []
+    data = YAML(typ="safe", pure=True).load(path)  # pyright: ignore[reportUnknownMemberType]
+    wrong: list[str] = []
+    for diagnostic in found:
+        others = asked([other for other in found if other is not diagnostic])
+        for steps in diagnostic.fix:
+            alone = tuple((step.field, step.value) for step in steps)
+            if not any(_is_legal(data, change, path) for change in (alone, (*others, *alone))):
+                wrong.append(f"{diagnostic.field}: {alone}")
+    return wrong
+
+
+def _is_legal(data: Mapping[str, Any], change: Advice, path: Path) -> bool:
+    changes = dict(change)
+    ordered = sorted(changes.items(), key=lambda pair: [step.zfill(9) for step in pair[0].split(".")])
+    text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in changed(data, tuple(ordered)).items())
+    try:
+        plan_spec(parse_spec(text.encode(), path.stem))
+    except GemmgenError:
+        return False
+    return True
 
 
 def main() -> None:

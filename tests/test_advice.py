@@ -7,7 +7,16 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from advice import MOST_ROUNDS, changed, follow, invalid_specs, refused_specs
+from advice import (
+    MOST_ROUNDS,
+    asked,
+    changed,
+    follow,
+    illegal_alternatives,
+    invalid_specs,
+    layer_specs,
+    refused_specs,
+)
 from modules import ROOT
 
 from gemmgen.errors import GemmgenError
@@ -18,6 +27,8 @@ from gemmgen.spec import load_spec
 SEED = 1
 SAMPLE = 20
 """Random refused specs of this seed; ``python tests/advice.py`` follows the advice of 2,000 others."""
+LAYERS = 150
+"""Random specs of layers whose advice is followed."""
 OPERANDS = "operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}\n"
 
 
@@ -48,7 +59,103 @@ def test_what_random_refused_specs_are_advised_ends_in_legal_ones(tmp_path: Path
             break
 
 
+@pytest.mark.parametrize("first", range(0, LAYERS, 30))
+def test_what_refused_specs_of_layers_are_advised_ends_in_legal_ones(first: int, tmp_path: Path) -> None:
+    followed = {
+        number: follow(path) for number, path in layer_specs(tmp_path, SEED, range(first, first + 30))
+    }
+    told = {number: found for number, found in followed.items() if found}
+    assert len(told) >= 25  # others are no specs, or no rule refuses them
+    assert not {number: found.fault for number, found in told.items() if found.fault}
+
+
+@pytest.mark.parametrize("folder", ["rules", "choices", "blackwell"])
+def test_each_change_that_a_message_names_is_legal(folder: str) -> None:
+    paths = [path for path in invalid_specs() if path.parent.name == folder]
+    assert not {path.stem: wrong for path in paths if (wrong := illegal_alternatives(path))}
+
+
+def test_each_change_that_a_message_about_a_layer_names_is_legal(tmp_path: Path) -> None:
+    found = {number: illegal_alternatives(path) for number, path in layer_specs(tmp_path, SEED, range(0, 30))}
+    assert not {number: wrong for number, wrong in found.items() if wrong}
+
+
 # --- the circles that users found
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["tf32", "e4m3", "e5m2", "int8"])
+@pytest.mark.parametrize("major", ["", ", major: mn"])
+def test_groups_of_k_of_a_type_that_is_read_along_k_are_sent_to_another_type(
+    dtype: str, major: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "spec.yaml"
+    operands = f"a: {{dtype: {dtype}{major}}}, b: {{dtype: {dtype}}}, d: {{dtype: bf16}}"
+    path.write_text(
+        f"title: t\ntarget: h100\noperands: {{{operands}}}\ngroups: {{kind: k_offsets, count: 4}}\n"
+    )
+    with pytest.raises(GemmgenError) as caught:
+        plan_spec(load_spec(path))
+    (found,) = caught.value.diagnostics
+    assert found.field == "operands.a.dtype"
+    assert dict(found.advice)["operands.a.dtype"] == "bf16"
+    followed = follow(path)
+    assert followed
+    assert (followed.rounds, followed.fault) == (1, "")
+
+
+@pytest.mark.quick
+def test_the_operation_is_left_out_and_not_the_groups(tmp_path: Path) -> None:
+    found = told(tmp_path, "groups: {kind: k_offsets, count: 4}\nepilogue: {ops: [column_bias]}\n")
+    assert [each.rpartition("; use ")[2] for each in found[:2]] == ["mn, or no groups"] * 2
+    assert found[2].endswith("; leave it out, or use no groups")
+
+
+@pytest.mark.quick
+def test_a_message_names_no_change_if_none_is_legal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("gemmgen.plan.planner.repair.MOST_JUDGED", -1)
+    (found,) = told(tmp_path, "schedule: {splits: 100}\n")
+    assert found.endswith("added up to a tile")
+
+
+SCALES = (
+    "operands:\n  a: {{dtype: {a}, scale: {{format: {scale}}}}}\n"
+    "  b: {{dtype: {a}, scale: {{format: {scale}}}}}\n  d: {{dtype: bf16}}\n"
+)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("elements", "scale", "formats"),
+    [
+        ("e4m3", "mxfp8", ("ue8m0_1x32", "ue8m0_1x32")),
+        ("e4m3", "nvfp4", ("fp32_1x128", "fp32_128x128")),
+        ("e2m1", "nvfp4", ("fp32_1x128", "fp32_128x128")),
+    ],
+)
+def test_scales_of_blackwell_become_those_of_hopper(
+    elements: str, scale: str, formats: tuple[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"title: t\ntarget: h100\n{SCALES.format(a=elements, scale=scale)}")
+    with pytest.raises(GemmgenError) as caught:
+        plan_spec(load_spec(path))
+    advice = dict(asked(caught.value.diagnostics))
+    assert (advice["operands.a.scale.format"], advice["operands.b.scale.format"]) == formats
+    followed = follow(path)
+    assert followed
+    assert (followed.rounds, followed.fault) == (1, "")
+
+
+@pytest.mark.quick
+def test_an_m_contiguous_a_with_scales_is_told_its_major(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    operands = SCALES.format(a="e4m3", scale="fp32_1x128").replace("e4m3,", "e4m3, major: mn,", 1)
+    path.write_text(f"title: t\ntarget: h100\n{operands}")
+    with pytest.raises(GemmgenError) as caught:
+        plan_spec(load_spec(path))
+    (found,) = caught.value.diagnostics
+    assert (found.field, found.advice) == ("operands.a.major", (("operands.a.major", "k"),))
 
 
 @pytest.mark.quick

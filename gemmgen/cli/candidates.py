@@ -49,7 +49,9 @@ def candidates_table(ranking: Ranking, limit: int) -> str:
 def explanation(ranking: Ranking) -> str:
     """Return why the other configurations are not planned, group by group."""
     lost = _paragraph(f"{len(ranking.legal) - 1} legal ones cost more; what decides", ranking.lost)
-    refused = _paragraph(f"{ranking.refusals} are refused; by which rule", ranking.refused)
+    refused = _paragraph(
+        f"{ranking.refusals} are refused; each counts under every rule that refuses it", ranking.refused
+    )
     return "\n".join([*lost, "", *refused])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import gemmgen
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.spec.diagnostics import did_you_mean, listing, quoted
+from gemmgen.spec.vocabulary import meanings
 
 MOST_OFFERED = 5
 """Rules that contain a part of a name, above which none is offered."""
@@ -23,11 +24,13 @@ EARLIER_CODES = {"exchanged-operands": "swap-ab"}
 
 @dataclass(frozen=True)
 class Explanation:
-    """The explanation of a rule's id, or of another code of a diagnostic."""
+    """The explanation of a rule's id, of another code of a diagnostic, or of a word of specs."""
 
     code: str
     text: str
-    """The entry of docs/rules.md: the purpose of the rule, its arithmetic and its source."""
+    """The entry of docs/rules.md: the purpose of the rule, its arithmetic and its source; or the meanings of
+    the word.
+    """
 
     @property
     def summary(self) -> str:
@@ -73,18 +76,22 @@ def explanations() -> dict[str, Explanation]:
 
 
 def explanation_of(code: str) -> Explanation:
-    """Return the explanation of a code.
+    """Return the explanation of a code, or of a word of specs: a field, a value of one, or an operation.
 
     Raises:
-        GemmgenError: No rule has it (``unknown-rule``).
+        GemmgenError: It is neither (``unknown-rule``).
     """
     known = explanations()
     name = code.removeprefix("error[").removesuffix("]").replace("_", "-").lower()
     name = EARLIER_CODES.get(name, name)
+    if name not in known and (found := meanings(code)):
+        return Explanation(code, "\n\n".join(found))
     if name not in known:
         parts = [each for each in known if name and name in each]
         meant = f"; did you mean {listing(parts, 'or')}?" if 0 < len(parts) <= MOST_OFFERED else ""
-        message = f"no rule is called {quoted(code)}{meant or did_you_mean(name, list(known))}"
+        message = (
+            f"no rule and no word of specs is called {quoted(code)}{meant or did_you_mean(name, list(known))}"
+        )
         raise GemmgenError([Diagnostic("gemmgen explain", "unknown-rule", message)])
     return known[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -271,12 +272,12 @@ def _name_warnings(path: str) -> Iterator[Diagnostic]:
 
 
 def _patience(subject: str) -> Callable[[int, int], None]:
-    """Return a progress callback that prints to stderr if a search takes long."""
-    told = time.monotonic()
+    """Return a progress callback that prints to stderr if a search takes long and stderr is a terminal."""
+    told, shown = time.monotonic(), sys.stderr.isatty()
 
     def tick(done: int, total: int) -> None:
         nonlocal told
-        if time.monotonic() - told >= SECONDS_OF_SILENCE:
+        if shown and time.monotonic() - told >= SECONDS_OF_SILENCE:
             told = time.monotonic()
             tell(f"{subject}: {done:,} of {total:,} combinations")
 

@@ -112,9 +112,10 @@ def simulate_command(
         str,
         typer.Option(
             metavar="GPU",
-            help="GPU to simulate for .py files: sm90, sm100, h100, h200, b200. Specs name theirs.",
+            help="GPU to simulate for .py files: sm90, sm100, h100, h200, b200. Default: sm90. Not for "
+            "specs, which name theirs.",
         ),
-    ] = "sm90",
+    ] = "",
     args: Annotated[
         str | None,
         typer.Option(metavar="ARGS", help="Arguments for FUNCTION, as Python: 'torch.ones(64), n=64'."),
@@ -148,9 +149,12 @@ def simulate_command(
     if files:
         if shape:
             raise typer.BadParameter("a program has its own shapes", param_hint="--shape")
-        _simulate_programs([_program(subject, args, grid) for subject in files], target, sarif, options)
+        programs_named = [_program(subject, args, grid) for subject in files]
+        _simulate_programs(programs_named, target or "sm90", sarif, options)
     elif args is not None or grid is not None:
         raise typer.BadParameter("require FILE.py::FUNCTION", param_hint="--args and --grid")
+    elif target:
+        raise typer.BadParameter("a spec names its target itself", param_hint="--target")
     else:
         _simulate_specs([Path(subject) for subject in subjects], shape, programs, options)
 

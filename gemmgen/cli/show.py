@@ -45,7 +45,9 @@ def explain_command(
     codes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RULE…|SPEC…]", help="Code of a diagnostic: smem-capacity; specs with --numerics."
+            metavar="[RULE…|WORD…|SPEC…]",
+            help="Code of a diagnostic, or a word of specs: smem-capacity, a_rows, silu; specs with "
+            "--numerics.",
         ),
     ] = None,
     numerics: Annotated[
@@ -56,7 +58,7 @@ def explain_command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Explain rules, or list all; or explain the numerics of specs.
+    """Explain rules and words of specs, or list all rules; or explain the numerics of specs.
 
     The explanation of a rule has its arithmetic, its source and a spec that breaks it. Errors of a spec are
     modelled on the CPU; if the machine has a GPU that runs the module, the errors of D are measured too.

@@ -9,7 +9,7 @@ from typing import get_args
 
 from gemmgen.hardware import DTYPES, FP8, GPUS, SCALE_FORMATS
 from gemmgen.plan.decisions import FIELDS, pinned
-from gemmgen.plan.fix import Fix, at_least, clause, either, hint, leave_out, use
+from gemmgen.plan.fix import at_least, clause, either, hint, leave_out, use
 from gemmgen.plan.fix import written as written_value
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Finding, Rule, Violation, counted, judge, rule
@@ -102,7 +102,7 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
     operands = statement.spec.operands
     if statement.mma == "tcgen05" and operands.d.scale is not None:
         hopper = [gpu.target for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"]
-        limit = "but this version computes scales of D on Hopper alone"
+        limit = "scales of D are supported on Hopper only"
         found = f"scales of D for {statement.target}"
         yield Finding("operands.d.scale", found, limit, leave_out() | use(*hopper, field="target"))
     for name, operand in (("a", operands.a), ("b", operands.b)):
@@ -125,7 +125,8 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
             yield Finding(
                 f"{path}.scale.format",
                 f"{operand.scale.format} for {statement.target}",
-                f"its scales need tcgen05, which {blackwell} has; on Hopper, threads multiply sums by {either(formats)}",
+                f"its scales need tcgen05, which {blackwell} has; on Hopper, threads multiply sums by "
+                f"{either(formats)}",
                 use(*formats) | leave_out(f"{path}.scale") | on_blackwell,
             )
 
@@ -148,7 +149,7 @@ def _hopper_scale(statement: Statement, path: str, scale: BlockScale | None) -> 
     yield Finding(
         f"{path}.scale.format",
         f"{scale.format} for {statement.target}",
-        f"but this version multiplies it on Hopper alone; tcgen05 has {either(formats)}",
+        f"this format is supported on Hopper only; tcgen05 has {either(formats)}",
         leave_out(f"{path}.scale") | use(*others, field="target"),
     )
 
@@ -247,13 +248,16 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
             use("refuse") | use("nothing", field="dependent_launch.early"),
         )
     if spec.operands.d.scale:
-        found, limit = "copy with scales of D", "but this version copies D alone"
+        found, limit = (
+            "copy with scales of D",
+            "copies of misaligned tensors are supported only without scales",
+        )
         yield Finding(field, found, limit, use("refuse") | leave_out("operands.d.scale"))
     if spec.operands.a.scale or spec.operands.b.scale:
         yield Finding(
             field,
             "copy for block-scaled operands",
-            "but their elements may share a byte and their scales are packed: this version copies neither",
+            "copies of misaligned tensors are supported only without scales",
             use("refuse"),
         )
 
@@ -299,11 +303,11 @@ def _blocks_of_c(statement: Statement) -> Iterator[Finding]:
         yield Finding("epilogue.c", found, limit, fix)
     if epilogue.accumulators is not None:
         found = f"{names} in C with the accumulators {' and '.join(epilogue.accumulators)}"
-        limit = "but this version computes the two matrices in D from one accumulator"
+        limit = "two matrices in C and D need one accumulator"
         yield Finding("epilogue.c", found, limit, without_expression("epilogue.d"))
     if statement.mma == "tcgen05":
         others = [gpu.target for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"]
-        limit = "but this version loads and stores two matrices side by side on Hopper alone"
+        limit = "two matrices in C and D are supported on Hopper only"
         fix = without_expression("epilogue.d") | use(*others, field="target")
         yield Finding("epilogue.c", f"{names} in C for {statement.target}", limit, fix)
 

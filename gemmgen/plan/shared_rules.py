@@ -197,14 +197,12 @@ def _beside(problem: Matmul, other: Value) -> Finding:
     """Return the finding for a value that would have to be kept beside one for each accumulator."""
     found = f"{written(other)} beside another value"
     limit = (
-        "kernels keep one value at a time, to which each step applies an operation, a number, or a tensor"
-        " with or without a factor: no others are generated yet"
+        "only chains are supported: each step applies an operation, a number or a tensor to the value of the"
+        " step before"
     )
     form = "a chain of steps, as silu(acc * row_scale) + c"
     if problem.gated:
-        limit = (
-            "kernels keep one value for each accumulator, until a step joins both: no others are generated"
-        )
+        limit = "only two chains are supported, one for each accumulator, that a step joins"
         form = "a step that joins two chains, as silu(gate) * up"
     return Finding("epilogue.d", found, limit, without_expression() | hint(form))
 

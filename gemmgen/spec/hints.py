@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import get_args
 
 from gemmgen.hardware import DTYPES
 from gemmgen.hardware.gpus import GPUS, targets_of
+from gemmgen.problem import GroupKind
 from gemmgen.spec.diagnostics import UNSIGNED, Location, Node, did_you_mean, listing, shortened
 
 ELSEWHERE: dict[str, str] = {
@@ -38,7 +40,9 @@ ELSEWHERE: dict[str, str] = {
         ("num_warps", "consumers", "num_consumers"), "the roles of warps are under warp_specialization"
     ),
     **dict.fromkeys(
-        ("split_k", "splits"), "split-K is schedule.splits, and stream-K is schedule.last_wave: stream_k"
+        ("split_k", "splits"),
+        "split-K is schedule.splits, and stream-K is schedule.last_wave: stream_k; kernels of groups and "
+        "gates have neither",
     ),
     "stream_k": "it is schedule.last_wave: stream_k",
     **{f"block_{size}": f"it is tile.{size}" for size in "mnk"},
@@ -52,17 +56,76 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("name", "description"), "it is title, and the module is named by the file"),
 }
 """The field that has a setting which other generators and libraries have at the top level."""
+COUNTS_OF_GROUPS = (
+    "num_groups",
+    "g",
+    "groups",
+    "experts",
+    "num_experts",
+    "batch",
+    "batch_size",
+    "size",
+    "number",
+)
+IN_SECTIONS: dict[tuple[str, ...], dict[str, str]] = {
+    ("groups",): {
+        **dict.fromkeys(COUNTS_OF_GROUPS, "it is groups.count"),
+        **dict.fromkeys(("type", "layout", "mode", "of"), "it is groups.kind"),
+        **dict.fromkeys(("gather", "gather_indices", "sorted_token_ids", "a_indices"), "it is groups.a_rows"),
+        **dict.fromkeys(("scatter", "scatter_indices", "d_indices"), "it is groups.d_rows"),
+        **dict.fromkeys(("sizes", "group_sizes", "m_sizes"), "expected sizes are groups.shares"),
+    },
+    ("epilogue",): {
+        **dict.fromkeys(
+            ("gate", "glu", "gated", "swiglu", "activation"),
+            "a gate is two accumulators: epilogue.accumulators: [gate, up] with epilogue.d: silu(gate) * up; "
+            "an activation of one is an item of epilogue.ops",
+        ),
+        **dict.fromkeys(
+            ("bias", "column_bias", "row_bias", "relu", "gelu", "silu"),
+            "it is an item of the list epilogue.ops",
+        ),
+        **dict.fromkeys(("expression", "formula"), "it is epilogue.d"),
+        **dict.fromkeys(("preact", "preactivation", "store_preact"), "sums beside D are epilogue.save"),
+    },
+    ("schedule",): {
+        "split_k": "it is schedule.splits; kernels of groups and gates have none",
+        "stream_k": "it is schedule.last_wave: stream_k; kernels of groups and gates have none",
+    },
+}
+"""The field that has a setting of other generators and libraries, by the section in which it was written."""
+KIND_OF_GROUPS: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "grouped",
+            "contiguous",
+            "m_contiguous",
+            "m_grouped_contiguous",
+            "ragged",
+            "moe",
+            "experts",
+            "offsets",
+        ),
+        "m_offsets",
+    ),
+    **dict.fromkeys(("masked", "m_grouped_masked", "padded"), "m_masked"),
+    **dict.fromkeys(("batch", "bmm", "strided", "strided_batched"), "batched"),
+    **dict.fromkeys(("k_contiguous", "k_grouped", "k_grouped_contiguous", "ragged_k", "wgrad"), "k_offsets"),
+}
+"""The kind of groups that a word of another library means."""
 
 
-def key_hint(key: str, keys: Sequence[str], node: Node | None, *, top: bool) -> str:
+def key_hint(key: str, keys: Sequence[str], node: Node | None, section: Location) -> str:
     """Return a clause about an unknown key: the field that it stands for, or the closest key, or nothing.
 
-    `keys` are the keys of its section, which is the whole spec if `top`; `node` is the key's value.
+    `keys` are the keys of its section, which is the whole spec if `section` is empty; `node` is the key's
+    value.
     """
     name, colon, value = key.partition(":")
     if colon and name in keys and value and node and node.value is None:
         return f"write a space after the colon: {name}: {shortened(value)}"
-    if top and (place := ELSEWHERE.get(key.lower())):
+    elsewhere = IN_SECTIONS.get(tuple(map(str, section)), {}) if section else ELSEWHERE
+    if place := elsewhere.get(key.lower().replace("-", "_")):
         return place
     if closest := did_you_mean(key, keys):
         return closest.removeprefix("; ")
@@ -89,6 +152,8 @@ def choice_hint(word: str, location: Location, choices: Sequence[str]) -> str:
             return _operation_hint(name)
         case ("schedule", "kind"):
             return _schedule_hint(name)
+        case ("groups", "kind") if meant := KIND_OF_GROUPS.get(name):
+            return f"; that is {meant}"
         case _:
             return ""
 
@@ -189,3 +254,24 @@ def _schedule_hint(name: str) -> str:
     if name in ("stream_k", "streamk"):
         return "; stream-K is schedule.last_wave: stream_k"
     return "; split-K is schedule.splits" if name in ("split_k", "splitk") else ""
+
+
+# --- a word or a number in place of a section
+
+
+def groups_hint(found: bool | int | str) -> str:
+    """Return the end of a message about a value in place of the section of groups."""
+    if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+        return f"; groups of rows of one A are {{kind: m_offsets, count: {found}}}"
+    kind = KIND_OF_GROUPS.get(found, found) if isinstance(found, str) else "m_offsets"
+    return f"; write {{kind: {kind}, count: …}}" if kind in get_args(GroupKind) else ""
+
+
+def scale_hint(word: str) -> str:
+    """Return the end of a message about a word in place of the section of scales, which is no format."""
+    if word.lower() in ("row", "per_row", "rowwise", "token", "per_token", "tensor", "per_tensor", "channel"):
+        return (
+            "; a scale for each row, column or tensor multiplies sums: row_scale, column_scale or "
+            "tensor_scale in epilogue.ops; scales of D that a kernel computes are for blocks of a row"
+        )
+    return ""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.problem.operations import OPERATIONS, Operation
 from gemmgen.spec.diagnostics import (
     Code,
@@ -22,8 +23,8 @@ from gemmgen.spec.diagnostics import (
     meant,
     quoted,
 )
-from gemmgen.spec.hints import choice_hint, key_hint
-from gemmgen.spec.model import Spec
+from gemmgen.spec.hints import choice_hint, groups_hint, key_hint, scale_hint
+from gemmgen.spec.model import BlockScale, Groups, Spec
 from gemmgen.spec.table_names import OneOf
 from gemmgen.spec.values import SIZE_LIMIT
 
@@ -66,7 +67,7 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
         case "extra_forbidden":
             *section, key = detail["loc"]
             keys = _keys(_declared(tuple(section)))
-            hint = key_hint(str(key), keys, node, top=not section)
+            hint = key_hint(str(key), keys, node, tuple(section))
             found = f"unknown key {quoted(str(key))}"
             return "unknown-key", f"{found}: {hint}" if hint else f"{found}; {_known_keys(keys)}"
         case "literal_error":
@@ -191,6 +192,12 @@ _TRUTHS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 def _conversion(declared: Any, node: Node | None) -> str:
     """Return how to write a scalar so that it has the declared type, where that is plain."""
     match node and node.value:
+        case bool() | int() | str() as found if declared is Groups:
+            return groups_hint(found)
+        case str() as word if declared is BlockScale and word not in SCALE_FORMATS:
+            return scale_hint(word)
+        case str() as word if declared is BlockScale:
+            return f"; write {{format: {word}}}"
         case str() as text if _has_dtype(declared) and (dtype := _dtype_in(text, declared)):
             return f"; write {{dtype: {dtype}}}"
         case bool() | int() | float() if declared is str:

@@ -104,8 +104,9 @@ def _spread_over_violations(
     for i, (violation, choices, found) in enumerate(zip(violations, named, own, strict=True)):
         advice = (*found, *(rest if not (i and found) else ())) or repair
         if not choices or advice != choices[0]:
-            violation = replace(violation, fix=of_change(advice, violation.field))
-        result.append(replace(violation, advice=advice))
+            result.append(replace(violation, fix=of_change(advice, violation.field), advice=advice))
+        else:
+            result.append(_limited(violation, [advice]))
     return result
 
 
@@ -167,7 +168,10 @@ class _RepairSearch:
         as they are if they can.
         """
         # Each has its cost with a point for each fault that is left, these faults, a tie-breaker, its cost.
+        first = self._first_of_problem(violations)
         queue: list[tuple[int, int, int, int, Advice]] = [(0, 0, 0, 0, ())]
+        if first:
+            queue.append((len(first), 0, 0, len(first), first))
         known: set[frozenset[tuple[str, Value]]] = set()
         for _ in range(MOST_PROBLEMS):
             if not queue:
@@ -191,6 +195,11 @@ class _RepairSearch:
                     left = sum(all(not set(way) <= key for _, way in each) for each in ways)
                     total = cost + rank + len(choice)
                     heappush(queue, (total + left, left, len(known), total, other))
+
+    def _first_of_problem(self, violations: Sequence[Violation]) -> Advice:
+        """Return the first alternatives of violations together, without those of decisions."""
+        ways = (self._ways(violation, ()) for violation in violations)
+        return union_of(choice for each in ways for rank, choice in each if not rank and not _decides(choice))
 
     def _ways(self, violation: Violation, change: Advice) -> list[tuple[int, Advice]]:
         """Return the alternatives of a violation that can follow a change, each with its place."""

@@ -41,9 +41,9 @@ def operand_dtypes(plan: Tcgen05Kernel) -> Iterator[Finding]:
         return
     unscaled = [(name, operand.dtype) for name, operand in named(plan) if operand.dtype.tcgen05_kind is None]
     for name, dtype in unscaled:
-        limit, fix = "but this version generates no integer kernels for tcgen05", use(*FP8)
+        limit, fix = "integers are supported on Hopper only", use(*FP8)
         if not dtype.integer:
-            limit = "but this version multiplies 4-bit elements with a scale for each block"
+            limit = "4-bit elements need a scale for each block"
             fix |= hint("a scale")
         yield Finding(f"operands.{name}.dtype", f"{name.upper()} is {dtype.name} without scales", limit, fix)
     if not unscaled:
@@ -52,24 +52,24 @@ def operand_dtypes(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 @rule("gated", subject="problem")
 def gated(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """An element of D is computed from one sum: no kernel of this version reads two from tensor memory."""
+    """An element of D is computed from one sum: no kernel reads two from tensor memory."""
     if plan.problem.gated:
         yield Finding(
             "epilogue.d",
             f"{' and '.join(plan.problem.epilogue.accumulators)} as accumulators for {plan.gpu.name}",
-            "but this version computes D from two sums on Hopper alone",
+            "two accumulators are supported on Hopper only",
             without_expression() | hint("a Hopper GPU as target"),
         )
 
 
 @rule("groups", subject="problem")
 def groups(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """All rows of A are multiplied with one B: no kernel of this version finds the group of a tile."""
+    """All rows of A are multiplied with one B: no kernel finds the group of a tile."""
     if plan.problem.groups is not None:
         yield Finding(
             "groups",
             f"groups for {plan.gpu.name}",
-            "but this version multiplies groups on Hopper alone",
+            "groups are supported on Hopper only",
             leave_out() | hint("a Hopper GPU as target"),
         )
 
@@ -177,7 +177,7 @@ def operand_packing(plan: Tcgen05Kernel) -> Iterator[Finding]:
             yield Finding(
                 field,
                 f"padded e2m1 beside {beside}",
-                "but if both operands have 4 bits, this version's kernels read two elements a byte",
+                "beside 4-bit elements, kernels read two elements a byte",
                 use("packed") | leave_out(),
             )
         elif four and not operand.padded and other.dtype.bits == 8:
@@ -199,7 +199,7 @@ def accumulator_dtype(plan: Tcgen05Kernel) -> Iterator[Finding]:
         yield Finding(
             "accumulator",
             f"products of {plan.problem.a.dtype.name} added up in {accumulator}",
-            "but Blackwell kernels of this version have fp32 sums, one in each column of tensor memory",
+            "Blackwell kernels have fp32 sums, one in each column of tensor memory",
             use("fp32"),
         )
 

@@ -36,7 +36,7 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the matrices and vectors."""
     problem, accumulators = plan.problem, _with(plan)
     if problem.copies_misaligned:
-        limit = "but this version copies the tensors of kernels with one accumulator"
+        limit = "copies of misaligned tensors need one accumulator"
         yield Finding("operands.misaligned", f"copy {accumulators}", limit, use("refuse") | UNGATED)
     if problem.c is not None and plan.subtiles > 1:
         limit = "the epilogue computes a tile of D at once, and reads its C at once"
@@ -57,11 +57,11 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of programs, and of sums that are added up in several steps."""
     accumulators = _with(plan)
     if plan.splits > 1:
-        limit = "but this version adds up the sums of splits for one accumulator"
+        limit = "split-K needs one accumulator"
         found = f"{plan.splits:,} parts of K {accumulators}"
         yield Finding("schedule.splits", found, limit, whole_k(plan) | UNGATED)
     if plan.divides_last_wave:
-        limit = "but this version adds up the sums of pieces for one accumulator"
+        limit = "stream-K needs one accumulator"
         yield Finding("schedule.last_wave", f"stream_k {accumulators}", limit, use("whole") | UNGATED)
     if plan.schedule_kind == "single_tile":
         limit = "the function of a single tile checks a B of N columns"
@@ -69,7 +69,7 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     if not plan.problem.in_blocks:
         return
     if plan.synchronous and plan.schedule_kind != "single_tile":
-        limit = "but this version loads both blocks of B into a ring of several"
+        limit = "two blocks of columns of B need a ring of several stages"
         yield Finding("buffering.stages", f"1 stage {accumulators}", limit, at_least(2) | UNGATED)
     if plan.cluster_n > 1:
         limit = "the halves of an accumulator would be in different CTAs"
@@ -82,7 +82,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
     accumulators = _with(plan)
     if plan.swap_ab:
         limit = (
-            "but this version has both sums of an element in the columns of an accumulator, which are M then"
+            "the columns of the accumulator are M then, so both sums of an element cannot lie side by side"
         )
         yield Finding("mma.swap_ab", f"swap-AB {accumulators}", limit, use(False) | UNGATED)
         return
@@ -94,9 +94,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.composed:
         below = power_of_two_below(plan.cta_tile_n)
         widths = nearest(below, 2 * below, low=least, high=WGMMA.n_max)
-        limit = (
-            "but this version has both sums of an element in one accumulator, of a power of two of columns"
-        )
+        limit = "both sums of an element need one accumulator, whose columns are a power of two"
         yield Finding(
             "tile.n", found, limit, widths & leave_out("tile.staggered") if plan.staggered else widths
         )

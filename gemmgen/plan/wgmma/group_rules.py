@@ -20,7 +20,9 @@ UNGROUPED = leave_out("groups")
 """The fix that leaves the groups out."""
 WIDE = tuple(name for name in WGMMA_ACCUMULATORS if DTYPES[name].bits == 16)
 """Types that wgmma reads along any dimension."""
-SCALED = use("fp32_1x128", field="operands.a.scale.format") & use("fp32_1x128", field="operands.b.scale.format")
+SCALED = use("fp32_1x128", field="operands.a.scale.format") & use(
+    "fp32_1x128", field="operands.b.scale.format"
+)
 """The fix that gives 8-bit floats scales for blocks of 128 of K, between which groups divide K."""
 
 
@@ -42,7 +44,7 @@ def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
     assert groups is not None
     if groups.divides_k:
         if problem.gated:
-            limit = "but this version loads boxes of rows of K for one accumulator"
+            limit = "groups of K need one accumulator"
             found = f"{' and '.join(problem.epilogue.accumulators)} as accumulators with {groups.of}"
             yield Finding("epilogue.d", found, limit, without_expression() | UNGROUPED)
         limit = "but TMA loads along K from multiples of 16 bytes on, and a group begins at any K"
@@ -58,7 +60,7 @@ def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "but TMA loads along M from multiples of 16 bytes on, and a group begins at any row"
         yield Finding("operands.a.major", "A is M-contiguous with groups", limit, use("k") | UNGROUPED)
     if problem.b.major == "mn" and problem.in_blocks:
-        limit = "but this version loads the blocks of a gate from a B of groups that is contiguous along K"
+        limit = "a gate of two blocks of columns in groups needs a K-contiguous B"
         fix = use("k") | use("interleaved", field="epilogue.columns") | UNGROUPED
         yield Finding("operands.b.major", "an N-contiguous B of blocks with groups", limit, fix)
 
@@ -110,7 +112,7 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
         fix = leave_out("groups.broadcast") | use("batched", field="groups.kind")
         yield Finding("groups.broadcast", f"one {groups.broadcast.upper()} with {groups.of}", limit, fix)
     if problem.copies_misaligned:
-        limit = "but this version copies matrices of two dimensions"
+        limit = "copies of misaligned tensors are supported only without groups"
         yield Finding("operands.misaligned", "copy with groups", limit, use("refuse") | UNGROUPED)
     if problem.c is not None and problem.d_blocks == 1 and groups.of == "m_offsets":
         limit = (
@@ -119,7 +121,7 @@ def _of_tensors(plan: WgmmaKernel) -> Iterator[Finding]:
         fix = (leave_out() & leave_out("epilogue.beta")) | use("m_masked", "batched", field="groups.kind")
         yield Finding("operands.c", "a C with m_offsets", limit, fix | UNGROUPED)
     if problem.vectors and groups.divides_k:
-        limit = "but this version has row and column operands of groups of rows, each with a B of its own"
+        limit = "row and column operands need groups of rows, each with a B of its own"
         yield from _of_vectors(plan, groups.of, limit, UNGROUPED)
 
 
@@ -142,7 +144,7 @@ def _of_gradients(plan: WgmmaKernel) -> Iterator[Finding]:
     if not problem.backward:
         return
     if groups.of != "m_offsets":
-        limit = "but this version has gradients of groups of rows in one A, which offs divides"
+        limit = "a backward of groups needs m_offsets"
         yield Finding("backward", f"a backward with {groups.of}", limit, use(False) | UNGROUPED)
     elif problem.vectors:
         limit = "but the gradient of a vector of each group is a sum over its rows, which no kernel computes"
@@ -157,7 +159,7 @@ def _of_indices(plan: WgmmaKernel) -> Iterator[Finding]:
     for index in groups.row_indices:
         unindexed = leave_out(f"groups.{index}")
         if groups.of != "m_offsets":
-            limit = "but this version has an index of the rows of one A, which offs divides"
+            limit = f"{index} needs m_offsets"
             fix = leave_out() | use("m_offsets", field="groups.kind")
             yield Finding(f"groups.{index}", f"{index} with {groups.of}", limit, fix)
         if problem.backward:
@@ -167,7 +169,7 @@ def _of_indices(plan: WgmmaKernel) -> Iterator[Finding]:
             yield Finding("backward", f"a backward with {index}", limit, use(False) | unindexed)
         for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
             if ctas > 1:
-                limit = "but this version loads and stores rows by an index in programs of one CTA"
+                limit = "rows by an index need clusters of one CTA"
                 yield Finding(field, f"{ctas:,} CTAs with {index}", limit, use(1) | unindexed)
     if problem.gathers_a:
         yield from _of_gathered_rows(plan)
@@ -191,7 +193,7 @@ def _of_gathered_rows(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = f"but TMA rounds {stored} to {problem.a.dtype.name}, and threads copy A as it is"
         yield Finding("groups.a_rows", f"a_rows with {problem.a.dtype.name}", limit, leave_out())
     if plan.a_source == "registers":
-        limit = "but this version has wgmma read the rows that threads copy"
+        limit = "rows of A by an index need A in shared memory"
         yield Finding("operands.a.source", "A from registers with a_rows", limit, use("shared") | ungathered)
 
 
@@ -212,7 +214,7 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
         fix = use("cooperative", "ping_pong") | UNGROUPED
         yield Finding("warp_specialization.kind", f"{plan.specialization} with groups", limit, fix)
     if plan.splits > 1:
-        limit = "but this version adds up the sums of splits of one A and one B"
+        limit = "split-K is supported only without groups"
         fix = whole_k(plan) | UNGROUPED
         yield Finding("schedule.splits", f"{plan.splits:,} parts of K with groups", limit, fix)
     if plan.divides_last_wave:

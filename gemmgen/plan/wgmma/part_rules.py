@@ -39,22 +39,22 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "tile.n",
             f"{columns} without warp specialization in a {plan.schedule_kind} schedule",
-            "but this version composes the tiles of roles, and of tiled programs",
+            "such a tile needs warp specialization or a tiled schedule",
             use(*widths) | hint(f"a kind of warp specialization{where}"),
         )
         return
     if not plan.specialized:
         roles = hint("a kind of warp specialization, in a persistent schedule")
         if plan.a_source == "registers":
-            limit = "but without roles this version reads the A of parts from shared memory"
+            limit = "without warp specialization, such a tile needs A in shared memory"
             found = f"A in registers for {columns}"
             yield Finding("operands.a.source", found, limit, use("shared") | roles)
         if plan.promote_k:
-            limit = "but without roles this version adds up the sums of parts in the tensor cores alone"
+            limit = "promotion of such a tile needs warp specialization"
             found = f"sums promoted after {plan.promote_k} of K for {columns}"
             yield Finding("mma.promote_k", found, limit, leave_out() | roles)
         if plan.read_early:
-            limit = "but without roles this version loads no operand of parts early"
+            limit = "early loads of such a tile need warp specialization"
             fix = use(*widths) | use("nothing", field="dependent_launch.early")
             yield Finding("tile.n", f"{columns} with {plan.early_launch}", limit, fix)
     stored = "it is stored in sub-tiles, which would part the columns of one"
@@ -68,14 +68,14 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "schedule.splits",
             f"{plan.splits} parts of K for {columns}",
-            "but this version adds up the sums of splits for tiles of one part",
+            "split-K needs a tile whose columns are one power of two",
             use(1) | use(*widths, field="tile.n"),
         )
     if plan.divides_last_wave:
         yield Finding(
             "schedule.last_wave",
             f"stream_k for {columns}",
-            "but this version adds up the sums of pieces for tiles of one part",
+            "stream-K needs a tile whose columns are one power of two",
             use("whole") | use(*widths, field="tile.n"),
         )
 
@@ -119,11 +119,11 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
         yield Finding(
             extent,
             f"{plan.cluster_size} CTAs that share staggered tiles",
-            "but this version staggers the tiles of single CTAs",
+            "staggered tiles need clusters of one CTA",
             use(1) | leave_out("tile.staggered"),
         )
     elif plan.a_source == "registers":
-        limit = "but this version multiplies unequal columns by an A in shared memory"
+        limit = "staggered tiles need A in shared memory"
         if plan.problem.a.major == "mn" and plan.problem.a.dtype.bits != 16:  # not in shared memory
             found = f"{columns} with an M-contiguous A of {plan.problem.a.dtype.bits} bits"
             yield Finding(field, found, limit, leave_out())
@@ -131,7 +131,7 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
             fix = use("shared") | leave_out("tile.staggered")
             yield Finding("operands.a.source", f"A in registers for {columns}", limit, fix)
     elif plan.promote_k:
-        limit = "but this version adds up the sums of unequal columns in the tensor cores alone"
+        limit = "promotion is supported only without staggered tiles"
         found = f"sums promoted after {plan.promote_k} of K for {columns}"
         yield Finding("mma.promote_k", found, limit, leave_out() | leave_out("tile.staggered"))
     elif plan.problem.c is not None or plan.problem.vectors:
@@ -139,6 +139,6 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
         yield Finding(
             field,
             f"{columns} with {read}",
-            "but this version loads no operand of the epilogue for consumers of unequal columns",
+            "staggered tiles need an epilogue that loads nothing",
             leave_out(),
         )

@@ -106,7 +106,7 @@ TILE = (*EXTENTS, tile_rows, mma_n)
 
 
 WIDEST_PROMOTED_BITS = 16
-"""Bits of the widest operands whose sums this version promotes."""
+"""Bits of the widest operands whose sums can be promoted."""
 
 
 @rule("promotion", after=[scale_format, block_scales])
@@ -119,7 +119,7 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             field,
             f"sums of {plan.promote_k:,} products of {a.name} in {plan.problem.accumulator.name}",
-            "but this version promotes the sums of 8- and 16-bit floats that wgmma adds up in fp32",
+            "promotion needs 8- or 16-bit floats whose products wgmma adds up in fp32",
             leave_out() | hint("operands of 8- or 16-bit floats, and fp32"),
         )
     elif plan.problem.scales_sums:

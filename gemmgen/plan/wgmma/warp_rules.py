@@ -114,7 +114,7 @@ def consumer_count(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
         yield Finding(
             field,
             f"{plan.consumers} consumers",
-            f"but this version generates kernels of {either(CONSUMER_COUNTS)}",
+            f"a kernel has {either(CONSUMER_COUNTS)}",
             at_most(max(CONSUMER_COUNTS)),
         )
 

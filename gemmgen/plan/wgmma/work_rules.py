@@ -40,15 +40,15 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(field, f"{found} in a single tile schedule", limit, fix)
         return
     if plan.persistent and not plan.specialized:
-        limit = "but a persistent program of this version takes parts of K if it has a producer of its own"
+        limit = "only persistent programs with a producer take parts of K"
         fix = one | use("tiled", field="schedule.kind")
         yield Finding(field, f"{found} without warp specialization", limit, fix)
     elif plan.ping_pong:
-        limit = "but this version divides K for consumers that share a tile"
+        limit = "split-K needs consumers that share a tile"
         fix = _sharing_a_tile(plan) | whole_k(plan, field)
         yield Finding("warp_specialization.kind", f"ping_pong and {found}", limit, fix)
     elif plan.synchronous:
-        limit = "but this version divides K for kernels that load ahead"
+        limit = "split-K needs kernels that load ahead"
         yield Finding("buffering.stages", f"1 stage and {found}", limit, at_least(2))
     if plan.problem.accumulator.integer and plan.reduction == "ordered" and plan.occupancy == MAX_OCCUPANCY:
         # [gluon] Of 11, 12, 13, 17 and 19 parts with 16 sums a thread some spill 4 to 36 bytes, whatever is
@@ -88,17 +88,15 @@ def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(field, f"stream_k in a {kind} schedule", limit, fix)
         return
     if not plan.specialized:
-        limit = (
-            "but a persistent program of this version takes parts of tiles if it has a producer of its own"
-        )
+        limit = "only programs with a producer take parts of tiles"
         fix = use("whole") | cooperative
         yield Finding(field, "stream_k without warp specialization", limit, fix)
     elif plan.ping_pong:
-        limit = "but this version divides tiles for consumers that share one"
+        limit = "stream-K needs consumers that share a tile"
         fix = _sharing_a_tile(plan) | whole
         yield Finding("warp_specialization.kind", "ping_pong and stream_k", limit, fix)
     if plan.occupancy > 1:
-        limit = "but this version divides tiles among programs that have an SM each"
+        limit = "stream-K needs one CTA on each SM"
         yield Finding("occupancy", f"{plan.occupancy:,} CTAs on each SM and stream_k", limit, use(1) | whole)
     if plan.read_early:
         limit = "a piece of a tile begins with other K steps than the first, which are loaded early"
@@ -123,7 +121,7 @@ def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "schedule.reduction",
             f"{found} with stream_k",
-            "but this version adds up the sums of a tile's pieces in their order",
+            "stream-K adds the sums of the pieces of a tile in their order",
             leave_out(),
         )
         return
@@ -174,14 +172,14 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
             f"a parallel reduction with {plan.early_launch}",
             "the sums of the call before may still be read then"
             if plan.read_early
-            else "but this version starts a pair of kernels only after all earlier kernels have ended",
+            else "a parallel reduction needs a start after all earlier kernels",
             use("ordered") | leave_out("dependent_launch"),
         )
     if plan.problem.copies_misaligned:
         yield Finding(
             "schedule.reduction",
             "a parallel reduction with copies of misaligned tensors",
-            "but this version copies for kernels that store D themselves",
+            "copies of misaligned tensors need a kernel that stores D itself",
             use("ordered") | use("refuse", field="operands.misaligned"),
         )
     if plan.subtile_n != plan.cta_columns:
@@ -199,9 +197,7 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
     if not plan.dependent or plan.specialized:
         return
     found = plan.early_launch
-    limit = (
-        "but this version starts kernels early if their programs have a producer, or one tile and load ahead"
-    )
+    limit = "an early start needs warp specialization, or programs of one tile that load ahead"
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
         fix = use("tiled")

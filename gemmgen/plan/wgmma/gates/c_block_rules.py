@@ -39,7 +39,7 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
             fix = ONE_MATRIX | hint(f"{name} in an expression")
             yield Finding("epilogue.d", f"{name} in no expression", "kernels load both matrices in C", fix)
     if problem.copies_misaligned:
-        limit = "but this version copies the tensors of kernels with one matrix in C and D"
+        limit = "copies of misaligned tensors need one matrix in C and in D"
         yield Finding("operands.misaligned", f"copy {matrices}", limit, use("refuse") | ONE_MATRIX)
     if problem.groups and problem.groups.divides_k:
         limit = "but these matrices have a row for each row of A, and groups of K share all rows"
@@ -49,7 +49,7 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "but threads that store rows by an index store one matrix"
         yield Finding("groups.d_rows", f"d_rows {matrices}", limit, leave_out() | ONE_MATRIX)
     if problem.d.bits == 8 or problem.accumulator.integer:
-        limit = "gradients of 8 bits have scales, which this version does not compute"
+        limit = "gradients of 8 bits need scales, which are not supported for two matrices"
         fix = use("bf16", "fp16", "fp32") | ONE_MATRIX
         yield Finding("operands.d.dtype", f"D is {problem.d.name} {matrices}", limit, fix)
 
@@ -58,11 +58,11 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of programs, and of sums that are added up in several steps."""
     matrices = _with(plan)
     if plan.splits > 1:
-        limit = "but this version adds up the sums of splits for one matrix"
+        limit = "split-K needs one matrix in C and in D"
         found = f"{plan.splits:,} parts of K {matrices}"
         yield Finding("schedule.splits", found, limit, whole_k(plan) | ONE_MATRIX)
     if plan.divides_last_wave:
-        limit = "but this version adds up the sums of pieces for one matrix"
+        limit = "stream-K needs one matrix in C and in D"
         yield Finding("schedule.last_wave", f"stream_k {matrices}", limit, use("whole") | ONE_MATRIX)
     if plan.schedule_kind == "single_tile":
         limit = "the function of a single tile checks a C of N columns"
@@ -72,5 +72,5 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
 def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the instruction, and of the columns of a tile."""
     if plan.swap_ab:
-        limit = "an accumulator has the columns of D along its rows then, and this version joins columns"
+        limit = "the columns of D are rows of the accumulator then, where no matrix lies beside another"
         yield Finding("mma.swap_ab", f"swap-AB {_with(plan)}", limit, use(False) | ONE_MATRIX)

@@ -22,7 +22,7 @@ def saved_sums(plan: WgmmaKernel) -> Iterator[Finding]:
     names = " and ".join(problem.epilogue.saved)
     if problem.epilogue.loads:
         read = " and ".join(problem.epilogue.loads)
-        limit = "a backward would need it beside the sums, and this version stores the sums alone"
+        limit = "a backward would need it beside the sums, and only the sums are stored"
         fix = UNSAVED | without_expression("epilogue.d")
         yield Finding("epilogue.save", f"{names} with {read} in the epilogue", limit, fix)
     if problem.scatters_d:

@@ -32,11 +32,11 @@ def _of_format(plan: WgmmaKernel, scale: BlockScale) -> Iterator[Row]:
     """Yield the rows of a format of the scales of D."""
     known, d = scale.format, plan.problem.d.name
     computed = [each.name for each in SCALE_FORMATS.values() if each.results]
-    limit = f"but this version computes scales of {either(computed)}"
+    limit = f"kernels compute scales of D as {either(computed)}"
     yield not known.results, f"{FIELD}.format", f"{known.name} for D", limit, use(*computed)
     if not known.results:
         return
-    limit = f"but this version scales a D of {either(known.results)}"
+    limit = f"scales of D need a D of {either(known.results)}"
     found = f"a D of {d} with scales of {known.name}"
     yield d not in known.results, "operands.d.dtype", found, limit, use(*known.results) | UNSCALED
     # A scale for a whole row among them: no tile has all columns of D.
@@ -96,8 +96,8 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     limit = "the function of a single tile finds no place for scales"
     single = plan.schedule_kind == "single_tile"
     yield single, "schedule.kind", "a single tile", limit, use("tiled") | UNSCALED
-    limit = "but this version stores the scales of neighbouring rows"
+    limit = "scales of D need rows that lie group by group"
     yield problem.scatters_d, "groups.d_rows", "an index of the rows of D", limit, leave_out() | UNSCALED
-    limit = "but this version scales the D of groups of rows"
+    limit = "scales of D need groups of rows"
     divides_k = problem.groups is not None and problem.groups.divides_k
     yield divides_k, "groups.kind", "groups of K", limit, use("m_offsets") | UNSCALED

@@ -40,7 +40,7 @@ def scale_format(plan: WgmmaKernel) -> Iterator[Finding]:
                 yield Finding(
                     f"operands.{name}.scale",
                     f"scales of {scale.format.name} for {name.upper()}, and none for {other_name.upper()}",
-                    "but this version's kernels scale both operands or neither",
+                    "both operands need scales, or neither",
                     leave_out() | hint(f"an operands.{other_name}.scale of {either(pairs)}"),
                 )
             elif name == "b" and (vector := other.scale.format.vector) != scale.format.vector:
@@ -122,13 +122,13 @@ def _of_steps(plan: WgmmaKernel) -> Iterator[Row]:
     limit = f"the sums of a block of {block} are multiplied by its scales"
     yield plan.promote_k != block, "mma.promote_k", f"{plan.promote_k:,}", limit, use(block)
     side_by_side = plan.has_tile_scales and plan.row_slabs == 1
-    limit = "but this version has sums for several blocks if a warpgroup has 64 rows"
+    limit = "a step of several blocks needs 64 rows for each warpgroup"
     yield whole and blocks > 1 and plan.row_slabs > 1, "tile.k", step, limit, use(block)
     limit = f"the MMAs of a block read {block} bytes of a row, and no swizzle spans two blocks"
     for name, swizzle in (("a", plan.a_swizzle_bytes), ("b", plan.b_swizzle_bytes)):
         wide = whole and blocks > 1 and swizzle > block
         yield wide, f"operands.{name}.swizzle", f"a swizzle of {swizzle} bytes", limit, at_most(block)
-    limit = "but this version has sums for two blocks if a tile has one scale of B, and a warpgroup 64 rows"
+    limit = "an MMA in flight needs one scale of B for each tile, and 64 rows for each warpgroup"
     field = "buffering.outstanding_mmas"
     yield bool(in_flight) and not side_by_side, field, flight, limit, use(0)
     several = bool(in_flight) and side_by_side and whole and blocks > 1
@@ -141,7 +141,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     b = plan.problem.b.scale
     columns, slabs = plan.loaded_n if plan.problem.interleaved else plan.program_tile_n, plan.row_slabs
     assert b is not None
-    limit = "but this version scales the sums of a tile whose columns are one power of two"
+    limit = "block scales need a tile whose columns are one power of two"
     yield plan.composed, "tile.n", f"{plan.cta_tile_n} columns", limit, use(128, 64)
     limit = f"all columns of an accumulator have the same scale of B, one for {b.format.rows}"
     one_scale = b.format.rows % columns == 0 or not plan.has_tile_scales
@@ -157,7 +157,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     limit = f"a consumer's warpgroup scales at most {MOST_SLABS} slabs of 64 rows, one after the other"
     most = plan.cta_tile_m * MOST_SLABS // slabs
     yield slabs > MOST_SLABS, "tile.m", f"{plan.cta_tile_m:,} rows", limit, at_most(most)
-    limit = "but this version loads the scales of columns, and divides slabs of rows, in single CTAs"
+    limit = "scales of single columns, and warpgroups of more than 64 rows, need clusters of one CTA"
     alone = slabs > 1 or not plan.has_tile_scales
     yield alone and plan.cluster_m > 1, "cluster.m", f"{plan.cluster_m} CTAs along M", limit, use(1)
     yield alone and plan.cluster_n > 1, "cluster.n", f"{plan.cluster_n} CTAs along N", limit, use(1)
@@ -198,7 +198,7 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the schedule, and of matmuls of other kinds."""
     yield from _of_groups(plan)
     yield from _of_blocks_of_columns(plan)
-    limit = "but this version adds up the scaled sums of all K of a last tile in one program"
+    limit = "stream-K is supported only without block scales"
     stream = plan.divides_last_wave
     yield stream, "schedule.last_wave", "stream_k", limit, use("whole") | UNSCALED
     early = plan.read_early
@@ -216,10 +216,10 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
 def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of gates, whose B may have blocks of columns with scales of their own."""
     problem, blocks = plan.problem, plan.step_blocks
-    limit = "but this version scales the sums of two accumulators by one scale of B for many columns"
+    limit = "a gate needs scales of B for blocks of columns"
     apart = problem.gated and not problem.has_tile_scales
     yield apart, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
-    limit = "but this version reads the scales of two blocks of columns of B in steps of one block of K"
+    limit = "the two blocks of columns of B need all of K, steps of one block of K, and no MMA in flight"
     faults = (
         (plan.splits > 1, "schedule.splits", f"{plan.splits} parts of K", use(1)),
         (
@@ -232,7 +232,7 @@ def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
     )
     for is_there, field, found, fix in faults:
         yield problem.in_blocks and is_there, field, f"{found} of a gate", limit, fix | UNSCALED
-    limit = "but this version loads the scales of groups of rows in steps of one block of K"
+    limit = "scales of groups of rows need steps of one block of K"
     yield (
         problem.scales_groups_of_rows and blocks > 1,
         "tile.k",
@@ -247,27 +247,27 @@ def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
     problem, groups = plan.problem, plan.problem.groups
     if groups is None:
         return
-    limit = "but this version scales the sums of groups whose ends or rows a tensor has (`offs`, `rows`)"
+    limit = "block scales need groups that a tensor divides (`offs` or `rows`)"
     fix = use("m_offsets", "m_masked") | leave_out("groups") | UNSCALED
     yield groups.counts is None, "groups.kind", f"{groups.of} groups", limit, fix
     b = problem.b.scale
     assert b is not None
     rows, of_b = (1, "K") if groups.divides_k else (128, "rows")
     wanted = _formats(rows)
-    limit = f"but this version scales B of groups of {of_b} by {either(wanted)}"
+    limit = f"groups of {of_b} need scales of B as {either(wanted)}"
     field = "operands.b.scale.format"
     yield b.format.rows != rows, field, f"{b.format.name} for groups of {of_b}", limit, use(*wanted)
     a = problem.a.scale
     assert a is not None
-    limit = f"but this version scales the sums of groups by blocks of {GROUPED_K} of K"
+    limit = f"groups need scales for blocks of {GROUPED_K} of K"
     field, found = "operands.a.scale.format", f"{a.format.name} for groups of {of_b}"
     of_a, of_b = (_formats(each, scale.dtype.name) for each, scale in ((1, a), (rows, b)))
     both = use(*of_a) & use(*of_b, field="operands.b.scale.format")
     yield a.vector != GROUPED_K, field, found, limit, both
     for index in groups.row_indices:
-        limit = "but this version scales rows of A and D that lie group by group"
+        limit = "block scales need rows of A and D that lie group by group"
         yield True, f"groups.{index}", f"an index of rows, {index},", limit, leave_out() | UNSCALED
-    limit = "but this version loads the scales of groups of rows for single CTAs"
+    limit = "scales of groups of rows need clusters of one CTA"
     for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
         fault = ctas > 1 and problem.scales_groups_of_rows
         yield fault, field, f"{ctas} CTAs for groups", limit, use(1)

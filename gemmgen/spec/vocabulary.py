@@ -1,0 +1,72 @@
+"""The meanings of words in specs: of fields, their values, operations, and words of other generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, cast
+
+from gemmgen.problem.operations import OPERATIONS
+from gemmgen.spec.hints import choice_hint, key_hint
+from gemmgen.spec.model import json_schema
+
+
+@cache
+def fields() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return the description of each field by its path, and the words that the field can have."""
+    schema = json_schema()
+    return {path: found for path, *found in _below(schema, "", schema["$defs"])}  # pyright: ignore[reportReturnType]
+
+
+def meanings(word: str) -> list[str]:
+    """Return a sentence for each meaning that a word has in specs; empty if it has none.
+
+    A field has a meaning by its whole path and by its last name.
+    """
+    name = word.lower().replace("-", "_")
+    found = [
+        f"{path}: {description}"
+        for path, (description, _) in fields().items()
+        if name == path or name == path.rpartition(".")[2]
+    ]
+    found += [
+        f"a value of {path}: {description}"
+        for path, (description, words) in fields().items()
+        if name in words
+    ]
+    if name in OPERATIONS:
+        found.append(_operation(name))
+    if found:
+        return found
+    elsewhere = (
+        choice_hint(name, ("epilogue", "ops", 0), ()),
+        choice_hint(name, ("groups", "kind"), ()),
+        key_hint(name, (), None, ()),
+    )
+    return [hint.removeprefix("; ") for hint in elsewhere if hint][:1]
+
+
+def _operation(name: str) -> str:
+    """Return the meaning of an operation of the epilogue."""
+    row = OPERATIONS[name]
+    parts = [f"an operation of epilogue.ops and epilogue.d: {row.text}"]
+    if row.meaning:
+        parts.append(row.meaning)
+    parts += [f"{each.name}, {each.meaning}, {each.default:g} by default" for each in row.parameters]
+    return "; ".join(parts)
+
+
+def _below(
+    schema: dict[str, Any], path: str, known: dict[str, Any]
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield the fields of a section of the JSON schema: path, description, and words."""
+    for name, row in cast("dict[str, dict[str, Any]]", schema.get("properties", {})).items():
+        if row.get("deprecated"):
+            continue
+        field = f"{path}.{name}" if path else name
+        words: list[str] = []
+        for each in (row, *row.get("anyOf", ())):
+            words += [value for value in (*each.get("enum", ()), each.get("const")) if isinstance(value, str)]
+            if reference := each.get("$ref"):
+                yield from _below(known[reference.rpartition("/")[2]], field, known)
+        yield field, row.get("description", ""), tuple(words)
