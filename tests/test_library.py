@@ -127,7 +127,7 @@ def table(path: Path, *rows: dict[str, object]) -> Path:
 
 
 ROWS8, SQUARE, WIDE = "h100_bf16_rows8.yaml", "h100_bf16_128x128.yaml", "h100_bf16.yaml"
-FEW, SOME, MANY = "tiny_exchanged_8x64x256", "tiny_cooperative_128x128x64", "tiny_cooperative_128x256x64"
+FEW, SOME, MANY = "tiny_swap_ab_8x64x256", "tiny_cooperative_128x128x64", "tiny_cooperative_128x256x64"
 """What a library calls the kernels of these specs, in this order."""
 
 
@@ -512,7 +512,7 @@ def test_the_name_of_a_committed_kernel_is_made_of_its_decisions(name: str) -> N
         ("h100_bf16_streamk", "cooperative_128x256x64_stream_K"),
         (
             "h100_bf16_split8_parallel",
-            "cooperative_128x128x64_cluster2x1_split8_added_up_in_parallel",
+            "cooperative_128x128x64_cluster2x1_split8_reduced_in_parallel",
         ),
         ("h100_bf16_blocked", "blocked_128x128x64_occupancy3_q0"),
     ],
@@ -1020,7 +1020,8 @@ def test_a_record_says_every_decision_of_its_kernels(record: str) -> None:
     assert len(names) >= 40 or record == "h200_few_rows"
     for name in names[::7]:
         kernel = pinned.anonymous(source_files.kernel_of(log.kernels[name], open_spec))
-        label = pinned.family_label(kernel).replace("swap-AB", "exchanged")  # the word of that record's day
+        label = pinned.family_label(kernel).replace("swap-AB", "exchanged")  # the words of that record's day
+        label = label.replace("reduced in parallel", "added up in parallel")
         assert f"h200_bf16: {label} (" in name
         assert "null" not in pinned.pinned_text(kernel, open_spec.spec, "bf16 matmul")
 

@@ -171,10 +171,8 @@ def words_of(kernel: WgmmaKernel) -> str:
     Two consumers of cooperative kernels have no word, nor have the MMAs in flight that are usual.
     """
     kind = kind_of(kernel)
-    # Libraries have modules of this name, which users import: a refresh keeps the earlier word for swap-AB.
-    named = "exchanged" if kind == "swap-AB" else kind.replace("-", "_").replace(" ", "_")
     words = [
-        named,
+        "swap_ab" if kind == "swap-AB" else kind.replace("-", "_").replace(" ", "_"),
         f"{kernel.cta_tile_m}x{kernel.cta_tile_n}x{kernel.cta_tile_k}",
     ]
     if kernel.staggered:
@@ -188,7 +186,7 @@ def words_of(kernel: WgmmaKernel) -> str:
     if kernel.splits > 1:
         words.append(f"split{kernel.splits}")
     if kernel.reduces_apart:
-        words.append("added_up_in_parallel")
+        words.append("reduced_in_parallel")
     if kernel.divides_last_wave:
         words.append("stream_K")
     usual = 0 if kind == "cooperative" and kernel.consumers > 1 else 1

@@ -74,7 +74,7 @@ def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
     if changed:
         message = (
             f"{changed} of the kernels were measured as modules that this gemmgen no longer makes:"
-            " the choice uses the times of those modules"
+            " their device code may be the same; the choice uses the times that were measured"
         )
         warnings = [Diagnostic(_names(paths), "stale-measurements", message, severity="warning")]
     return Sources(

@@ -22,6 +22,7 @@ from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
 from gemmgen.report.charts import Chart, ratio_chart, roofline_chart
+from gemmgen.report.labels import labels_of
 from gemmgen.report.ranked import RankedObservation, ranked, ranked_observation
 
 
@@ -96,7 +97,7 @@ def _figures(trials: Iterable[RankedObservation]) -> RatioFigures:
 
 def sections_of_log(log: ResultLog) -> Iterator[ContestSection]:
     """Yield a section for each contest of a suite's record."""
-    points, winners = points_of(log), winners_of(log)
+    points, winners, labels = points_of(log), winners_of(log), labels_of(log)
     refused = [line for line in log.current() if isinstance(line, Refused)]
     gpu = log.sessions[-1].environment.gpu
     for contest, facts in log.contests.items():
@@ -104,11 +105,12 @@ def sections_of_log(log: ResultLog) -> Iterator[ContestSection]:
         measured = [p for p in own if p.kernel != BEST and not p.kernel.endswith(FIRST)]
         if not measured:
             continue
-        trials = ranked(ranked_observation(p, p.kernel) for p in measured)
+        trials = ranked(ranked_observation(p, labels.get(p.kernel, p.kernel)) for p in measured)
         fastest = {trial.shape: trial for trial in trials if trial.rank == 1}
         for p in own:
             if p.kernel == BEST:
-                fastest[p.shape] = ranked_observation(p, winners[contest, p.shape], 1)
+                winner = winners[contest, p.shape]
+                fastest[p.shape] = ranked_observation(p, labels.get(winner, winner), 1)
         yield ContestSection(
             name=facts.description,
             baseline=facts.baseline,
@@ -125,7 +127,9 @@ def sections_of_log(log: ResultLog) -> Iterator[ContestSection]:
             first={p.shape: p.ratio for p in own if p.kernel.endswith(FIRST)},
             tried=Counter(trial.shape for trial in trials),
             refused=tuple(
-                (line.shape, line.kernel, line.message) for line in refused if line.contest == contest
+                (line.shape, labels.get(line.kernel, line.kernel), line.message)
+                for line in refused
+                if line.contest == contest
             ),
             peers=tuple(line for line in log.lines if isinstance(line, Peer) and line.contest == contest),
             moved_bytes={shape: facts.dtypes.moved_bytes(shape) for shape in fastest},

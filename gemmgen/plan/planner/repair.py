@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -52,30 +53,27 @@ def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
     named = [violation.fix.changes(violation.field) for violation in violations]
     if all(named) and search.is_legal(union_of(found[0] for found in named)):
         return [
-            _with_legal(violation, [found for found in named if found is not own], own, search)
+            _with_legal(violation, union_of(found[0] for found in named), own, search)
             for violation, own in zip(violations, named, strict=True)
         ]
     if len(violations) == 1 and (legal := [change for change in named[0] if search.is_legal(change)]):
         return [_limited(violations[0], legal)]
     repair = search.minimal_repair(violations, named)
     if repair:
-        return _spread_over_violations(violations, named, repair)
+        return _spread_over_violations(violations, named, repair, search)
     return [replace(each, fix=each.fix.limited_to((), each.field)) for each in violations]
 
 
 def _with_legal(
-    violation: Violation,
-    others: Sequence[Sequence[Advice]],
-    own: Sequence[Advice],
-    search: _RepairSearch,
+    violation: Violation, repair: Advice, own: Sequence[Advice], search: _RepairSearch
 ) -> Violation:
-    """Return a violation with its legal alternatives, whose first one is legal with those of the others."""
-    first = union_of(found[0] for found in others)
+    """Return a violation with its legal alternatives, of which the first one is a part of a legal repair."""
+    rest = tuple(pair for pair in repair if pair not in own[0])
     return _limited(
         violation,
         [
             own[0],
-            *(each for each in own[1:] if search.is_legal(union_of([first, each])) or search.is_legal(each)),
+            *(each for each in own[1:] if search.is_legal(union_of([rest, each])) or search.is_legal(each)),
         ],
     )
 
@@ -86,7 +84,10 @@ def _limited(violation: Violation, legal: Sequence[Advice]) -> Violation:
 
 
 def _spread_over_violations(
-    violations: Sequence[Violation], named: Sequence[tuple[Advice, ...]], repair: Advice
+    violations: Sequence[Violation],
+    named: Sequence[tuple[Advice, ...]],
+    repair: Advice,
+    search: _RepairSearch,
 ) -> list[Violation]:
     """Return violations that name a repair together, each with the changes of its own field.
 
@@ -106,7 +107,7 @@ def _spread_over_violations(
         if not choices or advice != choices[0]:
             result.append(replace(violation, fix=of_change(advice, violation.field), advice=advice))
         else:
-            result.append(_limited(violation, [advice]))
+            result.append(_with_legal(violation, repair, choices, search))
     return result
 
 
@@ -117,6 +118,8 @@ class _RepairSearch:
         self._data = stated(spec)
         self._left = MOST_JUDGED
         self._known: dict[Advice, Kernel | None] = {}
+        self._most_cost = sys.maxsize
+        """Cost of the best repair so far: a base that is as dear is not looked at."""
 
     def is_legal(self, advice: Advice) -> bool:
         """Return True if a legal plan was found for the spec with a change."""
@@ -144,8 +147,6 @@ class _RepairSearch:
         order = [*blamed, *sorted(open_to - set(blamed))]
         best: tuple[int, Advice] | None = None
         for cost, base in self._feasible_bases(violations, open_to):
-            if best is not None and cost >= best[0]:
-                break  # what decisions need more comes on top
             repair = base
             if not base or not self.is_legal(base):
                 gone = self._fewest(base, [path for path in order if path not in dict(base)])
@@ -153,6 +154,7 @@ class _RepairSearch:
             cost += len(repair) - len(base)
             if best is None or cost < best[0]:
                 best = cost, repair
+                self._most_cost = cost
         return best[1] if best else None
 
     def _feasible_bases(
@@ -177,9 +179,11 @@ class _RepairSearch:
             if not queue:
                 return
             *_, cost, change = heappop(queue)
+            if cost >= self._most_cost:
+                continue  # what decisions need more comes on top
             free = union_of([tuple((path, None) for path in open_to), change])
             if self.is_legal(free):
-                pruned = self._pruned(change, free)
+                pruned = self._pruned(change, free, first)
                 yield cost - len(change) + len(pruned), pruned
                 continue
             source = changed_spec(self._data, free)
@@ -188,7 +192,8 @@ class _RepairSearch:
             ways = [each for violation in found if (each := self._ways(violation, change))]
             of_problem = [kept for each in ways if (kept := [way for way in each if not _decides(way[1])])]
             ways = of_problem or ways
-            for rank, choice in ways[0] if ways else ():  # one of these is made, whatever else is
+            # One way to mend the first fault is made, whatever else is; at the start, that may be by the way.
+            for rank, choice in itertools.chain.from_iterable(ways[:1] if change else ways):
                 other = union_of([change, choice])
                 if (key := frozenset(other)) not in known:
                     known.add(key)
@@ -213,10 +218,11 @@ class _RepairSearch:
             )
         ]
 
-    def _pruned(self, change: Advice, free: Advice) -> Advice:
-        """Return a legal change of the problem without the fields that can stay as they are."""
+    def _pruned(self, change: Advice, free: Advice, named: Advice) -> Advice:
+        """Return a legal change of the problem without the fields that can stay and are not named."""
         kept = dict(free)
-        for path, _ in sorted(change, key=lambda pair: pair[0] not in FIELDS) if len(change) > 1 else ():
+        unnamed = [path for path, value in change if (path, value) not in named]
+        for path in sorted(unnamed, key=lambda path: path not in FIELDS) if len(change) > 1 else ():
             open_again = {path: None} if value_at(self._data, path) is not None and path in FIELDS else {}
             fewer = {**{each: value for each, value in kept.items() if each != path}, **open_again}
             if self.is_legal(tuple(fewer.items())):

@@ -31,7 +31,7 @@ def _label(plan: WgmmaKernel) -> str:
     if plan.occupancy > 1:
         parts.append(f"occupancy {plan.occupancy}")
     if plan.splits > 1:
-        parts.append(f"K split by {plan.splits}{', added up in parallel' * plan.reduces_apart}")
+        parts.append(f"K split by {plan.splits}{', reduced in parallel' * plan.reduces_apart}")
     if plan.divides_last_wave:
         parts.append("stream-K")
     return ", ".join([*parts, f"{plan.outstanding_mmas} outstanding"])
