@@ -134,7 +134,7 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
 def _formats_of_hopper(operand: str, vector: int) -> list[str]:
     """Return the formats with which Hopper's threads scale sums of an operand, the best one first.
 
-    That is one with as much of K in a block as `vector`, and then one with a block of 128 rows, for weights.
+    Formats with `vector` elements of K in a block come first, and then, for weights, blocks of 128 rows.
     """
     known = (each for each in SCALE_FORMATS.values() if each.mma == "wgmma" and operand in each.operands)
     return [each.name for each in sorted(known, key=lambda row: (row.vector != vector, -row.rows))]

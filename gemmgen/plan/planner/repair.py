@@ -44,10 +44,10 @@ def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
     """Return violations whose advice, applied together, gives a legal plan.
 
     A rule names the values that satisfy itself, and another rule may refuse them. So each alternative was
-    found to be legal before it is named: alone, or with the first alternatives of the other violations. If
-    those are illegal together, the violations name the smallest change that was found to be legal, in any
-    fields. If none was found, they name no change: an illegal one would be refused in its turn, and what is
-    advised then could be the spec that was refused first.
+    found to be legal before it is named: alone, or with the advice of the other violations. If the first
+    alternatives of all are illegal together, the violations name the smallest change that was found to be
+    legal, in any fields. If none was found, they name no change: an illegal one would be refused in its turn,
+    and its advice could be the spec that was refused first.
     """
     search = _RepairSearch(spec)
     named = [violation.fix.changes(violation.field) for violation in violations]
@@ -67,7 +67,7 @@ def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
 def _with_legal(
     violation: Violation, repair: Advice, own: Sequence[Advice], search: _RepairSearch
 ) -> Violation:
-    """Return a violation with its legal alternatives, of which the first one is a part of a legal repair."""
+    """Return a violation with its legal alternatives; the first one is a part of a legal repair."""
     rest = tuple(pair for pair in repair if pair not in own[0])
     return _limited(
         violation,
@@ -165,7 +165,7 @@ class _RepairSearch:
         Each comes with its cost, about the cheapest first: a point for each field that it changes, and one
         for each alternative that a rule names before the one that is taken, because a rule names first what
         changes least of a spec's meaning. The search is over all alternatives. A field that has changed can
-        only be left out: of two rules, each can undo what the other advises. Decisions are changed if rules
+        only be left out, because two rules can undo each other's advice. Decisions are changed if rules
         blame nothing else, because a rule of the problem can be silent until they are; in the end, they stay
         as they are if they can.
         """
@@ -202,7 +202,7 @@ class _RepairSearch:
                     heappush(queue, (total + left, left, len(known), total, other))
 
     def _first_of_problem(self, violations: Sequence[Violation]) -> Advice:
-        """Return the first alternatives of violations together, without those of decisions."""
+        """Return the first alternatives of violations together, without changes of decisions."""
         ways = (self._ways(violation, ()) for violation in violations)
         return union_of(choice for each in ways for rank, choice in each if not rank and not _decides(choice))
 
