@@ -36,7 +36,7 @@ SPECS = ROOT / "specs"
         (
             Groups("m_masked", 3),
             (10, 8, 8),
-            "3 groups (m_masked): 3.33 rows in the mean, from 0 to 7, 1 empty",
+            "3 groups (m_masked): 6.67 rows in the mean, from 3 to 10, 0 empty",
         ),
         (Groups("batched", 5), (1024, 8, 8), "5 groups (batched): 1,024 rows in each group"),
         (

@@ -70,10 +70,17 @@ def tensor_of_rows(groups: Groups, shape: Shape, device: torch.device) -> Tensor
 
 
 def drawn_rows(groups: Groups, shape: Shape, generator: torch.Generator) -> Tensor:
-    """Return such a tensor with random numbers: a row may be of no group, and a group may have no row."""
+    """Return such a tensor with random numbers: a row may be of no group, and a group may have no row.
+
+    One group of ``m_masked`` has two thirds of the rows or more; else all groups together have as many. So a
+    launch whose tiles have one row of tiles and two thirds of the next has a second row of tiles.
+    """
     most = groups.extent_of(shape)
     drawn = torch.randint(most + 1, (groups.count,), generator=generator, device=generator.device)
-    drawn[:: max(2, groups.count // 4)] = 0
+    if groups.count > 1:
+        drawn[:: max(2, groups.count // 4)] = 0
+    largest = drawn.argmax()
+    drawn[largest] = drawn[largest].clamp(min=most - most // 3)
     return (drawn if groups.apart else drawn.sort().values).to(torch.int32)
 
 

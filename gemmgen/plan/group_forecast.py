@@ -33,12 +33,16 @@ class Division(Protocol):
         """The matrix that all groups share, None if each has its own: ``a`` or ``b``."""
         ...
 
-    def rows_of_each(self, m: int) -> tuple[int, ...]:
-        """Return the rows of D of each group."""
+    def filled(self, m: int) -> tuple[int, int]:
+        """Return the number of groups that have a row of D, and the rows of all groups."""
         ...
 
-    def depths_of_each(self, k: int) -> tuple[int, ...]:
-        """Return the K of each group."""
+    def row_tiles(self, m: int, tile_rows: int) -> int:
+        """Return the tiles along M of all groups."""
+        ...
+
+    def mean_k_steps(self, k: int, depth: int) -> float:
+        """Return the K steps of a group in the mean."""
         ...
 
     def mean_extents(self, shape: Shape) -> tuple[float, float, float]:
@@ -48,21 +52,21 @@ class Division(Protocol):
 
 def tries_swap_ab(division: Division, m: int) -> bool:
     """Return True if the planner tries swap-AB for the groups of a problem: few rows in the mean."""
-    rows = [each for each in division.rows_of_each(m) if each]
-    return sum(rows) <= SWAP_AB_MEAN_ROWS * len(rows)
+    groups, rows = division.filled(m)
+    return rows <= SWAP_AB_MEAN_ROWS * groups
 
 
 def moved_of_groups(traffic: Traffic, division: Division, shape: Shape) -> Moved:
     """Return the bytes from and to DRAM of a problem; the B of a group counts if the group has rows."""
     m, n, k = shape
-    rows = division.rows_of_each(m)
+    groups, rows = division.filled(m)
     if division.divides_k:
-        return moved_bytes(traffic._replace(c=traffic.c * len(rows), d=traffic.d * len(rows)), m, n, k)
-    read_b = 1 if division.broadcast == "b" else sum(map(bool, rows))
-    moved = moved_bytes(traffic._replace(b=traffic.b * read_b), sum(rows), n, k)
+        return moved_bytes(traffic._replace(c=traffic.c * groups, d=traffic.d * groups), m, n, k)
+    read_b = 1 if division.broadcast == "b" else groups
+    moved = moved_bytes(traffic._replace(b=traffic.b * read_b), rows, n, k)
     if division.broadcast != "a":
         return moved
-    less = (sum(rows) - m) * k * traffic.a // 8  # rows of A that other groups share
+    less = (rows - m) * k * traffic.a // 8  # rows of A that other groups share
     return moved._replace(every=moved.every - less, operands_and_d=moved.operands_and_d - less)
 
 
@@ -73,11 +77,9 @@ def whole_problem(kernel: Tiles | Stream, division: Division, shape: Shape) -> S
     the K steps of a group in the mean, and each group has one or more.
     """
     m, n, k = shape
-    tiles = sum(-(-rows // kernel.rows) for rows in division.rows_of_each(m))
     if division.divides_k:
-        steps = [max(1, -(-depth // kernel.depth)) for depth in division.depths_of_each(k)]
-        k = math.ceil(sum(steps) / len(steps) * kernel.depth)
-    return tiles * kernel.rows, n, k
+        k = math.ceil(division.mean_k_steps(k, kernel.depth) * kernel.depth)
+    return division.row_tiles(m, kernel.rows) * kernel.rows, n, k
 
 
 class GroupForecast(Forecast[Name]):

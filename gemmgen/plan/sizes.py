@@ -225,14 +225,14 @@ class Geometry(Decisions, ABC):
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """Return the program tiles along M and N of a problem."""
         m, n, _ = shape
-        together = self.tiles_together
-        tiles_m = sum(-(-rows // self.program_tile_m) for rows in self.problem.rows_of_groups(m))
+        together, groups, rows = self.tiles_together, self.problem.groups, self.program_tile_m
+        tiles_m = groups.row_tiles(m, rows) if groups else -(-m // rows)
         return tiles_m, -(-n // (together * self.program_tile_n)) * together
 
     def k_steps(self, shape: Shape) -> float:
         """Return the K steps of a tile of a problem, in the mean of its groups: each has one or more."""
-        steps = [max(1, -(-depth // self.cta_tile_k)) for depth in self.problem.depths_of_groups(shape[2])]
-        return sum(steps) / len(steps)
+        groups, k = self.problem.groups, shape[2]
+        return groups.mean_k_steps(k, self.cta_tile_k) if groups else float(max(1, -(-k // self.cta_tile_k)))
 
     @property
     def tiles_together(self) -> int:

@@ -58,10 +58,10 @@ class Dtypes:
         b_rows = b_row * (self.b_blocks or 1)
         if (groups := self.groups) is None:
             return moved_bytes(m, n, a_row, b_rows, d_bytes)
-        rows = groups.rows_of_each(m)
-        a_rows = m if groups.divides_k or groups.broadcast == "a" else sum(rows)
-        read_b = 1 if groups.divides_k or groups.broadcast == "b" else sum(map(bool, rows))
-        return moved_bytes(a_rows, read_b * n, a_row, b_rows, 0) + sum(rows) * n * d_bytes
+        filled, rows = groups.filled(m)
+        a_rows = m if groups.divides_k or groups.broadcast == "a" else rows
+        read_b = 1 if groups.divides_k or groups.broadcast == "b" else filled
+        return moved_bytes(a_rows, read_b * n, a_row, b_rows, 0) + rows * n * d_bytes
 
 
 def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:

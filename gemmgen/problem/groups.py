@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -125,8 +125,8 @@ class Groups:
         if self.divides_k:
             return m, n, -(-k * self.count // count)
         if mean_rows is not None:
-            shares, most = self._shares(), self._most_share()
-            return max(1, math.ceil(mean_rows * self.count * most / (sum(shares) or most))), n, k
+            shares = self._shares()
+            return max(1, math.ceil(mean_rows * self.count * max(shares) / sum(shares))), n, k
         return (m if self.apart else -(-m * self.count // count)), n, k
 
     def all_rows(self, m: int) -> int:
@@ -141,36 +141,74 @@ class Groups:
         deviation is `skew`, 1 by default. So some groups have several times the mean, and with few rows some
         have none; a skew of 0 gives all the same rows. The largest group of ``m_masked`` has M rows, the
         others fewer; without `skew` or `shares`, groups have from no row to M. Groups of ``batched`` and
-        ``k_offsets`` have M.
+        ``k_offsets`` have M. If M is 1 or more, so are the rows of all groups together.
         """
-        if self.of == "m_masked":
-            most = self._most_share()
-            return tuple(int(m * share / most) for share in self._shares())
-        if self.of == "m_offsets":
-            return _divided(m, self._shares())
-        return (m,) * self.count
+        return (m,) * self.count if self._has_all_rows else self._sizes(m, self._shares())
 
     def depths_of_each(self, k: int) -> tuple[int, ...]:
         """Return the K of each group: all, or a part that is found as the rows of ``m_offsets`` are."""
-        return _divided(k, self._shares()) if self.divides_k else (k,) * self.count
+        return self._sizes(k, self._shares()) if self.divides_k else (k,) * self.count
+
+    def filled(self, m: int) -> tuple[int, int]:
+        """Return the number of groups that have a row of D, and the rows of all groups, for M rows."""
+        if self._has_all_rows:
+            return self.count * bool(m), self.count * m
+        rows, each = self._sample(m)
+        return round(each * sum(map(bool, rows))), round(each * sum(rows))
+
+    def row_tiles(self, m: int, tile_rows: int) -> int:
+        """Return the tiles of `tile_rows` rows of D that all groups have along M, for M rows."""
+        if self._has_all_rows:
+            return self.count * -(-m // tile_rows)
+        rows, each = self._sample(m)
+        return round(each * sum(-(-row // tile_rows) for row in rows))
+
+    def mean_k_steps(self, k: int, depth: int) -> float:
+        """Return the K steps of `depth` of a group, in the mean of all groups: each has one or more."""
+        depths = self._sample(k)[0] if self.divides_k else (k,)
+        steps = [max(1, -(-each // depth)) for each in depths]
+        return sum(steps) / len(steps)
+
+    @property
+    def _has_all_rows(self) -> bool:
+        """True if each group has all M rows."""
+        return self.divides_k or self.counts is None
+
+    def _sample(self, extent: int) -> tuple[tuple[int, ...], float]:
+        """Return the sizes of groups that divide M or K, and the number of groups that each stands for.
+
+        They are all groups, or, of more than `MOST_SAMPLED`, as many as a part of the shares, evenly spread.
+        """
+        stride = -(-self.count // MOST_SAMPLED)
+        count = -(-self.count // stride)
+        sample = replace(self, count=count, shares=self.shares[: self.count : stride])
+        part = extent if self.apart else -(-extent * count // self.count)
+        return sample._sizes(part, sample._shares()), self.count / count
+
+    def _sizes(self, extent: int, shares: tuple[float, ...]) -> tuple[int, ...]:
+        """Return the sizes of groups with these shares: all of an extent, or up to an extent each."""
+        if not self.apart:
+            return _divided(extent, shares)
+        most = max(shares)
+        return tuple(extent if share == most else int(extent * share / most) for share in shares)
 
     def _shares(self) -> tuple[float, ...]:
-        """Return the sizes of the groups in proportion to each other, whatever a spec states."""
-        stated = (self.shares + (0,) * self.count)[: self.count]
+        """Return the sizes of the groups in proportion to each other, one of them more than 0."""
+        stated = self.shares[: self.count]
         if any(stated):
-            return stated
+            return stated + (0,) * (self.count - len(stated))
         if self.of == "m_masked" and self.skew is None:
-            return tuple(map(_masked_share, range(self.count)))
+            first = max(0, FULL_GROUP + 1 - self.count)  # fewer groups have the full one too
+            return tuple(map(_masked_share, range(first, first + self.count)))
         return _drawn(self.count, 1 if self.skew is None else self.skew)
 
-    def _most_share(self) -> float:
-        """Return the share of a group of ``m_masked`` with all M rows."""
-        is_default = self.skew is None and not any(self.shares[: self.count])
-        return MASKED_SHARES if is_default else max(self._shares())
 
-
+MOST_SAMPLED: Final = 512
+"""Most groups whose sizes the time of a kernel is predicted from, for each kernel that is considered."""
 MASKED_SHARES: Final = 10
 """Equal parts of M: each group of ``m_masked`` has rows in some of them."""
+FULL_GROUP: Final = 3
+"""The first group of ``m_masked`` with rows in all parts."""
 
 
 def _masked_share(group: int) -> int:

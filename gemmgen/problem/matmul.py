@@ -242,6 +242,10 @@ class Matmul:
         """Return the rows of D of each group of a problem of M rows; without groups all M are of one."""
         return self.groups.rows_of_each(m) if self.groups else (m,)
 
+    def filled_groups(self, m: int) -> tuple[int, int]:
+        """Return the number of groups with a row of D, and their rows; without groups all M are of one."""
+        return self.groups.filled(m) if self.groups else (1, m)
+
     def depths_of_groups(self, k: int) -> tuple[int, ...]:
         """Return the K of each group of a problem; without groups all K is of one."""
         return self.groups.depths_of_each(k) if self.groups else (k,)

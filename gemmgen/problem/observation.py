@@ -101,6 +101,6 @@ def flops(shape: Shape, b_blocks: int = 1, groups: Groups | None = None) -> int:
     B has `b_blocks` blocks of N columns. Rows, or K, that are of no group count nothing.
     """
     m, n, k = shape
-    rows, depths = (groups.rows_of_each(m), groups.depths_of_each(k)) if groups else ((m,), (k,))
-    products = (row * depth for row, depth in zip(rows, depths, strict=True))
-    return 2 * b_blocks * n * sum(products)
+    # Groups that divide K have one depth together, and all others one K each.
+    rows = groups.filled(m)[1] if groups and not groups.divides_k else m
+    return 2 * b_blocks * n * rows * k

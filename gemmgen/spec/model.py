@@ -27,6 +27,7 @@ from gemmgen.spec.values import (
     AccumulatorNames,
     Expression,
     Factor,
+    GroupCount,
     NonNegative,
     Positive,
     Range,
@@ -337,7 +338,7 @@ class Groups(Model):
         "one of each group; m_masked: A [G, M, K] and rows [G], the rows of each group; batched: A "
         "[G, M, K]; k_offsets: A [M, K], B [K, N] and offs [G], the end of each group along K"
     )
-    count: Positive = Field(
+    count: GroupCount = Field(
         description="groups of the problems that the kernel is planned, checked and timed for"
     )
     skew: Skew | None = Field(

@@ -21,13 +21,19 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownEr
 
 from gemmgen.problem.epilogue import ACCUMULATOR, MATRIX
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.spec.diagnostics import quoted
+from gemmgen.spec.diagnostics import quoted, shortened
 from gemmgen.spec.expression import ExpressionError, parsed
 from gemmgen.spec.spelling import RENAMED
 from gemmgen.spec.words import Searched
 
 SIZE_LIMIT = 2**31 - 1
 """Kernels count in 32-bit integers."""
+MOST_PLANNED_GROUPS = 2**16
+"""Greatest number of groups of the problems that a kernel is planned, checked and timed for.
+
+Models have up to 512 experts; the batches of an attention are its sequences times its heads. Each group has a
+matrix of its own in the inputs of a check.
+"""
 TITLE_LIMIT = 100
 """Characters."""
 
@@ -127,6 +133,18 @@ def _check_zero_or_one(count: object) -> object:
     return count
 
 
+def _check_group_count(count: int) -> int:
+    """Refuse more groups than a kernel is planned for."""
+    if count > MOST_PLANNED_GROUPS:
+        raise PydanticCustomError(
+            "out-of-range",
+            "expected at most {most} groups to plan, check and time the kernel for, found the whole number "
+            "{count}; a call of batched or k_offsets may have more",
+            {"most": f"{MOST_PLANNED_GROUPS:,}", "count": shortened(str(count))},
+        )
+    return count
+
+
 def _check_search(search: object) -> object:
     """Return a mapping of fields, by their names of today, to lists of values.
 
@@ -171,6 +189,12 @@ Title = Annotated[
     WithJsonSchema({"maxLength": TITLE_LIMIT, "minLength": 1, "pattern": TITLE_PATTERN, "type": "string"}),
 ]
 Positive = Annotated[int, Field(ge=1, le=SIZE_LIMIT)]
+GroupCount = Annotated[
+    int,
+    Field(ge=1),
+    AfterValidator(_check_group_count),
+    WithJsonSchema({"maximum": MOST_PLANNED_GROUPS, "minimum": 1, "type": "integer"}),
+]
 NonNegative = Annotated[int, Field(ge=0, le=SIZE_LIMIT)]
 Skew = Annotated[float, Field(ge=0, le=4)]
 Shares = Annotated[tuple[NonNegative, ...], Field(strict=False, min_length=1)]

@@ -158,7 +158,8 @@ def order_launch(plan: Kernel) -> Launch:
     """Return a launch of two programs with more tiles along the minor dimension than a group has.
 
     A Hilbert curve has a whole square in it, and parts of others at two edges. There is a single step of K. A
-    kernel of a single tile computes all of it. There are all groups of the spec, or few if all are alike.
+    kernel of a single tile computes all of it. There are all groups of the spec if warps search them for the
+    group of a tile, and few if a tile's number tells its group.
     """
     if plan.schedule_kind == "single_tile":
         tile = (plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
@@ -168,8 +169,7 @@ def order_launch(plan: Kernel) -> Launch:
     else:
         along = plan.width + 1 if plan.order in ("grouped", "snake") else ROW_TILES
         tiles_m, tiles_n = (3, along) if plan.minor == "n" else (along, 3)
-    alike = plan.problem.groups is not None and plan.problem.groups.counts is None
-    groups = FEW_GROUPS if alike else None
+    groups = None if plan.group_slots else FEW_GROUPS
     return Launch(ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",), most_groups=groups)
 
 

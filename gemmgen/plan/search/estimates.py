@@ -68,13 +68,13 @@ def l2_bytes(kernel: Kernel, shape: Shape, step_bytes: float) -> int:
 
 def dram_bytes(problem: Matmul, shape: Shape) -> int:
     """Return the fewest bytes from and to DRAM: all that is read, and D written, once."""
-    (_, n, k), m = shape, sum(problem.rows_of_groups(shape[0]))
-    active = sum(map(bool, problem.rows_of_groups(shape[0])))
+    m, n, k = shape
+    active, rows = problem.filled_groups(m)
     if problem.groups and problem.groups.divides_k:
-        m, active = shape[0], 1  # one A and one B
+        active, rows = 1, m  # one A and one B
     scales = sum(
-        count * math.prod(operand.scale.extents(rows, k)) * operand.scale.dtype.bytes
-        for operand, rows, count in ((problem.a, m, 1), (problem.b, problem.b_blocks * n, active))
+        count * math.prod(operand.scale.extents(extent, k)) * operand.scale.dtype.bytes
+        for operand, extent, count in ((problem.a, rows, 1), (problem.b, problem.b_blocks * n, active))
         if operand.scale
     )
     return moved_of(problem, shape).every + scales

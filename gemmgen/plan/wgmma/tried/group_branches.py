@@ -157,9 +157,8 @@ def _branch(
 
 def _promotes_beside_mmas(request: Request) -> bool:
     """Return True if scaled sums are promoted beside MMAs too: with one scale of B a tile, for many rows."""
-    groups = request.matmul.groups
-    rows = (groups.rows_of_each(m) for m, _, _ in request.planned_shapes) if groups else ()
-    many = any(sum(each) > READ_ROWS * sum(map(bool, each)) for each in rows)
+    filled = (request.matmul.filled_groups(m) for m, _, _ in request.planned_shapes)
+    many = any(rows > READ_ROWS * groups for groups, rows in filled)
     return many and request.matmul.has_tile_scales and not request.matmul.in_blocks
 
 
