@@ -23,7 +23,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.plan.planner import Tick, family_for
 from gemmgen.plan.search import narrow_tile
-from gemmgen.plan.verdicts import PassedOver, kernel_digest
+from gemmgen.plan.verdicts import PassedOver, cause_digest, kernel_digest
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, load, make_as_built, make_of, write, write_files
 from gemmgen.render import render_launcher
@@ -222,7 +222,7 @@ def _simulate(product: Product) -> Simulation:
 
 T = TypeVar("T")
 
-MOST_PASSED_OVER: Final = 64
+MOST_PASSED_OVER: Final = 24
 """Kernels of one module that the compiler may refuse before the spec is given up: each takes seconds."""
 
 
@@ -241,16 +241,27 @@ def settle(
     """Return the product of a spec with the best plan that `prove` accepts.
 
     `prove` compiles a product's module, and raises ShortageError if the registers of a role are too
-    few. The planner then proposes the next plan. `tick` is the progress callback of a long search.
+    few. The planner then proposes the next plan to which the cause of the refusal does not apply
+    (`cause_digest`). If there is none, it proposes each other plan. `tick` is the progress callback of a long
+    search.
 
     Raises:
-        GemmgenError: No plan that satisfies the spec is left, or `prove` found another fault.
+        GemmgenError: No plan that satisfies the spec is left, `MOST_PASSED_OVER` plans or more of a module
+            were refused, or `prove` found another fault.
     """
     refused: dict[str, tuple[PassedOver, ...]] = {}
+    skips_alike = True
     while True:
         try:
             product, results = make_of(source, tick, refused), list[T]()
         except GemmgenError as error:
+            if skips_alike and any(refused.values()):
+                skips_alike = False
+                refused = {
+                    stem: tuple(replace(each, cause=None) for each in passed)
+                    for stem, passed in refused.items()
+                }
+                continue
             raise with_compiled_advice(source, refused, lowered_of) or error from None
         wanted = product.each if gradients else (product,)
         for each in wanted:
@@ -259,9 +270,12 @@ def settle(
             except ShortageError as error:
                 stem = each.source.stem
                 found = PassedOver(
-                    kernel_digest(each.plan), family_for(each.plan).label(each.plan), error.verdict
+                    kernel_digest(each.plan),
+                    family_for(each.plan).label(each.plan),
+                    error.verdict,
+                    cause_digest(each.plan, error.verdict) if skips_alike else None,
                 )
-                if found in refused.get(stem, ()):
+                if found.kernel in (one.kernel for one in refused.get(stem, ())):
                     raise  # the planner has no other plan
                 refused[stem] = (*refused.get(stem, ()), found)
                 if len(refused[stem]) > MOST_PASSED_OVER:

@@ -11,7 +11,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import gradient_specs
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import plans_to_verify
-from gemmgen.plan.verdicts import PassedOver, Verdict, kernel_digest, knowing
+from gemmgen.plan.verdicts import PassedOver, Verdict, kernel_digest, knowing, learnt_of
 from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, parse_spec
@@ -34,7 +34,7 @@ def with_compiled_advice(
     """
     gradients = (parse_spec(text.encode(), stem) for stem, text in gradient_specs(source).items())
     for each in (source, *gradients):
-        verdicts = {one.kernel: one.verdict for one in refused.get(each.stem, ())}
+        verdicts = learnt_of(refused.get(each.stem, ()))
         known = len(verdicts)
         for _ in range(MOST_ADVICE):
             with knowing(verdicts):

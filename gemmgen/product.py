@@ -31,7 +31,7 @@ from gemmgen.plan.decisions import gradient_specs
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.plan.planner import Tick, field_values
-from gemmgen.plan.verdicts import PassedOver, knowing
+from gemmgen.plan.verdicts import PassedOver, knowing, learnt_of
 from gemmgen.processes.locks import FORK_LOCK, lock
 from gemmgen.processes.scratch import scratch
 from gemmgen.render import render
@@ -186,7 +186,7 @@ def _planned(
     source: SpecFile, passed_over: Mapping[str, tuple[PassedOver, ...]], tick: Tick | None = None
 ) -> Product:
     refused = passed_over.get(source.stem, ())
-    with knowing({each.kernel: each.verdict for each in refused}):
+    with knowing(learnt_of(refused)):
         plan = plan_spec(source, tick) if tick else plan_spec(source)
     module = render(plan, spec_name=source.name, spec_sha256=source.sha256)
     return Product(source, plan, module, passed_over=refused)

@@ -18,12 +18,14 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.lower import Lowered, Resources, ShortageError
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import applied, plan_spec, rank
+from gemmgen.plan.planner import applied, plan_spec, rank, warnings
 from gemmgen.plan.rule import altered
 from gemmgen.plan.verdicts import (
     SHIPPED,
     Table,
     Verdict,
+    alike_digests,
+    cause_digest,
     kernel_digest,
     knowing,
     read_table,
@@ -212,6 +214,77 @@ def test_the_next_plan_is_proposed_where_the_compiler_refuses_one() -> None:
     assert first.kernel == kernel_digest(plan_spec(source_of())) != second.kernel
     assert str(first) == f"{first.label}: 24 bytes per thread spill"
     assert settle(source_of(), refusing(0)).product.passed_over == ()
+
+
+SERIALIZED = Verdict(168, 0, ("C7514",))
+
+
+@pytest.mark.quick
+def test_what_a_refusal_is_put_down_to_leaves_out_what_registers_hardly_depend_on() -> None:
+    plan = hopper(plan_spec(source_of()))
+    threads, mmas = alike_digests(plan)
+    assert (cause_digest(plan, SPILLS), cause_digest(plan, SERIALIZED)) == (threads, mmas)
+    alike = altered(plan, stages=plan.stages - 1, order="row", cluster_m=3 - plan.cluster_m)
+    assert alike_digests(alike) == (threads, mmas)
+    assert kernel_digest(alike) != kernel_digest(plan)
+    smaller = altered(plan, cta_tile_n=plan.cta_tile_n // 2)
+    assert alike_digests(smaller)[0] != threads
+    assert alike_digests(smaller)[1] == mmas
+    drained = altered(plan, outstanding_mmas=1 - plan.outstanding_mmas)
+    assert not {*alike_digests(drained)} & {threads, mmas}
+
+
+@pytest.mark.quick
+@pytest.mark.usefixtures("nothing_known")
+@pytest.mark.parametrize("verdict", [SPILLS, SERIALIZED], ids=["spills", "serialized"])
+def test_no_kernel_is_compiled_to_which_the_cause_of_a_refusal_applies(verdict: Verdict) -> None:
+    """Of a compiler that refuses the first cause for good, one kernel is compiled for it."""
+    first = plan_spec(source_of())
+    cause = cause_digest(first, verdict)
+    compiled: list[str] = []
+
+    def prove(each: Product) -> Kernel:
+        compiled.append(cause_digest(each.plan, verdict))
+        if compiled[-1] == cause:
+            raise ShortageError([Diagnostic("open.yaml", "plan-differs", "registers")], verdict)
+        return each.plan
+
+    settled = settle(source_of(), prove)
+    assert compiled.count(cause) == 1
+    assert len(compiled) == 2
+    assert [each.cause for each in settled.product.passed_over] == [cause]
+
+
+@pytest.mark.quick
+def test_where_a_cause_leaves_no_kernel_each_other_one_is_compiled() -> None:
+    """The cause is a likely one: a spec whose kernels all share it is not refused by it."""
+    text = OPEN + b"""tile: {m: 128, n: 128, k: 64}
+warp_specialization: {kind: cooperative, consumers: 2, registers: {producer: 24, consumer: 240}}
+buffering: {outstanding_mmas: 0}
+epilogue: {subtile_n: 64}
+schedule: {kind: persistent}
+"""
+    settled = settle(source_of(text), refusing(1))
+    (passed,) = settled.product.passed_over
+    assert passed.cause is None
+    assert cause_digest(settled.product.plan, SPILLS) == cause_digest(plan_spec(source_of(text)), SPILLS)
+
+
+@pytest.mark.quick
+def test_a_warning_tells_a_plan_that_is_expected_to_spill() -> None:
+    source = source_of(
+        OPEN + b"""tile: {m: 128, n: 256, k: 64}
+warp_specialization: {kind: cooperative, consumers: 2, registers: {producer: 24, consumer: 168}}
+epilogue: {ops: [gelu_erf, silu], subtile_n: 256}
+buffering: {stages: 2, epilogue: 1}
+"""
+    )
+    plan = plan_spec(source)
+    (found,) = (each for each in warnings(source, plan) if each.code == "expected-registers")
+    assert (found.severity, found.field) == ("warning", "warp_specialization.registers.consumer")
+    assert "168 registers per consumer thread, 296 are expected to be taken" in found.message
+    with knowing({kernel_digest(plan): Verdict(168, 0)}):
+        assert "expected-registers" not in {each.code for each in warnings(source, plan)}
 
 
 @pytest.mark.quick

@@ -7,7 +7,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,7 +101,7 @@ def plan(
             {
                 p.source.path: {
                     "fields": p.fields,
-                    "registers": asdict(standing_of(p.plan)),
+                    "registers": standing_of(p.plan).as_dict(),
                     **ledger(p.plan).as_dict(),
                 }
                 for p in products
@@ -112,7 +111,7 @@ def plan(
         say(
             "\n\n".join(
                 f"{p.source.path}: {p.plan.request.title}\n\n{ledger(p.plan).as_text()}\n\n"
-                f"register budget: {standing_of(p.plan)}"
+                f"register budget: {standing_of(p.plan)}{standing_of(p.plan).consequence}"
                 for p in products
             )
         )

@@ -8,10 +8,10 @@ by construction. Spills are looked up here, by a digest of the kernel and for on
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -78,7 +78,54 @@ def kernel_digest(kernel: Kernel) -> str:
     clusters. Absent features are left out, so a new decision leaves the digests of known kernels as they are.
     So does a change of the templates, which records the verdicts anew.
     """
-    decisive = [*_target(kernel.gpu), kernel.problem.key, before(statements(kernel))]
+    return _digest(kernel, statements(kernel))
+
+
+UNHELD: Final = frozenset(
+    {
+        *("cluster.m", "cluster.n", "buffering.stages", "buffering.epilogue"),
+        *("schedule.order", "schedule.minor", "schedule.width"),
+    }
+)
+"""Decisions on which the registers of a thread hardly depend.
+
+[gluon] About 150 kernels were lowered with registers that suffice and with 8 less, and 700 at the border: the
+order of tiles, the ring and the cluster do not matter (``gemmgen/plan/wgmma/bounds.py``). Kernels spill as many
+bytes with one buffer of D as with two.
+"""
+OF_MMAS: Final = frozenset(
+    {
+        *("operands.a.source", "mma.swap_ab", "mma.promote_k"),
+        *("buffering.outstanding_mmas", "warp_specialization.kind"),
+    }
+)
+"""Decisions on which it depends whether ptxas serializes MMAs that have the registers for their sums.
+
+[gluon] Where it does so (C7514), it does in tiles of other sizes too, and no more without an MMA in flight.
+"""
+
+
+def alike_digests(kernel: Kernel) -> tuple[str, str]:
+    """Return digests of 16 hexadecimal digits: of what spills, and of what serialized MMAs are put down to.
+
+    If the compiler has refused a kernel for one of both causes, it most likely refuses another one with this
+    digest too.
+    """
+    stated = statements(kernel)
+    threads = {path: value for path, value in stated.items() if path not in UNHELD}
+    mmas = {path: value for path, value in stated.items() if path in OF_MMAS}
+    return _digest(kernel, {"of": "threads", **threads}), _digest(kernel, {"of": "mmas", **mmas})
+
+
+def cause_digest(kernel: Kernel, verdict: Verdict) -> str:
+    """Return the one of `alike_digests` that a refusal of a kernel is put down to."""
+    threads, mmas = alike_digests(kernel)
+    return threads if verdict.spilled_bytes else mmas
+
+
+def _digest(kernel: Kernel, decisions: dict[str, int | str]) -> str:
+    """Return the digest of some decisions of a kernel, with its matmul and its target."""
+    decisive = [*_target(kernel.gpu), kernel.problem.key, before(decisions)]
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode("ascii")).hexdigest()[:DIGEST_DIGITS]
 
@@ -101,21 +148,37 @@ def verdict_of(kernel: Kernel) -> Verdict | None:
 
 
 def refusal_of(kernel: Kernel) -> str | None:
-    """Return in words that a kernel is known to have too few registers; None if that is not known."""
-    verdict = verdict_of(kernel)
+    """Return in words that a kernel is known to have too few registers; None if that is not known.
+
+    In an enclosing `knowing`, so has a kernel with the `cause_digest` of a refused one.
+    """
+    verdict, which = verdict_of(kernel), "this kernel"
+    if verdict is None and (learnt := _LEARNT.get()):
+        alike = (learnt[digest] for digest in alike_digests(kernel) if digest in learnt)
+        verdict, which = next(alike, None), "a kernel whose threads do the same"
     if verdict is None or verdict.fits:
         return None
-    return f"{verdict} as Triton {shipped().triton} compiles this kernel"
+    return f"{verdict} as Triton {shipped().triton} compiles {which}"
 
 
 @contextmanager
 def knowing(verdicts: Mapping[str, Verdict]) -> Generator[None]:
-    """Let the planner know more verdicts, by kernels' digests, for as long as the context lasts."""
+    """Let the planner know more verdicts, by kernels' digests, for as long as the context lasts.
+
+    The verdict on a refused kernel may also have its `cause_digest`.
+    """
     token = _LEARNT.set({**_LEARNT.get(), **verdicts})
     try:
         yield
     finally:
         _LEARNT.reset(token)
+
+
+NOT_CONFIRMED: Final = (
+    "not confirmed by the compiler: gemmgen build compiles this kernel, "
+    "and if its registers are too few, the next plan"
+)
+"""What is to be said of a plan without a verdict."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +191,15 @@ class Standing:
 
     def __str__(self) -> str:
         return self.state if self.triton is None else f"{self.state} (Triton {self.triton})"
+
+    @property
+    def consequence(self) -> str:
+        """What the evidence means for a build, after `str`; empty if nothing is left to confirm."""
+        return "" if self.state == "verified" else f", and {NOT_CONFIRMED}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold."""
+        return {**asdict(self), "confirmed": self.state == "verified", "text": f"{self}{self.consequence}"}
 
     @property
     def note(self) -> str:
@@ -150,9 +222,17 @@ class PassedOver:
     label: str
     """Its decisions in one line."""
     verdict: Verdict
+    cause: str | None = None
+    """Its `cause_digest` if kernels with that digest are passed over uncompiled; else None."""
 
     def __str__(self) -> str:
         return f"{self.label}: {self.verdict}"
+
+
+def learnt_of(passed_over: Iterable[PassedOver]) -> dict[str, Verdict]:
+    """Return the verdicts on kernels that were passed over, by the digests that `knowing` reads."""
+    digests = ((digest, each.verdict) for each in passed_over for digest in (each.kernel, each.cause))
+    return {digest: verdict for digest, verdict in digests if digest}
 
 
 # --- files

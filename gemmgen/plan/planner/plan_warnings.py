@@ -1,4 +1,4 @@
-"""Warnings about legal plans: idle SMs, few waves, searches that are sampled or not ranked by the cost."""
+"""Warnings about legal plans: short registers, idle SMs, few waves, searches that are sampled or not ranked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from gemmgen.plan.decisions import FIELDS, pinned, searched
 from gemmgen.plan.fix import clause, written
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner.attempts import in_order
-from gemmgen.plan.planner.families import family_of
-from gemmgen.plan.rule import Violation, altered, counted, decisions_of
+from gemmgen.plan.planner.families import family_for, family_of
+from gemmgen.plan.rule import Violation, altered, counted, decisions_of, judge
 from gemmgen.plan.search import MOST_CONFIGURATIONS
+from gemmgen.plan.verdicts import NOT_CONFIRMED, verdict_of
 from gemmgen.spec import SpecFile
 
 FEW_WAVES = 0.5
@@ -20,9 +21,20 @@ FEW_WAVES = 0.5
 
 
 def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
-    """Return the warnings of a legal plan: idle SMs, a sampled search, a search that the cost cannot rank."""
-    found = [*_idle(plan), *_sampled(source), *_unranked(source, plan)]
+    """Return the warnings of a legal plan: registers, idle SMs, and searches that are sampled or not ranked."""
+    found = [*_short_of_registers(plan), *_idle(plan), *_sampled(source), *_unranked(source, plan)]
     return tuple(replace(each.diagnosed(source), severity="warning") for each in in_order(found, source))
+
+
+def _short_of_registers(plan: Kernel) -> Iterator[Violation]:
+    """Yield a warning for each role that is expected to take more registers than it has.
+
+    The planner proposes such a kernel only if a spec leaves it no other. The compiler's verdict, if there is
+    one, takes the place of the expectation.
+    """
+    if verdict_of(plan) is None:
+        for found in judge(plan, family_for(plan).expectations):
+            yield replace(found, fix=clause(NOT_CONFIRMED))
 
 
 def _idle(plan: Kernel) -> Iterator[Violation]:

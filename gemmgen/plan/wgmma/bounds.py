@@ -158,7 +158,9 @@ def _epilogue_registers(plan: WgmmaKernel) -> int:
         hungry.append(part + 24)
     if problem.d_blocks > 1:
         hungry.append(2 * problem.d_blocks * part)  # both matrices of C, and both of D
-    return max(hungry)
+    # An A from registers is still held where sums of 16 bits are converted beside a C: 24 to 80 bytes spill.
+    held = plan.operand_registers if problem.accumulator.bits == 16 else 0
+    return max(hungry) + held
 
 
 GROUPS_REGISTERS: Final = 24
