@@ -101,6 +101,44 @@ def test_the_compiled_quantisation_has_one_graph_for_all_rows() -> None:
             assert torch.equal(ours.float(), theirs.float())
 
 
+@pytest.mark.filterwarnings("ignore")  # Inductor has its own, which depend on the release
+@pytest.mark.parametrize("shape", [(7, 300), (33, 100), (4, 272)])
+def test_the_compiled_quantisation_has_the_numbers_of_the_eager_one(shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(*shape, generator=generator) * torch.logspace(-20, 20, shape[0])[:, None]
+    x[1, 5], x[2, -1] = float("nan"), float("inf")
+    found = any_torch.compile(quantize_rows)(x)
+    for ours, theirs in zip(found, quantize_rows(x), strict=True):
+        assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
+        isnan = theirs.float().isnan()  # Inductor gives a NaN another sign
+        assert torch.equal(ours.float().isnan(), isnan)
+        assert torch.equal(ours.float()[~isnan], theirs.float()[~isnan])
+
+
+@pytest.mark.parametrize("k", [0, 1, 16, 127, 128, 130, 256])
+def test_a_vector_is_quantised_as_a_row(k: int) -> None:
+    x = torch.randn(k, generator=torch.Generator().manual_seed(4))
+    elements, scales = quantize_rows(x)
+    rows, of_rows = quantize_rows(x[None])
+    assert (elements.shape, scales.shape) == ((k,), (-(-k // 128),))
+    assert torch.equal(elements.float(), rows[0].float())
+    assert torch.equal(scales, of_rows[0])
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 130), (2, 0, 130), (2, 3, 0), (0, 3, 256), (2, 3, 48)])
+def test_shapes_without_elements_are_quantised(shape: tuple[int, ...]) -> None:
+    elements, scales = quantize_rows(torch.ones(shape))
+    assert elements.shape == shape
+    assert scales.shape == (*shape[:-1], -(-shape[-1] // 128))
+    compiled = any_torch.compile(quantize_rows, backend="aot_eager", fullgraph=True)(torch.ones(shape))
+    assert [each.shape for each in compiled] == [elements.shape, scales.shape]
+
+
+def test_a_scalar_has_no_rows() -> None:
+    with pytest.raises(ValueError, match="must have a dimension to quantise along"):
+        quantize_rows(torch.ones(()))
+
+
 # --- the layer
 
 

@@ -1,7 +1,7 @@
-"""How each layer and function of this package answers a call: a kernel computes it, or torch, which is told.
+"""How each layer and function of this package answers a call: a kernel computes it, or else torch does.
 
-What differs is in the subclasses: which tensors no kernel may have, the kernel's product, the operator that
-torch's compilers see, and torch's own function.
+Subclasses add the rest: the tensors that no kernel may have, the kernel's product, the operator that torch's
+compilers see, and torch's own function.
 """
 
 from __future__ import annotations

@@ -162,11 +162,11 @@ class _LoaderOfTorch(Loader):
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the module's loader has."""
+        """Return an attribute of the module's loader."""
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return what the module's loader creates."""
+        """Let the module's loader create it."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -134,7 +134,7 @@ def replace_grouped_mm(
     The arguments are the ones of `GroupedMM`. In the context, ``torch.nn.functional.grouped_mm`` and its
     private twin in torch call it, for all threads, and for torch.compile and torch.export. The context does
     not change a model that imported the function itself before, or calls ``torch.ops``. Of several active
-    contexts, the one that was entered last computes the calls, in whatever order they are left.
+    contexts, the one that was entered last computes the calls. They may be left in any order.
 
     Raises ValueError as the constructor of `GroupedMM`.
     """

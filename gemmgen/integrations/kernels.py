@@ -72,13 +72,15 @@ def require_kernel(kernel: Kernel) -> None:
 
 
 def said(kernel: Kernel) -> str:
-    """Return what a kernel computes, as a clause: its tensors with their dimensions, and its epilogue."""
+    """Return the computation of a kernel as a clause: its tensors with their dimensions, and its epilogue."""
     computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
     if "epilogue" not in computes:
         return "it has no COMPUTES"
     table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
     inputs: Sequence[str] = computes.get("inputs", ())
-    axes: dict[str, str] = {name: argument[1] for name, argument in table.items() if name in ("a", "b") and len(argument) > 1}
+    axes: dict[str, str] = {
+        name: argument[1] for name, argument in table.items() if name in ("a", "b") and len(argument) > 1
+    }
     extents = {"W": "2 N"}  # the columns of gate and up
     shapes = {name: ", ".join(extents.get(axis, axis) for axis in each) for name, each in axes.items()}
     tensors = [f"{name} [{shapes[name]}]" if name in shapes else name for name in inputs]

@@ -41,7 +41,7 @@ class KernelLayer(KernelCaller, nn.Module):
     KNOWN: ClassVar[tuple[type[nn.Module], ...]] = ()
     """Classes of other layers whose forward is the product with the weight, and the bias."""
     UNKNOWN: ClassVar[str]
-    """What is to be said of a layer of another class, as the end of a sentence."""
+    """The end of the sentence about a layer of another class."""
     in_features: int
     out_features: int
     bias: nn.Parameter | None
@@ -81,7 +81,7 @@ class KernelLayer(KernelCaller, nn.Module):
 
     @classmethod
     def _require_tensors(cls, layer: nn.Module) -> None:
-        """Raise LayerError if the tensors of a layer have other types or shapes than those of this class."""
+        """Raise LayerError if a tensor of a layer has another type or shape than in this class."""
 
     @classmethod
     def _converted(cls, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:  # noqa: ARG003

@@ -46,8 +46,8 @@ def by_rows(
 ) -> list[tuple[Kernel, int]]:
     """Return the kernels of a function in the order in which they are asked, with the most rows of each.
 
-    Those of `few_rows` come first, the one with the fewest rows before the others. The operators find each
-    kernel by its name. Raises ValueError without a kernel; `title` is the function's name.
+    The kernels of `few_rows` come first, the one with the fewest rows before the others. Raises ValueError
+    without a kernel; `title` is the function's name.
     """
     few = sorted((few_rows or {}).items())
     found = [*((kernel, most) for most, kernel in few), *((kernel, ANY_ROWS) for kernel in kernels)]

@@ -37,12 +37,12 @@ DATA: Final = frozenset(
 
 
 class Shape(NamedTuple):
-    """What a layer of one kind consists of."""
+    """The parts of a layer of one kind."""
 
     made: type[nn.Module]
     """The class of the new layer."""
     unknown: str
-    """What is to be said of a layer of another class, as the end of a sentence."""
+    """The end of the sentence about a layer of another class."""
     classes: Collection[type[nn.Module]] | None
     """Classes whose forward is known to be plain; None if the caller knows it of the layer at hand."""
     parameters: tuple[str, ...]
@@ -72,7 +72,7 @@ def data_attributes(layer: nn.Module, shape: Shape) -> dict[str, Any]:
     """Return the attributes that someone put on a layer and that are plain values: marks, names, numbers.
 
     Libraries mark layers so, for example ``_is_hf_initialized`` of transformers. Neither attributes of a
-    linear layer's own are among them, nor those of `shape`, nor any that hides an attribute of the class.
+    linear layer's own are among them, nor attributes of `shape`, nor any that hides one of the class.
     """
     return {
         name: value
@@ -124,7 +124,7 @@ def _added(layer: nn.Module, shape: Shape) -> dict[str, Any]:
 
 
 def _class(layer: nn.Module, shape: Shape) -> str:
-    """Return what the class of a layer may do beside a product; empty if it is known to do nothing else."""
+    """Return why the class of a layer may do more than a product; empty if it is known to do nothing else."""
     if parametrize.is_parametrized(layer):
         return "layer is parametrized: its parametrizations would be lost"
     if shape.classes is not None and type(layer) not in shape.classes:

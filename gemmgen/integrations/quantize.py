@@ -25,8 +25,9 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     it is, and the other elements of its block keep their scale. The product of an element and its scale is
     the element of `x` within one rounding. Kernels with computed scales of D follow the same rule.
 
-    All blocks of the rows of a matrix lie in memory as ``a_scale`` of a kernel: the scales of a block of K
-    follow one another, and blocks begin at multiples of 16 bytes. A vector [K] has [ceil(K / 128)] scales.
+    Rows of e4m3 begin at multiples of 128 bytes. All blocks of the rows of a matrix lie in memory as
+    ``a_scale`` of a kernel: the scales of a block of K follow one another, and blocks begin at multiples of
+    16 bytes. A vector [K] has [ceil(K / 128)] scales.
 
     Raises ValueError for a scalar.
     """
@@ -43,7 +44,9 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     most = torch.full_like(magnitudes, LARGEST)
     # torch has no e4m3 beyond 448: without the clamp an infinity would become a NaN.
     scaled = (padded * (most / magnitudes)[..., None]).clamp(-LARGEST, LARGEST)
-    elements = scaled.flatten(1)[:, :k].to(E4M3)
+    # Rows keep their padding: Inductor of torch 2.13 computes wrong elements after the last whole block on a
+    # CPU if rows follow one another without it.
+    elements = scaled.flatten(1).to(E4M3)[:, :k]
     scales = _by_blocks(magnitudes / most)
     if not rows:
         return elements[0], scales[0]

@@ -61,7 +61,7 @@ class Replacement(int):
 
 
 class _Search(NamedTuple):
-    """What a function of this file looks for in a model, and what takes its place."""
+    """The layers that a function of this file replaces, and the class that takes their place."""
 
     function: str
     """The name of the function, in messages."""
@@ -120,7 +120,7 @@ def replace_block_scaled_linear(
     dequantised weight, and the bias: the caller answers for it. A layer of any other class stays as it is,
     because its forward may do more, for example add up over ranks, or return a pair.
 
-    `only`, `left`, the warnings and what is returned are as of `replace_linear`. Layers that
+    `only`, `left`, the warnings and the result are as of `replace_linear`. Layers that
     ``BlockScaledLinear.of`` refuses stay as they are.
 
     Raises ValueError for a kernel as the constructor of `BlockScaledLinear`. The model is then as it was.

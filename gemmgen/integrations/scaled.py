@@ -316,8 +316,8 @@ def replace_scaled_mm(*kernels: Kernel, few_rows: Mapping[int, Kernel] | None = 
     The arguments are the ones of `ScaledMM`. In the context, ``torch.nn.functional.scaled_mm`` calls it, and
     its older private twin in torch calls its `inferred`, for all threads, and for torch.compile and
     torch.export. The context does not change a model that imported the function itself before, or calls
-    ``torch.ops``. Of several active contexts, the one that was entered last computes the calls, in whatever
-    order they are left.
+    ``torch.ops``. Of several active contexts, the one that was entered last computes the calls. They may be
+    left in any order.
 
     Raises ValueError as the constructor of `ScaledMM`.
     """
