@@ -712,3 +712,48 @@ def test_functions_are_copied_and_pickled(name: str) -> None:
     for other in (copy.deepcopy(function), pickle.loads(pickle.dumps(function))):
         assert type(other) is type(function)
         assert vars(other) == vars(function)
+
+
+# --- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["as it is", "cast", "bytes", "scales in bf16", "requires grad", "a copy"])
+def test_the_kernel_computes_a_layer_on_a_gpu_after_each_change(way: str, kind: Kind) -> None:
+    """Casts, loading and flags used to leave the layer to torch for good, or to change its numbers."""
+    if kind.layer is Linear and way in ("bytes", "scales in bf16", "requires grad"):
+        pytest.skip("of weights with scales of blocks")
+    old = kind.made()
+    if way == "scales in bf16":
+        old.weight_scale_inv = nn.Parameter(old.weight_scale_inv.bfloat16(), requires_grad=False)
+    model: Any = nn.Sequential(old).cuda()
+    x = rows(77).cuda()
+    wanted = model(x)
+    assert kind.replaced(model) == 1
+    if way == "cast":
+        model.float().to(BF16)
+    elif way == "bytes":
+        model.load_state_dict({**model.state_dict(), "0.weight": old.weight.view(torch.uint8)})
+    elif way == "requires grad":
+        model.requires_grad_(True)
+    elif way == "a copy":
+        model = copy.deepcopy(model)
+    found = model(x)
+    assert model[0].reason == ""
+    error = (found - wanted).float().square().mean()
+    assert error < 0.05**2 * wanted.float().square().mean()
+
+
+@pytest.mark.gpu
+def test_a_layer_in_a_transform_of_torch_func_is_torchs_on_a_gpu(kind: Kind) -> None:
+    func: Any = any_torch.func
+    layer, x = kind.layer.of(kind.made(), kind.kernel).cuda(), rows(64).cuda()
+    batched = func.vmap(layer)(x[:, None])
+    assert layer.reason != ""
+    plain = kind.made().cuda()(x)
+    assert torch.allclose(batched[:, 0].float(), plain.float(), rtol=2e-2, atol=0.5)
+
+    def total(each: Tensor) -> Tensor:
+        return layer(each).float().sum()
+
+    assert func.grad(total)(x).shape == x.shape

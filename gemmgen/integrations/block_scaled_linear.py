@@ -152,11 +152,19 @@ class BlockScaledLinear(KernelLayer):
         return cast(Any, super())._apply(apply, recurse)
 
     def _load_from_state_dict(
-        self, state_dict: MutableMapping[str, Any], prefix: str, *others: Any, **options: Any
+        self,
+        state_dict: MutableMapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
         """Load a weight of e4m3 or of its bytes, and scales whose numbers are numbers of fp32; no other type.
 
-        Other types are an error of ``load_state_dict``: to convert by value would give other numbers.
+        Other types are an error of ``load_state_dict``: to convert by value would give other numbers. Torch lets
+        a module change `state_dict`, which is a copy of the caller's.
         """
         errors: list[str] = []
         for name, read in ((WEIGHT, _as_weight), (SCALES, _as_scales)):
@@ -166,11 +174,11 @@ class BlockScaledLinear(KernelLayer):
                     state_dict[f"{prefix}{name}"] = read(found)
                 except ValueError as error:
                     errors.append(f"{prefix}{name} {error}")
-        if errors:
-            messages: list[str] = options.get("error_msgs", others[-1] if others else [])
-            messages.extend(errors)
-        else:
-            cast(Any, super())._load_from_state_dict(state_dict, prefix, *others, **options)
+        error_msgs.extend(errors)
+        if not errors:
+            cast(Any, super())._load_from_state_dict(
+                state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+            )
 
     @property
     def _numbers(self) -> tuple[Tensor, Tensor]:

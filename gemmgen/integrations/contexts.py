@@ -83,7 +83,7 @@ class Place:
     def put(self, *, is_own: bool) -> None:
         """Put torch's own function or the stand-in into the place, unless someone else's is there by now."""
         own, stand_in = cast(_Period, self._period)[:2]
-        if getattr(self.module, self.name) in (own, stand_in):
+        if getattr(self.module, self.name, None) in (own, stand_in):
             setattr(self.module, self.name, own if is_own else stand_in)
 
 
