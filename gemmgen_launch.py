@@ -954,7 +954,7 @@ class Contract:
         if max(rows.count, rows.columns) > (limit := self.computes["max_extent"]):
             yield f"have extents up to {limit}, found {max(stored.shape)}"
         if argument.has_scales_of_sums:
-            if is_readable(tensor) and not argument.is_laid_out(tensor):
+            if 0 not in tensor.shape and not argument.is_laid_out(tensor):
                 yield self.describe_scales(name, tensor)
             return
         is_copied = self.is_copied(argument)
@@ -1165,15 +1165,22 @@ class Operator:
         return operator(*inputs) if out is None else operator(*inputs, out=out) or out
 
     def shape(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
-        """Return D without memory, as a run would return it; extents may be symbols that only a run knows."""
+        """Return D without memory, as a run would return it; extents may be symbols that only a run knows.
+
+        Raises as a run with these tensors would, or with the example that torch has for each symbol.
+        """
         contract = self.contract
+        given = inputs if out is None else (*inputs, out)
+        examples = [example_of(each) for each in given]
+        if None not in examples:
+            contract.check_without_launch(*examples[: len(inputs)], out=None if out is None else examples[-1])
         if contract.has_more_dimensions(inputs[0]):
             d = contract.flattened(lambda *flat: self.shape(*flat), inputs, None)
             return d if out is None else None
-        if all(isinstance(extent, int) for each in inputs for extent in each.shape):
+        checked = Checked()
+        if all(example is each for example, each in zip(examples, given, strict=True)):
             _, _, checked = contract.check_inputs(inputs)
         else:
-            checked = Checked()
             for name, tensor in zip(contract.inputs, inputs, strict=True):
                 self.check_symbolic(name, tensor, checked)
             if "W" in checked.extents:
@@ -1211,6 +1218,21 @@ class Operator:
             a_shape = b_shape[0], *a_shape[-2:]
         elements_of_a = math.prod(a_shape) * (2 if "P" in self.contract.arguments["a"].axes else 1)
         return 2 * elements_of_a * b_shape[-1]
+
+
+def example_of(tensor: Tensor) -> Tensor | None:
+    """Return a tensor without memory with torch's example of each extent and stride that is a symbol.
+
+    It is the tensor itself if there is no symbol, and None if one has no example, because data decides it.
+    """
+    sizes = *tensor.shape, *tensor.stride()
+    if all(isinstance(each, int) for each in sizes):
+        return tensor
+    known = [each if isinstance(each, int) else each.node.hint for each in sizes]
+    if not all(isinstance(each, int) for each in known):
+        return None
+    count = tensor.dim()
+    return torch.empty_strided(known[:count], known[count:], dtype=tensor.dtype, device="meta")
 
 
 def operator_name(module: str) -> str:

@@ -40,7 +40,7 @@ def module_of(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def operands(module: ModuleType, m: int) -> tuple[Tensor, ...]:
-    """Return A with M rows, B as it is stored, and all further tensors, without memory."""
+    """Return A with M rows, B as it is stored, and all further tensors as they lie, without memory."""
     blocks = module.COMPUTES.get("b_blocks", 1)
     extents = {"M": m, "N": N, "W": blocks * N, "K": K, "B": K // 128, "C": N // 128, "G": GROUPS}
     found: list[Tensor] = []
@@ -49,7 +49,8 @@ def operands(module: ModuleType, m: int) -> tuple[Tensor, ...]:
         shape = [extents[axis] for axis in axes]
         if name == "b":
             shape = [*shape[:-2], shape[-1], shape[-2]]
-        found.append(torch.empty(shape, dtype=dtype, device="meta"))
+        tensor = torch.empty(shape, dtype=dtype, device="meta")
+        found.append(module.arrange_scales(name, tensor) if axes.endswith("B") else tensor)
     return tuple(found)
 
 
