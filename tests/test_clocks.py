@@ -95,7 +95,6 @@ def _is_monotonic(node: ast.AST) -> bool:
             return False
 
 
-@pytest.mark.quick
 def test_no_test_reads_a_clock_except_to_give_up_waiting() -> None:
     """Times are figures of benchmarks/planning.py, with a record; a test counts work (`work.calls_of`)."""
     files = {*TESTS.rglob("*.py")} - {Path(__file__), TESTS / MEASURES}
@@ -108,7 +107,6 @@ def test_no_test_reads_a_clock_except_to_give_up_waiting() -> None:
     assert found == set()
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     "source",
     [
@@ -131,7 +129,6 @@ def test_a_read_of_a_clock_is_found(source: str) -> None:
     assert [*reads_of_clocks(source)]
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     "source",
     [
@@ -146,7 +143,6 @@ def test_waiting_is_allowed(source: str) -> None:
     assert [*reads_of_clocks(source)] == []
 
 
-@pytest.mark.quick
 def test_the_pages_have_the_times_of_the_record() -> None:
     record = json.loads((ROOT / "benchmarks/reading/planning.json").read_text(encoding="utf-8"))
     samples: dict[str, list[float]] = record["processor_seconds"]

@@ -47,6 +47,7 @@ STATES = {
     "foreign-file": "A file that gemmgen did not write stands where it would write one.",
     "cannot-write": "A file cannot be written.",
     "cannot-read": "A file cannot be read.",
+    "out-of-memory": "The memory of the GPU does not suffice.",
 }
 """Summaries of the codes that are no rules of a spec, for SARIF."""
 
