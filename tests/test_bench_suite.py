@@ -45,7 +45,7 @@ from gemmgen.bench.figures.style import IN_THE_DARK
 from gemmgen.bench.figures.suite_plots import ratio_limits
 from gemmgen.bench.figures.suite_tables import short_name
 from gemmgen.bench.machine import CudaMachine, UnfinishedError
-from gemmgen.bench.prepare import Prepared, prepare_in_children
+from gemmgen.bench.prepare import Prepared, prepare_in_children, primed
 from gemmgen.bench.record import GpuState
 from gemmgen.bench.result_log import BASELINE, Line, Peer, PlannerRanking, Refused, Result, Rounds
 from gemmgen.bench.suite_figures import BEST, FIRST, GROUPS, RatioFigures, group_of, grouped, points_of
@@ -60,7 +60,7 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.planner import Candidate, rank
 from gemmgen.problem import Shape
 from gemmgen.product import make
-from gemmgen.spec import SpecFile
+from gemmgen.spec import SpecFile, load_spec
 from gemmgen.spec.model import Runs
 from tools.quotations.pages import STUDIES, refreshed
 from tools.quotations.suite_blocks import suite_records
@@ -544,6 +544,27 @@ def test_memory_that_does_not_suffice_is_an_error_of_its_own_and_the_rest_is_tim
     arms.spoil.clear()
     run(tmp_path, arms, log, "kernel_a", "kernel_b")  # which has the memory now
     assert results(log)[-1].kernels[0].kernel == "kernel_a"
+
+
+def test_a_kernel_that_has_no_memory_beside_others_is_timed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are compiled in several processes, which share the memory of the GPU."""
+    request = load_spec(ROOT / "specs" / "h100_bf16.yaml").request
+
+    def fail(error: Exception) -> Callable[[object], object]:
+        def require(_: object) -> object:
+            raise error
+
+        return require
+
+    for error, expected in (
+        (torch.OutOfMemoryError("CUDA out of memory."), None),
+        (RuntimeError("CUDA error: out of memory"), None),
+        (RuntimeError("CUDA error: misaligned"), "RuntimeError: CUDA error: misaligned"),
+    ):
+        monkeypatch.setattr("gemmgen.bench.prepare.require_gpu", fail(error))
+        assert primed(request, (8, 16, 32), tmp_path / "kernel.py") == expected
 
 
 def test_a_baseline_without_memory_is_no_refusal(

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -784,6 +784,29 @@ def test_a_shape_without_memory_for_its_tensors_ends_the_tuning(
     assert (diagnostic.code, diagnostic.field) == ("out-of-memory", "8x16x32")
     assert diagnostic.message.endswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 16.00 GiB.")
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("begins", ["finding", "measuring"])
+def test_a_gpu_without_memory_for_a_process_ends_the_tuning(
+    tmp_path: Path, kernels: Kernels, begins: str
+) -> None:
+    """The process that looks for GPUs, and the one that measures, tell it; neither dies of it."""
+
+    class Full(NamedMachine):
+        @contextmanager
+        def quiet(self) -> Generator[None]:
+            run_out()
+            yield
+
+    def machine_on(device: int, architecture: Architecture) -> FakeMachine:
+        if begins == "finding":
+            run_out()
+        return Full()
+
+    with pytest.raises(GemmgenError) as caught:
+        tuned(tmp_path, kernels, machine_on=machine_on)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "out-of-memory"
 
 
 def test_what_is_above_the_roofline_takes_no_part(tmp_path: Path, kernels: Kernels) -> None:

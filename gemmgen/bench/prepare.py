@@ -83,20 +83,27 @@ def primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError | 
 def _primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError | str | None:
     signal.alarm(PRIMING_SECONDS)
     try:
-        machine = CudaMachine(require_gpu(request.gpu.architecture))
+        return _run_once(request, shape, module_path)
     except GemmgenError as error:
         return error
+    except Exception as error:
+        # Others use the GPU at the same time: the kernel may have the memory when it runs alone.
+        return None if is_out_of_memory(error) else first_line(error)
+
+
+def _run_once(request: Request, shape: Shape, module_path: Path) -> str | None:
+    """Run a kernel once; return why it cannot be imported, or None."""
+    machine = CudaMachine(require_gpu(request.gpu.architecture))
     try:
         module = import_generated(module_path)
         pack_scales = pack_scales_of(module) if request.matmul.packs_scales else None
         made = input_set(shape, request.matmul, torch.Generator(machine.device).manual_seed(0), pack_scales)
         bound(matmul_of(module), made.timed, made.d)()
         machine.finish()
+    except GemmgenError as error:
+        return first_line(error)
     except (ValueError, TypeError):
-        return None  # it does not support this shape, and may support others
-    except Exception as error:
-        # Others use the GPU at the same time: the kernel may have the memory when it runs alone.
-        return None if is_out_of_memory(error) else first_line(error)
+        pass  # it does not support this shape, and may support others
     return None
 
 

@@ -27,7 +27,7 @@ from gemmgen.bench.record import Environment, GpuState
 from gemmgen.bench.result_log import BASELINE, Rounds
 from gemmgen.bench.rival import bound
 from gemmgen.bench.timing_session import Running, Sample, TimingSession
-from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_text, require_gpu
+from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_faults, memory_text, require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
@@ -118,6 +118,10 @@ class Worker:
             machine = self._ready(comparison)
         except GemmgenError as error:
             return Answer(0.0, why="cannot", message=str(error), ends=True)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return Answer(0.0, None, OUT_OF_MEMORY, memory_text(error), ends=True, of_shape=True)
         starting = time.perf_counter() - began
         with machine.alone():
             start = machine.now()
@@ -263,13 +267,15 @@ def find_gpus(
 ) -> tuple[list[int], Environment]:
     """Return the GPUs to measure on (by default all visible ones) and the environment that they share.
 
-    Raises GemmgenError: ``no-gpu``; ``other-gpu`` if the GPUs are of several kinds.
+    Raises GemmgenError: ``no-gpu``; ``other-gpu`` if the GPUs are of several kinds; ``out-of-memory`` if one
+    of them has no memory left for a process.
     """
 
     def found() -> tuple[list[int], list[Environment]] | GemmgenError:
         try:
             chosen = list(range(max(1, torch.cuda.device_count())) if devices is None else devices)
-            return chosen, [machine_on(device, architecture).environment() for device in chosen]
+            with memory_faults("--devices"):
+                return chosen, [machine_on(device, architecture).environment() for device in chosen]
         except GemmgenError as error:
             return error
 
