@@ -267,8 +267,8 @@ def find_gpus(
 ) -> tuple[list[int], Environment]:
     """Return the GPUs to measure on (by default all visible ones) and the environment that they share.
 
-    Raises GemmgenError: ``no-gpu``; ``other-gpu`` if the GPUs are of several kinds; ``out-of-memory`` if one
-    of them has no memory left for a process.
+    Raises GemmgenError: ``no-gpu``; ``other-gpu`` if the GPUs are of several kinds; ``out-of-memory`` if a
+    GPU has no memory left for a process.
     """
 
     def found() -> tuple[list[int], list[Environment]] | GemmgenError:
