@@ -220,9 +220,7 @@ def test_an_installed_wheel_works_without_torch_and_triton(wheel: Path, tmp_path
         text=True,
         check=False,
     )
-    # Where the machine is busy, a search says how far it has come.
-    told = re.sub(r"(?m)^\S+: [\d,]+ of [\d,]+ combinations\n", "", ran.stderr)
-    assert (ran.returncode, told) == (0, "building specs/mine.yaml\n")
+    assert (ran.returncode, ran.stderr) == (0, "building specs/mine.yaml\n")
     answers = re.split(r"(?m)^\$ .*\n", ran.stdout)[1:]
     assert len(answers) == len(COMMANDS.splitlines())
     assert all(answers)

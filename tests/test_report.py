@@ -9,6 +9,7 @@ import html
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.observation import flops
 from gemmgen.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale
+from gemmgen.report.labels import label_of
 from gemmgen.report.page import report
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200_inductor.jsonl"
@@ -329,3 +331,21 @@ def test_without_a_browser_ci_fails_and_others_skip(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("CI")
     with pytest.raises(pytest.skip.Exception, match=message):
         program(*BROWSERS)
+
+
+# --- labels
+
+
+@pytest.mark.parametrize("record", ["h200_long_k", "h200_few_rows"])
+def test_a_label_has_the_words_of_today_for_a_kernel_of_an_earlier_record(record: str) -> None:
+    log = ResultLog.opened(ROOT / f"benchmarks/suites/{record}.jsonl")
+    labels = [label_of(entry) for entry in list(log.kernels.values())[::10] if entry.spec]
+    assert any("swap-AB, " in label for label in labels)
+    assert not [label for label in labels if "exchanged" in label or "added up" in label]
+
+
+def test_a_kernel_without_a_spec_is_called_by_its_name() -> None:
+    log = ResultLog.opened(ROOT / "benchmarks/suites/h200_long_k.jsonl")
+    entry = next(iter(log.kernels.values()))
+    assert label_of(replace(entry, spec=None)) == entry.name
+    assert label_of(replace(entry, spec="title: no spec\n")) == entry.name

@@ -485,6 +485,8 @@ def test_a_program_that_does_not_run_is_an_error_in_one_line(
         (SPEC, "--grid", "1"),
         ("program.py", "--args", "1"),
         ("program.py", "--target", "sm75"),
+        (SPEC, "--target", "sm90"),
+        (SPEC, "--target", "sm999"),
         ("program.py", "--programs", "0"),
         ("program.py", "--no-such-option"),
     ],

@@ -270,9 +270,14 @@ def _name_warnings(path: str) -> Iterator[Diagnostic]:
         yield Diagnostic(path, code, message, severity="warning")
 
 
+def on_terminal() -> bool:
+    """Return True if stderr is a terminal, whose reader sees progress; a log would keep every line."""
+    return sys.stderr.isatty()
+
+
 def _patience(subject: str) -> Callable[[int, int], None]:
     """Return a progress callback that prints to stderr if a search takes long and stderr is a terminal."""
-    told, shown = time.monotonic(), sys.stderr.isatty()
+    told, shown = time.monotonic(), on_terminal()
 
     def tick(done: int, total: int) -> None:
         nonlocal told

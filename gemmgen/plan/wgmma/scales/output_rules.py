@@ -100,4 +100,4 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     yield problem.scatters_d, "groups.d_rows", "an index of the rows of D", limit, leave_out() | UNSCALED
     limit = "scales of D need groups of rows"
     divides_k = problem.groups is not None and problem.groups.divides_k
-    yield divides_k, "groups.kind", "groups of K", limit, use("m_offsets") | UNSCALED
+    yield divides_k, FIELD, "groups of K", limit, leave_out() | use("m_offsets", field="groups.kind")
