@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from gluonsim.findings import refusal
+
 FIRST_SECONDS = 5.0
 """Seconds of a launch before its first line: most launches have ended by then."""
 MOST_SECONDS = 60.0
@@ -29,14 +31,35 @@ class Progress:
     seconds: float
     """Time since the launch began."""
 
+    @property
+    def estimated_seconds(self) -> float | None:
+        """Time of the whole launch at the rate so far; None before the first program has ended."""
+        share = (self.number - 1 + self.done / self.programs) / self.schedules
+        return self.seconds / share if share else None
+
     def __str__(self) -> str:
         done = f"{self.done:,} of {self.programs:,} program{'s' * (self.programs != 1)}"
         schedule = f"schedule {self.number} of {self.schedules} ({self.schedule})"
-        return f"{self.kernel}: {done}, {schedule}, {self.seconds:.0f} s"
+        estimate = self.estimated_seconds
+        in_all = "" if estimate is None else f" of about {estimate:.0f} s"
+        return f"{self.kernel}: {done}, {schedule}, {self.seconds:.0f} s{in_all}"
 
 
 Tell = Callable[[Progress], None]
 """Shows how far a launch is; ``str`` of its argument is one line."""
+
+
+def at_most(seconds: float) -> Tell:
+    """Return a function that ends a launch that has taken longer, with an error that says how far it is.
+
+    It is told after five seconds, and then more and more rarely, so a launch may take up to twice as long.
+    """
+
+    def tell(progress: Progress) -> None:
+        if progress.seconds > seconds:
+            raise refusal(f"the launch takes more than {seconds:g} s: {progress}", code="too-long")
+
+    return tell
 
 
 class Watch:

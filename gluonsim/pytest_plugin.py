@@ -49,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--gluon-seed", metavar="S", type=int, default=0, help="Of the random schedules (default: 0)."
     )
+    group.addoption(
+        "--gluon-seconds",
+        metavar="S",
+        type=float,
+        help="Fail a test if one of its launches takes more than S seconds; the failure estimates its time.",
+    )
     group.addoption("--gluon-sarif", metavar="FILE", help="Write all findings as SARIF 2.1.0.")
 
 
@@ -75,6 +81,7 @@ class Simulating:
         from gluonsim import gpu_of_target
         from gluonsim.policies import policy_of
         from gluonsim.programs.pretended import pretended
+        from gluonsim.progress import at_most
 
         self._schedules = tuple(filter(None, str(config.getoption("--gluon-schedules")).split(",")))
         self._sarif: str | None = config.getoption("--gluon-sarif")
@@ -94,7 +101,10 @@ class Simulating:
             seed = cast(int, config.getoption("--gluon-seed"))
             # Workers of pytest-xdist take the cores already.
             processes = 1 if hasattr(config, "workerinput") else usable_cores()
-            self._places.enter_context(pretended(gpu, self._tell, self._schedules, seed, processes))
+            most = cast("float | None", config.getoption("--gluon-seconds"))
+            limit = None if most is None else at_most(most)
+            simulating = pretended(gpu, self._tell, self._schedules, seed, processes, progress=limit)
+            self._places.enter_context(simulating)
         except GemmgenError as error:
             raise pytest.UsageError(f"--gluon-simulate: {error.diagnostics[0].message}") from error
         self._gpu = f"{gpu.architecture.name}, {gpu.name}"

@@ -220,6 +220,14 @@ def test_a_test_that_fails_by_itself_says_first_what_the_simulation_found(
     assert ran.stdout.str().count("error[write-after-read]") == 1
 
 
+def test_a_launch_may_be_too_long(simulated: pytest.Pytester) -> None:
+    simulated.makeconftest("import gluonsim.progress\n\ngluonsim.progress.FIRST_SECONDS = 0.0\n")
+    simulated.makepyfile(TESTS + RIGHT)
+    ran = simulated.runpytest_subprocess("--gluon-simulate=h100", "--gluon-seconds=0")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["E *error[[]too-long]: the launch takes more than 0 s: copy_kernel: 0 of 1 *"])
+
+
 ANSWERS = r"""
 def test_answers():
     assert torch.cuda.is_available()

@@ -284,6 +284,14 @@ FAULTS = {
         relaxation, ((SPIN, "gl.load(generation_ptr, volatile=True) == generation"),), Kind.WEAK_ATOMIC,
         "x_ptr", "gl.load(generation_ptr, volatile=True)", "is relaxed, and acquires nothing",
     ),
+    "grid barrier: a store past the caches opens it, which is as plain as any": Fault(
+        relaxation,
+        (
+            (SPIN, "gl.load(generation_ptr, volatile=True) == generation"),
+            (OPEN, 'gl.store(generation_ptr, generation + 1, cache_modifier=".wt")'),
+        ),
+        Kind.GLOBAL_RACE, "generation_ptr", "gl.load(generation_ptr, volatile=True)",
+    ),
     "grid barrier: a loop of plain loads, which the compiler drops": Fault(
         relaxation, ((SPIN, "gl.load(generation_ptr) == generation"),), Kind.GLOBAL_RACE, "x_ptr", STORE_X,
     ),

@@ -158,4 +158,22 @@ def test_lines_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
         watch.look(1)
         now += 0.125
     assert [round(step.seconds) for step in told] == [5, 10, 20, 40, 80, 140, 200, 260, 320]
-    assert str(told[0]) == "kernel: 1 of 8 programs, schedule 1 of 1 (lazy), 5 s"
+    assert str(told[0]) == "kernel: 1 of 8 programs, schedule 1 of 1 (lazy), 5 s of about 40 s"
+
+
+def test_nothing_is_estimated_before_a_program_has_ended() -> None:
+    begun = Progress("kernel", 0, 8, "lazy", 1, 2, 5.0)
+    assert begun.estimated_seconds is None
+    assert str(begun) == "kernel: 0 of 8 programs, schedule 1 of 2 (lazy), 5 s"
+    assert Progress("kernel", 0, 8, "eager", 2, 2, 5.0).estimated_seconds == 10.0
+    assert Progress("kernel", 4, 8, "eager", 2, 2, 6.0).estimated_seconds == 8.0
+
+
+@pytest.mark.usefixtures("told")
+def test_a_launch_that_takes_too_long_ends_with_an_estimate() -> None:
+    with pytest.raises(GemmgenError) as refused:
+        scaled(nothing(), None, progress=progress_module.at_most(0.0))
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "too-long"
+    assert diagnostic.message.startswith("the launch takes more than 0 s: scaled_kernel: ")
+    scaled(nothing(), None, progress=progress_module.at_most(1e6))
