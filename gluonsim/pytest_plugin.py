@@ -88,7 +88,7 @@ class Simulating:
         self._launched: list[Result] = []
         self._in_test = False
         self._errors: list[Finding] = []
-        """Of the part of a test that is not reported yet."""
+        """Errors of the part of a test that is not reported yet."""
         self._failure: BaseException | None = None
         """By which findings fail a test that is right by itself."""
         self._told: list[dict[str, Any]] = []

@@ -108,7 +108,7 @@ OUTSIDE = (-1, -(1 << 31), 1 << 30)
 def drawn_index(name: str, m: int, generator: torch.Generator, *, hostile: bool = False) -> Tensor:
     """Return a random int32 index [M] of M rows: ``d_rows`` has each once, ``a_rows`` some several times.
 
-    Of a hostile one, a third of the numbers is outside of all rows.
+    A third of the numbers of a hostile index is outside of all rows.
     """
     device = generator.device
     if name == "d_rows":
@@ -122,7 +122,7 @@ def drawn_index(name: str, m: int, generator: torch.Generator, *, hostile: bool 
 
 
 def inside(index: Tensor, rows: int) -> Tensor:
-    """Return which numbers of an index are rows of a matrix of so many rows."""
+    """Return which numbers of an index are rows of a matrix with `rows` rows."""
     return (index >= 0) & (index < rows)
 
 

@@ -195,7 +195,7 @@ class Inputs:
         return computed_rows(problem, d, self.rows_of_groups(problem), self.extras.get("d_rows"))
 
     def stored_rows(self, problem: Matmul, rows: int) -> Tensor:
-        """Return which rows of all groups an index scatters to one of so many rows of D; it drops others."""
+        """Return which rows of all groups an index scatters into a D with `rows` rows; it drops others."""
         index = self.extras["d_rows"]
         return inside(rows_of_all_groups(problem, index, self.rows_of_groups(problem)), rows)
 

@@ -1,4 +1,4 @@
-"""What a simulated launch left in each of its outputs, beside what it should have left there."""
+"""Outputs of a simulated launch, compared with the exact result: each by itself."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class WrongOutput:
     tensor: str
     """Its name in the plan: ``d``, ``d_scale`` or ``saved``."""
     keyword: str
-    """Its name in a call of `matmul`; ``d`` for what that returns."""
+    """Its name in a call of `matmul`; ``d`` for the result."""
     how: str
-    """What its elements are, in words."""
+    """The fault of its elements, in words, such as ``are wrong``."""
     difference: Difference
 
     def __str__(self) -> str:
@@ -150,7 +150,7 @@ def _wrong_scales(
 def _difference(
     tensor: Tensor, inputs: Inputs, problem: Matmul, rows: Rows, wrong: Tensor, memory: GlobalMemory
 ) -> Difference | None:
-    """Return where a tensor is wrong, given what is wrong in its computed rows."""
+    """Return the wrong elements of a tensor, given which elements of its computed rows are wrong."""
     places = torch.arange(tensor.numel()).view(tensor.shape)
     of_rows = inputs.computed_rows(problem, places)[:].flatten()
     wanted, differs = tensor.double().flatten(), torch.zeros(tensor.numel(), dtype=torch.bool)

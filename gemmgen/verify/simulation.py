@@ -332,7 +332,7 @@ class _Simulated:
         )
 
     def _keep_memory(self, findings: Findings, memory: GlobalMemory, *, sampled: bool) -> None:  # noqa: ARG002
-        """Keep what the newest schedule knows of its writes."""
+        """Keep the record of the writes of the newest schedule."""
         self._memory = memory
 
     def problems(self) -> Iterator[Problem]:

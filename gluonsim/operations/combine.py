@@ -59,7 +59,7 @@ class Combiner:
     """The function that applies an operation's region to tensors, element by element."""
 
     def __init__(self, op: Operation, dimensions: int) -> None:
-        """Read the region of an operation, whose elements have so many dimensions.
+        """Read the region of an operation; all its elements together have `dimensions` dimensions.
 
         Raises:
             GemmgenError: The region has a loop, or an operation that the simulator does not know.

@@ -1,7 +1,7 @@
 """Tensors inside of a function that combines elements: all elements at once, as dimensions that come first.
 
 Such a function is written for single elements. Here it is applied to whole tensors, so a number is a tensor
-with a value for each element, and a tensor has the dimensions of its type after those of the elements. A
+with a value for each element, and a tensor has the dimensions of its type after the elements' dimensions. A
 value that is the same for all elements may lack these.
 """
 

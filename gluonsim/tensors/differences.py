@@ -18,17 +18,17 @@ from gluonsim.tensors.regions import Elements
 
 @dataclass(frozen=True)
 class Difference:
-    """Elements of a tensor that differ from what is wanted."""
+    """Elements of a tensor that differ from the wanted ones."""
 
     count: int
     elements: int
-    """Of the tensor, in all."""
+    """All elements of the tensor, the right ones too."""
     first: tuple[int, ...]
     """Index of the first one in the tensor."""
     found: float
     wanted: float
     written: Access | None
-    """The last write of the first one; None if the launch has not written it."""
+    """The last write of the first one; None if the launch never wrote it."""
 
     @classmethod
     def of(cls, tensor: Tensor, wanted: Tensor, differs: Tensor, memory: GlobalMemory) -> Difference | None:
@@ -54,6 +54,6 @@ class Difference:
 
 
 def last_write(tensor: Tensor, index: Sequence[int], memory: GlobalMemory) -> Access | None:
-    """Return the last write of an element of a tensor; None if the launch has not written it."""
+    """Return the last write of an element of a tensor; None if the launch never wrote it."""
     element = int(tensor.storage_offset()) + sum(map(mul, index, tensor.stride()))
     return memory.last_write(Elements(elements_of(tensor), torch.tensor([element])))
