@@ -57,7 +57,7 @@ MUTANTS = {
         ("    tma.store_wait(0)\n", "    tma.store_wait(1)\n"),
     ),
     "saved_in_turn_swapped": saved_in_turn(
-        WRONG_NUMBERS, "d_desc", "", (".store(in_turn(gate, up))", ".store(in_turn(up, gate))")
+        WRONG_NUMBERS, "saved_desc", "", (".store(in_turn(gate, up))", ".store(in_turn(up, gate))")
     ),
     "saved_in_turn_columns_of_d": saved_in_turn(
         K.GLOBAL_RACE,

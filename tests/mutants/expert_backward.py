@@ -19,10 +19,10 @@ MUTANTS = {
         K.GLOBAL_RACE, "saved_desc|d_desc", "tma.async_store(", (KEPT, "rows")
     ),
     "experts_saved_a_row_too_few": saved(
-        WRONG_NUMBERS, "d_desc", "", (KEPT, "gl.maximum(gl.minimum(end - row - 1, rows), 0)")
+        WRONG_NUMBERS, "saved_desc", "", (KEPT, "gl.maximum(gl.minimum(end - row - 1, rows), 0)")
     ),
     "experts_saved_up_a_row_further": saved(
-        WRONG_NUMBERS, "d_desc", "", (UP, UP.replace("row + kept", "row + kept + 1"))
+        WRONG_NUMBERS, "saved_desc", "", (UP, UP.replace("row + kept", "row + kept + 1"))
     ),
     "experts_saved_up_of_whole_tiles": saved(
         K.GLOBAL_RACE,
@@ -35,7 +35,7 @@ MUTANTS = {
     ),
     "experts_saved_in_turn_rows_of_no_group": in_turn(
         WRONG_NUMBERS,
-        "d_desc",
+        "saved_desc",
         "",
         ("args.saved_desc, [row + kept, rows - kept, 2", "args.saved_desc, [row + rows, 0, 2"),
     ),

@@ -51,17 +51,17 @@ MUTANTS = {
     ),
     "exponents_of_a_left_out": short(WRONG_NUMBERS, "d_desc", "", (PAIR, "scales[block][1]")),
     "exponents_of_d_rounded_down": quantized(
-        WRONG_NUMBERS, "d_desc", "", (CARRY, CARRY.replace(" + D_CARRY", ""))
+        WRONG_NUMBERS, "d_scale_ptr", "", (CARRY, CARRY.replace(" + D_CARRY", ""))
     ),
     "exponents_of_d_without_its_largest_number": quantized(
-        WRONG_NUMBERS, "d_desc", "", (" - D_EXPONENT", "")
+        WRONG_NUMBERS, "d_scale_ptr", "", (" - D_EXPONENT", "")
     ),
     "exponents_of_d_twice_the_inverse": quantized(
         WRONG_NUMBERS, "d_desc", "", (INVERSE, INVERSE.replace("254", "255"))
     ),
-    "exponents_of_d_not_stored": quantized(WRONG_NUMBERS, "d_desc", "", (STORED, "")),
+    "exponents_of_d_not_stored": quantized(WRONG_NUMBERS, "d_scale_ptr", "", (STORED, "")),
     "exponents_of_d_in_rows_of_fp32": quantized(
-        WRONG_NUMBERS, "d_desc", "", ("gl.cdiv(args.m, 16) * 16", "gl.cdiv(args.m, 4) * 4")
+        WRONG_NUMBERS, "d_scale_ptr", "", ("gl.cdiv(args.m, 16) * 16", "gl.cdiv(args.m, 4) * 4")
     ),
 }
 """Faults to plant in kernels, each with what the simulator must say of it."""

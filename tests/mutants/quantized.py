@@ -31,27 +31,27 @@ JOINED = "accumulator = join_column_slabs(first, second)"
 SECOND_SLAB = "issue_mmas(args, a_tile, ring.stage, 1, step)"
 MUTANTS = {
     "quantized_magnitude_without_negative_numbers": plain(
-        WRONG_NUMBERS, "d_desc", "", (LARGEST, LARGEST.replace("gl.abs(tile)", "tile"))
+        WRONG_NUMBERS, "d_scale_ptr", "", (LARGEST, LARGEST.replace("gl.abs(tile)", "tile"))
     ),
     "quantized_magnitude_of_half_the_columns": gated(
-        WRONG_NUMBERS, "d_desc", "", (LARGEST, LARGEST.replace("gl.abs(tile)", f"gl.abs(tile) * {LEFT}"))
+        WRONG_NUMBERS, "d_scale_ptr", "", (LARGEST, LARGEST.replace("gl.abs(tile)", f"gl.abs(tile) * {LEFT}"))
     ),
     "quantized_scale_of_the_block_before": plain(
-        WRONG_NUMBERS, "d_desc", "", changed_within(BLOCK, "column //", "gl.maximum(column - 128, 0) //")
+        WRONG_NUMBERS, "d_scale_ptr", "", changed_within(BLOCK, "column //", "gl.maximum(column - 128, 0) //")
     ),
     "quantized_scale_of_the_first_block": blocks(
-        WRONG_NUMBERS, "d_desc", "", changed_within(BLOCK, "column //", "(0 * column) //")
+        WRONG_NUMBERS, "d_scale_ptr", "", changed_within(BLOCK, "column //", "(0 * column) //")
     ),
     "quantized_scale_of_the_row_below": blocks(
-        WRONG_NUMBERS, "d_desc", "", (ROWS, ROWS.replace("row +", "row + 1 +"))
+        WRONG_NUMBERS, "d_scale_ptr", "", (ROWS, ROWS.replace("row +", "row + 1 +"))
     ),
-    "quantized_scale_is_not_stored": blocks(WRONG_NUMBERS, "d_desc", "", (STORE, "")),
+    "quantized_scale_is_not_stored": blocks(WRONG_NUMBERS, "d_scale_ptr", "", (STORE, "")),
     "quantized_scale_is_the_inverse": plain(
-        WRONG_NUMBERS, "d_desc", "", (STORE, STORE.replace("largest, D_LARGEST", "D_LARGEST, largest"))
+        WRONG_NUMBERS, "d_scale_ptr", "", (STORE, STORE.replace("largest, D_LARGEST", "D_LARGEST, largest"))
     ),
     "quantized_scale_by_a_fast_quotient": plain(
         WRONG_NUMBERS,
-        "d_desc",
+        "d_scale_ptr",
         "",
         (STORE, STORE.replace("gl.div_rn(largest, D_LARGEST)", "largest * (1 / 448)")),
     ),
@@ -67,15 +67,15 @@ MUTANTS = {
     ),
     "slabs_of_columns_with_the_other_scale": expert(
         WRONG_NUMBERS,
-        "d_desc",
+        "d_scale_ptr",
         "",
         (SCALE_OF_FIRST, SCALE_OF_FIRST.replace("first_scale", "second_scale")),
     ),
     "slabs_of_columns_exchanged": experts(
-        WRONG_NUMBERS, "d_desc", "", (JOINED, JOINED.replace("first, second", "second, first"))
+        WRONG_NUMBERS, "d_scale_ptr", "", (JOINED, JOINED.replace("first, second", "second, first"))
     ),
     "slabs_of_columns_of_the_first_block": experts(
-        WRONG_NUMBERS, "d_desc", "", (SECOND_SLAB, SECOND_SLAB.replace("1, step", "0, step"))
+        WRONG_NUMBERS, "d_scale_ptr", "", (SECOND_SLAB, SECOND_SLAB.replace("1, step", "0, step"))
     ),
     "slabs_of_columns_released_before_the_last": expert(
         K.WRITE_AFTER_READ,
