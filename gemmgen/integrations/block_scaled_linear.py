@@ -163,8 +163,8 @@ class BlockScaledLinear(KernelLayer):
     ) -> None:
         """Load a weight of e4m3 or of its bytes, and scales whose numbers are numbers of fp32; no other type.
 
-        Other types are an error of ``load_state_dict``: to convert by value would give other numbers. Torch lets
-        a module change `state_dict`, which is a copy of the caller's.
+        Other types are an error of ``load_state_dict``: to convert by value would give other numbers. Torch
+        lets a module change `state_dict`, which is a copy of the caller's.
         """
         errors: list[str] = []
         for name, read in ((WEIGHT, _as_weight), (SCALES, _as_scales)):
