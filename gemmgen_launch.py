@@ -286,6 +286,26 @@ class Host:
             self.copy_all([*checked.copies.values()])
         return aligned
 
+    def check_offsets(self, offs: Tensor, extent: int) -> None:
+        """Check the ends of groups, for tests: it waits for the GPU, and no call makes this check.
+
+        `extent` is K if the groups divide K, else the rows of A. The ends [G] must rise from 0 to `extent`,
+        and be multiples of the K that share a scale, or `extent`. Raises ValueError with the first wrong end.
+        """
+        contract = self.contract
+        if "offs" not in contract.inputs:
+            raise ValueError("this kernel has no offs")
+        divides_k = "G" not in contract.arguments["b"].axes
+        multiple = contract.computes.get("scale_vector", 1) if divides_k else 1
+        begin = 0
+        for group, end in enumerate(offs.tolist()):
+            if not begin <= end <= extent:
+                raise ValueError(f"offs[{group}] must be from {begin} to {extent}, found {end}")
+            if end % multiple and end != extent:
+                wanted = f"{extent} or a multiple of {multiple}"
+                raise ValueError(f"offs[{group}] must be {wanted}, found {end}")
+            begin = end
+
     def lay_out(self, name: str, tensor: Tensor | None) -> Tensor | None:
         """Return a matrix that lies in memory as the argument of this name has to: itself, or a copy.
 
