@@ -76,7 +76,7 @@ def test_each_change_that_a_message_names_is_legal(folder: str) -> None:
 
 
 def test_each_change_that_a_message_about_a_layer_names_is_legal(tmp_path: Path) -> None:
-    found = {number: illegal_alternatives(path) for number, path in layer_specs(tmp_path, SEED, range(0, 30))}
+    found = {number: illegal_alternatives(path) for number, path in layer_specs(tmp_path, SEED, range(30))}
     assert not {number: wrong for number, wrong in found.items() if wrong}
 
 
