@@ -258,12 +258,15 @@ def test_no_kernel_is_compiled_to_which_the_cause_of_a_refusal_applies(verdict: 
 @pytest.mark.quick
 def test_where_a_cause_leaves_no_kernel_each_other_one_is_compiled() -> None:
     """The cause is a likely one: a spec whose kernels all share it is not refused by it."""
-    text = OPEN + b"""tile: {m: 128, n: 128, k: 64}
+    text = (
+        OPEN
+        + b"""tile: {m: 128, n: 128, k: 64}
 warp_specialization: {kind: cooperative, consumers: 2, registers: {producer: 24, consumer: 240}}
 buffering: {outstanding_mmas: 0}
 epilogue: {subtile_n: 64}
 schedule: {kind: persistent}
 """
+    )
     settled = settle(source_of(text), refusing(1))
     (passed,) = settled.product.passed_over
     assert passed.cause is None
@@ -273,7 +276,8 @@ schedule: {kind: persistent}
 @pytest.mark.quick
 def test_a_warning_tells_a_plan_that_is_expected_to_spill() -> None:
     source = source_of(
-        OPEN + b"""tile: {m: 128, n: 256, k: 64}
+        OPEN
+        + b"""tile: {m: 128, n: 256, k: 64}
 warp_specialization: {kind: cooperative, consumers: 2, registers: {producer: 24, consumer: 168}}
 epilogue: {ops: [gelu_erf, silu], subtile_n: 256}
 buffering: {stages: 2, epilogue: 1}

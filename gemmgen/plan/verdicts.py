@@ -106,7 +106,7 @@ OF_MMAS: Final = frozenset(
 
 
 def alike_digests(kernel: Kernel) -> tuple[str, str]:
-    """Return digests of 16 hexadecimal digits: of what spills, and of what serialized MMAs are put down to.
+    """Return digests of the decisions that decide spills and serialized MMAs: 16 hexadecimal digits each.
 
     If the compiler has refused a kernel for one of both causes, it most likely refuses another one with this
     digest too.
@@ -178,7 +178,7 @@ NOT_CONFIRMED: Final = (
     "not confirmed by the compiler: gemmgen build compiles this kernel, "
     "and if its registers are too few, the next plan"
 )
-"""What is to be said of a plan without a verdict."""
+"""Words about a plan without a verdict."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class Standing:
 
     @property
     def consequence(self) -> str:
-        """What the evidence means for a build, after `str`; empty if nothing is left to confirm."""
+        """The words that follow the evidence, about a build; empty if nothing is left to confirm."""
         return "" if self.state == "verified" else f", and {NOT_CONFIRMED}"
 
     def as_dict(self) -> dict[str, object]:
