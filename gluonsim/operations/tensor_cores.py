@@ -96,7 +96,7 @@ def dot(agent: Agent, op: Operation) -> Tensor:
 
 
 def added_product(a: Tensor, b: Tensor, accumulator: Tensor, *, keeps_fp32: bool) -> Tensor:
-    """Return accumulator + a @ b in the accumulator's type; of fp32 with all bits, or with the bits of tf32."""
+    """Return accumulator + a @ b in the type of the accumulator; fp32 keeps all bits, or becomes tf32."""
     if _keeps_all(a, keeps_fp32=keeps_fp32):
         return accumulator + a @ b
     return product(a, b, accumulator, accumulator.dtype)
