@@ -12,7 +12,7 @@ from gemmgen.product import load, make
 
 SPILLED = sorted((Path(__file__).parent / "spill").glob("*.yaml"))
 MOST_REFUSED = 5
-"""Kernels that the compiler refuses ahead of the one that is built: of pinned registers that do not suffice."""
+"""Kernels that the compiler refuses ahead of the one that is built: pinned registers that do not suffice."""
 
 
 def test_there_are_specs() -> None:

@@ -90,8 +90,8 @@ UNHELD: Final = frozenset(
 """Decisions on which the registers of a thread hardly depend.
 
 [gluon] About 150 kernels were lowered with registers that suffice and with 8 less, and 700 at the border: the
-order of tiles, the ring and the cluster do not matter (``gemmgen/plan/wgmma/bounds.py``). Kernels spill as many
-bytes with one buffer of D as with two.
+order of tiles, the ring and the cluster do not matter (``gemmgen/plan/wgmma/bounds.py``). Kernels spill as
+many bytes with one buffer of D as with two.
 """
 OF_MMAS: Final = frozenset(
     {

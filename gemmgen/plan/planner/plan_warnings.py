@@ -1,4 +1,4 @@
-"""Warnings about legal plans: short registers, idle SMs, few waves, searches that are sampled or not ranked."""
+"""Warnings about legal plans: few registers, idle SMs, few waves, searches that are sampled or not ranked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW_WAVES = 0.5
 
 
 def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
-    """Return the warnings of a legal plan: registers, idle SMs, and searches that are sampled or not ranked."""
+    """Return the warnings of a legal plan: registers, idle SMs, searches that are sampled or not ranked."""
     found = [*_short_of_registers(plan), *_idle(plan), *_sampled(source), *_unranked(source, plan)]
     return tuple(replace(each.diagnosed(source), severity="warning") for each in in_order(found, source))
 
