@@ -348,7 +348,10 @@ class CallView:
         for name in self.wrapper.inputs:
             argument = self.plan.argument(name)
             keyword = "" if name in ("a", "b") else f"{name}="
-            yield f"{keyword}{self._empty(argument)}"
+            made = self._empty(argument)
+            if name in self.wrapper.scales:  # rows of blocks begin at multiples of 16 bytes
+                made = f'arrange_scales("{name}", {made})'
+            yield f"{keyword}{made}"
         if self.call.expects_rows:
             yield "expected_m=expected_m"
 
