@@ -229,7 +229,7 @@ class _RepairSearch:
                 kept = fewer
         return tuple(pair for pair in change if pair[0] in kept and kept[pair[0]] == pair[1])
 
-    def _fewest(self, base: Advice, order: Sequence[str]) -> tuple[str, ...] | None:
+    def _fewest(self, base: Advice, order: Sequence[str]) -> tuple[str, ...]:
         """Return a smallest set of fields whose removal was found to make the spec legal."""
 
         def legal(gone: Iterable[str]) -> bool:
