@@ -121,7 +121,7 @@ def test_the_plan_of_the_most_groups_reads_a_sample_for_each_kernel(
 ) -> None:
     """Only the ledger, which names the least and the most of all groups, has the sizes of each."""
     asked: list[int] = []
-    read = Groups._sizes
+    read = Groups._sizes  # pyright: ignore[reportPrivateUsage]
 
     def counted(self: Groups, extent: int, shares: tuple[float, ...]) -> tuple[int, ...]:
         asked.append(len(shares))
