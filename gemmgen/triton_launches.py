@@ -141,7 +141,9 @@ def _dot_by(multiply: Multiply) -> Callable[..., Any]:
 
     def tensor(handle: Any, names: Mapping[str, str]) -> Any:
         array = handle.data
-        copied: Any = torch.from_numpy(array.copy())  # numpy has no type for some: they are their bits
+        copied: Any = cast(Any, torch).from_numpy(
+            array.copy()
+        )  # numpy has no type for some: they are their bits
         return copied.view(getattr(torch, names[handle.dtype.scalar.name]))
 
     def create_dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, most_imprecise: Any) -> Any:
