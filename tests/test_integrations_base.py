@@ -747,10 +747,11 @@ def test_the_kernel_computes_a_layer_on_a_gpu_after_each_change(way: str, kind: 
 @pytest.mark.gpu
 def test_a_layer_in_a_transform_of_torch_func_is_torchs_on_a_gpu(kind: Kind) -> None:
     func: Any = any_torch.func
-    layer, x = kind.layer.of(kind.made(), kind.kernel).cuda(), rows(64).cuda()
+    made, x = kind.made(), rows(64).cuda()
+    plain = copy.deepcopy(made).cuda()(x)
+    layer = kind.layer.of(made, kind.kernel).cuda()
     batched = func.vmap(layer)(x[:, None])
     assert layer.reason != ""
-    plain = kind.made().cuda()(x)
     assert torch.allclose(batched[:, 0].float(), plain.float(), rtol=2e-2, atol=0.5)
 
     def total(each: Tensor) -> Tensor:

@@ -278,7 +278,8 @@ MODULES = ("h100_bf16", "h100_bf16_streamk", "h100_bf16_ping_pong", "h100_bf16_s
 @pytest.mark.gpu
 @pytest.mark.parametrize("names", [MODULES, ("h200_bf16", "h100_bf16")], ids=["modules", "library"])
 def test_the_first_calls_of_a_process_are_right_on_the_gpu(names: tuple[str, ...], tmp_path: Any) -> None:
-    folders = os.pathsep.join([str(ROOT / "generated"), str(libraries_folder()), str(ROOT)])
+    known = os.environ.get("PYTHONPATH", "")  # which may have the Triton that the modules need
+    folders = os.pathsep.join([str(ROOT / "generated"), str(libraries_folder()), str(ROOT), known])
     environment = os.environ | {"PYTHONPATH": folders, "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-W", "ignore", "-c", FIRST_CALLS.format(names=names)]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
