@@ -12,18 +12,7 @@ from types import ModuleType
 import pytest
 from modules import ROOT
 
-MOST_FILES_OF_A_FOLDER = 20
 MOST_FILES_OF_A_NAME = 2
-MOST_LINES = 450
-"""Above which a file may have more than one idea."""
-LONG_FILES = {
-    "gemmgen/numerics/inputs.py": 500,
-    "gemmgen/verify/verification.py": 530,
-    "gluonsim/program.py": 550,
-}
-"""Files above it and their lines in tens, a ratchet: these numbers go down, and no file joins them."""
-SLACK_LINES = 20
-"""By which a file may have become shorter than its number says, which then goes down too."""
 
 
 @pytest.fixture(scope="module")
@@ -105,25 +94,6 @@ def test_parts_that_import_each_other_are_not_drawn(architecture: ModuleType, tm
     assert architecture.circles(architecture.imports(root)) == []
     with pytest.raises(ValueError, match=r"in circles: \[\['plan', 'spec'\]\]"):
         architecture.drawn(root)
-
-
-def test_no_folder_has_too_many_files(architecture: ModuleType) -> None:
-    folders = Counter(path.parent for path in architecture.files().values())
-    assert {folder: count for folder, count in folders.items() if count > MOST_FILES_OF_A_FOLDER} == {}
-
-
-def test_long_files_become_shorter_and_no_file_joins_them() -> None:
-    """Split a file that is named here by its ideas, and write its new number, which is lower, or none."""
-    paths = (path for package in ("gemmgen", "gluonsim", "tools") for path in (ROOT / package).rglob("*.py"))
-    counts = {path.relative_to(ROOT).as_posix(): len(path.read_bytes().splitlines()) for path in paths}
-    too_long = {name: count for name, count in counts.items() if count > LONG_FILES.get(name, MOST_LINES)}
-    assert too_long == {}
-    shortened = {
-        name: counts.get(name, 0)
-        for name, count in LONG_FILES.items()
-        if counts.get(name, 0) <= max(MOST_LINES, count - SLACK_LINES)
-    }
-    assert shortened == {}, "these numbers can go down, or their lines out"
 
 
 def test_the_names_of_files_tell_them_apart(architecture: ModuleType) -> None:
