@@ -289,8 +289,9 @@ class Host:
     def check_offsets(self, offs: Tensor, extent: int) -> None:
         """Check the ends of groups, for tests: it waits for the GPU, and no call makes this check.
 
-        `extent` is K if the groups divide K, else the rows of A. The ends [G] must rise from 0 to `extent`,
-        and be multiples of the K that share a scale, or `extent`. Raises ValueError with the first wrong end.
+        `extent` is K if the groups divide K, else M: the rows of A, or the elements of `a_rows`. The ends [G]
+        must lie from 0 to `extent` and not fall. With scales of blocks along K, each end is `extent` or a
+        multiple of the block. Raises ValueError with the first wrong end.
         """
         contract = self.contract
         if "offs" not in contract.inputs:
@@ -560,9 +561,8 @@ class Workspaces:
             with torch.cuda.stream(stream):
                 return self.make_tensors(*extents, torch.device("cuda", device))
 
-        with ThreadPoolExecutor(
-            1
-        ) as new_thread:  # a pool in use is one thread's: see torch.cuda.use_mem_pool
+        # A pool in use is one thread's (torch.cuda.use_mem_pool), so another thread allocates.
+        with ThreadPoolExecutor(1) as new_thread:
             made = new_thread.submit(allocate).result()
         return made, [tensor.data_ptr() for tensor in made]
 
@@ -1192,7 +1192,7 @@ class Operator:
         contract = self.contract
         given = inputs if out is None else (*inputs, out)
         examples = [example_of(each) for each in given]
-        if None not in examples:
+        if all(each is not None for each in examples):
             contract.check_without_launch(*examples[: len(inputs)], out=None if out is None else examples[-1])
         if contract.has_more_dimensions(inputs[0]):
             d = contract.flattened(lambda *flat: self.shape(*flat), inputs, None)

@@ -190,9 +190,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def memory_text(error: BaseException, needed: int | None = None) -> str:
-    """Return in words that the memory of the GPU does not suffice: bytes needed if known, free, and of all.
+    """Return in words that the memory of the GPU does not suffice, with the bytes that are free, and of all.
 
-    The first line of the error follows, in which torch says how much it tried to allocate.
+    The bytes that are needed are told if they are known. The first line of the error follows, in which torch
+    says how much it tried to allocate.
     """
     import torch
 

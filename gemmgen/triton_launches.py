@@ -140,11 +140,9 @@ def _dot_by(multiply: Multiply) -> Callable[..., Any]:
     keeps_fp32 = {precisions.TF32: False, precisions.IEEE: True}
 
     def tensor(handle: Any, names: Mapping[str, str]) -> Any:
-        array = handle.data
-        copied: Any = cast(Any, torch).from_numpy(
-            array.copy()
-        )  # numpy has no type for some: they are their bits
-        return copied.view(getattr(torch, names[handle.dtype.scalar.name]))
+        # numpy has no type for some elements: it has their bits.
+        bits: Any = cast(Any, torch).from_numpy(handle.data.copy())
+        return bits.view(getattr(torch, names[handle.dtype.scalar.name]))
 
     def create_dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, most_imprecise: Any) -> Any:
         known = a.dtype.scalar.name in _ELEMENTS and b.dtype.scalar.name in _ELEMENTS

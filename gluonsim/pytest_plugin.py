@@ -244,10 +244,13 @@ def _headed(report: pytest.TestReport, errors: Sequence[Finding], *, right: bool
     more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
     brief = f"{_brief(errors[0])}{more}"
     own = report.longrepr
-    if right or not isinstance(own, ExceptionChainRepr):
+    if right:
         path, line, _ = report.location
         crash = ReprFileLocation(path, (line or 0) + 1, brief)
         return ExceptionChainRepr([(ReprTraceback([found], None, "native"), crash, None)])
+    if not isinstance(own, ExceptionChainRepr):  # as of --tb=native
+        told = ReprTraceback([ReprEntryNative([f"{report.longreprtext}\n"])], None, "native")
+        own = ExceptionChainRepr([(told, getattr(own, "reprcrash", None), None)])
     traceback, crash, description = own.chain[-1]
     if crash is not None:
         own_message = crash.message.partition("\n")[0]

@@ -207,3 +207,9 @@ def test_a_simulation_has_all_groups_only_if_a_kernel_searches_them(kind: GroupK
     plan = plan_spec(spec(kind, 128))
     most = order_launch(plan).most_groups
     assert most == (None if kind in ("m_offsets", "m_masked") else FEW_GROUPS)
+
+
+def test_a_sample_has_the_sizes_that_shares_state_however_they_are_ordered() -> None:
+    for shares in ((0, 1) * 512, (1, 0) * 512, (0,) * 512 + (1,) * 512):
+        groups = Groups("k_offsets", 1024, shares=shares)
+        assert groups.mean_k_steps(1024 * 256, 128) == pytest.approx(2.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import importlib
 import inspect
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from importlib.abc import MetaPathFinder
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -21,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gemmgen.integrations import replace_grouped_mm, replace_scaled_mm
+from gemmgen.integrations.contexts import IMPORTS
 from gemmgen.module import import_generated
 
 any_torch: Any = cast(Any, torch)
@@ -96,10 +99,27 @@ class Site(NamedTuple):
 @pytest.fixture(params=PLACES)
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     module, key = PLACES[request.param]
-    own, finders = getattr(module, key), [*sys.meta_path]
+    own = getattr(module, key)
     yield Site(request.param, module, key, [])
     assert getattr(module, key) is own
-    assert sys.meta_path == finders
+
+
+def test_an_import_of_another_thread_skips_no_finder_when_a_context_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A finder that leaves the context stands for another thread that does so during the search."""
+    context = replace_grouped_mm(kernel_of("kernel", [], scaled=False))
+
+    class Leaving(MetaPathFinder):
+        def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+            if fullname == "colorsys":
+                context.__exit__(None, None, None)
+
+    context.__enter__()
+    others = [finder for finder in sys.meta_path if finder is not IMPORTS]
+    monkeypatch.setattr(sys, "meta_path", [IMPORTS, Leaving(), *others])
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    assert importlib.import_module("colorsys")
 
 
 # --- the order of contexts

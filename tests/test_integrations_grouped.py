@@ -22,9 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gemmgen.device import captured_graph
 from gemmgen.integrations import GroupedMM, replace_grouped_mm
-from gemmgen.integrations.grouped_operator import ANY_ROWS
 from gemmgen.integrations.grouped_operator import grouped_mm as operator
-from gemmgen.integrations.operator import remember
+from gemmgen.integrations.operator import ANY_ROWS, remember
 from gemmgen.module import import_generated
 
 any_torch: Any = cast(Any, torch)

@@ -198,13 +198,15 @@ def test_a_generated_module_runs_with_its_wrapper(simulated: pytest.Pytester) ->
     ran.stdout.fnmatch_lines(["gluon-simulate: 2 launches, 4 runs of kernels, 0 findings"])
 
 
+@pytest.mark.parametrize("traceback", ["auto", "native"])
 def test_a_test_that_fails_by_itself_says_first_what_the_simulation_found(
-    simulated: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    simulated: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, traceback: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # pytest cuts its summary there
     fails = RACE.replace("test_race", "test_wrong") + "    assert 0, 'its own reason'\n"
     simulated.makepyfile(test_copies=TESTS + fails)
-    ran = simulated.runpytest_subprocess("--gluon-simulate=h100", "--gluon-schedules=lazy")
+    options = ("--gluon-simulate=h100", "--gluon-schedules=lazy", f"--tb={traceback}")
+    ran = simulated.runpytest_subprocess(*options)
     ran.assert_outcomes(failed=1)
     (line,) = lines_of(COPIES, "tma.async_load(in_desc, [row, 0]")
     ran.stdout.fnmatch_lines(
@@ -213,7 +215,7 @@ def test_a_test_that_fails_by_itself_says_first_what_the_simulation_found(
             "the simulation of a Gluon kernel has findings",
             f"*copies.py:{line}: error[[]write-after-read] buffer: *",
             "The test itself fails too:",
-            "E * its own reason",
+            "*its own reason",
             f"FAILED *::test_wrong - write-after-read buffer copies.py:{line} (AssertionError: its own*)",
         ]
     )

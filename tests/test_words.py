@@ -104,3 +104,8 @@ def test_a_word_that_means_nothing_is_not_explained() -> None:
 
 def test_the_names_of_operations_are_words() -> None:
     assert set(OPS) <= OPERATIONS.keys()
+
+
+@pytest.mark.parametrize("word", sorted({word for words in IN_SECTIONS.values() for word in words}))
+def test_a_word_that_the_loader_knows_is_explained(word: str) -> None:
+    assert meanings(word)

@@ -193,8 +193,7 @@ class PairedRun:
             raise
         except Exception as error:
             if is_out_of_memory(error):
-                needed = dtypes_of(self.source.problem).moved_bytes(shape)
-                raise self._error(OUT_OF_MEMORY, shape, memory_text(error, needed)) from error
+                raise self._error(OUT_OF_MEMORY, shape, memory_text(error)) from error
             first_line = next(iter(str(error).splitlines()), "")
             raise self._error("kernel-failed", shape, f"{type(error).__name__}: {first_line}") from error
 

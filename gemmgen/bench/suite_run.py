@@ -283,8 +283,7 @@ class SuiteRun:
         If the memory of the GPU does not suffice, nothing is recorded, so that a later run times the kernel.
         """
         if isinstance(error, Exception) and is_out_of_memory(error):
-            needed = dtypes_of(task.source.problem).moved_bytes(task.shape)
-            message = memory_text(error, needed)
+            message = memory_text(error)
             self.out_of_memory.append(Diagnostic(kernel, OUT_OF_MEMORY, message, field=task.place))
             return
         text = visible(error) if isinstance(error, str) else first_line(error)

@@ -293,7 +293,8 @@ def verify_command(
     for path, verification in verifications:
         for failure in verification.failures:
             complain(GemmgenError([Diagnostic(path, failure.fault, str(failure))]))
-        for unfit in verification.left_out:  # an error if nothing else was checked
+        for unfit in (each for each in verification.unfit if not each.by_choice):
+            # It is an error if nothing else was checked.
             severity = "warning" if verification.checks else "error"
             complain(GemmgenError([Diagnostic(path, OUT_OF_MEMORY, str(unfit), severity=severity)]))
         if not as_json:

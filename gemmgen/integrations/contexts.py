@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ContextDecorator, contextmanager
 from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
 from types import ModuleType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -77,7 +77,6 @@ class Place:
         if not active:
             self.put(is_own=True)
             IMPORTS.places.remove(self)
-            IMPORTS.watch()
             self._period = None
 
     def put(self, *, is_own: bool) -> None:
@@ -118,26 +117,23 @@ class _Imports(MetaPathFinder):
         """Modules of torch that are being imported."""
 
     def watch(self) -> None:
-        """Watch imports while a place has an active context, and no longer."""
-        is_watching = self in sys.meta_path
-        if self.places and not is_watching:
+        """Watch imports from now on; without an active context, no import changes.
+
+        The finder stays: an import of another thread goes through the list, and would skip the next finder.
+        """
+        if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
-        elif is_watching and not self.places:
-            sys.meta_path.remove(self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module of torch that the other finders find; None for any other module."""
-        if not fullname.startswith("torch."):
+        """Return the spec of a module of torch while a context is active; None for any other module."""
+        if not (self.places and fullname.startswith("torch.")):
             return None
-        for finder in [each for each in sys.meta_path if each is not self]:
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _LoaderOfTorch(spec.loader)
-                return spec
-        return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _LoaderOfTorch(spec.loader)
+        return spec
 
     @contextmanager
     def importing(self) -> Generator[None]:

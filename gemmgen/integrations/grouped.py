@@ -31,7 +31,7 @@ class _Candidate(NamedTuple):
     is_traceable: bool
 
 
-class _Call(NamedTuple):
+class _GroupedCall(NamedTuple):
     """The arguments of torch's function."""
 
     mat_a: Tensor
@@ -88,12 +88,12 @@ class GroupedMM(KernelCaller):
             bias: Left to torch, which does not support it yet.
             out_dtype: The type of D: that of A.
         """
-        call = _Call(mat_a, mat_b, offs, bias, out_dtype)
+        call = _GroupedCall(mat_a, mat_b, offs, bias, out_dtype)
         if is_recorded(call):  # torch.fx records torch's operator
             return torchs(*call)
         return self._answer(call, self._why_torch(call), partial(torchs, *call))
 
-    def _why_torch(self, call: _Call) -> str:
+    def _why_torch(self, call: _GroupedCall) -> str:
         """Return why no kernel is asked for a call; an empty string if one is."""
         if reason := why_torch_groups(call.mat_a, call.mat_b, call.offs):
             return reason
@@ -108,16 +108,16 @@ class GroupedMM(KernelCaller):
             return f"kernels take {wanted} dimensions of mat_a and 3 of mat_b {given}"
         return "" if self._candidates[_kind(call)] else f"no kernel takes a call {words} offs"
 
-    def _product(self, call: _Call) -> Tensor:
+    def _product(self, call: _GroupedCall) -> Tensor:
         return product(call.mat_a, call.mat_b, call.offs, *self._names_and_rows[_kind(call)])
 
-    def _traced(self, call: _Call) -> Tensor | None:
+    def _traced(self, call: _GroupedCall) -> Tensor | None:
         # Torch's compiler knows torch's operator: a kernel that refuses the call is no reason to hide it.
         asked = [each for each in self._candidates[_kind(call)] if _may_be_taken(each, call)]
         return grouped_mm(call.mat_a, call.mat_b, call.offs, *_names_and_rows(asked)) if asked else None
 
 
-def _kind(call: _Call) -> int:
+def _kind(call: _GroupedCall) -> int:
     """Return the place of the kernels for a call with offs or without."""
     return 0 if call.offs is None else 1  # Dynamo of torch 2.11 takes no bool as an index
 
@@ -167,7 +167,7 @@ def _names_and_rows(candidates: Sequence[_Candidate]) -> tuple[list[str], list[i
     return [each.name for each in candidates], [each.most_rows for each in candidates]
 
 
-def _may_be_taken(kernel: _Candidate, call: _Call) -> bool:
+def _may_be_taken(kernel: _Candidate, call: _GroupedCall) -> bool:
     """Return False if a kernel refuses a call for facts that torch guards: types, strides, gradients."""
     mat_a, mat_b = call.mat_a, call.mat_b
     if torch.is_grad_enabled() and (mat_a.requires_grad or mat_b.requires_grad):

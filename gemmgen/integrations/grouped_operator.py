@@ -14,7 +14,6 @@ from torch import Tag, Tensor
 from torch.utils import flop_counter
 
 from gemmgen.integrations.kernels import REFUSALS, raise_unless_refused
-from gemmgen.integrations.operator import ANY_ROWS as ANY_ROWS
 from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, first_taken
 
 ATEN_NAME: Final = "_grouped_mm"

@@ -77,7 +77,7 @@ class ScaledKernel(NamedTuple):
         )
 
 
-class _Call(NamedTuple):
+class _ScaledCall(NamedTuple):
     """A call of torch's function whose scales kernels may take."""
 
     mat_a: Tensor
@@ -165,7 +165,7 @@ class ScaledMM(KernelCaller):
         reason = _why_other(scales, recipes, (swizzle_a, swizzle_b), contraction_dim, output_dtype)
         if reason:
             return self._answer(None, reason, torchs)
-        call = _Call(
+        call = _ScaledCall(
             mat_a, mat_b, cast(Tensor, scales[0]), cast(Tensor, scales[1]), bias, recipes[1].value, False,
             cast(torch.dtype, output_dtype), use_fast_accum,
         )  # fmt: skip
@@ -206,10 +206,10 @@ class ScaledMM(KernelCaller):
             reason = "the scales are of no blocks that kernels take" if recipe is None else ""
             reason = reason or "kernels take no out, no scale_result, and D of a given type"
             return self._answer(None, reason, torchs)
-        call = _Call(input, mat2, scale_a, scale_b, bias, recipe, True, out_dtype, use_fast_accum)
+        call = _ScaledCall(input, mat2, scale_a, scale_b, bias, recipe, True, out_dtype, use_fast_accum)
         return self._answer(call, self._why_torch(call), torchs)
 
-    def _asked(self, call: _Call) -> list[tuple[ScaledKernel, int]]:
+    def _asked(self, call: _ScaledCall) -> list[tuple[ScaledKernel, int]]:
         """Return the kernels for the recipe, the bias and the type of D of a call, and their most rows."""
         wanted = call.recipe, call.bias is not None, call.out_dtype
         return [
@@ -218,7 +218,7 @@ class ScaledMM(KernelCaller):
             if (kernel.recipe, kernel.has_bias, kernel.out_dtype) == wanted
         ]
 
-    def _why_torch(self, call: _Call) -> str:
+    def _why_torch(self, call: _ScaledCall) -> str:
         """Return why no kernel is asked for a call; an empty string if one is."""
         reason = why_torch_scaled(call.tensors)
         if reason or self._asked(call):
@@ -226,11 +226,11 @@ class ScaledMM(KernelCaller):
         bias = "a" if call.bias is not None else "no"
         return f"no kernel takes these scales of b with {bias} bias and a D of {call.out_dtype}"
 
-    def _product(self, call: _Call) -> Tensor:
+    def _product(self, call: _ScaledCall) -> Tensor:
         b_scale = b_scale_of(call.scale_b, call.mat_a.shape[-1], call.recipe, inferred=call.inferred)
         return product(*call[:3], b_scale, call.bias, *_names_and_rows(self._asked(call)))
 
-    def _traced(self, call: _Call) -> Tensor | None:
+    def _traced(self, call: _ScaledCall) -> Tensor | None:
         asked = [each for each in self._asked(call) if _may_be_taken(each[0], call)]
         return scaled_mm(*call, *_names_and_rows(asked)) if asked else None
 
@@ -283,7 +283,7 @@ def _inferred_recipe(mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Ten
     return ROWS if scale_b.shape[1] == n else None
 
 
-def _may_be_taken(kernel: ScaledKernel, call: _Call) -> bool:
+def _may_be_taken(kernel: ScaledKernel, call: _ScaledCall) -> bool:
     """Return False if a kernel refuses a call for facts that torch guards: types, strides, gradients."""
     tensors = [tensor for _, tensor in call.tensors if tensor is not None]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):

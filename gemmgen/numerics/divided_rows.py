@@ -116,8 +116,9 @@ def drawn_index(name: str, m: int, generator: torch.Generator, *, hostile: bool 
     else:
         index = torch.randint(m, (m,), generator=generator, device=device)
     if hostile:
-        for at, row in enumerate((*OUTSIDE, m)):
-            index[at :: 3 * len((*OUTSIDE, m))] = row
+        rows = (*OUTSIDE, m)
+        for at, row in enumerate(rows):
+            index[at :: 3 * len(rows)] = row
     return index.to(torch.int32)
 
 

@@ -177,11 +177,11 @@ class Groups:
     def _sample(self, extent: int) -> tuple[tuple[int, ...], float]:
         """Return the sizes of groups that divide M or K, and the number of groups that each stands for.
 
-        They are all groups, or, of more than `MOST_SAMPLED`, as many as a part of the shares, evenly spread.
+        They are all groups, or, of more than `MOST_SAMPLED`, evenly spread ones of the shares by size.
         """
         stride = -(-self.count // MOST_SAMPLED)
         count = -(-self.count // stride)
-        sample = replace(self, count=count, shares=self.shares[: self.count : stride])
+        sample = replace(self, count=count, shares=_spread(self.shares[: self.count], stride))
         part = extent if self.apart else -(-extent * count // self.count)
         return sample._sizes(part, sample._shares()), self.count / count
 
@@ -209,6 +209,12 @@ MASKED_SHARES: Final = 10
 """Equal parts of M: each group of ``m_masked`` has rows in some of them."""
 FULL_GROUP: Final = 3
 """The first group of ``m_masked`` with rows in all parts."""
+
+
+@lru_cache(maxsize=4)
+def _spread(shares: tuple[float, ...], stride: int) -> tuple[float, ...]:
+    """Return all shares if `stride` is 1, else every `stride`-th one by size, from the largest on."""
+    return tuple(sorted(shares, reverse=True)[::stride]) if stride > 1 else shares
 
 
 def _masked_share(group: int) -> int:

@@ -1,8 +1,8 @@
 """Variables of a module for the names that a spec gives to sums and to matrices in C.
 
 A name of a user can be one that the module has for something else. A module is therefore rendered with
-placeholders first, which shows every identifier of its own and every variable made of a user's name. A name
-that one of them would meet gets underscores at its end, in the whole module: code, docstrings and comments.
+placeholders first, which shows every identifier of its own and every variable made of a user's name. If a
+name would meet one of them, it gets underscores at its end in the whole module: code, docstrings, comments.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import get_args
 from gemmgen.hardware import DTYPES
 from gemmgen.hardware.gpus import GPUS, targets_of
 from gemmgen.problem import GroupKind
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec.diagnostics import UNSIGNED, Location, Node, did_you_mean, listing, shortened
 
 ELSEWHERE: dict[str, str] = {
@@ -82,7 +83,7 @@ IN_SECTIONS: dict[tuple[str, ...], dict[str, str]] = {
             "an activation of one is an item of epilogue.ops",
         ),
         **dict.fromkeys(
-            ("bias", "column_bias", "row_bias", "relu", "gelu", "silu"),
+            ("bias", "gelu", *(name for name, row in OPERATIONS.items() if not row.derivative_of)),
             "it is an item of the list epilogue.ops",
         ),
         **dict.fromkeys(("expression", "formula"), "it is epilogue.d"),

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, cast
 
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.spec.hints import choice_hint, key_hint
+from gemmgen.spec.hints import IN_SECTIONS, choice_hint, key_hint
 from gemmgen.spec.model import json_schema
 
 
@@ -15,7 +15,7 @@ from gemmgen.spec.model import json_schema
 def fields() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Return the description of each field by its path, and the words that the field can have."""
     schema = json_schema()
-    return {path: found for path, *found in _below(schema, "", schema["$defs"])}  # pyright: ignore[reportReturnType]
+    return {path: (text, words) for path, text, words in _below(schema, "", schema["$defs"])}
 
 
 def meanings(word: str) -> list[str]:
@@ -41,7 +41,7 @@ def meanings(word: str) -> list[str]:
     elsewhere = (
         choice_hint(name, ("epilogue", "ops", 0), ()),
         choice_hint(name, ("groups", "kind"), ()),
-        key_hint(name, (), None, ()),
+        *(key_hint(name, (), None, section) for section in (*IN_SECTIONS, ())),
     )
     return [hint.removeprefix("; ") for hint in elsewhere if hint][:1]
 

@@ -19,7 +19,7 @@ from typing import Final
 import torch
 
 from gemmgen import triton_api
-from gemmgen.bench.arms import dtypes_of, first_line, wrong
+from gemmgen.bench.arms import first_line, wrong
 from gemmgen.bench.baseline import cublas
 from gemmgen.bench.machine import CudaMachine, SuiteMachine, UnfinishedError
 from gemmgen.bench.prepare import primed
@@ -138,8 +138,7 @@ class Worker:
             why, message = "cannot", first_line(error)
         except Exception as error:
             if is_out_of_memory(error):
-                needed = dtypes_of(comparison.source.problem).moved_bytes(comparison.shape)
-                why, message, of_shape = OUT_OF_MEMORY, memory_text(error, needed), self._baseline is None
+                why, message, of_shape = OUT_OF_MEMORY, memory_text(error), self._baseline is None
             else:
                 why, message = "failed", first_line(error)
             ends = isinstance(error, UnfinishedError) or machine.lost()

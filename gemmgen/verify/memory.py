@@ -118,6 +118,8 @@ class Unfit:
     """Groups of the spec; None if there are none."""
     groups: int | None = None
     """Groups that are checked instead; None if the shape is left out."""
+    by_choice: bool = False
+    """True if more groups would fit, and show no more faults (`ACCEPTANCE_BYTES`)."""
 
     def __str__(self) -> str:
         memory = f"need {gib(self.needed_bytes)} of the GPU's memory, and have {gib(self.most_bytes)}"
@@ -156,12 +158,14 @@ def fitted(case: Case, helds: Iterable[Held], room: Room | None) -> tuple[Case |
         return case, None
     helds, groups = tuple(helds), case.problem.groups
     needed = needed_bytes(case, helds)
-    limits = (room.free_bytes if room.enough_bytes is None else min(room.free_bytes, room.enough_bytes),)
-    for most_bytes in dict.fromkeys((*limits, room.free_bytes)):
+    enough = room.free_bytes if room.enough_bytes is None else room.enough_bytes
+    for most_bytes in dict.fromkeys((min(room.free_bytes, enough), room.free_bytes)):
         if needed <= most_bytes:
             return case, None
         if groups is not None and (count := _most_groups(case, groups.count, helds, most_bytes)):
-            return with_groups(case, count), Unfit(case.shape, needed, most_bytes, groups.count, count)
+            by_choice = most_bytes < room.free_bytes
+            unfit = Unfit(case.shape, needed, most_bytes, groups.count, count, by_choice)
+            return with_groups(case, count), unfit
     return None, Unfit(case.shape, needed, room.free_bytes, groups.count if groups else None)
 
 

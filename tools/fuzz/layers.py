@@ -104,7 +104,6 @@ LAYERS: Stated = {
     "check.shapes": ([[256, 512, 384]], [[208, 200, 304]], [[13, 416, 3088]], [[512, 256, 640]]),
 }
 OF_GROUPS = tuple(path for path in LAYERS if path.startswith("groups."))
-NOT_LISTED: Stated = {"epilogue.accumulators": (), "epilogue.d": ()}
 NO_GROUPS: Stated = dict.fromkeys(OF_GROUPS, ())
 PLAIN_TYPES: Stated = {
     "operands.a.dtype": ("bf16", "bf16", "fp16"),

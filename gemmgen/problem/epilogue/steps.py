@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Renaming(Algebra[Value]):
-    """The same value with other names of accumulators and of matrices in C."""
+    """An expression with other names of accumulators and of matrices in C."""
 
     names: Mapping[str, str]
 
