@@ -612,3 +612,10 @@ def test_a_loaded_program_gives_the_numbers_of_torch(modules: list[ModuleType]) 
     any_torch.export.save(program, stored)
     stored.seek(0)
     assert torch.equal(any_torch.export.load(stored).module()(call.a, call.offs), call.torchs())
+
+
+@pytest.mark.parametrize("key", ["8", -8, 0, True, 2.5])
+def test_a_key_of_few_rows_is_a_number_of_rows(key: Any) -> None:
+    kernel = import_generated(module_file("h100_bf16_grouped"))
+    with pytest.raises(ValueError, match="a key of few_rows must be a number of rows from 1 on"):
+        GroupedMM(kernel, few_rows={key: kernel})

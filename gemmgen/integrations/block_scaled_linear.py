@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any, Final, Self, cast
 
 import torch
@@ -113,7 +113,8 @@ class BlockScaledLinear(KernelLayer):
         blocks = [-(-extent // BLOCK) for extent in weight.shape]
         found = f"found {scales.dtype} {[*scales.shape]}"
         if scales.dtype not in WIDENED:
-            raise LayerError(f"{SCALES} must be {FP32} {blocks}, or of a type that it holds exactly, {found}")
+            types = _listed(WIDENED)
+            raise LayerError(f"{SCALES} must be one of {types} {blocks}, {found}{_bytes_hint(scales)}")
         if [*scales.shape] != blocks:
             raise LayerError(f"{SCALES} must be {scales.dtype} {blocks}, {found}")
         try:
@@ -254,10 +255,21 @@ def _as_weight(found: Tensor) -> Tensor:
     return found
 
 
+def _listed(types: Iterable[torch.dtype]) -> str:
+    """Return types of elements, separated by commas."""
+    return ", ".join(map(str, types))
+
+
+def _bytes_hint(scales: Tensor) -> str:
+    """Return the end of a message about scales that are bytes: the view which makes them numbers."""
+    is_byte = scales.dtype in (torch.uint8, torch.int8)
+    return ": pass bytes of UE8M0 as scales.view(torch.float8_e8m0fnu)" if is_byte else ""
+
+
 def _as_scales(found: Tensor) -> Tensor:
     """Return scales of a state dict in fp32, exactly; raise ValueError for a type that fp32 does not hold."""
     if found.dtype not in WIDENED:
-        raise ValueError(f"must be of a type that {FP32} holds exactly, as {WIDENED[1]}, found {found.dtype}")
+        raise ValueError(f"must be one of {_listed(WIDENED)}, found {found.dtype}{_bytes_hint(found)}")
     return found if found.dtype == FP32 else found.to(FP32)
 
 

@@ -47,8 +47,11 @@ def by_rows(
     """Return the kernels of a function in the order in which they are asked, with the most rows of each.
 
     The kernels of `few_rows` come first, the one with the fewest rows before the others. Raises ValueError
-    without a kernel; `title` is the function's name.
+    without a kernel, and for a key of `few_rows` that is no number of rows; `title` is the function's name.
     """
+    for most in few_rows or {}:
+        if type(most) is not int or most < 1:
+            raise ValueError(f"a key of few_rows must be a number of rows from 1 on, found {most!r}")
     few = sorted((few_rows or {}).items())
     found = [*((kernel, most) for most, kernel in few), *((kernel, ANY_ROWS) for kernel in kernels)]
     if not found:

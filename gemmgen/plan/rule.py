@@ -219,8 +219,13 @@ class _Judgement(Generic[Judged]):
 
 
 def _violations(rule: Rule[Judged], findings: Iterable[Finding]) -> tuple[Violation, ...]:
-    """Return the findings of a rule with its id."""
-    return tuple([Violation(rule.id, each.field, each.found, each.limit, each.fix) for each in findings])
+    """Return the findings of a rule with its id: the first one of each field."""
+    firsts: dict[str, Finding] = {}
+    for each in findings:
+        firsts.setdefault(each.field, each)
+    return tuple(
+        [Violation(rule.id, each.field, each.found, each.limit, each.fix) for each in firsts.values()]
+    )
 
 
 def _judgement_of(plan: Judged, rules: Sequence[Rule[Judged]]) -> _Judgement[Judged] | None:

@@ -22,7 +22,7 @@ def expected_consumer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "warp_specialization.registers.consumer",
             f"{plan.consumer_registers} registers per consumer thread",
-            f"{expected} are expected to be taken, and others to spill",
+            f"{expected} are expected to be needed, and the rest would spill",
             at_least(round_up(expected, plan.architecture.setmaxnreg_granularity)),
         )
 
@@ -34,7 +34,7 @@ def expected_registers_of_producer(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "warp_specialization.registers.producer",
             f"{plan.producer_registers} registers per producer thread",
-            f"{expected} are expected to be taken, and others to spill",
+            f"{expected} are expected to be needed, and the rest would spill",
             at_least(expected),
         )
 
