@@ -110,7 +110,7 @@ def test_hopper_has_no_4_bit_elements_and_no_scales_of_blocks(tmp_path: Path) ->
         ),
         (
             "4:36: error[target-choice] operands.a.scale.format: nvfp4 for H200 (sm_90a), its scales need"
-            " tcgen05, which B200 has; on Hopper, threads multiply sums by fp32_1x128, ue8m0_1x128 or"
+            " tcgen05, which B200 has, and on Hopper threads multiply sums by fp32_1x128, ue8m0_1x128 or"
             " ue8m0_1x32; use fp32_1x128, ue8m0_1x128 or ue8m0_1x32, or no operands.a.scale, or b200 for"
             " target"
         ),

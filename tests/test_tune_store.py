@@ -367,7 +367,10 @@ def test_a_trial_that_gemmgen_does_not_write_is_refused(
     with pytest.raises(GemmgenError) as caught:
         study.trials()
     (found,) = caught.value.diagnostics
-    expected = said or 'why: must be one of cannot, wrong, failed, impossible, lost, taken, not "because"'
+    expected = (
+        said
+        or 'why: must be one of cannot, wrong, failed, impossible, out-of-memory, lost, taken, not "because"'
+    )
     assert found.code == "bad-store"
     assert found.message.startswith(f"the trial {number} is not what `gemmgen tune` writes: {expected}")
 

@@ -58,7 +58,7 @@ def explain_command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Explain rules, words of specs, or the numerics of specs; or list all rules.
+    """Explain rules, words or numerics of specs; or list all rules.
 
     The explanation of a rule has its arithmetic, its source and a spec that breaks it. Errors of a spec are
     modelled on the CPU; if the machine has a GPU that runs the module, the errors of D are measured too.

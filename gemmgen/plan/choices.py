@@ -125,7 +125,7 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
             yield Finding(
                 f"{path}.scale.format",
                 f"{operand.scale.format} for {statement.target}",
-                f"its scales need tcgen05, which {blackwell} has; on Hopper, threads multiply sums by "
+                f"its scales need tcgen05, which {blackwell} has, and on Hopper threads multiply sums by "
                 f"{either(formats)}",
                 use(*formats) | leave_out(f"{path}.scale") | on_blackwell,
             )

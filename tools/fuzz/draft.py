@@ -16,13 +16,10 @@ from gemmgen.processes.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
 from tools.fuzz.crossed import CROSSED_TABLES
 from tools.fuzz.tables import REQUIRED, TABLES, WILD
-from tools.fuzz.values import Stated, Values
+from tools.fuzz.values import Kinds, Stated, Values
 
 ROUNDS = 60
 """Of bringing a spec closer to what is legal; one that is still refused then stays as it is."""
-
-
-_TABLES = {**TABLES, **CROSSED_TABLES}
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ def drafts(target: str, seed: int, number: int, kind: str = "") -> Iterator[Draf
     The last one is legal, unless so many rounds did not do.
     """
     rng, (kind, own) = _kind(target, seed, number, kind)
-    choices = {**_TABLES[target][0], **own}
+    choices = {**_table(target)[0], **own}
     left_out, wild = rng.choice((0.2, 0.4, 0.6, 0.8)), rng.choice((0.0, 0.0, 0.03, 0.1))
     values: Values = {"title": f"{kind} {number} of seed {seed}"}
     for path, tame in choices.items():
@@ -78,7 +75,12 @@ def _kind(target: str, seed: int, number: int, kind: str = "") -> tuple[random.R
     It is one of all kinds of the target, or of the rows of one `kind`.
     """
     rng = random.Random(f"{target} {seed} {number}")
-    return rng, rng.choice([row for row in _TABLES[target][1] if not kind or row[0] == kind])
+    return rng, rng.choice([row for row in _table(target)[1] if not kind or row[0] == kind])
+
+
+def _table(target: str) -> tuple[Stated, Kinds]:
+    """Return the fields and the kinds of a table by its name."""
+    return TABLES[target] if target in TABLES else CROSSED_TABLES[target]
 
 
 def _refused(values: Values) -> tuple[Diagnostic, ...]:

@@ -28,8 +28,12 @@ UNSCALED: Final = leave_out("operands.a.scale") & leave_out("operands.b.scale")
 
 @rule("scale-format", subject="problem")
 def scale_format(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Both operands have scales or neither, each of a format for its elements and for the operand."""
+    """Both operands have scales or neither, each of a format for its elements and operand, and fp32 sums."""
     operands = (("a", plan.problem.a), ("b", plan.problem.b))
+    accumulator = plan.problem.accumulator
+    if plan.problem.scales_sums and accumulator.bits == 16:
+        found = f"sums in {accumulator.name} with scales of blocks"
+        yield Finding("accumulator", found, "threads add up the scaled sums in fp32", use("fp32"))
     for (name, operand), (other_name, other) in zip(operands, reversed(operands), strict=True):
         if scale := operand.scale:
             yield from _of_format(name, operand, scale)
