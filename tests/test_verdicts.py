@@ -286,7 +286,7 @@ buffering: {stages: 2, epilogue: 1}
     plan = plan_spec(source)
     (found,) = (each for each in warnings(source, plan) if each.code == "expected-registers")
     assert (found.severity, found.field) == ("warning", "warp_specialization.registers.consumer")
-    assert "168 registers per consumer thread, 296 are expected to be taken" in found.message
+    assert "168 registers per consumer thread, 296 are expected to be needed" in found.message
     with knowing({kernel_digest(plan): Verdict(168, 0)}):
         assert "expected-registers" not in {each.code for each in warnings(source, plan)}
 
