@@ -127,7 +127,7 @@ def table(path: Path, *rows: dict[str, object]) -> Path:
 
 
 ROWS8, SQUARE, WIDE = "h100_bf16_rows8.yaml", "h100_bf16_128x128.yaml", "h100_bf16.yaml"
-FEW, SOME, MANY = "tiny_swap_ab_8x64x256", "tiny_cooperative_128x128x64", "tiny_cooperative_128x256x64"
+FEW, SOME, MANY = "tiny_exchanged_8x64x256", "tiny_cooperative_128x128x64", "tiny_cooperative_128x256x64"
 """What a library calls the kernels of these specs, in this order."""
 
 
@@ -512,7 +512,7 @@ def test_the_name_of_a_committed_kernel_is_made_of_its_decisions(name: str) -> N
         ("h100_bf16_streamk", "cooperative_128x256x64_stream_K"),
         (
             "h100_bf16_split8_parallel",
-            "cooperative_128x128x64_cluster2x1_split8_reduced_in_parallel",
+            "cooperative_128x128x64_cluster2x1_split8_added_up_in_parallel",
         ),
         ("h100_bf16_blocked", "blocked_128x128x64_occupancy3_q0"),
     ],
@@ -877,8 +877,8 @@ def test_a_kernel_that_was_measured_as_another_module_is_a_warning(tmp_path: Pat
         "stale-measurements",
         "warning",
         (
-            "1 of the kernels were measured as modules that this gemmgen no longer makes: the choice"
-            " uses the times of those modules"
+            "1 of the kernels were measured as modules that this gemmgen no longer makes:"
+            " their device code may be the same; the choice uses the times that were measured"
         ),
     )
 

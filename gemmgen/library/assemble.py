@@ -165,14 +165,24 @@ def _to_try(words: str, kernel: Kernel) -> Iterator[str]:
     yield from (f"{words}_{number}" for number in count(2))
 
 
+def _title_words(kernel: Kernel) -> str:
+    """Return a kernel's decisions in one line, as members of libraries have them in their titles.
+
+    A title is in a member's bytes, by which records know it: a refresh keeps the words for a reduction.
+    """
+    return family_label(kernel).replace("reduced in parallel", "added up in parallel")
+
+
 def words_of(kernel: WgmmaKernel) -> str:
     """Return the decisions of a kernel as a part of a module's name: ``cooperative_128x256x64_cluster2x1``.
 
     Two consumers of cooperative kernels have no word, nor have the MMAs in flight that are usual.
     """
     kind = kind_of(kernel)
+    # Libraries have modules of this name, which users import: a refresh keeps the earlier words, for swap-AB
+    # and for a parallel reduction.
     words = [
-        "swap_ab" if kind == "swap-AB" else kind.replace("-", "_").replace(" ", "_"),
+        "exchanged" if kind == "swap-AB" else kind.replace("-", "_").replace(" ", "_"),
         f"{kernel.cta_tile_m}x{kernel.cta_tile_n}x{kernel.cta_tile_k}",
     ]
     if kernel.staggered:
@@ -186,7 +196,7 @@ def words_of(kernel: WgmmaKernel) -> str:
     if kernel.splits > 1:
         words.append(f"split{kernel.splits}")
     if kernel.reduces_apart:
-        words.append("reduced_in_parallel")
+        words.append("added_up_in_parallel")
     if kernel.divides_last_wave:
         words.append("stream_K")
     usual = 0 if kind == "cooperative" and kernel.consumers > 1 else 1
@@ -205,7 +215,7 @@ def _members(
             if kernel in sources.specs:
                 text = Path(sources.specs[kernel].path).read_text(encoding="utf-8")
             else:
-                title = f"{sources.description} matmul, {family_label(kernel)}"[:TITLE_LIMIT]
+                title = f"{sources.description} matmul, {_title_words(kernel)}"[:TITLE_LIMIT]
                 launched = launched_early(kernel, sources.spec, title) if dependent else None
                 text = launched or pinned_text(kernel, sources.spec, title)
             path.write_text(text, encoding="utf-8", newline="\n")
