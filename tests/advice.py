@@ -138,8 +138,8 @@ def refused_specs(directory: Path, seed: int, numbers: Iterable[int]) -> Iterato
 def layer_specs(directory: Path, seed: int, numbers: Iterable[int]) -> Iterator[tuple[int, Path]]:
     """Random refused specs with groups, gates, saved sums, scales and rows by index, each with its number.
 
-    Each is as it was drawn, or up to five rounds closer to a legal spec, by turns: so there are specs with
-    many faults, and such with one. Those of a seed and a number are the same each time.
+    Each is as it was drawn, or up to five rounds closer to a legal spec. Some therefore have many faults, and
+    others have one. Equal seeds and numbers give equal specs.
     """
     for number in numbers:
         drawn = islice(draft.drafts("crossed", seed, number), 1 + number % 6)

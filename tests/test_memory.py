@@ -478,7 +478,7 @@ def test_on_a_gpu_checks_need_no_more_memory_than_is_estimated(stem: str) -> Non
     verify(module, source, [(208, 416, 304)], repeats=2)  # compiles
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    before = torch.cuda.memory_reserved(device)
     estimates: list[int] = []
 
     def note(case: Case, helds: Any, _: object) -> tuple[Case, None]:
@@ -488,8 +488,7 @@ def test_on_a_gpu_checks_need_no_more_memory_than_is_estimated(stem: str) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gemmgen.verify.verification.fitted", note)
         assert verify(module, source, [shape], repeats=2).failures == ()
-    # torch's allocator keeps more for itself, and gives that back before memory runs out.
-    assert torch.cuda.max_memory_allocated(device) - before <= estimates[0]
+    assert torch.cuda.max_memory_reserved(device) - before <= estimates[0]
 
 
 @pytest.mark.gpu
