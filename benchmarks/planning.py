@@ -45,7 +45,7 @@ LARGE = {
     "schedule.order": ["row", "snake", "hilbert"],
     "buffering.stages": [3, 4, 5],
 }
-"""A search of 52,488 combinations, of which 10,000 are tried."""
+"""A search of 52,488 combinations. The planner tries 10,000 of them."""
 WIDTH = "schedule: {width: 5000}\n"
 """With which no combination is legal."""
 SAMPLES = 5
@@ -132,7 +132,7 @@ def figures(folder: Path) -> Iterator[tuple[str, list[float]]]:
 
 
 def kept(search: Mapping[str, object], stated: str) -> dict[str, object]:
-    """Return the fields of a search, without those of a section that a spec states."""
+    """Return the fields of a search that are in other sections than the one that a spec states."""
     return {name: values for name, values in search.items() if not stated.startswith(name.partition(".")[0])}
 
 

@@ -275,7 +275,10 @@ def run_out(d: Tensor) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (run_out, r"\[out-of-memory\] 8x16x32: the memory of the GPU does not suffice.*: OutOfMemoryError: CUDA"),
+        (
+            run_out,
+            r"\[out-of-memory\] 8x16x32: the memory of the GPU does not suffice.*: OutOfMemoryError: CUDA",
+        ),
         (
             scale,
             r"\[wrong-result\] 8x16x32: relative error 0\.\d+, the limit is 0\.004; a wrong kernel is not",

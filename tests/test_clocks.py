@@ -21,7 +21,7 @@ CLOCKS = frozenset(
 OTHERS = {"timeit": {"timeit", "repeat"}, "resource": {"getrusage"}, "os": {"times"}}
 """Functions of other modules that return times."""
 MEASURES = Path("consan", "device.py")
-"""The program that divides the time of a GPU among cases, each of which it ends after a limit."""
+"""The program that divides the time of a GPU among cases, and ends a case at its limit."""
 IN_TEXT = re.compile(r"\b(?:perf_counter|process_time|thread_time|monotonic|timeit|getrusage)(?:_ns)?\(")
 """A read of a clock in a program that a test runs from its text."""
 
@@ -161,6 +161,6 @@ def test_the_pages_have_the_times_of_the_record() -> None:
     assert f"takes {stated} of processor time, an open spec for Hopper {opened}, and a search" in planner
     assert f"10,000 combinations {legal}, on shared cores" in planner
     assert f"takes {stated} of processor time once modules are loaded" in study
-    assert f"10,000 combinations {legal}, and 10,000 of which none is legal {refused}." in study
+    assert f"10,000 combinations takes {legal}, or {refused} if none of them is legal." in study
     middle = f"{1e3 * statistics.median(invalid):.0f} ms"
     assert f"are refused in {middle} at the median and {max(invalid):.1f} s at most" in study

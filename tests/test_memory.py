@@ -470,25 +470,31 @@ def test_on_a_card_that_others_have_filled_small_shapes_are_checked(stem: str) -
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("stem", ["h100_bf16", MASKED, "h100_bf16_split8_parallel", "h100_bf16_misaligned"])
-def test_on_a_gpu_checks_need_no_more_memory_than_is_estimated(stem: str) -> None:
+def test_on_a_gpu_checks_run_in_the_memory_that_is_estimated(stem: str) -> None:
+    """With a limit at the estimate, torch gives back the memory that it keeps unused, and the checks pass."""
     source = load_spec(spec_file(stem))
     device = gpu_of(source)
     module = import_generated(module_file(stem))
     shape = (4095, 4097, 4104) if source.problem.n_multiple == 1 else (4096, 4096, 4096)
     verify(module, source, [(208, 416, 304)], repeats=2)  # compiles
     torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_reserved(device)
+    _, total = torch.cuda.mem_get_info(device)
     estimates: list[int] = []
+    allow: Any = vars(torch.cuda)["set_per_process_memory_fraction"]  # it has no types
 
-    def note(case: Case, helds: Any, _: object) -> tuple[Case, None]:
+    def limit(case: Case, helds: Any, _: object) -> tuple[Case, None]:
         estimates.append(needed_bytes(case, helds))
+        allow((before + estimates[-1]) / total, device)
         return case, None
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gemmgen.verify.verification.fitted", note)
-        assert verify(module, source, [shape], repeats=2).failures == ()
-    assert torch.cuda.max_memory_reserved(device) - before <= estimates[0]
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gemmgen.verify.verification.fitted", limit)
+            assert verify(module, source, [shape], repeats=2).failures == ()
+        assert torch.cuda.max_memory_reserved(device) - before <= max(estimates)
+    finally:
+        allow(1.0, device)
 
 
 @pytest.mark.gpu

@@ -162,6 +162,14 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
         ("target: a100", "; sm_80 has neither wgmma nor tcgen05, which the kernels are made of"),
         ("target: rtx4090", "; sm_89 has neither wgmma nor tcgen05, which the kernels are made of"),
         ("operands: {b: {dtype: int4}}", "; int4 is not supported"),
+        (
+            "operands: {b: {dtype: nvfp4}}",
+            "; nvfp4 is a format of scales: dtype: e2m1, scale: {format: nvfp4}",
+        ),
+        (
+            "operands: {a: {dtype: mxfp8}}",
+            "; mxfp8 is a format of scales: dtype: e4m3, scale: {format: mxfp8}",
+        ),
         ("operands: {d: {dtype: int8}}", "; int8 is a type of other operands only"),
         ("operands: {a: {swizzle: 128B}}", "; write 128"),
         (

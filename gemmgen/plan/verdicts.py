@@ -175,8 +175,8 @@ def knowing(verdicts: Mapping[str, Verdict]) -> Generator[None]:
 
 
 NOT_CONFIRMED: Final = (
-    "not confirmed by the compiler: gemmgen build compiles this kernel, "
-    "and if its registers are too few, the next plan"
+    "not confirmed by the compiler: gemmgen build compiles this kernel, and if its registers are too few, "
+    "the next plan that the spec leaves"
 )
 """Words about a plan without a verdict."""
 

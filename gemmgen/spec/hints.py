@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from gemmgen.hardware import DTYPES
+from gemmgen.hardware.elements import SCALE_FORMATS
 from gemmgen.hardware.gpus import GPUS, targets_of
 from gemmgen.problem import GroupKind
 from gemmgen.problem.operations import OPERATIONS
@@ -147,8 +148,8 @@ def choice_hint(word: str, location: Location, choices: Sequence[str]) -> str:
             return _target_hint(name)
         case ("operands", operand, "major"):
             return _order_hint(name, str(operand))
-        case ("operands", _, "dtype"):
-            return _dtype_hint(name, choices)
+        case ("operands", operand, "dtype"):
+            return _scale_format_hint(name, str(operand)) or _dtype_hint(name, choices)
         case ("epilogue", "ops", *_):
             return _operation_hint(name)
         case ("schedule", "kind"):
@@ -207,6 +208,14 @@ def _order_hint(name: str, operand: str) -> str:
 
 NUMBERS = re.compile(r"(u?int|i|u|fp|f|float|e\dm)\d+\w*|nf4|mxfp\d|nvfp4|double|bool|complex\w*")
 """Names of types of numbers."""
+
+
+def _scale_format_hint(name: str, operand: str) -> str:
+    """Return that a word in place of an operand's type is a format of scales, and what to write for it."""
+    if name not in SCALE_FORMATS or operand not in SCALE_FORMATS[name].operands:
+        return ""
+    dtype = SCALE_FORMATS[name].elements[0]
+    return f"; {name} is a format of scales: dtype: {dtype}, scale: {{format: {name}}}"
 
 
 def _dtype_hint(name: str, choices: Sequence[str]) -> str:
