@@ -41,6 +41,11 @@ def spec_file(stem: str) -> Path:
     return _FILES[stem]
 
 
+def file_of(stem: str) -> Path | None:
+    """Return where the committed spec of this name is; None if there is none."""
+    return _FILES.get(stem)
+
+
 def module_file(stem: str) -> Path:
     """Return where the module of this name is, which is rendered first if git does not have it."""
     of_pairs = spec_file(stem).parent == PAIRS.sources

@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 from modules import ROOT
 
+pytestmark = pytest.mark.quick
+
 MOST_FILES_OF_A_NAME = 2
 
 

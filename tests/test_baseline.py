@@ -16,6 +16,8 @@ from gemmgen.numerics.inputs import Matrix, random_inputs
 from gemmgen.numerics.reference import deviation
 from gemmgen.spec import SpecFile, load_spec
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parent.parent
 RECORDS = sorted((ROOT / "benchmarks").glob("h100_*.json"))
 

@@ -32,6 +32,8 @@ from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import load_spec
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parent.parent
 DIRECTORY = Path("tests/invalid/blackwell")
 CHOICES = Path("tests/invalid/choices")
@@ -101,6 +103,7 @@ def test_a_rule_says_what_holds_in_a_sentence(rule: Rule[Tcgen05Kernel]) -> None
     assert not source or source.strip().startswith("[")
 
 
+@pytest.mark.check
 def test_every_finding_of_every_rule_is_shown_by_a_spec() -> None:
     files = list(PLAN.glob("tcgen05/*_rules.py"))
     assert len(files) == 2
@@ -157,6 +160,7 @@ def test_a_choice_that_a_target_does_not_have_gets_the_diagnostics_of_the_file(s
 # --- the fixes
 
 
+@pytest.mark.check
 @every_invalid_spec
 def test_each_fix_that_a_text_names_satisfies_the_rule(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"
@@ -171,6 +175,7 @@ def test_each_fix_that_a_text_names_satisfies_the_rule(stem: str, tmp_path: Path
 HAS_SEVERAL_MISTAKES = {"several_rules", "scale_format", "scale_format_alone_packed"}
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("stem", sorted(set(INVALID) - HAS_SEVERAL_MISTAKES))
 def test_where_one_value_is_wrong_a_fix_makes_the_spec_legal(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"
@@ -178,6 +183,7 @@ def test_where_one_value_is_wrong_a_fix_makes_the_spec_legal(stem: str, tmp_path
     assert any(not told.diagnostics(changed(path, change, tmp_path)) for change in fixes(found))
 
 
+@pytest.mark.check
 @every_invalid_spec
 def test_no_value_past_the_named_one_is_legal(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"

@@ -27,6 +27,8 @@ from gemmgen.numerics.inputs import random_inputs
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import SpecFile, load_spec
 
+pytestmark = pytest.mark.quick
+
 M, N, K = 130, 24, 384
 
 
@@ -410,6 +412,7 @@ def test_on_another_gpu_the_module_says_which_it_needs(path: Path, monkeypatch: 
 # --- scales
 
 
+@pytest.mark.check
 @of(SCALED)
 @pytest.mark.parametrize(
     ("rows", "columns"), [(1, 1), (128, 4), (129, 5), (300, 22), (31, 3), (500, 20), (0, 4), (4, 0)]

@@ -10,6 +10,8 @@ from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.spec import load_spec
 
+pytestmark = pytest.mark.quick
+
 BF16 = "  a: {dtype: bf16}\n  b: {dtype: bf16}\n  d: {dtype: bf16}\n"
 
 

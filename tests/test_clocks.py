@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.quick
+
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 CLOCKS = frozenset(
@@ -95,6 +97,7 @@ def _is_monotonic(node: ast.AST) -> bool:
             return False
 
 
+@pytest.mark.check
 def test_no_test_reads_a_clock_except_to_give_up_waiting() -> None:
     """Times are figures of benchmarks/planning.py, with a record; a test counts work (`work.calls_of`)."""
     files = {*TESTS.rglob("*.py")} - {Path(__file__), TESTS / MEASURES}

@@ -7,6 +7,8 @@ import re
 import pytest
 from filecheck import filecheck, read_directives
 
+pytestmark = pytest.mark.quick
+
 TEXT = """\
 %0 = alloc 4
 init %0, 2

@@ -65,7 +65,7 @@ SMALL: Values = {
 # --- what is drawn
 
 
-@pytest.mark.quick
+@pytest.mark.check
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_seed_makes_one_spec_which_is_legal_and_one_that_is_refused(target: str) -> None:
     refusals = legal = 0
@@ -94,7 +94,7 @@ def test_seeds_and_numbers_make_specs_of_their_own() -> None:
     assert len(texts) == 9
 
 
-@pytest.mark.quick
+@pytest.mark.check
 def test_specs_of_one_kind_have_its_fields_and_none_that_it_leaves_out() -> None:
     own = dict(tables.TABLES["sm90"][1])["gated"]
     stated = {path for path, values in own.items() if values}

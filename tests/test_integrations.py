@@ -34,6 +34,8 @@ from gemmgen.integrations import (
 from gemmgen.module import import_generated
 from gemmgen.problem.epilogue import listed_steps
 
+pytestmark = pytest.mark.quick
+
 BF16 = torch.bfloat16
 
 
@@ -188,6 +190,7 @@ def test_every_kind_of_table_is_understood(stem: str, gpu: None, monkeypatch: py
 # --- Inductor
 
 
+@pytest.mark.check
 def test_inductor_calls_the_kernel_and_what_it_refuses_torch_computes() -> None:
     register: Any = importlib.import_module("torch._inductor.kernel.mm").lazy_register_extern_choice
     function = external_matmul(PRODUCT)
@@ -252,6 +255,7 @@ def test_a_module_launches_for_a_layer(gpu: None) -> None:
     assert (ours.reason, launched, found.shape) == ("", ["h100_bf16"], (2, 2, 24))
 
 
+@pytest.mark.check
 def test_a_layer_that_torch_compiles_is_torchs_where_the_module_has_no_operator() -> None:
     theirs = nn.Linear(16, 24, dtype=BF16)
     ours = Linear.of(theirs, PRODUCT)

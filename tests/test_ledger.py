@@ -19,6 +19,8 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import make
 from gemmgen.spec import Spec, SpecFile
 
+pytestmark = pytest.mark.quick
+
 Shape = tuple[int, int, int]
 
 
@@ -60,6 +62,7 @@ ROLES = {"none: all warps do the same": False, "none: every role keeps the": Tru
 """What is said of a kernel that asks for no registers, by its first words; and of which it is true."""
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_kernel_is_said_to_have_roles_if_its_module_specializes_warps(path: Path) -> None:
     product = made(path)

@@ -52,6 +52,8 @@ from gemmgen.tune.candidates import kernel_sha256
 from tools.rendered import libraries, packed
 from tools.rendered import library as built_library
 
+pytestmark = pytest.mark.quick
+
 RECORDS, SPECS = ROOT / "benchmarks", ROOT / "specs"
 LIBRARIES = {
     "h200_bf16": (
@@ -314,6 +316,7 @@ def test_what_it_can_do_comes_with_the_kernel(made: ModuleType) -> None:
     assert why.startswith(f"{FEW}: tuned on NVIDIA H200")
 
 
+@pytest.mark.check
 def test_importing_a_library_imports_no_kernel_and_needs_neither_gpu_nor_triton(
     made: ModuleType, tmp_path: Path
 ) -> None:
@@ -442,6 +445,7 @@ def test_the_committed_libraries_are_these() -> None:
     assert [each.folder.name for each in libraries()] == sorted([*LIBRARIES, OF_GROUPS])
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", [*LIBRARIES, OF_GROUPS])
 def test_a_library_is_rendered_from_what_git_has_of_it_and_has_the_recorded_digests(name: str) -> None:
     """Where a change is meant to move its bytes, ``python -m tools.rendered --record`` records them."""
@@ -450,6 +454,7 @@ def test_a_library_is_rendered_from_what_git_has_of_it_and_has_the_recorded_dige
     assert package.check(libraries_folder() / name) == ()
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_an_archive_of_a_library_has_its_package_and_always_the_same_bytes(name: str) -> None:
     files = built_library(name).render()
@@ -461,6 +466,7 @@ def test_an_archive_of_a_library_has_its_package_and_always_the_same_bytes(name:
     assert found == {f"{name}/{path}": text for path, text in files.items()}
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page_has_its_figures(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -479,6 +485,7 @@ def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page
         assert line in page.splitlines()
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_predicts_what_the_planner_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
@@ -497,6 +504,7 @@ def drawn_shape(draw: random.Random) -> Shape:
     return m, n, k
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_the_name_of_a_committed_kernel_is_made_of_its_decisions(name: str) -> None:
     """With the order of tiles, where another kernel of the library differs in that alone."""
@@ -1011,6 +1019,7 @@ def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: 
     assert "give --from, or --check, or --refresh" in err
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("record", ["h200_few_rows", "h200_long_k", "h200_many_rows"])
 def test_a_record_says_every_decision_of_its_kernels(record: str) -> None:
     """What is recorded is pinned again: as a spec that leaves nothing open."""
@@ -1053,6 +1062,7 @@ def on_the_cpu(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> tuple[Modul
     return made, called
 
 
+@pytest.mark.check
 def test_torch_compile_sees_one_operator_that_chooses_when_it_runs(
     on_the_cpu: tuple[ModuleType, list[str]],
 ) -> None:

@@ -38,7 +38,7 @@ def test_many_more_were_built_once_as_the_page_says() -> None:
     assert record["mutator_sha256"] == hashlib.sha256(source).hexdigest()
 
 
-@pytest.mark.quick
+@pytest.mark.check
 def test_a_seed_makes_the_same_files() -> None:
     files = [mutant(7, number) for number in range(50)]
     assert files == [mutant(7, number) for number in range(50)]

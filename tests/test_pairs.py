@@ -15,6 +15,8 @@ from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.spec import load_spec
 
+pytestmark = pytest.mark.quick
+
 FEWEST_SPECS = 24
 
 
@@ -35,6 +37,7 @@ def test_every_feature_is_exercised() -> None:
     assert set(ALL) - exercised() == set()
 
 
+@pytest.mark.check
 def test_every_two_features_that_can_meet_do() -> None:
     """What is missing is listed; a spec that adds it closes the gap."""
     together = {two for plan in plans().values() for two in pairs(features(plan))}

@@ -22,6 +22,8 @@ from gemmgen.pictures import layouts
 from gemmgen.product import make
 from tools.quotations.drawings import drawn
 
+pytestmark = pytest.mark.quick
+
 READ = """
 found.width = innerWidth;
 found.page = document.documentElement.scrollWidth;
@@ -136,6 +138,7 @@ def looked_up(stem: str, row: int, column: int) -> Iterator[tuple[str, str]]:
             )
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
 def test_in_a_browser_all_text_can_be_read_and_elements_are_looked_up(
     width: int, dark: bool, tmp_path: Path
@@ -160,6 +163,7 @@ def test_in_a_browser_all_text_can_be_read_and_elements_are_looked_up(
         assert checked >= 4 * len(found["looked"])
 
 
+@pytest.mark.check
 def test_in_a_browser_the_pictures_in_docs_can_be_read(tmp_path: Path) -> None:
     texts = [path.read_text(encoding="utf-8") for path in DRAWN]
     whole = [pictures.svg(made(spec_file(stem))) for stem in ("h100_bf16_hilbert", "b200_bf16_n64")]
@@ -170,6 +174,7 @@ def test_in_a_browser_the_pictures_in_docs_can_be_read(tmp_path: Path) -> None:
     assert found["texts"] > 1000
 
 
+@pytest.mark.check
 def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
     """A text beyond the picture, one on another, one wider than its cell, and one under a cell."""
     (page,) = pages("h100_bf16")
@@ -390,6 +395,7 @@ def test_a_refused_spec_has_no_picture(tmp_path: Path) -> None:
     assert not svg.exists()
 
 
+@pytest.mark.check
 def test_neither_torch_nor_triton_is_needed(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"

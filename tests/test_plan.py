@@ -27,6 +27,8 @@ from gemmgen.problem import Matmul, Operand, Request
 from gemmgen.product import Product
 from gemmgen.render import render
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parent.parent
 BF16 = DTYPES["bf16"]
 PRODUCT = Matmul(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mutants import accumulators, descriptors, pages, registers, workspaces
+from mutants import accumulators, descriptors, one_of_each, pages, registers, workspaces
 from mutants.handwritten import KERNELS, function_of, imported
 from mutants.mutant import SCHEDULES
 
@@ -20,6 +20,7 @@ FAMILIES = {
 }
 """Faults and launches, by the file of their kernels."""
 FAULTS = {name: fault for family in FAMILIES.values() for name, fault in family.FAULTS.items()}
+FILE = {name: stem for stem, family in FAMILIES.items() for name in family.FAULTS}
 LAUNCHES = [(stem, name) for stem, family in FAMILIES.items() for name in family.LAUNCHES]
 HARMLESS = accumulators.HARMLESS | workspaces.HARMLESS
 POLICIES = ("lazy", "eager", "lifo", *["random"] * 8)
@@ -41,7 +42,9 @@ def _forget_modules() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name", one_of_each(FAULTS, lambda name, fault: (FILE[name], fault.symptom.kind), lambda _: "")
+)
 def test_a_planted_fault_is_named_first(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
     told = fault.told(tmp_path / f"{name}.py", SCHEDULES)

@@ -27,6 +27,8 @@ from gemmgen.numerics.reference import reference
 from gemmgen.spec import SpecFile
 from gemmgen.verify import verify
 
+pytestmark = pytest.mark.quick
+
 
 def failures(spec: SpecFile, matmul: MatmulFunction, shape: tuple[int, int, int] = SHAPE) -> set[str]:
     verification = verify(module_of(matmul), spec, [shape], repeats=1, device="cpu")

@@ -34,6 +34,8 @@ from gemmgen.numerics.reference import reference
 from gemmgen.spec import SpecFile
 from gemmgen.verify import verify
 
+pytestmark = pytest.mark.quick
+
 RAGGED = (37, 40, 200)
 """K is 6.25 blocks of 32, or 12.5 of 16."""
 

@@ -31,6 +31,8 @@ from gemmgen.processes.locks import lock
 from gemmgen.product import Product, check, make, write
 from tools.rendered import PAIRS, folder_of
 
+pytestmark = pytest.mark.quick
+
 SPEC = """\
 title: {title}
 target: h100
@@ -75,6 +77,7 @@ def test_every_other_module_has_the_digest_of_what_its_spec_generates() -> None:
     assert PAIRS.moved(PAIRS.render()) == []
 
 
+@pytest.mark.check
 def test_building_all_specs_again_changes_nothing(tmp_path: Path) -> None:
     for spec in (*SPECS, *GROUPED_SPECS):
         write(made(spec), tmp_path)
@@ -376,6 +379,7 @@ def test_nothing_is_written_when_an_artifact_cannot_be(spec: Path, monkeypatch: 
 # --- processes and threads
 
 
+@pytest.mark.check
 def test_no_thread_is_inside_torch_when_the_compiler_is_forked(
     spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +443,7 @@ def writer(*specs: Path) -> Generator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+@pytest.mark.check
 def test_a_reader_sees_the_old_module_or_the_new_one_even_if_the_writer_is_killed(spec: Path) -> None:
     for directory, title in (("old", "first"), ("new", "second")):
         Path(directory).mkdir()
@@ -516,6 +521,7 @@ def test_builds_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
     assert sorted(written_names()) == [LAUNCHER, "one.json", "one.py"]
 
 
+@pytest.mark.check
 def test_processes_that_build_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
     specs = [*WANTED, *sorted(PAIRS.sources.glob("*.yaml"))]
     arguments = ["build", "--no-lower", "--out", "out", *map(str, specs)]

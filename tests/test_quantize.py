@@ -20,6 +20,8 @@ from gemmgen.numerics.encoding import (
     encoded,
 )
 
+pytestmark = pytest.mark.quick
+
 EVERY_BYTE = torch.arange(256).to(torch.uint8)
 FORMATS: dict[DType, tuple[int, int, int]] = {"e2m1": (2, 1, 1), "e4m3": (4, 3, 7), "e5m2": (5, 2, 15)}
 """Bits of the exponent and the mantissa, and the bias."""

@@ -16,18 +16,22 @@ from gemmgen.product import make
 from tools.quotations.kernel_records import records, shown
 from tools.quotations.pages import PAGES, refreshed
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 PICTURE = (ROOT / "docs" / "speed.svg").read_text()
 SUITES = (ROOT / "benchmarks" / "studies" / "suites.md").read_text()
 
 
+@pytest.mark.check
 def test_the_pages_quote_the_modules_and_the_records_as_they_are() -> None:
     for page in PAGES:
         text = page.read_text()
         assert refreshed(text) == text, f"{page.name}: run make docs"
 
 
+@pytest.mark.check
 def test_a_changed_record_or_module_would_be_seen() -> None:
     assert refreshed(README.replace("warpgroup_mma_wait(0", "warpgroup_mma_wait(1")) == README
     for page in (README, SUITES):

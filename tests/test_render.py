@@ -37,6 +37,8 @@ from gemmgen.render.spelling import LINE_LENGTH, fit
 from gemmgen.spec.values import TITLE_LIMIT
 from tools.rendered import PAIRS, folder_of
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parent.parent
 TEMPLATES = ROOT / "templates"
 PARTS = sorted(
@@ -300,6 +302,7 @@ def unexplained(function: str) -> Iterator[str]:
     return (subject for subject, told in explained.items() if not told)
 
 
+@pytest.mark.check
 def test_every_wait_and_fence_says_what_it_is_for(product: Product, tree: ast.Module) -> None:
     lines = product.module.splitlines()
     for function in functions(tree).values():
@@ -462,6 +465,7 @@ def modules(tmp_path: Path) -> Path:
     return tmp_path / "generated"
 
 
+@pytest.mark.check
 def test_every_combination_of_parts_is_formatted_and_lint_clean(base: WgmmaKernel, modules: Path) -> None:
     plans = list(legal_plans(base))
     for number, plan in enumerate(plans):
@@ -571,6 +575,7 @@ print(hashlib.sha256("".join(texts).encode()).hexdigest())
 """
 
 
+@pytest.mark.check
 def test_every_process_renders_the_same_bytes(tmp_path: Path) -> None:
     environments: list[tuple[Path, dict[str, str]]] = [
         (ROOT, {"PYTHONHASHSEED": "0", "LC_ALL": "C", "TZ": "UTC"}),

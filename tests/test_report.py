@@ -32,6 +32,8 @@ from gemmgen.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale
 from gemmgen.report.labels import label_of, labels_of
 from gemmgen.report.page import report
 
+pytestmark = pytest.mark.quick
+
 SUITE = ROOT / "benchmarks" / "suites" / "h200_inductor.jsonl"
 """Ten shapes, with the planner's first choices and peers."""
 TWO_CONTESTS = ROOT / "benchmarks" / "suites" / "h200_few_rows_e4m3.jsonl"
@@ -121,6 +123,7 @@ def test_an_axis_is_logarithmic() -> None:
     assert [scale.at(value) for value in (1, 10, 100)] == [0, 100, 200]
 
 
+@pytest.mark.check
 def test_a_ratio_far_beyond_the_axis_is_at_its_end_with_its_number() -> None:
     page = report([ROOT / "benchmarks" / "suites" / "h200_many_rows.jsonl"])
     far = [float(text) for text in re.findall(r'<text x="[\d.]+" y="[\d.]+">([\d.]+)</text>', page)]
@@ -298,6 +301,7 @@ def number(text: str) -> float:
     return float(text.rstrip("%").replace(",", "")) if text else -math.inf
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
 def test_in_a_browser_the_page_fits_and_sorts_without_an_error(
     width: int, dark: bool, tmp_path: Path

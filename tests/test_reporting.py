@@ -142,7 +142,7 @@ def closed(good: Path) -> Generator[Path]:
     Path("closed").chmod(0o755)
 
 
-@pytest.mark.quick
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -26,6 +26,8 @@ from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.spec import parse_spec
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parent.parent
 PLAN = ROOT / "gemmgen" / "plan"
 DIRECTORY = Path("tests/invalid/rules")
@@ -144,6 +146,7 @@ def assert_every_finding_is_shown(files: Sequence[Path], specs: Iterable[Path]) 
     assert shown == {(str(path), line) for path in files for line in calls(path)}
 
 
+@pytest.mark.check
 def test_every_finding_of_every_rule_is_shown_by_a_spec() -> None:
     files = [*PLAN.glob("*_rules.py"), *PLAN.glob("wgmma/**/*_rules.py")]
     assert len(files) == 14
@@ -288,6 +291,7 @@ def changed(path: Path, change: Advice, directory: Path) -> Path:
     return written(advice.changed(spec, change), directory / path.name)
 
 
+@pytest.mark.check
 @every_invalid_spec
 def test_each_fix_that_a_text_names_satisfies_the_rule(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"
@@ -332,6 +336,7 @@ def beyond(found: Diagnostic) -> Sequence[Advice]:
     return (((field, value * 2 if more else value // 2),),)
 
 
+@pytest.mark.check
 @every_invalid_spec
 def test_no_value_past_the_named_one_is_legal(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 from kernels.blackwell_launch import dense, paired, scaled
 from kernels.launch import FIXED, lines_of
+from mutants import one_of_each
 from mutants.mutant import SCHEDULES
 from mutants.symptom import Symptom, Told
 
@@ -309,7 +310,9 @@ def mutated(path: Path, *changes: tuple[str, str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize(
+    "name", one_of_each(MUTANTS, lambda _, mutant: (mutant.kernel, mutant.kind), lambda mutant: mutant.kernel)
+)
 def test_a_planted_fault_is_named(name: str, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
     path = mutated(tmp_path / f"{name}.py", *mutant.changes)

@@ -22,6 +22,7 @@ from mutants import (
     hostile,
     k_groups,
     kinds,
+    one_of_each,
     parallel,
     promotion,
     quantized,
@@ -47,6 +48,7 @@ FAMILIES = (
     epilogues,
 )
 MUTANTS = {name: mutant for family in FAMILIES for name, mutant in family.MUTANTS.items()}
+FAMILY = {name: family.__name__ for family in FAMILIES for name in family.MUTANTS}
 CONSEQUENCE_FIRST = {
     # The load into the wrong stage ends before anyone reads it: it is the reader who seems to be too early.
     "twin_b_in_the_stage_before",
@@ -58,7 +60,10 @@ CONSEQUENCE_FIRST = {
 MOST_CONSEQUENCES = 0.05
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize(
+    "name",
+    one_of_each(MUTANTS, lambda name, mutant: (FAMILY[name], mutant.kind), lambda mutant: mutant.stem),
+)
 def test_a_planted_fault_is_named(name: str) -> None:
     mutant = MUTANTS[name]
     told = mutant.told()

@@ -36,6 +36,8 @@ from gemmgen.spec.reading import MAX_BYTES
 from gemmgen.spec.spelling import before, data_before, today
 from gemmgen.spec.table_names import OneOf
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[1]
 INVALID = sorted((ROOT / "tests/invalid/load").glob("*.yaml"))
 MINIMAL = """\
@@ -717,6 +719,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("specs") / "x.yaml"
 
 
+@pytest.mark.check
 @settings
 @given(data=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
 def test_arbitrary_bytes_are_reported_within_the_file(scratch: Path, data: bytes) -> None:
@@ -729,6 +732,7 @@ PHRASES = st.sampled_from(("---", "...", "&a ", "*a", "!!int ", "%YAML ", "<<: "
 ESCAPES = st.sampled_from((r"\x41", r"\ud800", r"\U0001F600", r"\UFFFFFFFF"))
 
 
+@pytest.mark.check
 @settings
 @given(
     edits=st.lists(
@@ -787,6 +791,7 @@ VALUES: st.SearchStrategy[object] = (
 )
 
 
+@pytest.mark.check
 @settings
 @given(leaf=st.sampled_from(LEAVES), value=VALUES)
 def test_one_bad_field_gives_at_most_one_diagnostic(

@@ -16,6 +16,8 @@ from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.spec import SpecFile
 
+pytestmark = pytest.mark.quick
+
 # --- limits
 
 

@@ -19,6 +19,8 @@ from gemmgen.spec import SpecFile
 from gemmgen.spec.model import spec_of
 from tools.fuzz import draft, tables
 
+pytestmark = pytest.mark.quick
+
 Stated = Mapping[str, Any]
 OPERANDS: tuple[tuple[Stated, Stated], ...] = (
     *((each, each) for each in ({"dtype": dtype} for dtype in ("bf16", "fp16", "tf32", "e4m3", "int8"))),
@@ -65,6 +67,7 @@ def swept(target: str) -> Iterator[SpecFile]:
         yield SpecFile(spec, path="swept.yaml", stem="swept", sha256="", positions={}, key_positions={})
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("target", SAMPLES)
 def test_every_cluster_tile_and_type_is_planned_or_refused_in_words(target: str) -> None:
     planned = refused = 0
@@ -79,6 +82,7 @@ def test_every_cluster_tile_and_type_is_planned_or_refused_in_words(target: str)
     assert min(planned, refused) > 0
 
 
+@pytest.mark.check
 def test_a_refused_cluster_of_blackwell_gets_advice() -> None:
     refused = [source for source in swept("b200") if not isinstance(attempted(source), Kernel)]
     for source in refused[::12]:
@@ -87,6 +91,7 @@ def test_a_refused_cluster_of_blackwell_gets_advice() -> None:
         assert raised.value.diagnostics
 
 
+@pytest.mark.check
 def test_random_blackwell_specs_with_c_are_planned_or_refused_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -71,6 +71,8 @@ from gemmgen.tune.trials import Job, TrialRecord, TrialSamples
 from gemmgen.tune.tuning import tune
 from gemmgen.tune.worker import compile_in_children, find_gpus
 
+pytestmark = pytest.mark.quick
+
 SHAPE: Shape = (8, 16, 32)
 ENVIRONMENT = Environment("0", "0", "0", "0", "0", "0", "NVIDIA H200", 132, 4096)
 OPEN = """\
@@ -136,6 +138,7 @@ def test_the_hash_of_a_kernel_leaves_out_the_two_lines_that_name_its_spec_and_no
     assert kernel_sha256(other, "h100_bf16") != kernel_sha256(product.plan, "h100_bf16")
 
 
+@pytest.mark.check
 def test_seeds_differ_in_kind_from_what_the_planner_ranks_first(tmp_path: Path) -> None:
     operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
     text = f"title: t\ntarget: h200\noperands: {operands}\ntile: {{m: 128, n: 128, k: 64}}\n"
@@ -152,6 +155,7 @@ def test_seeds_differ_in_kind_from_what_the_planner_ranks_first(tmp_path: Path) 
     assert {"hilbert", "grouped"} < {each.pins["schedule.order"] for each in seeds}
 
 
+@pytest.mark.check
 def test_kernels_of_a_batch_invariant_spec_add_up_alike_at_every_shape(tmp_path: Path) -> None:
     operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
     text = f"title: t\ntarget: h200\noperands: {operands}\ntile: {{m: 128, n: 128, k: 64}}\n"
@@ -166,6 +170,7 @@ def test_kernels_of_a_batch_invariant_spec_add_up_alike_at_every_shape(tmp_path:
         assert whole == bool(wish)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("shape", [(1, 256, 65536), (192, 256, 65536), (768, 256, 65536)])
 def test_candidates_of_a_promise_have_the_order_of_sums_of_the_spec_s_own_kernel(
     shape: tuple[int, int, int], tmp_path: Path
@@ -975,6 +980,7 @@ ROW = TunedRow(
 )
 
 
+@pytest.mark.check
 def test_a_table_is_in_the_order_of_shapes_and_a_row_takes_the_place_of_its_spec_s(tmp_path: Path) -> None:
     path = tmp_path / "new" / "table.jsonl"
     other = replace(ROW, m=4, spec="tuned/open_4x16x32.yaml")

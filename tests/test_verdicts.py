@@ -149,7 +149,7 @@ def test_a_plan_is_predicted_until_its_verdict_is_known() -> None:
     assert str(standing_of(plan)) == "predicted"
 
 
-@pytest.mark.quick
+@pytest.mark.check
 def test_a_kernel_that_is_known_to_spill_is_passed_over() -> None:
     source = source_of()
     first = plan_spec(source)
@@ -206,7 +206,7 @@ def refusing(count: int) -> Callable[[Product], Kernel]:
     return prove
 
 
-@pytest.mark.quick
+@pytest.mark.check
 def test_the_next_plan_is_proposed_where_the_compiler_refuses_one() -> None:
     settled = settle(source_of(), refusing(2))
     assert settled.results == (settled.product.plan,)

@@ -38,6 +38,8 @@ from gemmgen.numerics.inputs import random_inputs
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parent.parent
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -900,6 +902,7 @@ def test_what_follows_the_kernels_has_at_most_150_lines(path: Path) -> None:
     assert len(source.splitlines()) - end <= WRAPPER_LINES
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("version", ["3.8.0", "3.10.0", "4.0.0"])
 def test_another_triton_is_named_before_any_name_of_it_is_missed(version: str, tmp_path: Path) -> None:
     (tmp_path / "triton.py").write_text(f'__version__ = "{version}"\n')
