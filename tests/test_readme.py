@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html import unescape
 from pathlib import Path
@@ -15,6 +16,7 @@ from gemmgen.hardware import HOPPER
 from gemmgen.product import make
 from tools.quotations.kernel_records import records, shown
 from tools.quotations.pages import PAGES, refreshed
+from tools.quotations.peer_blocks import CHOICES, RECORD, speed
 
 pytestmark = pytest.mark.quick
 
@@ -50,6 +52,19 @@ def test_the_readme_has_ten_rows_of_the_full_table_and_one_that_is_lost() -> Non
     assert len(rows(SUITES)) == sum(len(record.measurements) for record in records())
     ratios = [record.measurements[0].observed().ratio for record in shown()]
     assert min(ratios) < 0.99  # lost by more than what two runs differ in
+
+
+def test_each_peer_on_record_is_in_the_table_of_the_readme_with_its_losses() -> None:
+    contests = json.loads(RECORD.read_text(encoding="utf-8"))
+    assert {contest["peer"] for contest in contests} == {name for choice in CHOICES for name in choice.peers}
+    table = README.partition("<!-- choices -->")[2].partition("<!-- end -->")[0]
+    for contest in contests:
+        assert contest["gpu"]
+        assert contest["how"]
+        lowest = min(map(speed, contest["rows"]))
+        assert f"{contest['work']}: " in table
+        assert f"[{lowest:.2f}, " in table
+    assert min(speed(row) for contest in contests for row in contest["rows"]) < 0.8
 
 
 def test_the_picture_shows_the_rows_of_the_readme() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 import typer
+from mkdocs.config.defaults import MkDocsConfig
 from modules import ROOT
 
 from gemmgen.cli.app import app
 from gemmgen.cli.explanations import explanations
 from gemmgen.spec.model import json_schema
-from tools.site import reference
+from tools.site import hooks, reference
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +26,73 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    environment |= {"GITHUB_SERVER_URL": "https://host", "GITHUB_REPOSITORY": "owner/name"}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     return folder
 
 
+def test_the_first_page_is_the_readme(site: Path) -> None:
+    text = (site / "index.html").read_text(encoding="utf-8")
+    heads = re.findall(r"(?m)^## (.*)$", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [head for head in heads if f">{head}<" not in text] == []
+
+
+def test_a_page_links_to_its_neighbours_and_changes_its_colours(site: Path) -> None:
+    text = (site / "spec" / "groups.html").read_text(encoding="utf-8")
+    for rel, name in (("prev", "epilogue.html"), ("next", "block_scales.html")):
+        assert f'<link rel="{rel}" href="{name}">' in text
+    assert text.count('name="__palette"') == 3
+    assert 'href="../wide.css"' in text
+
+
+@pytest.mark.parametrize(
+    ("origin", "environment", "address"),
+    [
+        ("", {}, None),
+        ("/srv/clone.git", {}, None),
+        ("git@host:owner/name.git", {}, None),
+        ("https://host/owner/name.git", {}, "https://host/owner/name"),
+        ("https://user:word@host/owner/name", {}, "https://host/owner/name"),
+        (
+            "/srv/clone.git",
+            {"GITHUB_SERVER_URL": "https://host", "GITHUB_REPOSITORY": "owner/name"},
+            "https://host/owner/name",
+        ),
+    ],
+)
+def test_the_site_links_to_the_repository_that_it_is_built_from(
+    origin: str,
+    environment: dict[str, str],
+    address: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    if origin:
+        subprocess.run(["git", "-C", str(tmp_path), "remote", "add", "origin", origin], check=True)
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert hooks.repository() == address
+    config = hooks.on_config(cast(MkDocsConfig, MkDocsConfig()))
+    assert config.repo_url == address
+    assert config.repo_name == (address and "owner/name")
+
+
 def test_the_site_builds_without_a_dead_link(site: Path) -> None:
-    for name in ("index", "start", "tutorials/llama_layer", "reference/api", "performance", "studies/suites"):
+    for name in (
+        "index",
+        "contents",
+        "start",
+        "spec/kernels",
+        "tutorials/llama_layer",
+        "reference/api",
+        "performance",
+        "studies/suites",
+    ):
         assert (site / f"{name}.html").is_file()
 
 
@@ -37,6 +100,9 @@ def test_nothing_of_a_page_is_loaded_from_elsewhere(site: Path) -> None:
     text = (site / "index.html").read_text(encoding="utf-8")
     assert 'src="http' not in text
     assert 'rel="stylesheet" href="http' not in text
+    # The theme's link to the repository asks its host for numbers of stars and forks.
+    assert 'class="md-source"' in text
+    assert 'data-md-component="source"' not in text
 
 
 def test_the_search_finds_the_words_of_the_field(site: Path) -> None:
@@ -59,6 +125,7 @@ def test_the_reference_has_each_command_and_option() -> None:
         assert f"## gemmgen {name}\n" in page
         options = (option for each in command.params for option in each.opts if option.startswith("-"))
         assert [option for option in options if option not in page] == []
+    assert [word for word in ("\\|", "[[", "<list[") if word in page] == []
 
 
 def test_the_reference_has_each_rule_with_its_statement_and_its_example() -> None:

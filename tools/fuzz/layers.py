@@ -1,6 +1,6 @@
 """The values of random specs of layers: groups, gates, expressions, block scales, saved sums and open fields.
 
-They are written from docs/spec.md and docs/spec/, and not from the rules: values stand together that no kernel has.
+They are written from the pages of the spec, and not from the rules: values stand together that no kernel has.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ A block begins with one of these marks and ends with ``<!-- end -->``:
 ``<!-- change: RECORD SPEC SPEC -->``  what the second spec changes in kernels that both have
 ``<!-- gains: RECORD SPEC SPEC… -->``  by shape, the first spec's fastest kernel and its gain in the others
 ``<!-- peers: RECORD -->``           each spec's best kernel beside Inductor's Triton templates
+``<!-- choices -->``                 what gemmgen stands beside, and its speed over that, from one record
 ``<!-- overview -->``                the planner's first choice and its best of N by M, from OVERVIEW
 ``<!-- reading -->``                 modules beside kernels that only read, from READING
 ``<!-- gemv -->``                    modules beside a kernel without tensor cores, from GEMV
@@ -33,6 +34,7 @@ from pathlib import Path
 from gemmgen.bench import ResultLog
 from tools.quotations.changes import change_block, gains_block, last_wave_block
 from tools.quotations.kernel_records import benchmarks_block, speed_block
+from tools.quotations.peer_blocks import choices_block
 from tools.quotations.study_blocks import (
     chain_block,
     gemv_block,
@@ -81,6 +83,7 @@ BLOCKS: Mapping[str, Callable[[ResultLog, str], str]] = {
 PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
     "speed": speed_block,
     "benchmarks": benchmarks_block,
+    "choices": choices_block,
     "overview": overview_block,
     "reading": reading_block,
     "gemv": gemv_block,

@@ -1,10 +1,12 @@
-"""Hooks of MkDocs: pages from code, pages from outside docs/, and links to files of the repository."""
+"""Hooks of MkDocs: pages from code and from outside docs/, and links to the repository and its files."""
 
 from __future__ import annotations
 
 import logging
+import os
 import posixpath
 import re
+import subprocess
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -16,6 +18,7 @@ from tools.site import reference
 LOG = logging.getLogger("mkdocs.hooks.site")
 ROOT = Path(__file__).resolve().parent.parent.parent
 OUTSIDE = {
+    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     **{
@@ -27,6 +30,32 @@ OUTSIDE = {
 INSIDE = {address: source for source, address in OUTSIDE.items()}
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(#[^)\s]*)?(?=\))")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
+WORD = re.compile(r"<code>(?=[^\s<]{1,40}</code>)")
+"""Code that is one word: browsers would break it at hyphens and slashes."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Link to the repository, if it is known where it is: the project itself names no address."""
+    if address := repository():
+        config.repo_url = address
+        config.repo_name = "/".join(address.split("/")[3:])
+    return config
+
+
+def repository() -> str | None:
+    """Return the address of the repository for a browser, without a slash at its end.
+
+    GitHub's workflows say it in their environment. Elsewhere it is the address from which the checkout was
+    cloned, if that is one of HTTPS.
+    """
+    server, name = (os.environ.get(f"GITHUB_{part}") for part in ("SERVER_URL", "REPOSITORY"))
+    if server and name:
+        return f"{server}/{name}"
+    command = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    origin = asked.stdout.strip().removesuffix(".git").rstrip("/")
+    # Without the name and the password that an address may have.
+    return re.sub(r"//[^/@]*@", "//", origin) if origin.startswith("https://") else None
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -63,6 +92,11 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     parts = CODE.split(markdown)
     text = "".join(part if index % 2 else LINK.sub(link, part) for index, part in enumerate(parts))
     return reference.rules_page(text) if address == "rules.md" else text
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Keep each word of code whole, by a class of wide.css."""
+    return WORD.sub('<code class="word">', html)
 
 
 def _source(address: str) -> str:

@@ -79,19 +79,24 @@ def commands_page() -> str:
         "Generated from the help of `gemmgen`. Artifacts go to stdout, all else to stderr.\n",
     ]
     for name, command in typer.main.get_group(app).commands.items():
-        context = typer.Context(command, info_name=f"gemmgen {name}")
-        usage = command.get_usage(context).removeprefix("Usage: ")
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        usage = " ".join([f"gemmgen {name} [OPTIONS]", *map(_argument, arguments)])
         parts += [f"## gemmgen {name}\n", f"{command.help}\n", f"```text\n{usage}\n```\n"]
-        records = [
-            record for each in command.get_params(context) if (record := each.get_help_record(context))
-        ]
-        parts.append("| option or argument | effect |\n|---|---|\n" + "".join(map(_row, records)))
+        context = typer.Context(command, info_name=f"gemmgen {name}")
+        parts.append("| option or argument | effect |\n|---|---|")
+        for each in command.get_params(context):
+            if record := each.get_help_record(context):
+                label, text = (" ".join(part.split()) for part in record)
+                name_of = _argument(each) if each in arguments else label
+                # A bar within code ends no cell.
+                parts.append(f"| `{name_of}` | {text.replace('|', chr(92) + '|')} |")
+        parts.append("")
     return "\n".join(parts)
 
 
-def _row(record: tuple[str, str]) -> str:
-    option, text = (" ".join(part.split()).replace("|", "\\|") for part in record)
-    return f"| `{option}` | {text} |\n"
+def _argument(parameter: Any) -> str:
+    """Return an argument of a command as its declaration names it, in brackets if it can be left out."""
+    return parameter.metavar or parameter.name.upper()
 
 
 def rules_page(text: str) -> str:
