@@ -16,7 +16,7 @@ INSTALLED := .venv/installed-$(VERSION)
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml wheels/gluonsim/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "gemmgen needs Python 3.11 or newer, and $(PYTHON) is $(VERSION): make PYTHON=python3.12, say" >&2; exit 1; }
 	@# An environment of another Python, or of an installation that did not end, is made anew. It gets the newest
@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "installing gemmgen and its dependencies into .venv (once; torch brings gigabytes of CUDA libraries)"
 	@touch .venv/unfinished
 	$(if $(TORCH),$(PIP) $(TORCH))
-	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt --editable wheels/gluonsim --editable '.[dev]'
 	@rm -f .venv/unfinished .venv/installed*
 	@touch $@
 
@@ -82,9 +82,11 @@ libraries: $(INSTALLED) ## render the committed libraries into build/libraries: 
 archives: $(INSTALLED) ## render the committed libraries, and pack each as build/archives/NAME.tar.gz
 	$(BIN)/python -m tools.rendered --pack build/archives
 
-wheels: $(INSTALLED) ## build the wheel of gemmgen, and that of gluonsim alone, into build/wheels
+wheels: $(INSTALLED) ## build the wheels of gemmgen and gluonsim, and the sdist of both, into build/wheels
+	@# From the sdist: a wheel from the checkout requires the checkout's gluonsim, by its path.
+	rm -rf build/wheels && $(BIN)/python -m hatchling build --target sdist --directory build/wheels
 	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheels \
-	  . wheels/gluonsim
+	  build/wheels/*.tar.gz ./wheels/gluonsim
 
 digests: $(INSTALLED) ## record the compiled code of every module, after a change that is meant to change it
 	$(BIN)/gemmgen lower specs/*.yaml --digests generated/ptx.json --record

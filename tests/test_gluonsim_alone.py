@@ -1,4 +1,4 @@
-"""gluonsim without gemmgen: its wheel is whole, and its command line says by its exit code how it ended."""
+"""gluonsim without the wheel of gemmgen: its own is whole, and its exit code says how a command ended."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 ALONE = """
 import sys
-sys.modules["gemmgen"] = None  # an import of it is an error
-import gluonsim
-assert gluonsim.__file__.startswith(sys.argv[1]), gluonsim.__file__
+import gemmgen, gluonsim
+for package in (gemmgen, gluonsim):
+    assert package.__file__.startswith(sys.argv[1]), package.__file__
 del sys.argv[1]
 """
 
@@ -96,16 +96,20 @@ def alone(installed: Path, tmp_path: Path) -> Alone:
 COMMAND = "from gluonsim.__main__ import run\nrun()\n"
 
 
-def test_nothing_in_the_wheel_imports_gemmgen(wheel: Path) -> None:
+def test_the_wheel_has_the_modules_of_gemmgen_that_it_imports_and_no_others(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         sources = {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
         folders = {name.split("/")[0] for name in archive.namelist()}
-    assert folders == {"gluonsim", f"gluonsim-{PROJECT['version']}.dist-info"}
+    assert folders == {"gemmgen", "gluonsim", f"gluonsim-{PROJECT['version']}.dist-info"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gluonsim").rglob("*.py")}
     assert modules < sources.keys()
-    assert "gluonsim/shared/errors.py" in sources
-    imports = re.compile(r"^\s*(?:from|import) gemmgen\b", re.MULTILINE)
-    assert [name for name, source in sources.items() if imports.search(source)] == []
+    statement = re.compile(r"^\s*(?:from|import) (gemmgen\b[\w.]*)", re.MULTILINE)
+    imported = {
+        module.replace(".", "/") for source in sources.values() for module in statement.findall(source)
+    }
+    assert {name for name in imported if not {f"{name}.py", f"{name}/__init__.py"} & sources.keys()} == set()
+    assert "gemmgen/errors.py" in sources
+    assert [name for name in sources if name.startswith(("gemmgen/spec/", "gemmgen/plan/"))] == []
 
 
 def test_the_wheel_has_the_version_and_the_dependencies_of_the_project(wheel: Path) -> None:
@@ -115,6 +119,7 @@ def test_the_wheel_has_the_version_and_the_dependencies_of_the_project(wheel: Pa
     told = [Requirement(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: ")]
     compiling = [Requirement(line) for line in PROJECT["optional-dependencies"]["compile"]]
     assert {found.name: found.specifier for found in told} == {f.name: f.specifier for f in compiling}
+    assert {str(found.marker) for found in told} == {'extra == "compile"'}
     assert f"Version: {PROJECT['version']}" in lines
     assert f"Requires-Python: {PROJECT['requires-python']}" in lines
 
@@ -169,7 +174,7 @@ sys.exit(pytest.main(["-q", "-p", "gluonsim.pytest_plugin", "--gluon-simulate=sm
 
 @pytest.fixture(scope="module")
 def builder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "wheels/gluonsim/hatch_build.py")
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "wheels/hatch_build.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -177,16 +182,18 @@ def builder() -> ModuleType:
     return module
 
 
-def test_imports_are_moved_and_nothing_else(builder: ModuleType) -> None:
-    source = (
-        "'''from gemmgen.a import b'''\nfrom gemmgen import a\ndef f():\n    from gemmgen.c import (\n d)\n"
-    )
-    assert builder.moved(source) == (
-        "'''from gemmgen.a import b'''\nfrom gluonsim.shared import a\n"
-        "def f():\n    from gluonsim.shared.c import (\n d)\n"
-    )
-    with pytest.raises(ValueError, match="line 2: write `from gemmgen import"):
-        builder.moved("import os\nimport gemmgen.errors\n")
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import os\nfrom json import loads\n", []),
+        ("from gemmgen.a import b\n", ["gemmgen.a", "gemmgen.a.b"]),
+        ("def f():\n    from gemmgen import c\n", ["gemmgen", "gemmgen.c"]),
+        ("import os, gemmgen.d as d\n", ["gemmgen.d"]),
+        ("'from gemmgen.a import b'\nfrom . import e\n", []),
+    ],
+)
+def test_each_form_of_an_import_is_seen(builder: ModuleType, source: str, found: list[str]) -> None:
+    assert list(builder.imports(source)) == found
 
 
 # --- the command line

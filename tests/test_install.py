@@ -1,4 +1,4 @@
-"""Installations: pins that fit together, a wheel that is whole, an environment made when it must be."""
+"""Installations: pins that fit together, wheels that are whole, an environment made when it must be."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Mapping
@@ -124,26 +125,43 @@ def test_a_torch_that_wants_another_triton_would_be_seen(requirement: str, taken
     assert (pins()["triton"] in wanted if wanted else None) == taken
 
 
-# --- the wheel
+# --- the wheels
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout, built without asking the package index."""
-    directory = tmp_path_factory.mktemp("wheel")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist of this checkout and both wheels, built without asking the package index."""
+    directory = tmp_path_factory.mktemp("wheels")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(directory)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (sdist,) = directory.glob("*.tar.gz")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-build-isolation", "--wheel-dir", str(directory), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True)
-    (found,) = directory.glob("gemmgen-*.whl")
-    return found
+    command += ["--no-build-isolation", "--no-index", "--wheel-dir", str(directory)]
+    subprocess.run([*command, str(sdist), str(ROOT / "wheels/gluonsim")], check=True, capture_output=True)
+    return directory
+
+
+def names(wheels: Path, package: str) -> set[str]:
+    """The files in the wheel of a package, without the wheel's own."""
+    (wheel,) = wheels.glob(f"{package}-*.whl")
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def required(wheels: Path, package: str) -> list[Requirement]:
+    """What the wheel of a package requires."""
+    (wheel,) = wheels.glob(f"{package}-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(name).decode().splitlines()
+    return [Requirement(line.removeprefix("Requires-Dist: ")) for line in lines if "Requires-Dist" in line]
 
 
 INVALID = ROOT / "tests" / "invalid"
 """Of which `gemmgen explain` shows some."""
 
 
-def test_the_wheel_has_the_package_the_templates_and_the_examples(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
+def test_each_file_of_the_packages_is_in_exactly_one_wheel(wheels: Path) -> None:
+    gemmgen_names, gluonsim_names = names(wheels, "gemmgen"), names(wheels, "gluonsim")
     packages = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
@@ -153,28 +171,43 @@ def test_the_wheel_has_the_package_the_templates_and_the_examples(wheel: Path) -
         f"gemmgen/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "templates").rglob("*.j2")
     }
     shown = {f"gemmgen/invalid/{path.relative_to(INVALID).as_posix()}" for path in INVALID.glob("*/*.*")}
-    assert packages | templates | shown | {"gemmgen/example.yaml", "gemmgen/rules.md"} <= names
-    assert {name.split("/")[0] for name in names} == {
-        *PACKAGES,
-        "gemmgen_launch.py",
-        f"gemmgen-{gemmgen.__version__}.dist-info",
-    }
+    assert gemmgen_names & gluonsim_names == set()
+    assert packages <= gemmgen_names | gluonsim_names
+    assert templates | shown | {"gemmgen/example.yaml", "gemmgen/rules.md"} <= gemmgen_names
+    assert {name.split("/")[0] for name in gemmgen_names} == {"gemmgen", "gemmgen_launch.py"}
 
 
-def test_a_base_installation_brings_neither_torch_nor_triton(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        lines = archive.read(name).decode().splitlines()
-    required = [
-        Requirement(line.removeprefix("Requires-Dist: ")) for line in lines if "Requires-Dist" in line
-    ]
-    base = {found.name for found in required if not found.marker or found.marker.evaluate({"extra": ""})}
-    compiling = {
-        found.name for found in required if found.marker and found.marker.evaluate({"extra": "compile"})
-    }
+def test_the_sdist_has_no_tests_and_no_records(wheels: Path) -> None:
+    (sdist,) = wheels.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        tops = {Path(name).parts[1] for name in archive.getnames() if len(Path(name).parts) > 1}
+    files = {"pyproject.toml", "README.md", "LICENSE", ".gitignore", "PKG-INFO", "gemmgen_launch.py"}
+    assert tops == {"gemmgen", "gluonsim", "wheels", *files}
+
+
+def test_a_base_installation_brings_neither_torch_nor_triton(wheels: Path) -> None:
+    found = required(wheels, "gemmgen")
+    base = {each.name for each in found if not each.marker or each.marker.evaluate({"extra": ""})}
+    compiling = {each.name for each in found if each.marker and each.marker.evaluate({"extra": "compile"})}
     base = {name.replace(".", "-") for name in base}
-    assert base == {"pydantic", "jinja2", "ruamel-yaml", "typer", "rich"}
+    assert base == {"pydantic", "jinja2", "ruamel-yaml", "typer", "rich", "gluonsim"}
     assert compiling == {"numpy", "torch", "triton"}  # torch warns without numpy
+    assert [each for each in required(wheels, "gluonsim") if not each.marker] == []
+
+
+def test_gemmgen_requires_gluonsim_of_its_own_version_and_in_a_checkout_the_one_beside_it(
+    wheels: Path, tmp_path: Path
+) -> None:
+    (released,) = (each for each in required(wheels, "gemmgen") if each.name == "gluonsim")
+    assert str(released) == f"gluonsim=={gemmgen.__version__}"
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--dry-run"]
+    command += ["--ignore-installed", "--no-deps", "--no-index", "--no-build-isolation", "--report", "-"]
+    ran = subprocess.run([*command, str(ROOT)], check=True, capture_output=True, text=True, cwd=tmp_path)
+    (package,) = json.loads(ran.stdout)["install"]
+    found = map(Requirement, package["metadata"]["requires_dist"])
+    (own,) = (each for each in found if each.name == "gluonsim")
+    # No index is asked for the name: whoever registers it would run code on the machines of users.
+    assert own.url == (ROOT / "wheels/gluonsim").as_uri()
 
 
 WITHOUT_TORCH_AND_TRITON = """
@@ -207,9 +240,10 @@ explain smem-capacity
 """
 
 
-def test_an_installed_wheel_works_without_torch_and_triton(wheel: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "installed")
+def test_the_installed_wheels_work_without_torch_and_triton(wheels: Path, tmp_path: Path) -> None:
+    for wheel in wheels.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(tmp_path / "installed")
     (tmp_path / "work").mkdir()
     ran = subprocess.run(
         [sys.executable, "-P", "-c", WITHOUT_TORCH_AND_TRITON, str(tmp_path / "installed")],
@@ -290,7 +324,10 @@ case "$all" in
 esac
 """
 
-INSTALLED = "pip --disable-pip-version-check --no-compile --constraint constraints.txt --editable .[dev]"
+INSTALLED = (
+    "pip --disable-pip-version-check --no-compile --constraint constraints.txt "
+    "--editable wheels/gluonsim --editable .[dev]"
+)
 
 
 class Checkout:
@@ -298,7 +335,8 @@ class Checkout:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        for name in ("Makefile", "pyproject.toml", "wheels/gluonsim/pyproject.toml", "constraints.txt"):
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, directory / name)
         python = directory / "python"
         python.write_text(PYTHON.format(shell=shutil.which("bash")))
