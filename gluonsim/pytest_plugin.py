@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the GPU that is not there in place, before tests are imported."""
+    """Install the pretended GPU before tests are imported."""
     target = config.getoption("--gluon-simulate")
     if not target:
         return

@@ -95,7 +95,7 @@ class Reuse:
 
     @property
     def times(self) -> float:
-        """How often a byte is read, that comes from DRAM once."""
+        """Mean reads of a byte by programs for each read of it from DRAM."""
         return self.asked / self.bytes
 
 

@@ -203,7 +203,7 @@ class StepsView(OperandLoads):
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """The variables of the sums in the function that does the steps."""
+        """Names of the variables of the accumulators, in the function that computes D from them."""
         accumulators = self.plan.problem.epilogue.accumulators
         return accumulators if len(accumulators) > 1 else ("tile",)
 

@@ -274,7 +274,7 @@ class Wrapper(MatmulDocs):
         return (*read, *(("wrapper/plain_scales_of_d.py.j2",) * bool(problem.d_scale)))
 
     def scale_extents(self, name: str) -> str:
-        """Return the extents of the scales of an operand of groups, as a list's text."""
+        """Return the list of extents of the scales of an operand with groups, as Python source."""
         words = {"G": "groups", "C": self.scale_rows_of_b, "B": "blocks"}
         axes = self.axes_of(self.plan.argument(name))
         return f"[{', '.join(words.get(axis, axis.lower()) for axis in axes)}]"

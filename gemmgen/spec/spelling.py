@@ -49,7 +49,7 @@ def today(pins: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def before(pins: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by the paths of their fields with the earlier names, which digests have kept."""
+    """Return values by the earlier paths of their fields: digests still use these names."""
     found = dict(pins)
     for field in RENAMED:
         if field.path in found:

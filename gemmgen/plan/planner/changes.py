@@ -90,7 +90,7 @@ def applied(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
 
 
 def changed_spec(data: Mapping[str, Any], advice: Advice) -> SpecFile | None:
-    """Return the spec that plain data with a change is, None if it is no spec."""
+    """Apply a change to the data of a spec; return the new spec, None if it is invalid."""
     spec = spec_of(applied(data, advice))
     return SpecFile.of(spec) if spec else None
 
