@@ -128,9 +128,16 @@ def test_the_reference_has_each_command_and_option() -> None:
     assert [word for word in ("\\|", "[[", "<list[") if word in page] == []
 
 
+def test_the_page_of_rules_has_one_title_and_all_its_headings_in_the_contents(site: Path) -> None:
+    text = (site / "rules.html").read_text(encoding="utf-8")
+    assert text.count("<h1") == 1
+    # A heading links to itself, too.
+    assert [code for code in explanations() if text.count(f'href="#{code}"') < 2] == []
+
+
 def test_the_reference_has_each_rule_with_its_statement_and_its_example() -> None:
     page = reference.rules_page((ROOT / "docs" / "rules.md").read_text(encoding="utf-8"))
     for code, explanation in explanations().items():
-        entry = page.partition(f"## {code}\n")[2].partition("\n## ")[0]
+        entry = page.partition(f"\n### {code}\n")[2].partition("\n### ")[0]
         assert all(holds in entry for holds in explanation.holds)
         assert ("A spec that is refused" in entry) == (explanation.example is not None)

@@ -76,7 +76,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Make links to files of the repository links of the site, and fill in the page of rules."""
+    """Make links to files of the repository links of the site, and fill in the page of rules.
+
+    The search shows guides before pages that name everything: rules, the changelog and studies.
+    """
     address = page.file.src_uri
     source = _source(address)
 
@@ -89,6 +92,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         found = OUTSIDE.get(target) or (inside if inside != target else f"source/{target}")
         return posixpath.relpath(found, posixpath.dirname(address) or ".") + (match[2] or "")
 
+    if source in OUTSIDE or address == "rules.md":
+        page.meta["search"] = {"boost": 1.0 if source == "README.md" else 0.2}
     parts = CODE.split(markdown)
     text = "".join(part if index % 2 else LINK.sub(link, part) for index, part in enumerate(parts))
     return reference.rules_page(text) if address == "rules.md" else text

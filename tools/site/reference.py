@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -100,11 +101,15 @@ def _argument(parameter: Any) -> str:
 
 
 def rules_page(text: str) -> str:
-    """Return docs/rules.md with the statement of each rule and the invalid spec that breaks it."""
+    """Return docs/rules.md with the statement of each rule and the invalid spec that breaks it.
+
+    Headings after the title are one level lower, so that the contents beside the page have them.
+    """
     for code, explanation in explanations().items():
         text = text.replace(f"## {code}\n", f"## {code}\n{_stated(explanation)}", 1)
         text = text.replace(explanation.text, _lines(explanation.text) + _example(explanation), 1)
-    return text
+    title, *sections = re.split(r"(?m)^(?=#{1,2} )", text.lstrip())[1:]
+    return title + "".join(f"#{section}" for section in sections)
 
 
 def _stated(explanation: Explanation) -> str:
