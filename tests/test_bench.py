@@ -34,6 +34,7 @@ from gemmgen.bench import (
 from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.figures.record_plot import axis_limits, figures_text, label_of
 from gemmgen.bench.figures.style import IN_THE_DARK
+from gemmgen.bench.module_arm import other_module
 from gemmgen.bench.nvidia_smi import query_gpu, state_of
 from gemmgen.bench.record import (
     H200,
@@ -42,7 +43,6 @@ from gemmgen.bench.record import (
     Spread,
     ceilings_of,
 )
-from gemmgen.bench.rival import other_module, rival
 from gemmgen.bench.single import AGAINST_A_MODULE
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
@@ -749,19 +749,17 @@ def test_a_generated_module_can_be_timed(spec_path: Path, monkeypatch: pytest.Mo
         pytest.skip(str(error))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # left unset, Triton 3.9 warns
     shapes = shapes_to_time(spec)
-    with rival(committed) as baseline:
-        if not baseline and (missing := no_baseline(spec)):
-            with pytest.raises(GemmgenError, match=re.escape(missing)):
-                bench(import_generated(path), Subject.of(spec_path, path), spec, shapes)
-            return
-        record = bench(
-            import_generated(path),
-            Subject.of(spec_path, path),
-            spec,
-            shapes,
-            protocol=Protocol(repetitions=1, pairs=5, warm_up_seconds=0.3),
-            baseline=baseline,
-        )
+    if missing := no_baseline(spec):
+        with pytest.raises(GemmgenError, match=re.escape(missing)):
+            bench(import_generated(path), Subject.of(spec_path, path), spec, shapes)
+        return
+    record = bench(
+        import_generated(path),
+        Subject.of(spec_path, path),
+        spec,
+        shapes,
+        protocol=Protocol(repetitions=1, pairs=5, warm_up_seconds=0.3),
+    )
     assert record.errors == ()
     methods = {measurement.shape: measurement.timing.method for measurement in record.measurements}
     assert methods == shapes

@@ -6,7 +6,7 @@ torch's own checks of the arguments of ``_scaled_mm`` run on tensors without mem
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import torch
 from blackwell_modules import computed, fake_gpu, module_and_spec
-from modules import BLACKWELL_SPECS, ROOT, module_file, spec_file
+from modules import BLACKWELL_SPECS, module_file, spec_file
 from right_kernel import SCALED, VECTORS, pack_scales, spec_of
 from torch import Tensor
 
-from gemmgen.bench import Protocol, Record, Subject, bench, from_json, markdown_table, to_json
+from gemmgen.bench import Protocol, Subject, bench, from_json, markdown_table, to_json
 from gemmgen.bench.arms import dtypes_of, input_sets
-from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.baseline import cublas
 from gemmgen.bench.machine import Work
-from gemmgen.bench.record import Environment, GpuState, ceilings_of
-from gemmgen.bench.rival import rival, variant
+from gemmgen.bench.module_arm import other_module
+from gemmgen.bench.record import Environment, GpuState, ceilings_of, path_from_here
 from gemmgen.bench.single import time_spec
 from gemmgen.bench.torch_matmul import block_scaled_mm, offered
 from gemmgen.errors import GemmgenError
@@ -33,8 +33,7 @@ from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem import Shape
 from gemmgen.problem.dtypes import Dtypes
-from gemmgen.product import make
-from gemmgen.spec import SpecFile
+from gemmgen.spec import SpecFile, load_spec
 
 CHOICE = "cuBLAS's default choice: "
 PAIRS = "a.view(torch.float4_e2m1fn_x2), b.view(torch.float4_e2m1fn_x2)"
@@ -101,7 +100,8 @@ def test_formats_that_cublas_lacks_have_no_baseline(kind: str, formats: str) -> 
     with pytest.raises(GemmgenError) as caught:
         cublas(spec_of(kind))
     assert str(caught.value) == (
-        f"cublas: error[no-baseline]: torch has no cuBLAS matmul of block-scaled {formats}"
+        f"cublas: error[no-baseline]: torch has no cuBLAS matmul of block-scaled {formats}: "
+        "state another module of the spec with --against"
     )
 
 
@@ -192,78 +192,19 @@ def test_torch_refuses_scales_of_another_size() -> None:
         checked_by_torch(spec, wrong)
 
 
-# --- one CTA against two
+# --- formats that torch does not multiply
 
 WITHOUT = [path for path in BLACKWELL_SPECS if "mxfp4" in path.stem]
-RIVALS = {
-    "b200_mxfp4": "one CTA",
-    "b200_mxfp4_mxfp8": "one CTA",
-    "b200_mxfp4_mxfp8_one_cta": "pairs of CTAs",
-    "b200_mxfp4_one_cta": "pairs of CTAs",
-    "b200_mxfp8_mxfp4": "one CTA",
-    "b200_mxfp8_mxfp4_one_cta": "pairs of CTAs",
-}
 
 
-def test_every_spec_has_a_baseline() -> None:
-    assert {path.stem for path in WITHOUT} == set(RIVALS)
+def test_specs_of_mxfp4_alone_have_no_baseline() -> None:
     for path in BLACKWELL_SPECS:
-        with rival(make(path)) as baseline:
-            assert (baseline is not None) == (path.stem in RIVALS)
-        if path.stem not in RIVALS:
-            assert cublas(make(path).source).text.startswith(CHOICE)
-
-
-@pytest.mark.parametrize("path", WITHOUT, ids=lambda path: path.stem)
-def test_what_torch_lacks_is_compared_with_the_same_spec_by_another_number_of_ctas(path: Path) -> None:
-    product = make(path)
-    other = variant(product)
-    ours, theirs = product.plan, other.plan
-    assert {(ours.cluster_m, ours.cluster_n), (theirs.cluster_m, theirs.cluster_n)} == {(1, 1), (2, 1)}
-    assert other.source.spec.operands == product.source.spec.operands
-    assert other.source.spec.epilogue == product.source.spec.epilogue
-    assert [theirs.cta_tile_m, theirs.cta_tile_n, theirs.cta_tile_k] == [
-        ours.cta_tile_m,
-        ours.cta_tile_n,
-        ours.cta_tile_k,
-    ]
-    with rival(product) as baseline:
-        assert baseline is not None
-        tile = f"tile {ours.cta_tile_m} x {ours.cta_tile_n} x {ours.cta_tile_k} in {theirs.stages} stages"
-        assert baseline.text.startswith(
-            f"gemmgen's kernel of the same spec by {RIVALS[path.stem]}, {tile}, scales packed before; "
-            "torch has no cuBLAS matmul of block-scaled "
-        )
-
-
-def rewritten(tmp_path: Path, stem: str, *edits: tuple[str, str]) -> Path:
-    text = spec_file(stem).read_text()
-    for old, new in edits:
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    path = tmp_path / "edited.yaml"
-    path.write_text(text)
-    return path
-
-
-def test_a_cluster_that_is_searched_for_is_stated_in_the_rival(tmp_path: Path) -> None:
-    search = "search: {cluster.m: [1, 2], buffering.stages: [2, 3]}"
-    path = rewritten(tmp_path, "b200_mxfp4", ("cluster: {m: 2, n: 1}", search))
-    product = make(path)
-    other = variant(product)
-    assert {product.plan.cluster_m, other.plan.cluster_m} == {1, 2}
-    assert other.source.spec.search.keys() == {"buffering.stages"}
-
-
-def test_where_no_plan_of_the_other_kind_is_legal_there_is_no_baseline(tmp_path: Path) -> None:
-    # One CTA holds all 256 columns of B, where one of a pair holds 128: 6 stages are too many for it.
-    path = rewritten(tmp_path, "b200_mxfp4", ("{accumulators: 1}", "{accumulators: 1, stages: 6}"))
-    with pytest.raises(GemmgenError) as caught, rival(make(path)):
-        raise AssertionError
-    assert str(caught.value).startswith(
-        f"{path.as_posix()}: error[no-baseline]: torch has no cuBLAS matmul of block-scaled mxfp4, "
-        "and no kernel of the same spec by one CTA is legal: 6 stages of "
-    )
+        source = load_spec(path)
+        if path in WITHOUT:
+            with pytest.raises(GemmgenError, match="no-baseline"):
+                cublas(source)
+        else:
+            assert cublas(source).text.startswith(CHOICE)
 
 
 # --- a whole benchmark
@@ -307,7 +248,7 @@ SMALL = (16, 24, 128)
 
 
 @pytest.mark.parametrize("path", WITHOUT, ids=lambda path: path.stem)
-def test_a_spec_without_a_call_of_torch_is_timed_against_its_rival(
+def test_a_spec_without_a_call_of_torch_is_timed_against_another_module(
     monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
     module, spec = module_and_spec(path)
@@ -321,25 +262,24 @@ def test_a_spec_without_a_call_of_torch_is_timed_against_its_rival(
         monkeypatch.setattr(made, "pack_scales", counting(packed, made.pack_scales))
         return made
 
-    monkeypatch.setattr("gemmgen.bench.rival.import_generated", imported)
+    monkeypatch.setattr("gemmgen.bench.module_arm.import_generated", imported)
     subject = Subject.of(path, module_file(path.stem))
     told: list[str] = []
-    with rival(make(path)) as baseline:
-        record = bench(
-            module,
-            subject,
-            spec,
-            [SMALL],
-            protocol=PROTOCOL,
-            machine=StillMachine(),
-            baseline=baseline,
-            progress=told.append,
-        )
+    record = bench(
+        module,
+        subject,
+        spec,
+        [SMALL],
+        protocol=PROTOCOL,
+        machine=StillMachine(),
+        baseline=other_module(module_file(path.stem)),
+        progress=told.append,
+    )
     assert packed == [1, 1]  # A's scales and B's, once: both arms get what is packed
     assert not any("roofline" in message for message in told)
     (measurement,) = record.measurements
     assert measurement.relative_error == measurement.baseline_relative_error < 1e-2
-    assert record.baseline.startswith(f"gemmgen's kernel of the same spec by {RIVALS[path.stem]}")
+    assert record.baseline.startswith(f"gemmgen's module {path_from_here(module_file(path.stem))}, sha256 ")
     assert record.ceilings is not None
     assert record.ceilings.flops_per_second == (4.5e15 if "mxfp8" in path.stem else 9e15)
     assert from_json(to_json(record), "r.json") == record
@@ -352,31 +292,6 @@ def counting(calls: list[int], pack: Callable[[Tensor], Tensor]) -> Callable[[Te
         return pack(scales)
 
     return counted
-
-
-@pytest.mark.parametrize("stem", ["b200_mxfp4", "b200_nvfp4", "b200_bf16"])
-def test_a_session_brings_the_rival_where_there_is_no_call(
-    monkeypatch: pytest.MonkeyPatch, stem: str
-) -> None:
-    given: list[Baseline | None] = []
-
-    def fake(
-        module: ModuleType,
-        subject: Subject,
-        spec: SpecFile,
-        shapes: Sequence[Shape],
-        *,
-        protocol: Protocol,
-        baseline: Baseline | None,
-        progress: Callable[[str], None],
-    ) -> Record:
-        given.append(baseline)
-        return from_json((ROOT / "tests" / "records" / "synthetic_bf16.json").read_text(), "r.json")
-
-    monkeypatch.setattr("gemmgen.bench.single.bench", fake)
-    time_spec(spec_file(stem), None, silent)
-    (baseline,) = given
-    assert (baseline is not None) == (stem == "b200_mxfp4")
 
 
 @pytest.mark.parametrize("kind", SCALED)

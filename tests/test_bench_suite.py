@@ -36,7 +36,6 @@ from gemmgen.bench import (
     report_of,
     roofline_picture,
     suite_tables,
-    time_peers,
     time_suite,
 )
 from gemmgen.bench.arms import Progress
@@ -47,7 +46,7 @@ from gemmgen.bench.figures.suite_tables import short_name
 from gemmgen.bench.machine import CudaMachine, UnfinishedError
 from gemmgen.bench.prepare import Prepared, prepare_in_children, primed
 from gemmgen.bench.record import GpuState
-from gemmgen.bench.result_log import BASELINE, Line, Peer, PlannerRanking, Refused, Result, Rounds
+from gemmgen.bench.result_log import BASELINE, Line, PlannerRanking, Refused, Result, Rounds
 from gemmgen.bench.suite_figures import BEST, FIRST, GROUPS, RatioFigures, group_of, grouped, points_of
 from gemmgen.bench.suite_file import Suite
 from gemmgen.bench.tasks import Task
@@ -871,7 +870,7 @@ def test_faster_than_the_datasheet_is_an_error(tmp_path: Path, arms: Arms) -> No
 
 
 def pictured(tmp_path: Path, arms: Arms) -> ResultLog:
-    """Two contests; of one three shapes of an M, one of them far off, one that splits K, and a peer."""
+    """Two contests; of one three shapes of an M, one of them far off, and one that splits K."""
     log = hand_made(arms, tmp_path)
     session = log.sessions[0]
     other = replace(session.contests[0], contest=E4M3, description="e4m3")
@@ -881,9 +880,8 @@ def pictured(tmp_path: Path, arms: Arms) -> ResultLog:
     assert more[0].playoff is not None
     far = replace(more[0].playoff, seconds=(100e-6,) * 3)
     more[0] = replace(more[0], kernels=(timed,), playoff=far)
-    peer = Peer("peer", (16, 8, 8), CONTEST, "A peer, version 1", (1.0,) * 3, (1.1,) * 3, 2.0, ("triton_x",))
     contests = (*session.contests, other)
-    return ResultLog(None, [replace(session, contests=contests), *log.lines[1:], *more, peer])
+    return ResultLog(None, [replace(session, contests=contests), *log.lines[1:], *more])
 
 
 def texts_of(path: Path) -> list[str]:
@@ -903,7 +901,6 @@ def test_ratios_are_drawn_over_m_in_a_panel_for_each_contest(tmp_path: Path, arm
         "their median",
         "a shape, by its best kernel",
         "the same, and the baseline splits K",
-        "a shape, by A peer",
         "0.20",  # the arrow's
         "16",
         "4096",
@@ -1012,7 +1009,6 @@ def chosen_by_hand(arms: Arms, tmp_path: Path) -> Path:
         log.write(replace(first, shape=shape, families=(family,), kernels=kernels, playoff=again))
         for spec, ranked in (("x", (PLAIN_FIRST, PLAIN)), ("x_early", (EARLY_FIRST, EARLY))):
             log.write(PlannerRanking("choice", shape, BF16, spec, ranked))
-    log.write(Peer("peer", (1, 4224, 512), BF16, "templates of a kind", (10e-6,), (12.5e-6,), 1.0, ("t",)))
     return path
 
 
@@ -1050,7 +1046,6 @@ def chosen_by_hand(arms: Arms, tmp_path: Path) -> Path:
                 "| 80% to 100% | 1 | 1.250 | 1.250 | 1.250 | 0% |",  # 264 of 264
             ),
         ),
-        ("peers: {}", ("templates of a kind:", "| 1x4224x512 | 1.250 | 2.000 (1.600) | 2.500 (2.000) |")),
     ],
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
 )
@@ -1079,102 +1074,13 @@ def test_every_committed_record_of_a_suite_is_quoted_and_can_be_drawn(tmp_path: 
             assert f"{name}: {best.count} shapes" in texts_of(roofline)
 
 
-# --- peers
-
-ANSWERS = """
-import json, sys, time
-request = json.load(sys.stdin)
-print(json.dumps({{"versions": "torch 1, Triton 2"}}), flush=True)
-for job in request["jobs"]:
-    if job["shape"] == {ends_at}:
-        print("a fault", file=sys.stderr)
-        sys.exit(3)
-    if job["shape"] == {late_at}:
-        time.sleep(60)
-    if job["shape"] == [8, 16, 32]:
-        print(json.dumps({{"why_not": "NoValidChoicesError: none"}}), flush=True)
-        continue
-    rounds = request["rounds"]
-    print(json.dumps({{"seconds": [2e-6] * rounds, "baseline_seconds": [3e-6] * rounds, "tuning_seconds": 4.5,
-                      "kernels": [job["kind"]], "relative_error": 1e-3}}), flush=True)
-"""
-PEERS = "title: t\ndtypes: [bf16]\nfamilies: {x: {m: [8, 64, 128], nk: [[16, 32]]}}\npeers: {draw: 9}\n"
-
-
-def peers_of(tmp_path: Path, log: ResultLog, ends_at: object = None, late_at: object = None) -> list[Peer]:
-    script = tmp_path / "answers.py"
-    script.write_text(ANSWERS.format(ends_at=ends_at, late_at=late_at))
-    command = [sys.executable, str(script)]
-    time_peers(suite_in(tmp_path, PEERS), log, range(1, 1 << 31), command, lambda _: None)
-    return [line for line in log.lines if isinstance(line, Peer)]
-
-
-def test_a_peer_is_timed_in_a_process_of_its_own(tmp_path: Path, arms: Arms) -> None:
+def test_lines_of_other_generators_in_a_record_of_an_earlier_version_are_left_out(tmp_path: Path) -> None:
+    """The committed record of few rows has 15 of them, which ``--peers`` wrote."""
+    text = (SUITE.parent / "h200_few_rows.jsonl").read_text()
+    assert text.count('{"line": "peer"') == 15
     path = tmp_path / "record.jsonl"
-    run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
-    first, second, third = peers_of(tmp_path, ResultLog.opened(path))
-    name = "Inductor's Triton templates, torch 1, Triton 2"
-    assert (first.name, first.why_not) == (name, "NoValidChoicesError: none")
-    assert second == Peer("peer", (64, 16, 32), CONTEST, name, (2e-6,) * 3, (3e-6,) * 3, 4.5, ("bf16",), 1e-3)
-    assert third.shape == (128, 16, 32)
-    log = ResultLog.opened(path)
-    assert peers_of(tmp_path, log) == [first, second, third]  # none is asked for again
-    shown = text_of(log)
-    assert "peers: Inductor's Triton templates, torch 1, Triton 2" in shown
-    assert re.search(r"bf16 +64x16x32 +1\.500 +2\.000 +1\.333 +4\.5 +bf16", shown)
-    assert re.search(r"bf16 +8x16x32 +\N{EN DASH} +2\.000 .*NoValidChoicesError: none", shown)
-    report: Any = report_of(log)
-    assert report["peers"][0] == {
-        "contest": asdict(CONTEST),
-        "shape": [8, 16, 32],
-        "name": name,
-        "why_not": "NoValidChoicesError: none",
-    }
-    assert report["peers"][1]["ratio"] == pytest.approx(1.5)
-
-
-def test_a_peer_that_ends_is_started_again_behind_its_fault(tmp_path: Path, arms: Arms) -> None:
-    log = run(tmp_path, arms, ResultLog(), "kernel_a")
-    _, second, third = peers_of(tmp_path, log, ends_at=[64, 16, 32])
-    assert second.why_not == "its process ended without an answer: a fault"
-    assert third.seconds == (2e-6,) * 3
-
-
-def test_a_peer_that_is_too_late_is_ended(
-    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gemmgen.bench.peers.ANSWER_SECONDS", 0.5)
-    log = run(tmp_path, arms, ResultLog(), "kernel_a")
-    _, second, third = peers_of(tmp_path, log, late_at=[64, 16, 32])
-    assert second.why_not == "its process ended without an answer"
-    assert third.seconds == (2e-6,) * 3
-
-
-def test_where_a_peer_cannot_run_the_record_says_why(tmp_path: Path, arms: Arms) -> None:
-    log = run(tmp_path, arms, ResultLog(), "kernel_a")
-    suite = suite_in(tmp_path, PEERS)
-    time_peers(suite, log, range(8, 9), [str(tmp_path / "missing")], lambda _: None)
-    time_peers(suite, log, range(64, 65), ["sh", "-c", "echo no such python >&2"], lambda _: None)
-    reasons = [line.why_not for line in log.lines if isinstance(line, Peer)]
-    assert reasons == [
-        f"cannot start {tmp_path}/missing: No such file or directory",
-        "its process ended without an answer: no such python",
-    ]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_peer_itself_says_so(tmp_path: Path, arms: Arms) -> None:
-    log = run(tmp_path, arms, ResultLog(), "kernel_a")
-    time_peers(suite_in(tmp_path, PEERS), log, range(8, 9), [sys.executable], lambda _: None)
-    (found,) = (line for line in log.lines if isinstance(line, Peer))
-    assert found.why_not == "torch finds no CUDA GPU"
-    assert found.name == f"Inductor's Triton templates, torch {torch.__version__}, Triton {triton_version()}"
-
-
-def triton_version() -> str:
-    import triton  # pyright: ignore[reportMissingTypeStubs]
-
-    return str(triton.__version__)
+    path.write_text("".join(line for line in text.splitlines(keepends=True) if '"line": "peer"' not in line))
+    assert ResultLog.opened(SUITE.parent / "h200_few_rows.jsonl").lines == ResultLog.opened(path).lines
 
 
 # --- the file of a suite
@@ -1190,12 +1096,7 @@ def test_the_committed_suite_has_the_shapes_that_its_families_say() -> None:
     # 4 + 4 + 5 layers by 12 and 7 squares, of which two are layers.
     assert len(suite.shapes("e4m3", every)) == 13 * 12 + 7 - 2
     assert len(suite.shapes("bf16", range(1, 65))) == 17 * 5 + 2
-    peers = suite.peer_shapes("bf16", range(1, 65))
-    assert peers[:3] == ((1, 4096, 4096), (16, 6144, 4096), (64, 4096, 14336))
-    assert len(set(peers)) == 15
-    assert set(peers) <= suite.shapes("bf16", range(1, 65)).keys()
-    assert suite.peer_shapes("bf16", range(1, 65)) == peers
-    assert suite.peer_shapes("fp16", every) == ()
+    assert suite.shapes("fp16", every) == {}
 
 
 X = "title: t\nfamilies: {x: {dtypes: [bf16], shapes: [[1, 2, 3]]}}"
@@ -1219,10 +1120,10 @@ X = "title: t\nfamilies: {x: {dtypes: [bf16], shapes: [[1, 2, 3]]}}"
             ":1:8: error[wrong-type] title: expected text, found the whole number 5",
         ),
         (
-            f"{X}\npeer: {{}}",
+            f"{X}\nsources: x",
             (
-                ':3:1: error[unknown-key]: unknown key "peer", the keys here are title, source, dtypes, m,'
-                " families and peers; did you mean peers?"
+                ':3:1: error[unknown-key]: unknown key "sources", the keys here are title, source, dtypes, m'
+                " and families; did you mean source?"
             ),
         ),
         (
@@ -1274,10 +1175,6 @@ X = "title: t\nfamilies: {x: {dtypes: [bf16], shapes: [[1, 2, 3]]}}"
                 ":2:15: error[wrong-type] families.x: expected a mapping with the keys dtypes, m, nk and"
                 " shapes, found the whole number 3"
             ),
-        ),
-        (
-            f"{X}\npeers: {{draw: -1}}",
-            ":3:15: error[out-of-range] peers.draw: expected at least 0, found the whole number -1",
         ),
         (
             X.replace("3]", "true]"),
@@ -1381,25 +1278,6 @@ def test_without_matplotlib_there_are_figures_and_a_warning(
     )
 
 
-def test_the_command_asks_for_peers_after_the_kernels(
-    tmp_path: Path, arms: Arms, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suite = Path(suite_in(tmp_path).path)
-    asked: list[list[str]] = []
-
-    def peers(suite: Suite, log: ResultLog, extents: range, command: list[str], progress: Progress) -> None:
-        asked.append(command)
-
-    def no_kernels(*_: object, **__: object) -> None:
-        pass
-
-    monkeypatch.setattr("gemmgen.bench.time_suite", no_kernels)
-    monkeypatch.setattr("gemmgen.bench.time_peers", peers)
-    for more in ([], ["--peers"], ["--peers", "--peer-python", "env -u 'A B' python3"]):
-        assert gemmgen("bench", *specs_in(tmp_path, "kernel_a"), "--suite", suite, *more)[0] == 0
-    assert asked == [[sys.executable], ["env", "-u", "A B", "python3"]]
-
-
 def test_a_record_with_errors_is_a_failure(tmp_path: Path, arms: Arms, gemmgen: Command) -> None:
     arms.spoil["kernel_b"] = lambda d: d.mul_(1.05)
     path = tmp_path / "record.jsonl"
@@ -1414,7 +1292,6 @@ def test_a_record_with_errors_is_a_failure(tmp_path: Path, arms: Arms, gemmgen: 
     ("arguments", "message"),
     [
         (["s.yaml", "--m", "1-64"], "--m: requires --suite"),
-        (["s.yaml", "--peers"], "--peers: requires --suite"),
         (["s.yaml", "--candidates"], "--candidates: requires --suite"),
         (["s.yaml", "--suite", "x.yaml", "--shapes", "1x8x8"], "--shapes: is not an option of suites"),
         (["r.jsonl", "--plot", "x.svg"], "--plot: is not an option of suites, which have --out"),
@@ -1450,11 +1327,11 @@ def test_a_suite_can_be_timed(tmp_path: Path) -> None:
         require_gpu(HOPPER)
     except GemmgenError as error:
         pytest.skip(str(error))
-    suite = "title: t\ndtypes: [bf16]\nfamilies: {x: {m: [8, 256], nk: [[4096, 4096]]}}\npeers: {draw: 1}\n"
+    suite = "title: t\ndtypes: [bf16]\nfamilies: {x: {m: [8, 256], nk: [[4096, 4096]]}}\n"
     (tmp_path / "suite.yaml").write_text(suite)
     specs = [ROOT / "specs" / f"{name}.yaml" for name in ("h100_bf16", "h100_bf16_128x128")]
     command = [sys.executable, "-m", "gemmgen", "bench", *map(str, specs)]
-    command += ["--suite", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), "--peers"]
+    command += ["--suite", str(tmp_path / "suite.yaml"), "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     log = ResultLog.opened(tmp_path / "record.jsonl")
@@ -1467,5 +1344,3 @@ def test_a_suite_can_be_timed(tmp_path: Path) -> None:
         for arm in (result.baseline, *result.kernels):
             assert 1e-3 < arm.seconds[0] * arm.calls < 10e-3
             assert max(arm.seconds) < 1.2 * min(arm.seconds)
-    (peer,) = (line for line in log.lines if isinstance(line, Peer))
-    assert peer.seconds or peer.why_not

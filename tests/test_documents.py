@@ -36,7 +36,6 @@ from gemmgen.bench.result_log import (
     ContestOf,
     FinalPair,
     KernelEntry,
-    Peer,
     PlannerRanking,
     Refused,
     Result,
@@ -497,8 +496,6 @@ def suite_record() -> list[Json]:
         Result("result", SHAPE, BF16, ("few",), 3, theirs, ("nvjet<int>",), arms, playoff, state),
         Refused("refused", SHAPE, BF16, "two", "failed", "it raised"),
         PlannerRanking("choice", SHAPE, BF16, "lib_a", ("one",)),
-        Peer("peer", SHAPE, BF16, "Triton", times, times, 3.0, ("triton_mm",), 0.001),
-        Peer("peer", (256, 512, 512), BF16, "Triton", why_not="no answer"),
     )
     return [json.loads(encoded_line(line)) for line in lines]
 

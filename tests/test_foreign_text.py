@@ -8,7 +8,6 @@ from modules import ROOT
 
 READS = {
     "gemmgen/bench/figures/suite_tables.py": "the profiler's names of cuBLAS kernels",
-    "gemmgen/bench/peers.py": "code that Inductor generates",
     "gemmgen/build.py": "PTX",
     "gemmgen/python_source.py": "modules of other programs",
     "gemmgen/cache.py": "names of files in a folder that others may write to",

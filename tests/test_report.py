@@ -35,7 +35,7 @@ from gemmgen.report.page import report
 pytestmark = pytest.mark.quick
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200_inductor.jsonl"
-"""Ten shapes, with the planner's first choices and peers."""
+"""Ten shapes, with the planner's first choices."""
 TWO_CONTESTS = ROOT / "benchmarks" / "suites" / "h200_few_rows_e4m3.jsonl"
 RECORDS = [ROOT / "benchmarks" / f"{name}.json" for name in ("h100_bf16", "h100_bf16_nn", "h100_e4m3")]
 
@@ -97,7 +97,6 @@ def test_every_measurement_of_a_suite_is_on_the_page() -> None:
         assert row[3:6] == [f"{value:.3f}" for value in (spread.median, *spread.quartiles)]
         assert row[6:9] == [f"{v:.1f}" for v in (point.seconds * 1e6, point.baseline_seconds * 1e6, rate)]
         assert number(row[9]) > 0  # the planner's first choice
-        assert number(row[10]) > 0  # a peer
     found = RatioFigures.of(best.values())
     assert found
     assert f"<b>{found.geomean:.3f}</b> geometric mean" in page
@@ -314,7 +313,7 @@ def test_in_a_browser_the_page_fits_and_sorts_without_an_error(
     assert found["paper"] == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
     assert found["circles"] == page.count("<circle")
     assert found["marked"] == 1
-    assert len(found["sorted"]) == 13 + 7 + 11
+    assert len(found["sorted"]) == 12 + 7 + 11
     for name, each in found["sorted"].items():
         (first, once), (second, twice) = each["first"], each["second"]
         value = str if each["text"] else number

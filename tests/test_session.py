@@ -213,7 +213,7 @@ def test_a_spec_is_timed_against_another_module(
         assert (protocol.graph_below_seconds, protocol.pairs) == (1.0, 30)
 
 
-def test_a_module_takes_the_place_of_the_rival_of_block_scaled_operands(
+def test_a_module_is_the_baseline_of_operands_that_torch_does_not_multiply(
     tmp_path: Path, opposed: list[tuple[str, Protocol, Baseline]]
 ) -> None:
     older = tmp_path / "b200_mxfp4.py"

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from gemmgen.bench.machine import CudaMachine
-from gemmgen.bench.rival import bound
+from gemmgen.bench.module_arm import bound
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
 from gemmgen.numerics.inputs import Inputs

@@ -21,7 +21,7 @@ import triton.experimental.gluon.language as gl
 from read_only import BYTES, GRAPH_SECONDS, ROUNDS, chain, seconds
 from triton.experimental import gluon
 
-from gemmgen.bench.rival import bound
+from gemmgen.bench.module_arm import bound
 from gemmgen.module import import_generated, matmul_of
 from gemmgen.numerics.inputs import Inputs
 

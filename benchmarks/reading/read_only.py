@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gemmgen.bench.rival import bound
+from gemmgen.bench.module_arm import bound
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
 from gemmgen.numerics.inputs import Inputs

@@ -4,7 +4,6 @@ from gemmgen.bench.figures.record_plot import plot
 from gemmgen.bench.figures.record_tables import markdown_table, plain_table
 from gemmgen.bench.figures.suite_plots import ratio_picture, roofline_picture
 from gemmgen.bench.figures.suite_tables import suite_markdown, suite_tables
-from gemmgen.bench.peers import time_peers
 from gemmgen.bench.record import (
     Ceilings,
     Protocol,
@@ -45,7 +44,6 @@ __all__ = [
     "roofline_picture",
     "suite_markdown",
     "suite_tables",
-    "time_peers",
     "time_spec",
     "time_suite",
     "to_json",

@@ -15,7 +15,7 @@ import torch
 
 from gemmgen.bench.arms import Progress, dtypes_of, first_line, input_set
 from gemmgen.bench.machine import CudaMachine
-from gemmgen.bench.rival import bound
+from gemmgen.bench.module_arm import bound
 from gemmgen.bench.tasks import KernelUnderTest, Task
 from gemmgen.device import is_out_of_memory, require_gpu
 from gemmgen.errors import GemmgenError

@@ -206,32 +206,12 @@ class PlannerRanking:
     """Names of the kernels in the order of the ranking."""
 
 
-@dataclass(frozen=True)
-class Peer:
-    """Result of another generator for a shape, against the baseline in a process of its own."""
-
-    line: Literal["peer"]
-    shape: Extents
-    contest: Contest
-    name: str
-    """Name of the generator, with its versions."""
-    seconds: tuple[Seconds, ...] = ()
-    baseline_seconds: tuple[Seconds, ...] = ()
-    tuning_seconds: Share = 0.0
-    kernels: tuple[str, ...] = ()
-    relative_error: Share = 0.0
-    why_not: str | None = None
-    """Reason why there are no samples; None if there are."""
-
-    def __post_init__(self) -> None:
-        if len(self.seconds) != len(self.baseline_seconds) or bool(self.seconds) == bool(self.why_not):
-            raise ValueError("a peer has as many samples as the baseline, or a reason why there are none")
-
-
-Line: TypeAlias = Session | Result | Refused | PlannerRanking | Peer
+Line: TypeAlias = Session | Result | Refused | PlannerRanking
 LINES: Final[Mapping[str, type[Line]]] = MappingProxyType(
-    {"session": Session, "result": Result, "refused": Refused, "choice": PlannerRanking, "peer": Peer}
+    {"session": Session, "result": Result, "refused": Refused, "choice": PlannerRanking}
 )
+FORMER: Final = "peer"
+"""Lines that earlier versions wrote for other generators. They are left out: nothing reads them any more."""
 
 
 @dataclass
@@ -326,10 +306,6 @@ class ResultLog:
                 found.add((line.contest, line.shape, line.kernel))
         return found
 
-    def peers_done(self) -> set[tuple[Contest, Shape]]:
-        """Return the contests and shapes for which the peer has a result or a reason why not."""
-        return {(line.contest, line.shape) for line in self.lines if isinstance(line, Peer)}
-
 
 def _lines(data: bytes, path: Path) -> Iterator[Line]:
     contests: set[Contest] = set()
@@ -337,6 +313,8 @@ def _lines(data: bytes, path: Path) -> Iterator[Line]:
     for number, text in enumerate(data.splitlines(), 1):
         try:
             found = json.loads(text)
+            if found["line"] == FORMER:
+                continue
             known = LINES[found["line"]]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _bad_record(path, "no line of a suite's record", number) from error

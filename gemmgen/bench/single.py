@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor
 from gemmgen.bench.arms import Calls, InputSet, Progress, dtypes_of, input_sets, judged, wrong
 from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.machine import CudaMachine, Machine
+from gemmgen.bench.module_arm import bound, other_module
 from gemmgen.bench.paired_timing import measure
 from gemmgen.bench.record import (
     SCHEMA,
@@ -28,7 +29,6 @@ from gemmgen.bench.record import (
     ceilings_of,
     utc_now,
 )
-from gemmgen.bench.rival import bound, other_module, rival
 from gemmgen.bench.torch_matmul import Call
 from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_text, require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -55,8 +55,7 @@ def time_spec(
 
     If the spec lists none, it is timed on the shapes by which it was planned for its ``problem``.
 
-    The baseline is cuBLAS; or gemmgen's kernel with the other cluster size if torch has no such call; or the
-    module ``against``, which must take the same arguments.
+    The baseline is the call of torch, or the module ``against``, which must take the same arguments.
 
     Raises:
         GemmgenError: The spec is rejected, there are no shapes, ``against`` is no module, or ``bench``
@@ -68,8 +67,8 @@ def time_spec(
     if not chosen:
         message = "names no shapes to time: list them under bench.shapes, state a problem, or give --shapes"
         raise GemmgenError([Diagnostic(product.source.path, "no-shapes", message)])
-    opponent = nullcontext(other_module(against)) if against else rival(product)
-    with staged(product) as module_path, opponent as baseline:
+    baseline = other_module(against) if against else None
+    with staged(product) as module_path:
         subject, module = Subject.of(path, module_path), import_generated(module_path)
         return bench(
             module,

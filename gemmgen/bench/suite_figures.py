@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
 
-from gemmgen.bench.result_log import Peer, Refused, Result, ResultLog, observed
+from gemmgen.bench.result_log import Refused, Result, ResultLog, observed
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.contest import Contest
 from gemmgen.problem.observation import Observation, ratios
@@ -180,24 +180,12 @@ def report_of(log: ResultLog) -> dict[str, object]:
             }
             for contest, facts in log.contests.items()
         ],
-        "peers": [_peer(line) for line in log.lines if isinstance(line, Peer)],
         "errors": errors_of(log),
     }
 
 
 def _plain(found: RatioFigures) -> dict[str, object]:
     return {each.name: getattr(found, each.name) for each in fields(found)}
-
-
-def _peer(line: Peer) -> dict[str, object]:
-    known: dict[str, object] = {"contest": asdict(line.contest), "shape": list(line.shape), "name": line.name}
-    if line.why_not:
-        return known | {"why_not": line.why_not}
-    return known | {
-        "ratio": ratios(line.baseline_seconds, line.seconds).median,
-        "tuning_seconds": line.tuning_seconds,
-        "kernels": list(line.kernels),
-    }
 
 
 def grouped(points: Iterable[SuiteObservation], contest: Contest) -> dict[str, dict[str, RatioFigures]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +24,8 @@ from gemmgen.spec.diagnostics import (
 MAX_BYTES: Final = 64 * 1024
 LARGEST: Final = 2**31 - 1
 """Largest extent."""
-KEYS: Final = ("title", "source", "dtypes", "m", "families", "peers")
+KEYS: Final = ("title", "source", "dtypes", "m", "families")
 FAMILY_KEYS: Final = ("dtypes", "m", "nk", "shapes")
-PEER_KEYS: Final = ("shapes", "draw", "seed")
 
 
 @dataclass(frozen=True)
@@ -40,15 +38,6 @@ class ShapeFamily:
 
 
 @dataclass(frozen=True)
-class PeerShapes:
-    """Shapes on which peers are timed: named ones, and a number that a seed draws."""
-
-    shapes: tuple[Shape, ...] = ()
-    draw: int = 0
-    seed: int = 0
-
-
-@dataclass(frozen=True)
 class Suite:
     """Content of a suite's file."""
 
@@ -58,7 +47,6 @@ class Suite:
     """SHA-256 of the file's bytes."""
     title: str
     families: tuple[ShapeFamily, ...]
-    peers: PeerShapes = PeerShapes()
 
     def shapes(self, dtype: str, extents: range) -> dict[Shape, tuple[str, ...]]:
         """Return the shapes for operands of a type whose M is in a range, with the families of each."""
@@ -68,14 +56,6 @@ class Suite:
                 if shape[0] in extents:
                     found[shape] = (*found.get(shape, ()), family.name)
         return found
-
-    def peer_shapes(self, dtype: str, extents: range) -> tuple[Shape, ...]:
-        """Return the shapes for peers: the named ones, and the given number of others."""
-        all_shapes = self.shapes(dtype, extents)
-        named = [shape for shape in self.peers.shapes if shape in all_shapes]
-        others = sorted(all_shapes.keys() - set(named))
-        drawn = random.Random(self.peers.seed).sample(others, min(self.peers.draw, len(others)))
-        return (*named, *sorted(drawn))
 
 
 def load_suite(path: Path) -> Suite:
@@ -120,10 +100,9 @@ class _SuiteReader:
             if not named:
                 self.report.add("wrong-length", "there is no family in it", node.place, "families")
             families = [self._family(each, name, dtypes, extents) for name, each in named.items()]
-        peers = self._peers(members.get("peers"))
         self._text(members.get("source"), "source")
         title = self._text(members.get("title"), "title")
-        return Suite(path, sha256, title, tuple(families), peers)
+        return Suite(path, sha256, title, tuple(families))
 
     def _family(
         self, node: Node, name: str, dtypes: tuple[str, ...], extents: tuple[int, ...]
@@ -144,14 +123,6 @@ class _SuiteReader:
             message = "needs `dtypes`, a list of types of A and B, here or at the top of the file"
             self.report.add("missing-field", message, node.key_place, where)
         return ShapeFamily(name, dtypes, tuple(dict.fromkeys(shapes)))
-
-    def _peers(self, node: Node | None) -> PeerShapes:
-        if node is None:
-            return PeerShapes()
-        members = self._members(node, "peers", PEER_KEYS)
-        shapes = [cast("Shape", tuple(row)) for row in self._rows(members, "peers", "shapes", "MNK")]
-        numbers = {name: self._number(members.get(name), f"peers.{name}") for name in ("draw", "seed")}
-        return PeerShapes(tuple(shapes), **numbers)
 
     def _members(
         self, node: Node, where: str, keys: Sequence[str], required: Sequence[str] = ()

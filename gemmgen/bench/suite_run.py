@@ -15,6 +15,7 @@ from torch import Tensor
 from gemmgen.bench.arms import Progress, dtypes_of, first_line, wrong
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.machine import CudaMachine, Machine, SuiteMachine, UnfinishedError
+from gemmgen.bench.module_arm import bound
 from gemmgen.bench.prepare import Prepared, prepare_in_children
 from gemmgen.bench.record import Environment, GpuState, measured_of, path_from_here, peaks_of, utc_now
 from gemmgen.bench.result_log import (
@@ -31,7 +32,6 @@ from gemmgen.bench.result_log import (
     ratios,
 )
 from gemmgen.bench.result_log import SCHEMA as SUITE_SCHEMA
-from gemmgen.bench.rival import bound
 from gemmgen.bench.suite_file import LARGEST, Suite
 from gemmgen.bench.tasks import (
     KernelUnderTest,

@@ -238,7 +238,8 @@ def block_scaled_mm(problem: Matmul) -> Head:
     Raises GemmgenError (``no-baseline``) for formats that it does not support.
     """
     if not offered(problem):
-        message = f"torch has no cuBLAS matmul of block-scaled {formats_text(problem)}"
+        lacking = f"torch has no cuBLAS matmul of block-scaled {formats_text(problem)}"
+        message = f"{lacking}: state another module of the spec with --against"
         raise GemmgenError([Diagnostic("cublas", "no-baseline", message)])
     d = problem.d.name
     product: DType = d if d in CUBLAS_D and problem.packs_scales else "bf16"

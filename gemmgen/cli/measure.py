@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -92,20 +90,6 @@ def bench_command(
             help="Time the planner's first N kernels of each spec for each shape of the suite.",
         ),
     ] = None,
-    peers: Annotated[
-        bool,
-        typer.Option(
-            "--peers",
-            help="Also time Inductor's Triton templates, on the shapes that the suite names for it.",
-        ),
-    ] = False,
-    peer_python: Annotated[
-        str,
-        typer.Option(
-            metavar="COMMAND",
-            help="Command that starts a Python with torch for --peers. Default: this Python.",
-        ),
-    ] = "",
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
@@ -122,12 +106,10 @@ def bench_command(
         alone = {"--shapes": shapes, "--record": record, "--plot": plot, "--against": against}
         for option in (name for name, value in alone.items() if value):
             raise typer.BadParameter("is not an option of suites, which have --out", param_hint=option)
-        peer_command = shlex.split(peer_python) or [sys.executable]
-        options = SuiteOptions(suite, extents, candidates, out, peer_command if peers else None, as_json)
+        options = SuiteOptions(suite, extents, candidates, out, as_json)
         _bench_suite(subjects, options)
         return
     alone = {"--m": extents, "--candidates": candidates, "--out": out}
-    alone |= {"--peers": peers, "--peer-python": peer_python}
     for option in (name for name, value in alone.items() if value):
         raise typer.BadParameter("requires --suite", param_hint=option)
     specs = [path for path in subjects if path.suffix != ".json"]
@@ -171,8 +153,6 @@ class SuiteOptions:
     """The range of M as the user gives it."""
     candidates: int | None
     out: Path | None
-    peer_command: list[str] | None
-    """The command that starts the Python of the peers; None to time no peers."""
     as_json: bool
 
 
@@ -194,8 +174,6 @@ def _bench_suite(subjects: list[Path], options: SuiteOptions) -> None:
         with progressing("benchmarking") as progress:
             selection = bench.SuiteSelection(chosen, options.candidates, choose)
             bench.time_suite(subjects, loaded, log, selection, progress=progress)
-            if options.peer_command:
-                bench.time_peers(loaded, log, chosen, options.peer_command, progress)
     if options.as_json:
         print_json(bench.report_of(log))
     else:

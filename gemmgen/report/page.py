@@ -11,7 +11,6 @@ from gemmgen.bench.record import read_record
 from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.suite_figures import errors_of
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.problem.observation import ratios
 from gemmgen.render import render_page
 from gemmgen.report.ranked import RankedObservation
 from gemmgen.report.sections import ContestSection, sections_of_log, sections_of_records, sections_of_table
@@ -35,8 +34,6 @@ class ShapeLine:
     trial: RankedObservation
     tried: int
     first: float | None
-    peer: float | None
-    """The ratio of another generator's kernel, in a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +62,9 @@ class ReportPage:
 
     def rows(self, section: ContestSection) -> Iterator[ShapeLine]:
         """Yield the shapes of a section, each with its fastest kernel."""
-        peers = {
-            p.shape: ratios(p.baseline_seconds, p.seconds).median for p in section.peers if not p.why_not
-        }
         for trial in section.best:
             shape = trial.shape
-            yield ShapeLine(trial, section.tried[shape], section.first.get(shape), peers.get(shape))
+            yield ShapeLine(trial, section.tried[shape], section.first.get(shape))
 
     @property
     def count(self) -> int:

@@ -16,7 +16,7 @@ from gemmgen.bench.record import (
     measured_of,
     peaks_of,
 )
-from gemmgen.bench.result_log import Peer, Refused, ResultLog
+from gemmgen.bench.result_log import Refused, ResultLog
 from gemmgen.bench.suite_figures import BEST, FIRST, RatioFigures, points_of, winners_of
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape
@@ -55,7 +55,6 @@ class ContestSection:
     """Number of kernels that were timed on a shape."""
     refused: tuple[tuple[Shape, str, str], ...]
     """Shapes and kernels that were not timed, with the reasons."""
-    peers: tuple[Peer, ...]
     moved_bytes: dict[Shape, int]
     peak: Ceilings | None
     measured: Ceilings | None
@@ -131,7 +130,6 @@ def sections_of_log(log: ResultLog) -> Iterator[ContestSection]:
                 for line in refused
                 if line.contest == contest
             ),
-            peers=tuple(line for line in log.lines if isinstance(line, Peer) and line.contest == contest),
             moved_bytes={shape: facts.dtypes.moved_bytes(shape) for shape in fastest},
             peak=facts.peak,
             measured=facts.measured,
@@ -168,7 +166,6 @@ def sections_of_records(records: Sequence[Record]) -> Iterator[ContestSection]:
             first={},
             tried=Counter(trial.shape for trial in trials),
             refused=(),
-            peers=(),
             moved_bytes={trial.shape: types.moved_bytes(trial.shape) for trial in best},
             peak=None,
             measured=record.ceilings,
@@ -204,7 +201,6 @@ def sections_of_table(rows: Iterable[tune.TunedRow]) -> Iterator[ContestSection]
             first={row.shape: row.baseline_seconds / row.first_seconds for row in together},
             tried={row.shape: row.tried for row in together},
             refused=(),
-            peers=(),
             moved_bytes={shape: kind.moved_bytes(shape) for shape, kind in dtypes.items()},
             peak=peaks_of(gpu, bits),
             measured=measured_of(gpu, kinds.a),

@@ -22,10 +22,10 @@ from gemmgen import triton_api
 from gemmgen.bench.arms import first_line, wrong
 from gemmgen.bench.baseline import cublas
 from gemmgen.bench.machine import CudaMachine, SuiteMachine, UnfinishedError
+from gemmgen.bench.module_arm import bound
 from gemmgen.bench.prepare import primed
 from gemmgen.bench.record import Environment, GpuState
 from gemmgen.bench.result_log import BASELINE, Rounds
-from gemmgen.bench.rival import bound
 from gemmgen.bench.timing_session import Running, Sample, TimingSession
 from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_faults, memory_text, require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError

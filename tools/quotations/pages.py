@@ -12,8 +12,7 @@ A block begins with one of these marks and ends with ``<!-- end -->``:
 ``<!-- last wave: RECORD TILE… SPEC -->``  tiles whole and with a divided last wave, and a spec's best kernel
 ``<!-- change: RECORD SPEC SPEC -->``  what the second spec changes in kernels that both have
 ``<!-- gains: RECORD SPEC SPEC… -->``  by shape, the first spec's fastest kernel and its gain in the others
-``<!-- peers: RECORD -->``           each spec's best kernel beside Inductor's Triton templates
-``<!-- choices -->``                 what gemmgen stands beside, and its speed over that, from one record
+``<!-- inductor -->``                the planner's kernels beside Inductor's Triton templates, over cuBLAS
 ``<!-- overview -->``                the planner's first choice and its best of N by M, from OVERVIEW
 ``<!-- reading -->``                 modules beside kernels that only read, from READING
 ``<!-- gemv -->``                    modules beside a kernel without tensor cores, from GEMV
@@ -45,8 +44,8 @@ from tools.quotations.study_blocks import (
     tuned_block,
 )
 from tools.quotations.suite_blocks import (
+    inductor_block,
     overview_block,
-    peers_block,
     shapes_block,
     specs_block,
     suite_block,
@@ -77,13 +76,12 @@ BLOCKS: Mapping[str, Callable[[ResultLog, str], str]] = {
     "shapes": shapes_block,
     "change": change_block,
     "gains": gains_block,
-    "peers": peers_block,
 }
 """Blocks of a suite's record, by the first word of their marks."""
 PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
     "speed": speed_block,
     "benchmarks": benchmarks_block,
-    "choices": choices_block,
+    "inductor": inductor_block,
     "overview": overview_block,
     "reading": reading_block,
     "gemv": gemv_block,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gemmgen.bench import ResultLog, suite_markdown
 from gemmgen.bench.record import Environment
-from gemmgen.bench.result_log import Peer, ratios
+from gemmgen.bench.result_log import ratios
 from gemmgen.bench.suite_figures import BEST, RatioFigures, SuiteObservation, points_of, winners_of
 from gemmgen.problem import shape_text
 from gemmgen.problem.contest import Contest
@@ -17,6 +18,8 @@ from tools.quotations.suite_choices import brief_label, chosen_kernels, shapes_o
 from tools.rendered import ROOT
 
 SUITES = ROOT / "benchmarks" / "suites"
+INDUCTOR = ROOT / "benchmarks" / "inductor.jsonl"
+"""What Inductor's Triton templates reach; ``benchmarks/harness/inductor.py`` writes it."""
 LARGEST = 1 << 31
 """More rows than any record has."""
 
@@ -161,19 +164,26 @@ def shapes_block(log: ResultLog, _: str) -> str:
     return table(header, rows())
 
 
-def peers_block(log: ResultLog, _: str) -> str:
-    """Return what the templates reach over cuBLAS, and each spec's best kernel over cuBLAS and over them."""
-    lines = [line for line in log.lines if isinstance(line, Peer) and line.seconds]
-    chosen = chosen_kernels(log, lines[0].contest)
+def inductor_block() -> str:
+    """Return by shape what Inductor's Triton templates and the planner's best kernel reach over cuBLAS."""
+    log = ResultLog.opened(SUITES / "h200_inductor.jsonl")
+    (ours,) = (found for where in log.contests for found in chosen_kernels(log, where).values())
+    theirs = [json.loads(line) for line in INDUCTOR.read_text(encoding="utf-8").splitlines()]
 
     def rows() -> Iterator[Sequence[str]]:
-        for line in sorted(lines, key=lambda line: line.shape):
-            theirs = ratios(line.baseline_seconds, line.seconds).median
-            ours = [by_shape[line.shape][0].ratio for by_shape in chosen.values()]
-            yield shape_text(line.shape), f"{theirs:.3f}", *(f"{r:.3f} ({r / theirs:.3f})" for r in ours)
+        for line in sorted(theirs, key=lambda line: line["shape"]):
+            shape = tuple(line["shape"])
+            templates = ratios(line["baseline_seconds"], line["seconds"]).median
+            best, first = (point.ratio for point in ours[shape])
+            yield (
+                shape_text(shape),
+                *(f"{ratio:.3f}" for ratio in (templates, first, best, best / templates)),
+            )
 
-    header = ["M x N x K", "templates", *(f"{spec} (over them)" for spec in chosen)]
-    return f"{lines[0].name}:\n\n{table(header, rows())}"
+    header = ["M x N x K", "templates", "planner's first choice", "best of 8", "best over the templates"]
+    (versions,) = {(line["gpu"], line["torch"], line["triton"]) for line in theirs}
+    gpu, torch, triton = versions
+    return f"{table(header, rows())}\nThe templates: {gpu}, torch {torch}, Triton {triton}.\n"
 
 
 def overview_block() -> str:

@@ -22,7 +22,7 @@ from gemmgen.bench.figures.style import (
     save,
 )
 from gemmgen.bench.record import Ceilings, Spread
-from gemmgen.bench.result_log import Peer, ResultLog, ratios
+from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.suite_figures import (
     BEST,
     RatioFigures,
@@ -40,8 +40,7 @@ def ratio_picture(log: ResultLog, path: Path) -> None:
     """
     refuse_suffix(path)
     panels = _panels(log, path)
-    peers = [line for line in log.lines if isinstance(line, Peer) and line.seconds]
-    save(partial(_ratio_figure, log, panels, peers), path)
+    save(partial(_ratio_figure, log, panels), path)
 
 
 def roofline_picture(log: ResultLog, path: Path) -> None:
@@ -104,15 +103,12 @@ def _finished(figure: Any, panels: list[Any], log: ResultLog, note: str) -> Any:
     return figure
 
 
-def _ratio_figure(
-    log: ResultLog, panels: Mapping[Contest, list[SuiteObservation]], peers: Sequence[Peer]
-) -> Any:
+def _ratio_figure(log: ResultLog, panels: Mapping[Contest, list[SuiteObservation]]) -> Any:
     figure, drawn = _subplots(len(panels))
     for axes, (contest, points) in zip(drawn, panels.items(), strict=True):
         limits = ratio_limits(point.ratio for point in points)
         _draw_band(axes, points)
         _draw_points(axes, points, limits)
-        _draw_peers(axes, [line for line in peers if line.contest == contest], limits)
         axes.axhline(1.0, color=INK, linewidth=0.8, zorder=1)
         axes.set_yscale("log")
         axes.set_ylim(*limits)
@@ -185,16 +181,6 @@ def _placed(points: Sequence[SuiteObservation]) -> Iterator[tuple[float, SuiteOb
         for index, point in enumerate(members):
             share = index / (len(members) - 1) - 0.5 if len(members) > 1 else 0.0
             yield m * 2 ** (2 * SPREAD * share), point
-
-
-def _draw_peers(axes: Any, peers: Sequence[Peer], limits: tuple[float, float]) -> None:
-    """Draw the ratios that a peer reaches, at the end of the axis if they are beyond it."""
-    if peers:
-        values = [ratios(line.baseline_seconds, line.seconds).median for line in peers]
-        ys = [min(max(value, limits[0]), limits[1]) for value in values]
-        style: dict[str, Any] = {"color": INK, "markerfacecolor": "none", "markersize": 5, "clip_on": False}
-        xs = [line.shape[0] for line in peers]
-        axes.plot(xs, ys, "D", zorder=5, label=f"a shape, by {peers[0].name.partition(',')[0]}", **style)
 
 
 def _roofline_figure(log: ResultLog, panels: Mapping[Contest, list[SuiteObservation]]) -> Any:

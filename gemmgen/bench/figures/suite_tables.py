@@ -11,7 +11,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from gemmgen.bench.result_log import Peer, Refused, ResultLog, ratios
+from gemmgen.bench.result_log import Refused, ResultLog
 from gemmgen.bench.suite_figures import (
     ALL,
     BEST,
@@ -53,10 +53,6 @@ def suite_tables(log: ResultLog) -> Iterator[Table]:
     refused = [line for line in log.current() if isinstance(line, Refused)]
     if refused:
         yield _refusal_table(log, refused)
-    peers = [line for line in log.lines if isinstance(line, Peer)]
-    if peers:
-        best = {(point.contest, point.shape): point for point in points if point.kernel == BEST}
-        yield _peer_table(log, peers, best)
 
 
 def suite_markdown(log: ResultLog) -> str:
@@ -161,23 +157,3 @@ def short_name(kernel: str) -> str:
     """Return a kernel's name without its return type, namespaces, arguments and cuBLAS's own name."""
     bare = re.split(r"[<(]", kernel.removeprefix("void "))[0].rpartition("::")[2]
     return bare.removeprefix("nvjet_")
-
-
-def _peer_table(
-    log: ResultLog, peers: Sequence[Peer], best: Mapping[tuple[Contest, Shape], SuiteObservation]
-) -> Table:
-    """Return a table of peers beside the best kernel, each over the baseline in its own process."""
-    names = ", ".join(dict.fromkeys(line.name for line in peers))
-    columns = "contest", "M x N x K", "peer", "best", "best over peer", "tuning s", "kernels"
-    table = _table(f"peers: {names}", *columns)
-    for line in peers:
-        place = log.contests[line.contest].description, shape_text(line.shape)
-        ours = best.get((line.contest, line.shape))
-        own = f"{ours.ratio:.3f}" if ours else NONE
-        if line.why_not:
-            _add(table, *place, NONE, own, NONE, NONE, line.why_not)
-            continue
-        theirs = ratios(line.baseline_seconds, line.seconds).median
-        over = f"{ours.ratio / theirs:.3f}" if ours else NONE
-        _add(table, *place, f"{theirs:.3f}", own, over, f"{line.tuning_seconds:.1f}", ", ".join(line.kernels))
-    return table
