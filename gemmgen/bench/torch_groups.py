@@ -40,7 +40,7 @@ def head_of_groups(problem: Matmul, promote_k: int | None) -> Head:
     assert groups is not None
     a, b = problem.a.dtype.name, problem.b.dtype.name
     if groups.row_indices:
-        raise _refused("torch has no matmul of rows by an index: benchmarks/grouped/indices.py times a copy")
+        raise _refused("torch has no matmul of rows by an index")
     of_rows = not groups.apart and all(Load(name).operand == "row" for name in problem.vectors)
     if problem.vectors and not (problem.epilogue.is_chain or of_rows):
         raise _refused("torch has no call for vectors of groups in an expression")

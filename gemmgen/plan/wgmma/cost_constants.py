@@ -1,29 +1,30 @@
 """Constants of the cost of Hopper kernels, each with the records that it was fitted to.
 
 `gemmgen.plan.wgmma.cost` reads them as attributes of this module, so that a fit can change them for a while.
-Times are in nanoseconds of an H200. ``python -m benchmarks.fit`` fits the constants to records:
+Times are in nanoseconds of an H200. ``python -m benchmarks.fit`` fits the constants to records. Those with a
+commit ahead of the path are in git's history alone (``git show COMMIT:PATH``):
 
 * [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
-  ``benchmarks/fit/h200_many_rows.jsonl``;
-* [composed] kernels of composed tiles at nine shapes: ``benchmarks/fit/h200_composed.jsonl``;
+  ``benchmarks/fit/h200_many_rows.json``;
+* [composed] kernels of composed tiles at nine shapes: ``c2300dc7:benchmarks/fit/h200_composed.jsonl``;
 * [staggered] staggered tiles and others, most of as many columns, at 13 shapes of bf16 and of e4m3:
-  ``benchmarks/fit/h200_staggered.jsonl``, ``benchmarks/fit/h200_staggered_e4m3.jsonl``;
+  ``benchmarks/fit/h200_staggered.json``, ``benchmarks/fit/h200_staggered_e4m3.json``;
 * [first-choices] an earlier planner's first five at 137 shapes of 128 rows or more, 114 kernels:
-  ``benchmarks/fit/h200_first_choices.jsonl``;
+  ``benchmarks/fit/h200_first_choices.json``;
 * [unfilled-waves] 42 pinned kernels at 22 shapes whose tiles fill no wave, or just one:
-  ``benchmarks/fit/h200_unfilled_waves.jsonl``;
+  ``benchmarks/fit/h200_unfilled_waves.json``;
 * [one-wave] 33 pinned kernels, with roles and without, at 33 shapes of which a wave holds all tiles:
-  ``benchmarks/fit/h200_one_wave.jsonl``;
+  ``benchmarks/fit/h200_one_wave.json``;
 * [wave-stores] 42 pinned kernels of bf16 and e4m3 that store D by one or several buffers, at 11 shapes of one
-  wave: ``benchmarks/fit/h200_wave_stores.jsonl``;
+  wave: ``benchmarks/fit/h200_wave_stores.json``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
-  has all; ``benchmarks/fit/h200_few_rows.jsonl`` has what was timed later;
+  has all; ``benchmarks/fit/h200_few_rows.json`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
 * [early-roles] the first three with roles at 17 shapes, with and without that:
-  ``benchmarks/suites/h200_dependent.jsonl``;
+  ``benchmarks/fit/h200_dependent.json``;
 * [long-k] 31 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384 in bf16
-  (``benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without their
-  sums or with two K steps, of which only medians are kept (``h200_long_k_taken_apart.json`` and
+  (``c2300dc7:benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without
+  their sums or with two K steps, of which only medians were kept (``h200_long_k_taken_apart.json`` and
   ``..._without_roles.json`` there): times with roles to 11 %, without them, to which the
   constants were not fitted, to 20 %;
 * [parallel] kernels whose sums a second one adds up, at 256 x 256 x 32768 and 512 x 512 x 16384, written by
@@ -36,7 +37,7 @@ Times are in nanoseconds of an H200. ``python -m benchmarks.fit`` fits the const
 * [block-scales] kernels of fp8 with scales of blocks, without PDL: the first six of an earlier planner at 62
   shapes on an H100 and at 44 on an H200 (``benchmarks/blockscale/h100_blocks.jsonl``,
   ``h200_blocks_earlier.jsonl``), and kernels written by hand at 80 shapes on an H100
-  (``h100_prototype.jsonl`` there);
+  (``c2300dc7:benchmarks/blockscale/h100_prototype.jsonl``);
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 

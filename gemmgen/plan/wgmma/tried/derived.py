@@ -110,7 +110,7 @@ def _is_wide_for_registers(plan: WgmmaKernel) -> bool:
 
     Elements of 8 bits are read without the next step's, and so only where more than one part would read A
     slower than it multiplies: 128 x 176, 208, 224, 272, 288 and 304 took 2 to 9 % less by it, 128 x 144, 160
-    and 192 took 4 to 5 % more (``benchmarks/fit/h200_a_in_registers_e4m3.jsonl``). In clusters, and with
+    and 192 took 4 to 5 % more (``benchmarks/fit/h200_a_in_registers_e4m3.json``). In clusters, and with
     scales of rows or columns, some of these took up to 20 % more than others of the same loop, which was not
     explained (``benchmarks/suites/h200_many_rows_e4m3.jsonl``).
     """
@@ -155,7 +155,7 @@ def _producer_registers(plan: WgmmaKernel) -> int:
     """Return the registers of a producer thread: as many as consumers have, where these need no more.
 
     Then no role requests registers, and the kernel starts and ends about 0.2 us sooner on an H200
-    (``benchmarks/fit/h200_unfilled_waves.jsonl``). A lone consumer starts with all that a thread can use.
+    (``benchmarks/fit/h200_unfilled_waves.json``). A lone consumer starts with all that a thread can use.
     """
     if not plan.specialized:
         return PRODUCER_REGISTERS

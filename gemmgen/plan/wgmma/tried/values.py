@@ -19,7 +19,7 @@ SWAP_AB_STEP_BYTES = (256, 512)
 SWAP_AB_STEP_BLOCKS = (2, 1, 4)
 """Blocks of K in a step with swap-AB, if sums have scales: two were the fastest for most of few rows. On an
 H100, a step of one, two and four blocks takes 0.25, 0.42 and 0.73 us
-(``benchmarks/blockscale/h100_prototype.jsonl``: 8 x 2112 x 7168).
+(``c2300dc7:benchmarks/blockscale/h100_prototype.jsonl``: 8 x 2112 x 7168).
 """
 
 CHOICES: Choices = {
@@ -48,7 +48,7 @@ WAVE_CHOICES: Choices = {**TILED_CHOICES, "outstanding_mmas": (1,)}
 WAVE_TILE_M, WAVE_COLUMNS = 64, (96, 192)
 """Rows and columns of composed tiles that are tried for them: these take 2 to 4 % less time than with roles.
 64 x 80, 64 x 160, 64 x 224, 128 x 192 and 128 x 224 take 5 to 46 % more, which the cost does not know
-(``benchmarks/fit/h200_composed_waves.jsonl``).
+(``benchmarks/fit/h200_composed_waves.json``).
 """
 
 OF_ROLES = frozenset(
@@ -112,7 +112,7 @@ STAGGERED_TILES_N = (224, 160, 192, 96)
 STAGGERED_TILE_M = 128
 """Rows of those that are tried. Of 8 bits they took up to 9 % less time than equal columns with A from either
 place, but 192 columns 2 % more; of 16 bits up to 8 % less, but 96, 160 and 192 columns 1 to 2 % more
-(``benchmarks/fit/h200_staggered_e4m3.jsonl``, ``h200_staggered.jsonl``).
+(``benchmarks/fit/h200_staggered_e4m3.json``, ``h200_staggered.json``).
 """
 
 NARROWEST_BESIDE_REGISTERS = 144
