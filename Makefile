@@ -31,7 +31,7 @@ $(INSTALLED): pyproject.toml wheels/gluonsim/pyproject.toml constraints.txt
 	@rm -f .venv/unfinished .venv/installed*
 	@touch $@
 
-docs: $(INSTALLED) ## refresh the quotations in README, docs and benchmarks/studies, and the pictures of docs
+docs: $(INSTALLED) ## refresh the quotations in README, docs and benchmarks, and the pictures of docs
 	$(BIN)/python -m tools.quotations
 
 site: $(INSTALLED) ## build the documentation site into build/site, strictly: a dead link is an error
@@ -79,8 +79,11 @@ generated: $(INSTALLED) ## regenerate every module under generated/, and the dig
 libraries: $(INSTALLED) ## render the committed libraries into build/libraries: set PYTHONPATH to it to import them
 	$(BIN)/python -m tools.rendered
 
-archives: $(INSTALLED) ## render the committed libraries, and pack each as build/archives/NAME.tar.gz
+# The last commit whose benchmarks/ had all records with all samples.
+RECORDS := c2300dc7
+archives: $(INSTALLED) ## pack the committed libraries, and the records that left the tree, into build/archives
 	$(BIN)/python -m tools.rendered --pack build/archives
+	git archive --prefix=gemmgen-$(RECORDS)/ --output=build/archives/benchmarks-$(RECORDS).tar.gz $(RECORDS) benchmarks
 
 wheels: $(INSTALLED) ## build the wheels of gemmgen and gluonsim, and the sdist of both, into build/wheels
 	@# From the sdist: a wheel from the checkout requires the checkout's gluonsim, by its path.

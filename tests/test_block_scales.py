@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,6 @@ from modules import WANTED, made, module_file, spec_file
 from mutants.mutant import launch_of, simulated
 from torch import Tensor
 
-from benchmarks.blockscale import run
-from benchmarks.blockscale.prepare import prepared, shapes
-from benchmarks.grouped.prepare import emptied
 from gemmgen.bench.baseline import cublas
 from gemmgen.bench.torch_matmul import block_scaled_mm, offered
 from gemmgen.errors import GemmgenError
@@ -424,37 +420,6 @@ def test_an_open_tile_hides_nothing_that_is_wrong_with_the_operands() -> None:
         plan_spec(parse_spec(text.encode(), "t"))
     found = {(each.code, each.field) for each in refused.value.diagnostics}
     assert found == {("block-scales", "operands.b.scale.format"), ("block-scales", "epilogue.d")}
-
-
-# --- the benchmark
-
-
-def test_the_benchmark_renders_kernels_of_each_arm(tmp_path: Path) -> None:
-    found = list(shapes())
-    assert (16, 4096, 7168) in found
-    assert (8192, 8192, 8192) in found
-    made_of = prepared(emptied(tmp_path / "kernels"), (64, 4096, 7168), 3, "h100")
-    assert {arm: len(stems) for arm, stems in made_of.modules.items()} == {
-        "blocks": 3,
-        "early": 2,
-        "plain": 1,
-    }
-    for stem in (*made_of.modules["blocks"], *made_of.modules["early"]):
-        assert "a_scale" in import_generated(tmp_path / "kernels" / f"{stem}.py").ARGUMENTS
-
-
-def test_the_benchmark_compares_with_the_exact_product() -> None:
-    inputs = drawn(STEM)
-    of_call = run.Inputs(inputs.a, inputs.b, **inputs.extras, d=torch.empty(M, N))
-    exact = of_call.exact()
-    assert run.error_of(reference(inputs, source_of(STEM).problem), exact) < 1e-6
-    assert run.error_of(exact.roll(1, 0), exact) > run.LARGEST_ERROR
-
-
-def test_the_benchmark_tells_ratios_to_the_fastest_kernel() -> None:
-    us = {"torch": 12.0, "blocks x": 11.0, "blocks y": 10.0, "promoted z": 9.0}
-    line = {"shape": [16, 4096, 7168], "us": us, "wrong": {}}
-    assert run.told(line) == "16x4096x7168 10.0 us, of others {'torch': 1.2, 'promoted': 0.9} "
 
 
 def test_each_format_names_its_instruction_and_its_block() -> None:

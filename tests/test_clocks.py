@@ -99,7 +99,7 @@ def _is_monotonic(node: ast.AST) -> bool:
 
 @pytest.mark.check
 def test_no_test_reads_a_clock_except_to_give_up_waiting() -> None:
-    """Times are figures of benchmarks/planning.py, with a record; a test counts work (`work.calls_of`)."""
+    """Times are figures of benchmarks/harness/planning.py; a test counts work (`work.calls_of`)."""
     files = {*TESTS.rglob("*.py")} - {Path(__file__), TESTS / MEASURES}
     assert len(files) > 150
     found = {

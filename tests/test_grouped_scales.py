@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,13 +9,9 @@ import torch
 from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from hopper import hopper
 from modules import GROUPED_SPECS, made, module_file, spec_file
-from simulated import Simulated, simulated, simulated_file
+from simulated import Simulated, simulated
 from torch import Tensor
 
-from benchmarks.blockscale import grouped
-from benchmarks.blockscale.experts import Experts, Index, problems
-from benchmarks.blockscale.prepare_experts import prepared
-from benchmarks.grouped.prepare import Modules, emptied
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case, special_values
@@ -328,56 +320,3 @@ def test_a_call_computes_each_group_whatever_the_strides_of_its_scales(
         d = module.matmul(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), **given)
         found = inputs.computed_rows(problem, d.as_subclass(Tensor))[:].double()
         assert torch.allclose(found, exact, rtol=2e-2, atol=2e-2)
-
-
-# --- the benchmark
-
-
-def test_the_benchmark_runs_in_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Experts(3, 21, 136, 304)
-    modules = Modules(emptied(tmp_path / "kernels"))
-    point = prepared(problem, modules, 2)
-    assert (len(point.modules), len(point.dense)) == (2, 2)
-    Index((point,), modules.labels).write(tmp_path / "kernels")
-    assert Index.read(tmp_path / "kernels").prepared == (point,)
-    product = made(spec_file(STEM))
-
-    def module(stem: str) -> ModuleType:
-        return simulated_file(tmp_path / "kernels" / f"{stem}.py", product, monkeypatch)
-
-    torch.default_generator.manual_seed(0)
-    drawn = grouped.Inputs.drawn(problem, "cpu")
-    inputs = grouped.Inputs(**{name: value.as_subclass(Cuda) for name, value in vars(drawn).items()})
-    called = list[str]()
-
-    def timed(arms: Mapping[str, Sequence[Callable[[], object]]]) -> dict[str, float]:
-        for name, (call,) in arms.items():
-            call()
-            called.append(name)
-        return dict.fromkeys(arms, 2.0)
-
-    line = grouped.measured(point, inputs, module, timed, 4e12, {})
-    assert {stem for stem in line["wrong"] if stem != "torch"} == set()
-    assert max(line["errors"].values()) < grouped.LARGEST_ERROR
-    assert set(line["us"]) == {*point.modules}
-    assert line["dense_us"] == dict.fromkeys(point.modules, 2.0)
-    assert {*point.modules, *point.dense.values()} <= {*called}
-    assert line["stream_us"] == 3.03  # 125 KB at 4 TB a second
-    assert "of dense 1.000" in grouped.told(line)
-
-
-def test_the_benchmark_finds_scales_of_another_group() -> None:
-    inputs = grouped.Inputs.drawn(Experts(4, 5, 256, 384), "cpu")
-    exact = list(inputs.exact())
-    assert len(exact) == 4
-    right = torch.cat([rows for _, rows in exact])
-    assert grouped.error_of(right, exact) == 0
-    other = replace(inputs, b_scale=inputs.b_scale.roll(1, 0))
-    assert grouped.error_of(right, list(other.exact())) > grouped.LARGEST_ERROR
-
-
-def test_the_problems_of_the_benchmark_are_layers_of_deepseek() -> None:
-    found = problems()
-    assert {(each.n, each.k) for each in found} == {(4096, 7168), (7168, 2048)}
-    assert [each.rows for each in found[:6]] == [1, 4, 16, 64, 512, 2048]
-    assert found[0].weight_bytes == 32 * (4096 * 7168 + 4 * 32 * 56)

@@ -870,11 +870,14 @@ def test_kernels_that_no_library_can_have_are_refused() -> None:
     )
 
 
-def test_a_record_whose_spec_is_gone_or_changed_is_refused(tmp_path: Path) -> None:
-    record = shutil.copy(RECORDS / "suites" / "h200_split_k.jsonl", tmp_path)
+def test_a_record_whose_spec_is_gone_or_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = shutil.copy(RECORDS / "suites" / "h200_long_k.jsonl", tmp_path)
+    monkeypatch.chdir(tmp_path)
     assert refusal(lambda: read([Path(record)])).startswith(
-        "h200_split_k.jsonl: error[source-spec]: its kernels need few/h200_bf16_few_rows.yaml with SHA-256"
-        " dd01459a…, which is neither there nor at "
+        "h200_long_k.jsonl: error[source-spec]: its kernels need benchmarks/suites/specs/h200_bf16.yaml with"
+        " SHA-256 f93ee"
     )
 
 

@@ -106,6 +106,7 @@ def test_the_readme_shows_the_diagnostic_as_it_is(tmp_path: Path, monkeypatch: p
     [
         *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
         *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "benchmarks").glob("*.md")),
         *sorted((ROOT / "benchmarks" / "studies").glob("*.md")),
     ],
     ids=lambda p: p.name,

@@ -1,4 +1,4 @@
-"""Blocks from the record of a suite: which kernel of a spec is the fastest, by M or by shape."""
+"""Blocks from the records of suites: the best kernels and the first choices of specs, by M or by shape."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import NamedTuple
 from gemmgen.bench import ResultLog, suite_markdown
 from gemmgen.bench.record import Environment
 from gemmgen.bench.result_log import ratios
-from gemmgen.bench.suite_figures import BEST, RatioFigures, SuiteObservation, points_of, winners_of
+from gemmgen.bench.suite_figures import RatioFigures, SuiteObservation
 from gemmgen.problem import shape_text
-from gemmgen.problem.contest import Contest
 from tools.quotations.markdown import measured_on, table
-from tools.quotations.suite_choices import brief_label, chosen_kernels, shapes_of_all_k, shapes_of_layers
+from tools.quotations.suite_choices import chosen_kernels, shapes_of_all_k
 from tools.rendered import ROOT
 
 SUITES = ROOT / "benchmarks" / "suites"
-INDUCTOR = ROOT / "benchmarks" / "inductor.jsonl"
+INDUCTOR = ROOT / "benchmarks" / "reading" / "inductor.jsonl"
 """What Inductor's Triton templates reach; ``benchmarks/harness/inductor.py`` writes it."""
 LARGEST = 1 << 31
 """More rows than any record has."""
@@ -46,25 +45,6 @@ OVERVIEW = (
     Reached("e4m3, row and column scales", "h200_few_rows_e4m3", "h200_e4m3_few_rows_scaled", (1, 64)),
     Reached("e4m3, row and column scales", "h200_many_rows_e4m3", "h200_e4m3_scaled", (128, LARGEST)),
 )
-GROUPS: tuple[tuple[str, range], ...] = (
-    ("1", range(1, 2)),
-    ("8", range(8, 9)),
-    ("16", range(16, 17)),
-    ("32", range(32, 33)),
-    ("64", range(64, 65)),
-    ("1 to 16", range(1, 17)),
-    ("1 to 32", range(1, 33)),
-    ("1 to 64", range(1, 65)),
-    ("128", range(65, 129)),
-    ("256", range(129, 257)),
-    ("512", range(257, 513)),
-    ("1024", range(513, 1025)),
-    ("2048", range(1025, 2049)),
-    ("4096 and more", range(2049, 1 << 31)),
-    ("128 to 512", range(65, 513)),
-    ("128 and more", range(65, 1 << 31)),
-)
-"""Groups of M in tables by spec: empty groups are left out, and other M count as the next power of two."""
 
 
 def suite_records() -> list[Path]:
@@ -72,96 +52,14 @@ def suite_records() -> list[Path]:
     return sorted(SUITES.glob("*.jsonl"))
 
 
-def suite_block(log: ResultLog, _: str) -> str:
+def suite_block(log: ResultLog) -> str:
     """Return the machine, and the best kernels of all specs by groups of M."""
     return f"{measured_on(session.environment for session in log.sessions)}:\n\n{suite_markdown(log)}"
-
-
-def specs_block(log: ResultLog, _: str) -> str:
-    """Return a table for each contest: its specs side by side, by M."""
-    return "\n".join(_specs_of(log, contest) for contest in log.contests)
-
-
-def _specs_of(log: ResultLog, contest: Contest) -> str:
-    """Return a contest's table: by M, the figures of each spec's best kernels and of its first choices."""
-    chosen, apart = chosen_kernels(log, contest), shapes_of_all_k(log)
-    header = ["M", "shapes"]
-    header += [f"{spec}: {what}" for spec in chosen for what in ("best [minimum]", "first [minimum]")]
-
-    def rows() -> Iterator[Sequence[str]]:
-        for name, extents in GROUPS:
-            cells = ["0"]
-            for by_shape in chosen.values():
-                arms = [
-                    pair for shape, pair in by_shape.items() if shape[0] in extents and shape not in apart
-                ]
-                cells[0] = str(len(arms))
-                cells += [_figures([pair[which] for pair in arms]) for which in (0, 1)]
-            if cells[0] != "0":
-                yield name, *cells
-
-    facts = log.contests[contest]
-    return f"{facts.description}, over {facts.baseline}:\n\n{table(header, rows())}\n{_luck(log, contest)}\n"
 
 
 def _figures(points: Sequence[SuiteObservation]) -> str:
     found = RatioFigures.of(points)
     return f"{found.geomean:.3f} [{found.minimum:.3f}]" if found else "-"
-
-
-def _luck(log: ResultLog, contest: Contest) -> str:
-    """Return a sentence with the mean of the best kernels in the rounds, and when timed once more."""
-    points, winners = points_of(log), winners_of(log)
-    own = {(p.contest, p.shape, p.kernel): p for p in points}
-    again = [p for p in points if p.kernel == BEST and p.contest == contest]
-    rounds = [own[contest, p.shape, winners[contest, p.shape]] for p in again]
-    first, second = RatioFigures.of(rounds), RatioFigures.of(again)
-    assert first
-    assert second
-    return (
-        f"The best kernels of all {first.count} shapes have {first.geomean:.3f} in the rounds, which these "
-        f"figures are from, and {second.geomean:.3f} when they are timed once more."
-    )
-
-
-def winners_block(log: ResultLog, spec: str) -> str:
-    """Return by N x K, small weights first, and M the fastest kernel of a spec and its ratio.
-
-    These are the layers of the suite: what is timed at every M of its own.
-    """
-    by_shape = next(found[spec] for name in log.contests if spec in (found := chosen_kernels(log, name)))
-    layers = shapes_of_layers(log)
-    extents = sorted({shape[0] for shape in by_shape if shape in layers})
-    weights = sorted({shape[1:] for shape in by_shape if shape in layers}, key=lambda nk: (nk[0] * nk[1], nk))
-
-    def rows() -> Iterator[Sequence[str]]:
-        for n, k in weights:
-            best = (by_shape[m, n, k][0] for m in extents)
-            yield f"{n}x{k}", str(-(-n // 64)), *(f"{p.ratio:.3f} {brief_label(p.kernel)}" for p in best)
-
-    return table(["N x K", "tiles of 64", *(f"M = {m}" for m in extents)], rows())
-
-
-def shapes_block(log: ResultLog, _: str) -> str:
-    """Return each shape's times, with the fastest kernel of each spec and the first choice."""
-    chosen = next(found for name in log.contests if (found := chosen_kernels(log, name)))
-    header = ["M x N x K", "cuBLAS us"]
-    header += [f"{spec}: {what}" for spec in chosen for what in ("best, us", "first")]
-
-    def rows() -> Iterator[Sequence[str]]:
-        for shape in sorted(next(iter(chosen.values()))):
-            pairs = [by_shape[shape] for by_shape in chosen.values()]
-            cells = (
-                cell
-                for best, first in pairs
-                for cell in (
-                    f"{best.ratio:.3f} {brief_label(best.kernel)}, {best.seconds * 1e6:.1f}",
-                    f"{first.ratio:.3f} {brief_label(first.kernel)}",
-                )
-            )
-            yield shape_text(shape), f"{pairs[0][0].baseline_seconds * 1e6:.1f}", *cells
-
-    return table(header, rows())
 
 
 def inductor_block() -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from gemmgen.bench import ResultLog
 from gemmgen.bench.result_log import Result
 from gemmgen.bench.suite_figures import SuiteObservation, points_of
@@ -33,36 +31,3 @@ def shapes_of_all_k(log: ResultLog) -> set[Shape]:
     return {
         line.shape for line in log.current() if isinstance(line, Result) and SPLIT_FAMILY in line.families
     }
-
-
-def shapes_of_layers(log: ResultLog) -> set[Shape]:
-    """Return the shapes of weights: N and K that are timed at the most M, without those of SPLIT_FAMILY."""
-    rows: dict[tuple[int, int], set[int]] = {}
-    apart = shapes_of_all_k(log)
-    for line in log.current():
-        if isinstance(line, Result) and line.shape not in apart:
-            rows.setdefault(line.shape[1:], set()).add(line.shape[0])
-    most = max(map(len, rows.values()))
-    return {(m, *pair) for pair, extents in rows.items() if len(extents) == most for m in extents}
-
-
-def brief_label(kernel: str) -> str:
-    """Return a kernel's tile, its CTAs on an SM and its splits: ``16x64x128 ·2 /4``.
-
-    An ``s`` after the tile means staggered, ``pp`` ping-pong, and ``(2x1)`` is the cluster.
-    """
-    label = kernel.partition(": ")[2]
-    tile = re.search(r"(\d+) x (\d+) x (\d+)", label)
-    assert tile
-    ctas, splits = re.search(r"occupancy (\d+)", label), re.search(r"K split by (\d+)", label)
-    cluster = re.search(r"cluster (\d) x (\d)", label)
-    return "".join(
-        (
-            "x".join(tile.groups()),
-            "s" if "staggered" in label else "",
-            " pp" if label.startswith("ping-pong") else "",
-            f" ({cluster[1]}x{cluster[2]})" if cluster else "",
-            f" ·{ctas[1]}" if ctas else "",
-            f" /{splits[1]}" if splits else "",
-        )
-    )

@@ -23,7 +23,8 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     **{
         path.relative_to(ROOT).as_posix(): f"studies/{path.name}"
-        for path in (ROOT / "benchmarks" / "studies").glob("*.md")
+        for folder in (ROOT / "benchmarks", ROOT / "benchmarks" / "studies")
+        for path in folder.glob("*.md")
     },
 }
 """Pages of the repository outside docs/, and their addresses in the site."""

@@ -1,6 +1,6 @@
-"""Compare the planner's first choices with the times that records have; needs no GPU.
+"""Compare the planner's first choices among kernels with scales of blocks with the times that records have.
 
-``python -m benchmarks.blockscale.first_choices [RECORD.jsonl…]`` ranks the kernels of each recorded problem
+``python -m benchmarks.fit.block_scales [RECORD.jsonl…]`` ranks the kernels of each recorded problem
 as the planner does today. It prints how much longer the one that ranks first takes than the fastest, and
 both beside torch. Kernels without a recorded time are left out: the last column counts the problems for
 which the planner ranks one of these first.
@@ -17,14 +17,17 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, Final
 
-from benchmarks.blockscale import prepare, prepare_experts
-from benchmarks.blockscale.experts import Experts
 from gemmgen.plan.planner import rank
-from gemmgen.spec import SpecFile
+from gemmgen.spec import Spec, SpecFile
 
-HERE = Path(__file__).parent
-NAMES: Final = ("h200_blocks", "h200_blocks_earlier", "h100_blocks", "h200_experts", "h200_experts_copied")
+HERE = Path(__file__).parents[1] / "blockscale"
+NAMES: Final = ("h200_blocks", "h200_blocks_earlier", "h100_blocks", "h200_experts")
 RECORDS: Final = tuple(HERE / f"{name}.jsonl" for name in NAMES)
+OPERANDS: Final = {
+    "a": {"dtype": "e4m3", "scale": {"format": "fp32_1x128"}},
+    "b": {"dtype": "e4m3", "scale": {"format": "fp32_128x128"}},
+    "d": {"dtype": "bf16"},
+}
 CLASSES: Final = ((64, "up to 64"), (512, "65 to 512"), (1024, "513 to 1,024"), (1 << 62, "above 1,024"))
 """The most rows of each class, and its name."""
 
@@ -81,6 +84,22 @@ class Summary:
         )
 
 
+def source_of(target: str, shape: tuple[int, int, int], groups: int = 0) -> SpecFile:
+    """Return the spec of a shape with every decision open.
+
+    M of groups is the rows of all, which are equal in each group.
+    """
+    data = {
+        "title": "e4m3 matmul with scales of blocks",
+        "target": target,
+        "operands": OPERANDS,
+        "problem": dict(zip("mnk", shape, strict=True)),
+    }
+    if groups:
+        data["groups"] = {"kind": "m_offsets", "count": groups, "skew": 0}
+    return SpecFile.of(Spec.model_validate(data))
+
+
 def choices(record: Path) -> Iterator[Choice]:
     """Yield the first choice for each problem of a record of dense matmuls, or of experts.
 
@@ -95,12 +114,12 @@ def choices(record: Path) -> Iterator[Choice]:
 def _choice(line: dict[str, Any], labels: dict[str, str], target: str) -> Choice:
     """Return the first choice of a line of a record."""
     if "groups" in line:
-        problem = Experts(line["groups"], line["rows"], line["n"], line["k"])
-        source, rows, torch_us = prepare_experts.source_of(problem, target), problem.rows, line["torch_us"]
-        timed = list(line["us"].items())
+        groups, rows = line["groups"], line["rows"]
+        source = source_of(target, (groups * rows, line["n"], line["k"]), groups)
+        torch_us, timed = line["torch_us"], list(line["us"].items())
     else:
         shape = tuple(line["shape"])
-        source, rows, torch_us = prepare.source_of("blocks", shape, target), shape[0], line["us"].get("torch")
+        source, rows, torch_us = source_of(target, shape), shape[0], line["us"].get("torch")
         timed = [(name.split()[1], us) for name, us in line["us"].items() if name.startswith("blocks ")]
     us = dict[str, float]()
     for stem, found in timed:  # several kernels may have the same decisions in one line

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hopper import hopper
 
-from benchmarks.blockscale import first_choices, prepare_experts
-from benchmarks.blockscale.experts import Experts
-from benchmarks.blockscale.first_choices import RECORDS, Choice, by_rows, choices
+from benchmarks.fit import block_scales
+from benchmarks.fit.block_scales import RECORDS, Choice, by_rows, choices, source_of
 from gemmgen.lower import lower
 from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import rank
@@ -44,11 +41,6 @@ BOUNDS: dict[str, dict[str, tuple[float, float]]] = {
         "above 1,024": (1.006, 1.04),
     },
     "h200_experts": {"up to 64": (1.005, 1.02), "65 to 512": (1.001, 1.01), "above 1,024": (1.001, 1.01)},
-    "h200_experts_copied": {
-        "up to 64": (1.004, 1.01),
-        "65 to 512": (1.001, 1.01),
-        "above 1,024": (1.001, 1.01),
-    },
 }
 """Bounds of the first choice's time over the fastest kernel's, in geometric mean and at most: the figures of
 today, rounded up. Whoever improves the ranking lowers them.
@@ -88,8 +80,8 @@ def test_a_summary_counts_problems_whose_first_kernel_was_not_timed() -> None:
 def test_the_command_prints_a_table_for_a_record(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["first_choices", str(BY_NAME["h200_experts"])])
-    first_choices.main()
+    monkeypatch.setattr("sys.argv", ["block_scales", str(BY_NAME["h200_experts"])])
+    block_scales.main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "h200_experts.jsonl"
     assert [line.split("|")[1].strip() for line in lines[3:6]] == ["up to 64", "65 to 512", "above 1,024"]
@@ -138,9 +130,8 @@ def test_a_consumer_that_takes_turns_scales_longer_than_a_lone_one() -> None:
 # --- groups
 
 
-def labels(rows: int, **changes: Any) -> list[str]:
-    problem = Experts(**({"groups": 32, "rows": rows, "n": 4096, "k": 7168} | changes))
-    return [each.label for each in rank(prepare_experts.source_of(problem, "h200")).legal]
+def labels(rows: int) -> list[str]:
+    return [each.label for each in rank(source_of("h200", (32 * rows, 4096, 7168), 32)).legal]
 
 
 def test_groups_of_many_rows_are_tried_with_mmas_in_flight() -> None:

@@ -1,6 +1,6 @@
 """The host's time of an eager call: of torch.matmul, of generated modules, and of their operators.
 
-    python benchmarks/host.py OUT.json
+    python benchmarks/harness/host.py OUT.json
 
 Needs a Hopper GPU and no gemmgen. The shapes are so small that the GPU finishes before the host, and the
 queue is empty at the beginning of a batch of calls. One K is long, and a batch does not fill the queue there
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import triton  # pyright: ignore[reportMissingTypeStubs]
 
-GENERATED = Path(__file__).parent.parent / "generated"
+GENERATED = Path(__file__).parents[2] / "generated"
 SHAPES = {
     "h100_bf16": (128, 256, 64),
     "h100_bf16_rows8": (8, 64, 256),

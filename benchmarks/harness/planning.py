@@ -1,6 +1,6 @@
 """Processor time of what needs no GPU: imports, loading, planning, refusing, simulating and building.
 
-    python benchmarks/planning.py OUT.json
+    python benchmarks/harness/planning.py OUT.json
 
 Prints each figure, and writes all samples beside the machine and its load. Tests read no clock: they count
 work (`tests/work.py`), and these are the times that it takes.
@@ -32,7 +32,7 @@ from gemmgen.spec import load_spec
 from gemmgen.verify.launches import Launch
 from gemmgen.verify.simulation import simulate_product
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 STATED = ROOT / "specs" / "h100_bf16.yaml"
 OPEN = "title: t\ntarget: {}\noperands:\n  a: {{dtype: bf16}}\n  b: {{dtype: bf16}}\n  d: {{dtype: bf16}}\n"
 LARGE = {

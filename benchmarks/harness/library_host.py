@@ -1,6 +1,7 @@
 """The host's time of an eager call of a library, beside its kernel's own and torch's: prints JSON.
 
-After ``make libraries``, on a Hopper GPU: ``PYTHONPATH=build/libraries python -m benchmarks.library_host``.
+After ``make libraries``, on a Hopper GPU:
+``PYTHONPATH=build/libraries python -m benchmarks.harness.library_host``.
 Each figure is a median time from a call to its return, over rounds in which the calls alternate; the GPU is
 idle before each round, and the shapes are so small that the queue never fills. A round has all shapes, and
 there are many rounds: a shared host is slower for seconds at a time, by up to two thirds.

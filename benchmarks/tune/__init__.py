@@ -1,1 +1,0 @@
-"""What tuning finds, beside every kernel of a committed set: ``python -m benchmarks.tune``."""
