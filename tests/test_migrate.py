@@ -47,7 +47,7 @@ def former_record(record: Path, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("record", [SUITES / "h200_dependent.jsonl", E4M3_RECORD])
+@pytest.mark.parametrize("record", [SUITES / "h200_long_k.jsonl", E4M3_RECORD])
 def test_a_record_of_the_schema_before_becomes_the_committed_one(tmp_path: Path, record: Path) -> None:
     path = former_record(record, tmp_path / record.name)
     with pytest.raises(GemmgenError, match=r"schema is 2; this gemmgen reads 3: `python -m gemmgen.migrate`"):
@@ -66,16 +66,16 @@ def test_the_contests_of_a_migrated_record_are_those_of_its_specs(tmp_path: Path
 
 
 def test_a_line_that_is_not_whole_stays_at_the_end(tmp_path: Path) -> None:
-    path = former_record(SUITES / "h200_dependent.jsonl", tmp_path / "x.jsonl")
+    path = former_record(SUITES / "h200_long_k.jsonl", tmp_path / "x.jsonl")
     path.write_bytes(path.read_bytes() + b'{"line": "res')
     Migration().run([path])
-    assert path.read_bytes() == (SUITES / "h200_dependent.jsonl").read_bytes() + b'{"line": "res'
+    assert path.read_bytes() == (SUITES / "h200_long_k.jsonl").read_bytes() + b'{"line": "res'
 
 
 def test_a_record_without_its_specs_needs_a_folder_that_has_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = former_record(SUITES / "h200_dependent.jsonl", tmp_path / "x.jsonl")
+    path = former_record(SUITES / "h200_long_k.jsonl", tmp_path / "x.jsonl")
     shutil.rmtree(tmp_path / "specs")
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     for entry in lines[0]["kernels"]:
