@@ -36,13 +36,11 @@ from gemmgen.bench.suite_file import load_suite
 from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import GPUS
-from gemmgen.launcher_file import LAUNCHER
 from gemmgen.library import SelectionReport, exchange, package, pinned, source_files
 from gemmgen.library.assemble import assemble, launched_early, words_of
 from gemmgen.library.pinned import KernelObservation, anonymous
 from gemmgen.library.sources import Sources, read
 from gemmgen.library.view import rendered
-from gemmgen.migrate import Migration
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.wgmma.cost import card_of
 from gemmgen.problem import Shape
@@ -892,38 +890,6 @@ def test_a_kernel_that_was_measured_as_another_module_is_a_warning(tmp_path: Pat
             " their device code may be the same; the choice uses the times that were measured"
         ),
     )
-
-
-NEW_PARTS = {"forecast.py", "timing.py", "cards.py", "coefficients.py", LAUNCHER}
-
-
-def test_a_library_of_the_first_format_is_migrated_and_then_refreshed(
-    made: ModuleType, tmp_path: Path
-) -> None:
-    """Its rule was a module of its own, in place of four."""
-    place = tmp_path / "tiny"
-    after = {path: path.read_bytes() for path in place.glob("*.*")}
-    for part in NEW_PARTS:
-        (place / part).unlink()
-    (place / "rule.py").write_text('"""The rule."""\n')
-    manifest = json.loads((place / package.MANIFEST).read_text())
-    names = {"__init__.py", "measured.py", "rule.py"} | {
-        name for name in manifest["sha256"] if name.startswith(("h100", "specs", "tiny"))
-    }
-    digests = {name: hashlib.sha256((place / name).read_bytes()).hexdigest() for name in sorted(names)}
-    del manifest["description"]
-    manifest |= {"gemmgen": {"library_format": 1}, "problem": "bf16", "sha256": digests}
-    (place / package.MANIFEST).write_text(json.dumps(manifest))
-    assert refusal(lambda: package.check(place)) == (
-        "library.json: error[bad-library]: library_format is 1; this gemmgen reads 3: `python -m"
-        " gemmgen.migrate` brings the file there"
-    )
-    Migration().run([place])
-    found = [each.diagnostic for each in package.check(place)]
-    assert {Path(each.path).name for each in found} == NEW_PARTS
-    assert {each.code for each in found} == {"stale"}
-    package.write(package.read_library(place), tmp_path)
-    assert {path: path.read_bytes() for path in place.glob("*.*")} == after
 
 
 def test_a_library_that_is_not_as_it_was_made_is_named(made: ModuleType, tmp_path: Path) -> None:

@@ -1005,10 +1005,7 @@ LINE = ROW.as_line()
         ('{"line": "session"}\n', ":1: error[bad-table]: not a line of a table of `gemmgen tune`"),
         (
             LINE + LINE.replace('"format": 2', '"format": 1'),
-            (
-                ":2: error[bad-table]: format is 1; this gemmgen reads 2: "
-                "`python -m gemmgen.migrate` brings the file there"
-            ),
+            ":2: error[bad-table]: format is 1; this gemmgen reads 2",
         ),
         (LINE.replace('"tried": 7, ', ""), ":1: error[bad-table] tried: is missing"),
         (

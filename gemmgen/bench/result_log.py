@@ -17,7 +17,6 @@ from typing import Final, Literal, TypeAlias
 from gemmgen.bench.record import Ceilings, Environment, GpuState, Subject, encoded_line, from_line
 from gemmgen.documents.decode import shown
 from gemmgen.documents.files import read_bytes
-from gemmgen.documents.former import other_version
 from gemmgen.documents.kinds import Count, Extents, Lines, Seconds, Sha256, Share
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape
@@ -319,7 +318,7 @@ def _lines(data: bytes, path: Path) -> Iterator[Line]:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _bad_record(path, "no line of a suite's record", number) from error
         if known is Session and (schema := found.get("schema", SCHEMA)) != SCHEMA:
-            raise _bad_record(path, other_version("schema", shown(schema), schema, SCHEMA), number)
+            raise _bad_record(path, f"schema is {shown(schema)}; this gemmgen reads {SCHEMA}", number)
         line = from_line(known, text.decode(), path.as_posix(), number)
         if isinstance(line, Session):
             begun = True

@@ -12,7 +12,6 @@ from typing import Annotated, Final, cast
 
 from gemmgen.documents.decode import BadFieldError, decode, parsed
 from gemmgen.documents.files import read_text
-from gemmgen.documents.former import other_version
 from gemmgen.documents.kinds import Extent, FileName, GpuName, Kind, Microseconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.launcher_file import LAUNCHER
@@ -133,7 +132,7 @@ def _refuse_other_format(document: object) -> None:
     members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
     found = decode(Format, members.get("gemmgen"), "gemmgen").library_format
     if found != LIBRARY_FORMAT:
-        raise BadFieldError("", other_version("library_format", str(found), found, LIBRARY_FORMAT))
+        raise BadFieldError("", f"library_format is {found}; this gemmgen reads {LIBRARY_FORMAT}")
 
 
 def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:

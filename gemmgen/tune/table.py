@@ -11,7 +11,6 @@ from typing import Final, cast
 
 from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, shown
 from gemmgen.documents.files import read_text
-from gemmgen.documents.former import other_version
 from gemmgen.documents.kinds import Count, Extent, GpuName, Seconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError, install_advice
 from gemmgen.problem import Shape
@@ -106,7 +105,8 @@ def _row(line: str, path: Path, number: int) -> TunedRow:
         del members["table"]
         version = members.pop("format", None)
         if type(version) is not int or version != FORMAT:
-            raise _bad_table(path, other_version("format", shown(version), version, FORMAT), number)
+            message = f"format is {shown(version)}; this gemmgen reads {FORMAT}"
+            raise _bad_table(path, message, number)
         return decode(TunedRow, members)
     except BadFieldError as error:
         raise _bad_table(path, error.message, number, error.field) from error
