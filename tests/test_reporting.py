@@ -10,7 +10,6 @@ import os
 import pty
 import re
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -680,58 +679,6 @@ def test_a_mistake_on_stdin_has_its_line(
     for data, code in ((b"", "file-empty"), (b"#" * 70_000, "file-size"), (b"\xff", "file-encoding")):
         given(data)
         assert gemmgen_("plan", "-").codes == [code]
-
-
-# --- again and again
-
-
-def test_a_watched_spec_is_planned_each_time_that_it_is_saved(good: Path) -> None:
-    command = [sys.executable, "-m", "gemmgen", "plan", str(good), "--watch"]
-    variables = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, env=variables, text=True, stdout=-1, stderr=-1) as watching:
-        assert watching.stdout and watching.stderr  # noqa: PT018
-        assert watching.stderr.readline() == "watching 1 spec\n"
-        good.write_text(SPEC + "tiles: 1\n")
-        assert watching.stderr.readline().startswith("good.yaml:5:1: error[unknown-key]")
-        while watching.stderr.readline() != "watching 1 spec\n":
-            pass
-        good.write_text(SPEC.replace("a matmul", "another one"))
-        assert watching.stderr.readline() == "watching 1 spec\n"
-        # Not SIGINT: where the tests run in the background of a shell, it is ignored by all that they start.
-        watching.send_signal(signal.SIGTERM)
-        assert watching.wait(timeout=30) == 143
-        out = watching.stdout.read()
-        assert ("good.yaml: a matmul\n" in out, "good.yaml: another one\n" in out) == (True, True)
-        assert watching.stderr.read() == ""
-
-
-@pytest.mark.quick
-def test_a_watched_spec_that_is_being_saved_is_not_read_half_way(
-    good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    longer = SPEC.replace("a matmul", "another matmul")
-    states = iter([None, "", longer[:20], longer, None])  # of an editor that takes its time
-    read: list[str] = []
-
-    def save(seconds: float) -> None:
-        if (state := next(states)) is not None:
-            good.write_text(state)
-
-    def command() -> None:
-        if len(read) == 1:
-            raise KeyboardInterrupt
-        read.append(good.read_text())
-
-    monkeypatch.setattr("time.sleep", save)
-    with pytest.raises(KeyboardInterrupt):
-        running.watch(lambda: [good], command)
-    assert (read, good.read_text(), list(states)) == ([SPEC], longer, [])
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize("arguments", [("good.yaml", "--json"), ("-",), ("good.yaml", "--sarif", "x")])
-def test_what_has_one_end_is_not_watched(gemmgen_: Gemmgen, good: Path, arguments: tuple[str, ...]) -> None:
-    assert gemmgen_("plan", *arguments, "--watch").code == 2
 
 
 # --- what a code means

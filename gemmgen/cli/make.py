@@ -31,11 +31,10 @@ from gemmgen.cli.options import (
     SarifFile,
     Simulating,
     Specs,
-    Watching,
     refuse_duplicates,
 )
 from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell
-from gemmgen.cli.running import progressing, run_each, watch
+from gemmgen.cli.running import progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.documents.files import read_text
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -75,7 +74,6 @@ def plan(
     html: PlanPage = None,
     form: Format = "text",
     sarif: SarifFile = None,
-    watching: Watching = False,
     as_json: Json = False,
 ) -> None:
     """Check specs against the hardware and print their plans.
@@ -88,8 +86,6 @@ def plan(
     choose(form, sarif)
     pictures = PlanPictures(svg, html)
     pictures.refuse(specs)
-    if watching:
-        watch(lambda: specs, lambda: plan(specs, candidates, explain, freeze, svg, html, form))
     products, failed = _planned(specs)
     pictures.write(products)
     if freeze:
@@ -129,7 +125,6 @@ def build_command(
     simulation: Simulating = True,
     form: Format = "text",
     sarif: SarifFile = None,
-    watching: Watching = False,
     as_json: Json = False,
 ) -> None:
     """Generate, compile, simulate and write a module per spec.
@@ -140,8 +135,6 @@ def build_command(
     from gemmgen.lower import STAGES
 
     choose(form, sarif)
-    if watching:
-        watch(lambda: specs, lambda: build_command(specs, out, emit, lowering, simulation, form))
     stages = [stage for stage in emit.split(",") if stage]
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise typer.BadParameter(
@@ -178,7 +171,6 @@ def check_command(
     out: Out = Path("generated"),
     form: Format = "text",
     sarif: SarifFile = None,
-    watching: Watching = False,
     as_json: Json = False,
 ) -> None:
     """Compare modules with their specs, byte for byte.
@@ -186,8 +178,6 @@ def check_command(
     It finds modules that are missing, stale, edited by hand or orphaned.
     """
     choose(form, sarif)
-    if watching:
-        watch(lambda: specs or _all_specs(), lambda: check_command(specs, out, form))
     chosen = specs or _all_specs()
     refuse_duplicates(chosen)
     if not chosen:

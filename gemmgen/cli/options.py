@@ -24,7 +24,6 @@ Format = Annotated[
 SarifFile = Annotated[
     Path | None, typer.Option("--sarif", metavar="FILE", help="Also write diagnostics as SARIF 2.1.0.")
 ]
-Watching = Annotated[bool, typer.Option("--watch", help="Run again whenever a spec is saved, until Ctrl-C.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results and diagnostics as JSON.")]
 Lowering = Annotated[
     bool,

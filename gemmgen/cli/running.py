@@ -1,26 +1,20 @@
-"""Runs of a command over many specs: in order, with progress, and again after a spec is saved."""
+"""Runs of a command over many specs: in order, and with progress."""
 
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from gemmgen.cli.ending import ended
-from gemmgen.cli.reporting import RUN, complain, tell
+from gemmgen.cli.reporting import complain, tell
 from gemmgen.errors import GemmgenError
 from gemmgen.literals import visible
-from gemmgen.plan.rule import counted
 
 if TYPE_CHECKING:
     from gemmgen.tune.measuring import TuningProgress
@@ -116,50 +110,3 @@ def tuning_progress() -> Generator[Callable[[TuningProgress], None]]:
 def prefixed(progress: Callable[[str], None], subject: str, step: object) -> None:
     """Tell a step of one subject."""
     progress(f"{subject}: {step}")
-
-
-_States = dict[Path, tuple[int, int] | None]
-"""The time of the last change in nanoseconds and the bytes of each watched file, None if it is missing."""
-
-LOOKING_SECONDS = 0.3
-"""Seconds between two looks at watched files."""
-
-
-def watch(files: Callable[[], Sequence[Path]], command: Callable[[], None]) -> NoReturn:
-    """Run a command now, and again each time that one of the files has changed; until it is interrupted."""
-    if RUN.as_json or RUN.sarif or Path("-") in files():
-        message = "requires files and text output: leave out --json, --sarif and `-`"
-        raise typer.BadParameter(message, param_hint="--watch")
-    while True:
-        before = _states(files())
-        with suppress(typer.Exit):
-            ended(lambda: _nothing(command))
-        sys.stdout.flush()
-        tell(f"watching {counted(len(before), 'spec')}")
-        _until_saved(files, before)
-
-
-def _until_saved(files: Callable[[], Sequence[Path]], before: _States) -> None:
-    """Return when the files have changed and stay the same for one look: an editor empties a file first."""
-    last = before
-    while (now := _states(files())) == before or now != last:
-        last = now
-        time.sleep(LOOKING_SECONDS)
-
-
-def _nothing(command: Callable[[], None]) -> int:
-    command()
-    return 0
-
-
-def _states(files: Sequence[Path]) -> _States:
-    """Return what changes when a file is written; None of one that is not there."""
-
-    def state(path: Path) -> tuple[int, int] | None:
-        try:
-            status = path.stat()
-        except (OSError, ValueError):
-            return None
-        return status.st_mtime_ns, status.st_size
-
-    return {path: state(path) for path in files}
