@@ -1,7 +1,7 @@
 """The command line of gluonsim alone: ``gluonsim bench.py::small_case``, or ``python -m gluonsim``.
 
-Reports go to stdout, diagnostics and progress to stderr. Exit codes: 0 clean, 1 findings or a program that
-fails, 2 wrong usage, 130 after Ctrl-C.
+Reports go to stdout, diagnostics to stderr, and progress too if stderr is a terminal. Exit codes: 0 clean, 1
+findings or a program that fails, 2 wrong usage, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gemmgen.literals import visible
 if TYPE_CHECKING:
     from gluonsim.programs.program import Program
     from gluonsim.programs.report import Report
+    from gluonsim.progress import Progress
 
 
 def run() -> None:
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         asked.seed,
         asked.processes or usable_cores(),
         asked.programs,
-        None if asked.json else lambda progress: _tell(f"simulating {progress}"),
+        _show if sys.stderr.isatty() else None,
     )
     _print(report, as_json=asked.json)
     try:
@@ -166,6 +167,10 @@ def _write(report: Report, trace: Path | None, svg: Path | None, sarif: Path | N
         report.pictured.trace.write(trace)
     if svg and report.pictured:
         svg.write_text(report.pictured.svg(), encoding="utf-8")
+
+
+def _show(progress: Progress) -> None:
+    _tell(f"simulating {progress}")
 
 
 def _tell(line: str) -> None:

@@ -306,17 +306,6 @@ def test_a_sample_has_the_first_combination_and_each_once() -> None:
 
 
 @pytest.mark.quick
-def test_a_search_that_takes_long_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("gemmgen.cli.make.SECONDS_OF_SILENCE", 0.0)
-    path = written(tmp_path / "spec.yaml", "search: {tile.n: [128, 256]}\n")
-    assert run("plan", path).stderr == ""  # a log keeps every line
-    monkeypatch.setattr("gemmgen.cli.make.on_terminal", lambda: True)
-    assert f"{path.as_posix()}: 1 of " in run("plan", path).stderr
-    monkeypatch.setattr("gemmgen.cli.make.SECONDS_OF_SILENCE", 1000.0)
-    assert run("plan", path).stderr == ""
-
-
-@pytest.mark.quick
 def test_plain_data_are_written_in_one_line_a_section() -> None:
     assert spec_text({"title": 'a "b": c', "tile": {"m": 1}, "l": [[1, 2], ["x", 1.5]]}) == (
         'title: "a \\"b\\": c"\ntile: {m: 1}\nl: [[1, 2], [x, 1.5]]\n'

@@ -262,22 +262,6 @@ def test_findings_and_pictures_are_written(here: Path, capsys: pytest.CaptureFix
     assert json.loads((here / "s.sarif").read_text())["runs"][0]["results"]
 
 
-def test_a_long_run_tells_progress_in_whole_lines_and_none_beside_json(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("gluonsim.progress.FIRST_SECONDS", 0.0)
-    monkeypatch.setattr("gluonsim.progress.MOST_SECONDS", 0.0)
-    arguments = [*LAUNCH, f"{DESCRIBED}, True, num_warps=4"]
-    assert ran(arguments) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines
-    schedule = r"schedule [123] of 3 \((lazy|eager|lifo)\)"
-    line = rf"simulating copy_kernel: 0 of 1 program, {schedule}, \d+ s( of about \d+ s)?"
-    assert all(re.fullmatch(line, told) for told in lines)
-    assert ran([*arguments, "--json"]) == 0
-    assert capsys.readouterr().err == ""
-
-
 def test_without_torch_the_command_says_so(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

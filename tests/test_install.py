@@ -254,7 +254,7 @@ def test_the_installed_wheels_work_without_torch_and_triton(wheels: Path, tmp_pa
         text=True,
         check=False,
     )
-    assert (ran.returncode, ran.stderr) == (0, "building specs/mine.yaml\n")
+    assert (ran.returncode, ran.stderr) == (0, "")
     answers = re.split(r"(?m)^\$ .*\n", ran.stdout)[1:]
     assert len(answers) == len(COMMANDS.splitlines())
     assert all(answers)

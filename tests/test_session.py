@@ -339,7 +339,7 @@ def test_each_spec_has_its_record(tmp_path: Path, gemmgen: Run, timed: list[tupl
     code, out, err = gemmgen("bench", SPEC, "--record", file, "--shapes", "1x8x16")
     assert code == 0
     assert timed[0][-1] == ((1, 8, 16),)
-    assert err == "benchmarking h100_bf16: timing\n"
+    assert err == ""
     found = read_record(file)
     assert found.subject == timed[0][1]
     assert out == plain_table([found])
@@ -436,7 +436,7 @@ def test_a_right_kernel_is_told_in_one_line(gemmgen: Run, verified: list[object]
     code, out, err = gemmgen("test", SPEC)
     assert (code, verified) == (0, [(None, True)])
     assert out == f"{make(SPEC).source.path}: 2 of 2 checks passed on an invented GPU\n"
-    assert err == "testing h100_bf16: checking\n"
+    assert err == ""
 
 
 def test_a_wrong_kernel_is_a_diagnostic_of_its_check(gemmgen: Run, verified: list[object]) -> None:
@@ -444,7 +444,7 @@ def test_a_wrong_kernel_is_a_diagnostic_of_its_check(gemmgen: Run, verified: lis
     assert (code, verified) == (1, [(((8, 9, 16),), True)])
     assert out == f"{make(SPEC).source.path}: 1 of 2 checks passed on an invented GPU\n"
     failure = Diagnostic(make(SPEC).source.path, "wrong-kernel", "8x9x16 odd: 1, the limit is 0")
-    assert err == f"testing h100_bf16: checking\n{failure}\n"
+    assert err == f"{failure}\n"
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,21 +31,19 @@ from gemmgen.cli.options import (
     Specs,
     refuse_duplicates,
 )
-from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell
-from gemmgen.cli.running import progressing, run_each
+from gemmgen.cli.reporting import choose, complain, end, print_json, say
+from gemmgen.cli.running import Show, prefixed, progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.documents.files import read_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.decisions import gradient_stem
+from gemmgen.plan.planner import Tick
 from gemmgen.plan.rule import counted
 from gemmgen.problem import OPERANDS
 from gemmgen.product import Product, check, make, make_as_built
 from gemmgen.spec import load_spec
 from gemmgen.spec.module_names import stem_problem
 from gemmgen.spec.reading import STDIN, SUFFIXES
-
-SECONDS_OF_SILENCE = 2.0
-"""Seconds between two progress lines of a long search."""
 
 
 def init(
@@ -246,7 +242,11 @@ def _planned(specs: list[Path]) -> tuple[list[Product], bool]:
     """Plan specs, and print the warnings of legal ones; return the products and whether any spec failed."""
     from gemmgen.plan.planner import warnings
 
-    products, failed = run_each(specs, lambda path: make(path, _patience(path.as_posix()), any_name=True))
+    def plan_one(path: Path) -> Product:
+        return make(path, _searching(progress, path.as_posix()), any_name=True)
+
+    with progressing("planning") as progress:
+        products, failed = run_each(specs, plan_one)
     for product in products:
         found = (*_name_warnings(product.source.path), *warnings(product.source, product.plan))
         complain(GemmgenError(found))
@@ -260,31 +260,18 @@ def _name_warnings(path: str) -> Iterator[Diagnostic]:
         yield Diagnostic(path, code, message, severity="warning")
 
 
-def on_terminal() -> bool:
-    """Return True if stderr is a terminal, whose reader sees progress; a log would keep every line."""
-    return sys.stderr.isatty()
-
-
-def _patience(subject: str) -> Callable[[int, int], None]:
-    """Return a progress callback that prints to stderr if a search takes long and stderr is a terminal."""
-    told, shown = time.monotonic(), on_terminal()
-
-    def tick(done: int, total: int) -> None:
-        nonlocal told
-        if shown and time.monotonic() - told >= SECONDS_OF_SILENCE:
-            told = time.monotonic()
-            tell(f"{subject}: {done:,} of {total:,} combinations")
-
-    return tick
+def _searching(progress: Show, subject: str) -> Tick:
+    """Return the progress callback of a search."""
+    return lambda done, total: prefixed(progress, subject, f"{done:,} of {total:,} combinations")
 
 
 def _print_candidates(products: list[Product], limit: int, *, explained: bool, as_json: bool) -> None:
     """Print the configurations of each spec, best first; the first one is its plan."""
     from gemmgen.plan.planner import rank
 
-    rankings = {
-        product.source.path: rank(product.source, _patience(product.source.path)) for product in products
-    }
+    with progressing("ranking") as progress:
+        sources = [product.source for product in products]
+        rankings = {each.path: rank(each, _searching(progress, each.path)) for each in sources}
     if as_json:
         print_json({path: found.as_dict(limit, explained=explained) for path, found in rankings.items()})
         return
@@ -305,7 +292,8 @@ def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None
     for product in products:
         source, plan = product.source, product.plan
         if place > 1:
-            legal = rank(source, _patience(source.path)).legal
+            with progressing("ranking") as progress:
+                legal = rank(source, _searching(progress, source.path)).legal
             if place > len(legal):
                 message = f"there is no candidate {place}; the number of legal ones is {len(legal)}"
                 raise GemmgenError([Diagnostic(source.path, "no-candidate", message)])

@@ -26,7 +26,7 @@ from gemmgen.cli.options import (
     refuse_unwritable,
 )
 from gemmgen.cli.reporting import choose, complain, end, print_json, say, say_tables, tell, write
-from gemmgen.cli.running import prefixed, progressing, run_each, tuning_progress
+from gemmgen.cli.running import prefixed, progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.errors import GemmgenError
 from gemmgen.library import package
@@ -280,7 +280,7 @@ def tune_command(
         again=again,
     )
     try:
-        with tuning_progress() as progress:
+        with progressing("tuning") as progress:
             outcomes = tune(specs, tuple(dict.fromkeys(chosen)), options, progress=progress)
     except (SystemExit, KeyboardInterrupt):
         tell("interrupted: all trials so far are stored, and the same command resumes")

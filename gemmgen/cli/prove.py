@@ -24,7 +24,7 @@ from gemmgen.cli.options import (
     Specs,
     TraceFile,
 )
-from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell, write
+from gemmgen.cli.reporting import choose, complain, end, print_json, say, write
 from gemmgen.cli.running import prefixed, progressing, run_each
 from gemmgen.device import OUT_OF_MEMORY, require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -195,15 +195,10 @@ def _simulate_programs(
         gpu = gpu_of_target(target)
     except GemmgenError as error:
         raise typer.BadParameter(error.diagnostics[0].message, param_hint="--target") from error
-    report = simulate_programs(
-        called,
-        gpu,
-        options.schedules,
-        options.seed,
-        options.processes,
-        options.sample,
-        None if options.as_json else lambda progress: tell(f"simulating {progress}"),
-    )
+    with progressing("simulating") as progress:
+        report = simulate_programs(
+            called, gpu, options.schedules, options.seed, options.processes, options.sample, progress
+        )
     for error in report.errors:
         complain(error)
     if options.as_json:
@@ -237,7 +232,7 @@ def _simulate_specs(specs: list[Path], shape: str, programs: int | None, options
             launches,
             seed=options.seed,
             processes=options.processes,
-            progress=None if options.as_json else partial(prefixed, progress, product.source.stem),
+            progress=partial(prefixed, progress, product.source.stem),
         )
 
     with progressing("simulating") as progress:

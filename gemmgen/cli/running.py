@@ -1,26 +1,24 @@
-"""Runs of a command over many specs: in order, and with progress."""
+"""Runs of a command over many specs: in order, and with progress on a terminal."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from threading import Event
+from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.text import Text
-
-from gemmgen.cli.reporting import complain, tell
+from gemmgen.cli.reporting import complain
 from gemmgen.errors import GemmgenError
 from gemmgen.literals import visible
 
-if TYPE_CHECKING:
-    from gemmgen.tune.measuring import TuningProgress
-
 S = TypeVar("S")
 T = TypeVar("T")
+
+Show = Callable[[object], None]
+"""Shows the text of a step in place of the step before."""
 
 WAKING_SECONDS = 0.2
 """Seconds after which the waiting thread wakes: a signal just before its wait does not wake it."""
@@ -29,7 +27,7 @@ WAKING_SECONDS = 0.2
 def run_each(
     paths: Iterable[S],
     action: Callable[[S], T],
-    progress: Callable[[str], None] | None = None,
+    progress: Show | None = None,
     *,
     parallel: bool = False,
 ) -> tuple[list[T], bool]:
@@ -37,7 +35,7 @@ def run_each(
 
     def attempt(path: S) -> T | GemmgenError:
         if progress:
-            progress(str(path))
+            progress(path)
         try:
             return action(path)
         except GemmgenError as error:
@@ -62,51 +60,44 @@ def run_each(
 
 
 @contextmanager
-def progressing(what: str) -> Generator[Callable[[str], None]]:
-    """Yield a function that shows progress on stderr: a spinner on a terminal, else lines."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda step: tell(f"{what} {step}")
+def progressing(what: str) -> Generator[Show]:
+    """Yield a function that shows a step of a task on the last line of a terminal.
+
+    It shows nothing if stderr is no terminal, where each step would stay as a line.
+    """
+    if not _on_terminal():
+        yield _show_nothing
         return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    status, begun = console.status(""), Event()
+
+    def show(step: object) -> None:
+        status.update(Text(visible(f"{what} {step}")))  # no markup
+        if not begun.is_set():
+            begun.set()
+            status.start()
+
     try:
-        with console.status(Text(what)) as status:
-            yield lambda step: status.update(Text(visible(f"{what} {step}")))  # no markup
-    finally:
-        console.show_cursor()  # an interrupt can come before the status is there to do it
-
-
-@contextmanager
-def tuning_progress() -> Generator[Callable[[TuningProgress], None]]:
-    """Yield a function that shows the progress of tuning: a bar on a terminal, else lines."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        told: set[tuple[str, str]] = set()
-
-        def tell_once(tick: TuningProgress) -> None:
-            text = tick.text.partition(",")[0]
-            if (tick.subject, text) not in told:  # not every trial
-                told.add((tick.subject, text))
-                tell(f"tuning {tick.subject}, {tick.number} of {tick.count}: {text}")
-
-        yield tell_once
-        return
-    left = TimeRemainingColumn(compact=True)
-    what = TextColumn("{task.description}", markup=False)
-    with Progress(what, BarColumn(), TaskProgressColumn(), left, console=console) as shown:
-        bar = shown.add_task("tuning", total=None)
-
-        def show(tick: TuningProgress) -> None:
-            done = (tick.number - 1) * tick.budget + min(tick.spent, tick.budget)
-            shown.update(
-                bar,
-                total=tick.count * tick.budget,
-                completed=done,
-                description=visible(f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}"),
-            )
-
         yield show
+    finally:
+        if begun.is_set():
+            status.stop()
+            console.show_cursor()  # an interrupt can come while the status hides it
+        begun.set()  # an interrupt leaves threads that may still show a step
 
 
-def prefixed(progress: Callable[[str], None], subject: str, step: object) -> None:
-    """Tell a step of one subject."""
+def _on_terminal() -> bool:
+    """Return whether stderr is a terminal that can rewrite a line, whatever FORCE_COLOR and the like say."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _show_nothing(_: object) -> None:
+    """Show no progress."""
+
+
+def prefixed(progress: Show, subject: str, step: object) -> None:
+    """Show a step of one subject."""
     progress(f"{subject}: {step}")

@@ -41,6 +41,10 @@ class TuningProgress:
     budget: float
     text: str
 
+    def __str__(self) -> str:
+        spent = f"{self.spent:.0f} of {self.budget:.0f} s"
+        return f"{self.subject}, {self.number} of {self.count}: {self.text}, {spent}"
+
 
 @dataclass
 class ProgressReporter:
