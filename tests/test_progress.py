@@ -135,3 +135,20 @@ def test_a_line_that_is_told_meanwhile_stands_above_the_progress(monkeypatch: py
 def test_a_step_of_tuning_says_how_much_of_the_budget_is_spent() -> None:
     step = TuningProgress("open 8x16x32", 2, 4, 15.0, 60.0, "rung 1 of 3, 7 trials to go")
     assert str(step) == "open 8x16x32, 2 of 4: rung 1 of 3, 7 trials to go, 15 of 60 s"
+
+
+def test_a_quiet_build_prints_errors_alone(
+    run: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("gemmgen build good.yaml --no-lower --quiet")
+    assert capsys.readouterr() == ("", "")
+    assert Path("generated/good.py").exists()
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    run("gemmgen build good.yaml --no-lower --quiet")
+    assert terminal.getvalue() == ""
+    Path("good.yaml").write_text(f"{SPEC}tiles: 1\n")
+    monkeypatch.setattr("sys.argv", ["gemmgen", "build", "good.yaml", "--quiet"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert "good.yaml:5:1" in terminal.getvalue()
+    assert capsys.readouterr().out == ""

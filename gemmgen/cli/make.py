@@ -119,6 +119,7 @@ def build_command(
     ] = "",
     lowering: Lowering = True,
     simulation: Simulating = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors and warnings.")] = False,
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
@@ -142,12 +143,12 @@ def build_command(
     _refuse_gradients(specs)
     if lowering:
         require_compiler()
-    with progressing("building") as progress:
+    with progressing("building", shown=not quiet) as progress:
         action = partial(build, out=out, emit=stages, lowering=lowering, simulation=simulation)
         built, failed = run_each(specs, action, progress, parallel=lowering)
     if as_json:
         print_json([item.as_dict() for item in built])
-    for item in () if as_json else (each for one in built for each in (one, *one.gradients)):
+    for item in () if as_json or quiet else (each for one in built for each in (one, *one.gradients)):
         say(f"{item.spec}\n\n{item.ledger.as_text()}\n")
         if item.resources:
             say(resources_text(item.resources, item.plan) + "\n")

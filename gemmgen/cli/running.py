@@ -60,12 +60,12 @@ def run_each(
 
 
 @contextmanager
-def progressing(what: str) -> Generator[Show]:
+def progressing(what: str, *, shown: bool = True) -> Generator[Show]:
     """Yield a function that shows a step of a task on the last line of a terminal.
 
-    It shows nothing if stderr is no terminal, where each step would stay as a line.
+    It shows nothing if stderr is no terminal, where each step would stay as a line, or if `shown` is False.
     """
-    if not _on_terminal():
+    if not (shown and _on_terminal()):
         yield _show_nothing
         return
     from rich.console import Console
