@@ -30,7 +30,7 @@ from gemmgen.product import make
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.tune import read_table
 from gemmgen.tune.candidates import TuningTarget, first_candidates, neighbours
-from gemmgen.tune.options import TuningBudget, TuningMachinery, TuningOptions
+from gemmgen.tune.options import TuningMachinery, TuningOptions
 from gemmgen.tune.outcome import Outcome
 from gemmgen.tune.tuning import tune
 
@@ -145,10 +145,10 @@ def tuned(folder: Path, machine_on: Callable[[int, Architecture], FakeMachine]) 
     path.write_text(FEW_OPEN)
     options = TuningOptions(
         out=folder / "tuned",
-        store=str(folder / "tune.journal"),
+        store=str(folder / "tune.db"),
         table=folder / "table.jsonl",
         devices=[0],
-        budget=TuningBudget(1e6),
+        budget=1e6,
     )
     machinery = TuningMachinery(machine_on, no_faults, PROTOCOL)
     (outcome,) = tune([path], [SHAPE], options, machinery)

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
-import optuna
 import pytest
 import torch
 from contests import BF16
@@ -47,6 +46,7 @@ from gemmgen.processes.forking import LostError, forked, serving
 from gemmgen.processes.locks import lock
 from gemmgen.processes.workers import printing
 from gemmgen.product import make
+from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.tune import TunedRow, add_to_table, read_table
 from gemmgen.tune.candidates import (
@@ -60,12 +60,11 @@ from gemmgen.tune.candidates import (
     spec_text,
 )
 from gemmgen.tune.measuring import TuningProgress
-from gemmgen.tune.options import TuningBudget, TuningMachinery, TuningOptions
+from gemmgen.tune.options import TuningMachinery, TuningOptions
 from gemmgen.tune.outcome import Outcome
 from gemmgen.tune.search import FINAL, LAST_RUNG, ROUNDS, JobBatch, Search, SearchVerdict, gain, remaining
-from gemmgen.tune.store import Store
-from gemmgen.tune.study import StudyFacts
-from gemmgen.tune.trials import Job, TrialRecord, TrialSamples
+from gemmgen.tune.store import Store, Study
+from gemmgen.tune.trials import Job, Trial, TrialSamples
 from gemmgen.tune.tuning import tune
 from gemmgen.tune.worker import compile_in_children, find_gpus
 
@@ -241,10 +240,8 @@ def samples(kernel: float, against: float, noise: float = 0.0) -> TrialSamples:
     return TrialSamples(tuple(kernel * each for each in rounds), (against,) * 3, (30e-6,) * 3, 1e-4)
 
 
-def trial(job: Job, found: TrialSamples | None, state: str = "done", gpu_seconds: float = 1.0) -> TrialRecord:
-    assert state in ("running", "done", "failed")
-    why = "failed" if state == "failed" else None
-    return TrialRecord(0, state, job, job.kernel, {}, {}, "", gpu_seconds, found, why)
+def trial(found: TrialSamples | None, gpu_seconds: float = 1.0) -> Trial:
+    return Trial(gpu_seconds, "", found, None if found else "failed")
 
 
 class Field:
@@ -252,8 +249,7 @@ class Field:
 
     def __init__(self, times: Mapping[str, float | None], around: Mapping[str, str] | None = None) -> None:
         self.times, self.around = times, around or {}
-        self.trials: dict[Job, TrialRecord] = {}
-        self.stages: list[tuple[str, int]] = []
+        self.trials: dict[Job, Trial | None] = {}
         first = [name for name in times if name not in "".join(self.around.values())]
         self.search = Search([candidate(name) for name in first], self.neighbours)
 
@@ -262,19 +258,15 @@ class Field:
 
     def measure(self, job: Job) -> None:
         own, other = self.times[job.kernel], self.times[job.against]
-        found = None if own is None or other is None else samples(own, other)
-        self.trials[job] = trial(job, found, "failed" if found is None else "done")
+        self.trials[job] = trial(None if own is None or other is None else samples(own, other))
 
     def run(self, *, most: float = math.inf) -> SearchVerdict | None:
-        """Do what is asked for; after so many trials the budget is spent."""
-        while isinstance(
-            found := self.search.next([*self.trials.values()], budget_spent=len(self.trials) >= most),
-            JobBatch,
-        ):
-            self.stages.append((found.name, len(found.jobs)))
-            self.measure(found.jobs[0]) if len(self.trials) < most else [
-                self.measure(job) for job in found.jobs
-            ]
+        """Do what is asked for; after so many trials, of a second each, the budget is spent."""
+        self.search.budget = most + 2  # with the reserve for the last trial
+        while isinstance(found := self.search.next(self.trials), JobBatch):
+            assert found.running == ()
+            assert found.gpu_seconds <= len(self.trials)
+            self.measure(found.open[0])
         return found
 
     def rungs(self) -> Counter[int]:
@@ -285,10 +277,11 @@ def test_each_rung_has_a_third_of_the_kernels_and_the_fastest_meets_the_first_on
     field = Field({"a": 20.0} | {name: 21.0 + number for number, name in enumerate("bcdefghi")} | {"j": 18.0})
     verdict = field.run()
     assert verdict is not None
-    assert (verdict.winner, verdict.first) == ("j", "a")
+    assert (verdict.winner.kernel, verdict.first.kernel) == ("j", "a")
     # a against itself; nine others, three of them, one of those.
     assert field.rungs() == {0: 9, 1: 3, LAST_RUNG: 2, FINAL: 1}
-    assert verdict.final.job == Job("j", FINAL, "a")
+    assert verdict.final is verdict.trials[Job("j", FINAL, "a")]
+    assert verdict.trials == field.trials
     assert verdict.refused is None
     assert list(ROUNDS) == sorted(ROUNDS)
 
@@ -297,7 +290,7 @@ def test_neighbours_of_the_fastest_are_tried_against_it_until_none_is_faster() -
     field = Field({"a": 20.0, "b": 19.0, "c": 18.0, "d": 25.0, "e": 17.0, "f": 17.5}, {"b": "cd", "c": "ef"})
     verdict = field.run()
     assert verdict is not None
-    assert verdict.winner == "e"
+    assert verdict.winner.kernel == "e"
     assert Job("c", 1, "b") in field.trials
     assert Job("e", 1, "c") in field.trials
     assert Job("e", FINAL, "a") in field.trials
@@ -310,17 +303,16 @@ def test_a_descent_ends_after_a_few_steps() -> None:
     field = Field(times, dict(pairwise(names)))
     verdict = field.run()
     assert verdict is not None
-    assert verdict.winner == "d"  # three steps from the first
+    assert verdict.winner.kernel == "d"  # three steps from the first
 
 
 def test_a_lead_within_the_noise_does_not_count() -> None:
     field = Field({"a": 20.0, "b": 19.96})
     verdict = field.run()
     assert verdict is not None
-    assert (verdict.winner, verdict.first) == ("a", "a")
-    assert verdict.final.job == Job("a", LAST_RUNG, "a")
-    assert verdict.refused is not None
-    assert verdict.refused.job == Job("b", FINAL, "a")
+    assert (verdict.winner.kernel, verdict.first.kernel) == ("a", "a")
+    assert verdict.final is verdict.trials[Job("a", LAST_RUNG, "a")]
+    assert verdict.refused == (candidate("b"), field.trials[Job("b", FINAL, "a")])
 
 
 @pytest.mark.parametrize(
@@ -341,7 +333,7 @@ def test_a_kernel_that_fails_goes_no_further_and_a_first_one_that_fails_is_follo
     field = Field({"a": None, "b": 20.0, "c": 15.0, "d": None})
     verdict = field.run()
     assert verdict is not None
-    assert (verdict.winner, verdict.first) == ("c", "b")
+    assert (verdict.winner.kernel, verdict.first.kernel) == ("c", "b")
     assert sum(job.kernel == "d" for job in field.trials) == 1
 
 
@@ -354,27 +346,40 @@ def test_a_spent_budget_leaves_what_decides() -> None:
     field.times = {**field.times, "c": 10.0, "m": 5.0}
     verdict = field.run(most=6)
     assert verdict is not None
-    assert verdict.winner == "c"  # m has not been reached
+    assert verdict.winner.kernel == "c"  # m has not been reached
     assert field.rungs() == {0: 5, LAST_RUNG: 1, FINAL: 1}
-    again = field.search.next([*field.trials.values()], budget_spent=True)
-    assert again == verdict
+    assert field.search.next(field.trials) == verdict
+    more = field.run(most=100)
+    assert more is not None
+    assert more.winner.kernel == "m"
+    assert {job for job in verdict.trials if job.rung < FINAL} < {*more.trials}
 
 
 def test_what_others_are_measuring_is_waited_for_even_with_the_budget_spent() -> None:
-    field = Field({"a": 20.0, "b": 10.0})
+    field = Field({"a": 20.0, "b": 10.0, "c": 30.0})
     field.measure(Job("a", LAST_RUNG, "a"))
-    job = Job("b", 0, "a")
-    running = trial(job, None, "running", 0.0)
-    assert field.search.next([*field.trials.values(), running], budget_spent=True) == JobBatch(
-        "rung 1 of 3", (job,)
-    )
+    job, other = Job("b", 0, "a"), Job("c", 0, "a")
+    trials: dict[Job, Trial | None] = {**field.trials, job: None}
+    assert field.search.next(trials) == JobBatch("rung 1 of 3", (other,), (job,), 1.0)
+    field.search.budget = 1.0
+    assert field.search.next(trials) == JobBatch("rung 1 of 3", (), (job,), 1.0)
+
+
+def test_trials_of_kernels_that_gemmgen_makes_otherwise_now_neither_count_nor_cost() -> None:
+    field = Field({"a": 20.0, "b": 10.0})
+    old = Job("a as it was", LAST_RUNG, "a as it was")
+    field.trials[old] = trial(samples(1.0, 1.0), gpu_seconds=1000.0)
+    verdict = field.run(most=50)
+    assert verdict is not None
+    assert verdict.winner.kernel == "b"
+    assert {*verdict.trials} == {*field.trials} - {old}
+    assert verdict.gpu_seconds == len(verdict.trials)
 
 
 def test_the_budget_keeps_what_the_last_trial_takes() -> None:
-    job = Job("a", 0, "a")
     assert remaining([], 60) == 60
-    assert remaining([trial(job, samples(1, 1), gpu_seconds=each) for each in (9.0, 1.0, 1.0)], 60) == 47
-    assert remaining([trial(job, None, "failed", 50.0)], 60) == 10
+    assert remaining([trial(samples(1, 1), each) for each in (9.0, 1.0, 1.0)], 60) == 47
+    assert remaining([trial(None, 50.0)], 60) == 10
 
 
 # --- a process that answers
@@ -490,10 +495,10 @@ def tuned(directory: Path, kernels: Kernels, **more: Any) -> Outcome:
     )
     progress = more.pop("progress", list[TuningProgress]().append)
     given: dict[str, Any] = {
-        "store": str(directory / more.pop("store", "tune.journal")),  # of the stores that is the fastest
+        "store": str(directory / "tune.db"),
         "table": directory / "table.jsonl",
         "devices": [0],
-        "budget": TuningBudget(more.pop("budget", 1e6)),
+        "budget": 1e6,
     }
     options = TuningOptions(out=directory / "tuned", **(given | more))
     (outcome,) = tune([path], [SHAPE], options, machinery, progress)
@@ -542,43 +547,41 @@ title: t
 
 
 def test_a_second_run_measures_nothing_with_or_without_a_gpu(tmp_path: Path, kernels: Kernels) -> None:
-    first = tuned(tmp_path, kernels, store="tune.db")
+    first = tuned(tmp_path, kernels)
     files = {path: path.read_bytes() for path in (first.path, tmp_path / "table.jsonl")}
 
     def never(request: Request, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
         raise AssertionError
 
-    for more in ({}, {"machine_on": no_machine}, {"gpu": "NVIDIA H200"}):
-        again = tuned(tmp_path, kernels, store="tune.db", prepare=never, **more)
+    for more in ({}, {"gpu": "NVIDIA H200", "machine_on": no_machine}):
+        again = tuned(tmp_path, kernels, prepare=never, **more)
         assert (first.measured > 10, again.measured) == (True, 0)
-        assert (again.verdict, again.trials) == (first.verdict, first.trials)
+        assert again.verdict == first.verdict
         assert {path: path.read_bytes() for path in files} == files
 
 
 def test_a_store_of_another_gpu_is_not_taken_for_this_one(tmp_path: Path, kernels: Kernels) -> None:
-    tuned(tmp_path, kernels, store="tune.db", budget=20)
+    tuned(tmp_path, kernels, budget=20)
     with pytest.raises(GemmgenError) as caught:
-        tuned(tmp_path, kernels, store="tune.db", gpu="NVIDIA H100")
+        tuned(tmp_path, kernels, gpu="NVIDIA H100")
     assert str(caught.value) == (
-        f"{tmp_path}/tune.db: error[other-gpu] open 8x16x32: has no trials on NVIDIA H100; it has NVIDIA H200"
+        f"{tmp_path}/tune.db: error[other-gpu] open 8x16x32: "
+        f"has no trials on NVIDIA H100 of gemmgen {__version__}"
     )
 
 
 def test_trials_that_are_not_finished_are_not_written_without_a_gpu(tmp_path: Path, kernels: Kernels) -> None:
     path = tmp_path / "open.yaml"
     path.write_text(OPEN)
-    tuned_ = TuningTarget(load_spec(path), SHAPE)
-    facts = StudyFacts(
-        "open", tuned_.digest, "bf16", SHAPE, "NVIDIA H200", "an invented baseline", ENVIRONMENT
-    )
-    Store(str(tmp_path / "tune.db")).study(facts)
+    Store(str(tmp_path / "tune.db")).study(TuningTarget(load_spec(path), SHAPE), ENVIRONMENT)
     with pytest.raises(GemmgenError) as caught:
-        tuned(tmp_path, kernels, store="tune.db", gpu="NVIDIA H200")
+        tuned(tmp_path, kernels, gpu="NVIDIA H200")
     assert str(caught.value) == (
-        f"{tmp_path}/tune.db: error[other-gpu]: its trials on NVIDIA H200 are not finished: tune there first"
+        f"{tmp_path}/tune.db: error[other-gpu] open 8x16x32: "
+        "its trials on NVIDIA H200 are not finished: tune there first"
     )
     with pytest.raises(GemmgenError, match=r"^error\[no-gpu\]: torch finds no CUDA GPU"):
-        tuned(tmp_path, kernels, store="tune.db", machine_on=no_machine)
+        tuned(tmp_path, kernels, machine_on=no_machine)
 
 
 @pytest.mark.parametrize(
@@ -636,13 +639,13 @@ def test_the_first_choice_stays_where_nothing_is_faster(tmp_path: Path, kernels:
 def test_a_lead_within_the_noise_is_told_and_the_first_choice_stays(tmp_path: Path, kernels: Kernels) -> None:
     kernels.differences = 0.01
     outcome = tuned(tmp_path, kernels)
-    refused = outcome.verdict.refused
     assert outcome.verdict.winner == outcome.verdict.first
-    assert refused is not None
+    assert outcome.verdict.refused is not None
+    kernel, refused = outcome.verdict.refused
     assert refused.samples is not None
     assert 1 < refused.samples.against_spread.median < 1.003
     assert outcome.remark == (
-        f"the planner's first choice stays; once more `{refused.label}` reads "
+        f"the planner's first choice stays; once more `{kernel.label}` reads "
         f"{refused.samples.against_spread.median:.3f}, which is within the noise"
     )
 
@@ -698,10 +701,10 @@ def test_a_kernel_that_fails_costs_one_trial(
     text = OPEN.replace("epilogue: 1", "epilogue: 1, stages: 4")
     outcome = tuned(tmp_path, kernels, text=text)
     assert outcome.winner.pins["tile.n"] == 64
-    (failed,) = {trial.message for trial in outcome.trials if trial.pins["tile.n"] == 32}
-    assert failed.startswith(message)
-    assert all(trial.why == why for trial in outcome.trials if trial.pins["tile.n"] == 32)
-    assert outcome.failures == {why: sum(trial.pins["tile.n"] == 32 for trial in outcome.trials)}
+    failed = [trial for trial in outcome.verdict.trials.values() if trial.samples is None]
+    (told,) = {trial.message for trial in failed}
+    assert told.startswith(message)
+    assert outcome.failures == {why: len(failed)}
     assert f", {outcome.failures[why]} trial" in outcome.path.read_text()
 
 
@@ -712,11 +715,11 @@ def test_a_kernel_that_cannot_be_compiled_is_not_measured(tmp_path: Path, kernel
     outcome = tuned(
         tmp_path, kernels, prepare=none_of_32, text=OPEN.replace("epilogue: 1", "epilogue: 1, stages: 4")
     )
-    found = [trial for trial in outcome.trials if trial.pins["tile.n"] == 32]
-    assert found
+    found = [trial for trial in outcome.verdict.trials.values() if trial.samples is None]
     assert {(trial.why, trial.message, trial.gpu_seconds) for trial in found} == {
         ("failed", "it does not compile", 0.0)
     }
+    assert outcome.measured == len(outcome.verdict.trials) - len(found)
 
 
 def test_each_module_is_compiled_and_run_once_in_a_process_of_its_own(
@@ -761,10 +764,10 @@ def run_out(*_: object) -> None:
 def test_a_kernel_that_runs_out_of_memory_takes_no_part(tmp_path: Path, kernels: Kernels) -> None:
     kernels.spoil[32] = run_out
     outcome = tuned(tmp_path, kernels)
-    found = [trial for trial in outcome.trials if trial.why]
+    found = [trial for trial in outcome.verdict.trials.values() if trial.why]
     assert {trial.why for trial in found} == {"out-of-memory"}
     assert all("Tried to allocate 16.00 GiB" in trial.message for trial in found)
-    assert any(trial.state == "done" for trial in outcome.trials)
+    assert any(trial.samples for trial in outcome.verdict.trials.values())
 
 
 def test_a_shape_without_memory_for_its_tensors_ends_the_tuning(
@@ -776,6 +779,7 @@ def test_a_shape_without_memory_for_its_tensors_ends_the_tuning(
     (diagnostic,) = caught.value.diagnostics
     assert (diagnostic.code, diagnostic.field) == ("out-of-memory", "8x16x32")
     assert diagnostic.message.endswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 16.00 GiB.")
+    assert stored(tmp_path).trials() == {}  # no other kernel would have had the memory
     monkeypatch.undo()
 
 
@@ -820,30 +824,40 @@ def test_a_small_budget_is_kept_and_a_larger_one_goes_on(tmp_path: Path, kernels
     more = tuned(tmp_path, kernels)
     assert 0 < small.measured < more.measured
     # What decides is measured in any case.
-    assert sum(trial.gpu_seconds for trial in small.trials[:-1]) < 20 < more.gpu_seconds
-    assert {trial.number for trial in small.trials} < {trial.number for trial in more.trials}
+    *first, _ = small.verdict.trials.values()
+    assert sum(trial.gpu_seconds for trial in first) < 20 < more.verdict.gpu_seconds
+    kept = {job: found for job, found in small.verdict.trials.items() if job.rung < FINAL}
+    assert kept.items() < more.verdict.trials.items()
     assert more.winner.pins["buffering.stages"] == 5
 
 
-def test_a_run_that_is_killed_loses_at_most_the_running_trial(tmp_path: Path, kernels: Kernels) -> None:
+def test_a_run_that_is_killed_loses_at_most_the_running_trial(
+    tmp_path: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gemmgen.tune.measuring.PATIENCE_SECONDS", 0.5)
     kernels.stages[5] = abort_parent
 
     def run() -> None:
-        tuned(tmp_path, kernels, store="tune.db")
+        tuned(tmp_path, kernels)
 
     with forked(run) as result, suppress(LostError):
         result()
     del kernels.stages[5]
-    tuned_ = TuningTarget(load_spec(tmp_path / "open.yaml"), SHAPE)
-    facts = StudyFacts("open", tuned_.digest, "bf16", SHAPE, "NVIDIA H200", "an invented baseline", None)
-    before = Store(str(tmp_path / "tune.db")).study(facts).trials()  # without what was lost
-    assert before
-    assert all(trial.state == "done" for trial in before)
-    outcome = tuned(tmp_path, kernels, store="tune.db")
-    assert outcome.measured + len(before) == len(outcome.trials)
-    lost = outcome.trials[-1].number + 1 - len(outcome.trials)
-    assert lost == 1
+    before = stored(tmp_path).trials()
+    (lost,) = [job for job, found in before.items() if found is None]
+    done = {job: found for job, found in before.items() if found}
+    assert done
+    outcome = tuned(tmp_path, kernels)
+    assert lost in outcome.verdict.trials
+    assert done.items() < outcome.verdict.trials.items()
+    assert outcome.measured + len(done) == len(outcome.verdict.trials)
     assert outcome.winner.pins["buffering.stages"] == 5
+
+
+def stored(directory: Path) -> Study:
+    """Return the study of `open.yaml` in the store of a directory."""
+    target = TuningTarget(load_spec(directory / "open.yaml"), SHAPE)
+    return Store(str(directory / "tune.db")).recorded(target, "NVIDIA H200")
 
 
 def abort_parent(d: Tensor) -> None:
@@ -853,8 +867,8 @@ def abort_parent(d: Tensor) -> None:
 
 def test_two_processes_that_share_a_store_do_no_trial_twice(tmp_path: Path, kernels: Kernels) -> None:
     def run() -> tuple[int, list[Job], str]:
-        outcome = tuned(tmp_path, kernels, store="tune.db", table=None)
-        return outcome.measured, [trial.job for trial in outcome.trials], outcome.winner.kernel
+        outcome = tuned(tmp_path, kernels, table=None)
+        return outcome.measured, [*outcome.verdict.trials], outcome.winner.kernel
 
     with forked(run) as one, forked(run) as two:
         (first, jobs, winner), (second, _, other) = one(), two()
@@ -864,7 +878,7 @@ def test_two_processes_that_share_a_store_do_no_trial_twice(tmp_path: Path, kern
 
 def test_a_worker_for_each_gpu_shares_the_trials(tmp_path: Path, kernels: Kernels) -> None:
     outcome = tuned(tmp_path, kernels, devices=[0, 1])
-    assert outcome.measured == len(outcome.trials)
+    assert outcome.measured == len(outcome.verdict.trials)
     assert outcome.winner.pins["buffering.stages"] == 5
 
 
@@ -880,39 +894,34 @@ def test_gpus_of_two_kinds_are_not_tuned_on_together(kernels: Kernels) -> None:
     )
 
 
-def test_kernels_that_gemmgen_makes_otherwise_now_are_stale(
+def test_kernels_that_gemmgen_makes_otherwise_now_are_measured_again(
     tmp_path: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = tuned(tmp_path, kernels, store="tune.db", budget=20)
+    first = tuned(tmp_path, kernels, budget=20)
 
     def changed(*arguments: Any, **names: Any) -> str:
-        return "another kernel"
+        return f"{render(*arguments, **names)}# changed\n"
 
     monkeypatch.setattr("gemmgen.tune.candidates.render", changed)
-    count = first.row.tried
-    with pytest.raises(GemmgenError) as caught:
-        tuned(tmp_path, kernels, store="tune.db")
-    (diagnostic,) = caught.value.diagnostics
-    assert (diagnostic.path, diagnostic.code) == (f"{tmp_path}/tune.db", "stale-kernel")
-    assert diagnostic.message == (
-        f"{count} of its {count} kernels differ from what gemmgen now makes of their specs, "
-        f"`{first.trials[0].label}` first: use another --store, or measure them again with --again"
-    )
-    monkeypatch.undo()
+    monkeypatch.setattr("gemmgen.product.render", changed)
+    again = tuned(tmp_path, kernels, budget=20)
+    assert again.measured == len(again.verdict.trials) == first.measured
+    assert not again.verdict.trials.keys() & first.verdict.trials.keys()
+    assert again.winner.kernel != first.winner.kernel
 
 
 def test_again_forgets_what_the_store_has(tmp_path: Path, kernels: Kernels) -> None:
     first = tuned(tmp_path, kernels, budget=20)
     again = tuned(tmp_path, kernels, budget=20, again=True)
     assert again.measured == first.measured
-    assert again.trials[0].number == 0
+    assert len(stored(tmp_path).trials()) == len(again.verdict.trials)
 
 
 def test_nothing_is_forgotten_where_nothing_can_be_measured(tmp_path: Path, kernels: Kernels) -> None:
     first = tuned(tmp_path, kernels, budget=20)
     with pytest.raises(GemmgenError, match=r"error\[no-gpu\]"):
         tuned(tmp_path, kernels, again=True, machine_on=no_machine)
-    assert tuned(tmp_path, kernels, budget=20).trials == first.trials
+    assert tuned(tmp_path, kernels, budget=20).verdict.trials == first.verdict.trials
 
 
 def test_one_process_at_a_time_measures_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1037,15 +1046,16 @@ def test_what_is_no_table_of_this_gpu_is_explained(tmp_path: Path, text: str | N
     assert str(caught.value) == f"{path}{message}"
 
 
-def test_a_table_of_another_gpu_is_found_out_before_anything_is_measured(
+def test_a_table_of_another_gpu_is_found_out_before_anything_is_forgotten_or_measured(
     tmp_path: Path, kernels: Kernels
 ) -> None:
+    first = tuned(tmp_path, kernels, budget=20, table=None)
     (tmp_path / "table.jsonl").write_text(LINE.replace("H200", "H100"))
     with pytest.raises(
         GemmgenError, match=r"error\[other-gpu\]: was measured on NVIDIA H100, and this GPU is"
     ):
-        tuned(tmp_path, kernels)
-    assert not (tmp_path / "tuned").exists()
+        tuned(tmp_path, kernels, again=True)
+    assert stored(tmp_path).trials() == first.verdict.trials
 
 
 # --- the command
@@ -1072,7 +1082,7 @@ def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def test_the_command_says_what_it_found_and_where_it_is(
     tmp_path: Path, kernels: Kernels, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = tuned(tmp_path, kernels, store="tune.db")
+    outcome = tuned(tmp_path, kernels)
     arguments = ["tune", tmp_path / "open.yaml", "--store", tmp_path / "tune.db", "--out", tmp_path / "tuned"]
     arguments += ["--gpu", "NVIDIA H200"]
     code, out, err = gemmgen(*arguments, "--shape", "8x16x32")
@@ -1117,17 +1127,16 @@ def test_an_interrupt_gives_the_running_trial_back_and_says_how_to_go_on(
     out, err = (path.read_text() for path in printed)
     assert out == ""
     assert err == "interrupted: all trials so far are stored, and the same command resumes\n"
-    frozen = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path}/tune.db").get_trials()
-    assert frozen[-1].user_attrs["message"] == "interrupted"
+    before = stored(tmp_path).trials()
+    assert before
+    assert None not in before.values()  # the running one was given back
     assert not (tmp_path / "tuned").exists()
     del kernels.stages[5]
     with forked(lambda: printing(command, printed, {})) as result, pytest.raises(LostError) as lost:
         result()
     assert lost.value.returncode == 0, printed[1].read_text()
     assert (tmp_path / "tuned" / "open_8x16x32.yaml").exists()
-    after = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path}/tune.db").get_trials()
-    assert [each.number for each in after[: len(frozen)]] == [each.number for each in frozen]
-    assert len(after) > len(frozen)
+    assert before.items() < stored(tmp_path).trials().items()
 
 
 @pytest.mark.parametrize(

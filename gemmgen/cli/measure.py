@@ -216,7 +216,7 @@ def tune_command(
     store: Annotated[
         str,
         typer.Option(
-            metavar="FILE|URL", help="Store of the trials: SQLite, a .journal file or postgresql://…"
+            metavar="FILE|URL", help="Store of the trials: a SQLite file, or the URL of a database."
         ),
     ] = "tune.db",
     out: Annotated[
@@ -256,7 +256,7 @@ def tune_command(
 
     require_optuna()
     from gemmgen.bench import parse_shapes
-    from gemmgen.tune.options import TuningBudget, TuningOptions
+    from gemmgen.tune.options import TuningOptions
     from gemmgen.tune.tuning import tune
 
     wanted = ",".join(shape or [])
@@ -274,7 +274,8 @@ def tune_command(
         store=store,
         out=out,
         table=table,
-        budget=TuningBudget(budget, candidates),
+        budget=budget,
+        candidates=candidates,
         devices=[int(device) for device in devices.split(",")] if devices else None,
         gpu=gpu,
         again=again,

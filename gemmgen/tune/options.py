@@ -18,18 +18,8 @@ from gemmgen.tune.worker import (
 
 
 @dataclass(frozen=True)
-class TuningBudget:
-    """Limits of the search for one spec and shape."""
-
-    gpu_seconds: float = 60.0
-    """GPU time of all trials, in seconds."""
-    candidates: int = 10
-    """Number of kernels that the planner ranks first, with which the search begins."""
-
-
-@dataclass(frozen=True)
 class TuningOptions:
-    """Options of ``tune``: the trials that count, their budget, and the places of the results."""
+    """Options of ``tune``: the budget of the search, and the places of trials and results."""
 
     store: str
     """Place of the trials, as ``Store`` accepts it; recorded trials are not measured again."""
@@ -37,7 +27,10 @@ class TuningOptions:
     """Directory for the specs of the winners."""
     table: Path | None = None
     """File for the table of winners; None: no table is written."""
-    budget: TuningBudget = TuningBudget()
+    budget: float = 60.0
+    """GPU time of all trials of one spec and shape, in seconds."""
+    candidates: int = 10
+    """Number of kernels that the planner ranks first, with which the search begins."""
     devices: Sequence[int] | None = None
     """Indices of the GPUs to measure on; None: all that are visible."""
     gpu: str | None = None

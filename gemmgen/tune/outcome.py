@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +12,18 @@ from typing import Final
 
 from gemmgen import __version__
 from gemmgen.bench.arms import dtypes_of
-from gemmgen.bench.record import Spread
+from gemmgen.bench.record import Environment, Spread
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import comment_text
 from gemmgen.plan.rule import counted
 from gemmgen.problem import shape_text
 from gemmgen.product import make, write_files
-from gemmgen.tune.candidates import (
-    TuningCandidate,
-    TuningTarget,
-    kernel_sha256,
-)
+from gemmgen.tune.candidates import TuningCandidate, TuningTarget, kernel_sha256
+from gemmgen.tune.measuring import StudyRun
 from gemmgen.tune.options import TuningOptions
-from gemmgen.tune.search import Search, SearchVerdict
-from gemmgen.tune.study import Study, StudyFacts
+from gemmgen.tune.search import SearchVerdict
 from gemmgen.tune.table import TunedRow
-from gemmgen.tune.trials import TrialRecord, TrialSamples
+from gemmgen.tune.trials import TrialSamples
 
 MARK: Final = "# Tuned by gemmgen"
 """First words of a winner's spec."""
@@ -37,15 +34,21 @@ class Outcome:
     """Result of tuning one spec for one shape."""
 
     tuned: TuningTarget
-    gpu: str
-    winner: TuningCandidate
+    environment: Environment
+    """Versions and GPU of the trials."""
+    baseline: str
+    """The call that the kernels are timed against."""
     verdict: SearchVerdict
-    trials: tuple[TrialRecord, ...]
     measured: int
     """Number of trials that this run measured."""
     path: Path
     """Path of the winner's spec."""
     row: TunedRow
+
+    @property
+    def winner(self) -> TuningCandidate:
+        """The fastest kernel."""
+        return self.verdict.winner
 
     @property
     def samples(self) -> TrialSamples:
@@ -54,18 +57,9 @@ class Outcome:
         return self.verdict.final.samples
 
     @property
-    def gpu_seconds(self) -> float:
-        """GPU time of all trials, in seconds."""
-        return sum(trial.gpu_seconds for trial in self.trials)
-
-    @property
     def failures(self) -> dict[str, int]:
         """Number of failed trials by their reasons."""
-        found: dict[str, int] = {}
-        for trial in self.trials:
-            if trial.why:
-                found[trial.why] = found.get(trial.why, 0) + 1
-        return found
+        return dict(Counter(trial.why for trial in self.verdict.trials.values() if trial.why))
 
     @property
     def remark(self) -> str:
@@ -73,8 +67,11 @@ class Outcome:
         said: list[str] = []
         if self.verdict.winner == self.verdict.first:
             said.append("the planner's first choice stays")
-            if self.verdict.refused is not None:
-                said.append(f"{_second_reading(self.verdict.refused)}, which is within the noise")
+        if self.verdict.refused:
+            kernel, trial = self.verdict.refused
+            found = trial.samples and f"{trial.samples.against_spread.median:.3f}"
+            found = found or f"{trial.why}: {trial.message}"
+            said.append(f"once more `{kernel.label}` reads {found}, which is within the noise")
         if count := self.failures.get("impossible"):
             said.append(f"{count} above the roofline ignored as measurement errors")
         return "; ".join(said)
@@ -87,7 +84,7 @@ class Outcome:
             "over first": f"{self.samples.against_spread.median:.3f}",
             "over baseline": f"{self.samples.baseline_spread.median:.3f}",
             "tried": self.row.tried,
-            "GPU s": f"{self.gpu_seconds:.1f}",
+            "GPU s": f"{self.verdict.gpu_seconds:.1f}",
             "kernel": self.winner.label,
         }
 
@@ -97,7 +94,7 @@ class Outcome:
         return {
             "spec": self.tuned.source.path,
             "shape": list(self.tuned.shape),
-            "gpu": self.gpu,
+            "gpu": self.environment.gpu,
             "winner": self.winner.label,
             "kernel_sha256": self.winner.kernel,
             "first_choice_stays": self.verdict.winner == self.verdict.first,
@@ -109,35 +106,23 @@ class Outcome:
             "tried": self.row.tried,
             "failures": self.failures,
             "measured": self.measured,
-            "gpu_seconds": self.gpu_seconds,
+            "gpu_seconds": self.verdict.gpu_seconds,
             "remark": self.remark,
             "written": self.path.as_posix(),
         }
 
 
-def _second_reading(trial: TrialRecord) -> str:
-    found = f"{trial.samples.against_spread.median:.3f}" if trial.samples else f"{trial.why}: {trial.message}"
-    return f"once more `{trial.label}` reads {found}"
-
-
 def outcome_of(
-    tuned: TuningTarget,
-    facts: StudyFacts,
-    search: Search,
-    study: Study,
-    verdict: SearchVerdict,
-    measured: int,
-    options: TuningOptions,
+    tuned: TuningTarget, run: StudyRun, verdict: SearchVerdict, baseline: str, options: TuningOptions
 ) -> Outcome:
-    """Return the outcome of a study that is finished; nothing is written."""
-    trials, winner, final = study.trials(), search.known[verdict.winner], verdict.final
-    environment, samples = study.facts["environment"], final.samples
+    """Return the outcome of a search that has ended; nothing is written."""
+    environment, samples = run.study.environment, verdict.final.samples
     assert samples
     path = options.out / f"{tuned.stem}.yaml"
     beside = Path.cwd() if options.table is None else options.table.parent
     m, n, k = tuned.shape
     row = TunedRow(
-        gpu=facts.gpu,
+        gpu=environment.gpu,
         m=m,
         n=n,
         k=k,
@@ -145,20 +130,20 @@ def outcome_of(
         problem=tuned.source.contest,
         description=tuned.source.description,
         spec=Path(os.path.relpath(path, beside)).as_posix(),
-        kernel_sha256=winner.kernel,
+        kernel_sha256=verdict.winner.kernel,
         seconds=median(samples.seconds),
         baseline_seconds=median(samples.baseline_seconds),
         first_seconds=median(samples.against_seconds),
-        tried=len({trial.job.kernel for trial in trials}),
-        date=final.date,
+        tried=len({job.kernel for job in verdict.trials}),
+        date=verdict.final.date,
         gemmgen=__version__,
-        torch=environment["torch"],
-        triton=environment["triton"],
+        torch=environment.torch,
+        triton=environment.triton,
     )
-    return Outcome(tuned, facts.gpu, winner, verdict, tuple(trials), measured, path, row)
+    return Outcome(tuned, environment, baseline, verdict, run.measured, path, row)
 
 
-def write_winner(outcome: Outcome, study: Study) -> None:
+def write_winner(outcome: Outcome) -> None:
     """Write the winner's spec; a file of that name is replaced only if this command wrote it.
 
     Raises GemmgenError: ``foreign-file``; ``cannot-write``.
@@ -167,15 +152,15 @@ def write_winner(outcome: Outcome, study: Study) -> None:
     if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
         message = "exists and was not written by `gemmgen tune`: move it, or choose another --out"
         raise GemmgenError([Diagnostic(path.as_posix(), "foreign-file", message)])
-    write_files({path: f"{_evidence_text(outcome, study)}{outcome.winner.text}".encode()})
+    write_files({path: f"{_evidence_text(outcome)}{outcome.winner.text}".encode()})
     product = make(path)
     if kernel_sha256(product.plan, product.source.stem) != outcome.winner.kernel:
         raise AssertionError(f"{path}: does not make the kernel that was measured")
 
 
-def _evidence_text(outcome: Outcome, study: Study) -> str:
+def _evidence_text(outcome: Outcome) -> str:
     """Return the comments that a winner's spec begins with."""
-    row, samples, environment = outcome.row, outcome.samples, study.facts["environment"]
+    row, samples, environment = outcome.row, outcome.samples, outcome.environment
     states = [f"{value:g} {unit}" for name, unit in UNITS if (value := samples.machine.get(name)) is not None]
     failed = sum(outcome.failures.values())
     failures = f", {counted(failed, 'trial')} failed" if failed else ""
@@ -185,10 +170,10 @@ def _evidence_text(outcome: Outcome, study: Study) -> str:
     lines = [
         f"{MARK} {row.gemmgen} from {tuned.source.stem}.yaml for {shape_text(tuned.shape)}, {row.date}.",
         f"# {_times(samples.seconds)} a call{at}:",
-        f"# {_ratio(samples.baseline_spread)} times as fast as {study.facts['baseline']},",
+        f"# {_ratio(samples.baseline_spread)} times as fast as {outcome.baseline},",
         f"# {_ratio(samples.against_spread)} times as fast as the planner's first choice{stays}.",
-        f"# {tried} tried{failures}, {outcome.gpu_seconds:.1f} s of GPU time.",
-        f"# {row.gpu}, torch {row.torch}, Triton {row.triton}, driver {environment['driver']}.",
+        f"# {tried} tried{failures}, {outcome.verdict.gpu_seconds:.1f} s of GPU time.",
+        f"# {row.gpu}, torch {row.torch}, Triton {row.triton}, driver {environment.driver}.",
         f"# kernel {row.kernel_sha256}",
     ]
     if outcome.remark:

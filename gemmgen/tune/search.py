@@ -7,13 +7,13 @@ fastest. All processes that share a study ask the same question of the same tria
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
 from gemmgen.tune.candidates import Pins, TuningCandidate
-from gemmgen.tune.trials import Job, TrialRecord, TrialSamples
+from gemmgen.tune.trials import Job, Trial, TrialSamples
 
 ROUNDS: Final = (5, 15, 45, 60)
 """Rounds of a trial on each rung: for all kernels, a third of them, a ninth, and finally the winner."""
@@ -38,22 +38,32 @@ class JobBatch:
     """Jobs that can be measured in any order, all before the next jobs are known."""
 
     name: str
-    jobs: tuple[Job, ...]
+    open: tuple[Job, ...]
+    """Jobs that nobody measures yet."""
+    running: tuple[Job, ...]
+    """Jobs that a process measures."""
+    gpu_seconds: float
+    """GPU time of the trials so far, in seconds."""
 
 
 @dataclass(frozen=True)
 class SearchVerdict:
     """End of the search: the fastest kernel, and the trial that decides it."""
 
-    winner: str
-    first: str
+    winner: TuningCandidate
+    first: TuningCandidate
     """The first of the planner's choices that works."""
-    final: TrialRecord
+    final: Trial
     """Trial of the winner against the first choice, or of the first choice against itself if it stays."""
-    refused: TrialRecord | None
-    """Trial of a kernel that led, and whose lead is within the noise in a second measurement; None without
-    one.
-    """
+    refused: tuple[TuningCandidate, Trial] | None
+    """A kernel that led, and its second trial, in which its lead is within the noise; None without one."""
+    trials: Mapping[Job, Trial]
+    """All trials of the search."""
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU time of all trials, in seconds."""
+        return sum(trial.gpu_seconds for trial in self.trials.values())
 
 
 def gain(samples: TrialSamples) -> float:
@@ -73,6 +83,8 @@ class Search:
 
     candidates: Sequence[TuningCandidate]
     neighbours: Callable[[Pins], Sequence[TuningCandidate]]
+    budget: float = math.inf
+    """GPU time of all trials, in seconds: once it is spent, only jobs that decide are begun."""
     known: dict[str, TuningCandidate] = field(default_factory=dict[str, TuningCandidate])
     """All candidates, tried or not, by their hashes."""
     _around: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -80,12 +92,13 @@ class Search:
     def __post_init__(self) -> None:
         self.known |= {candidate.kernel: candidate for candidate in self.candidates}
 
-    def next(self, trials: Iterable[TrialRecord], *, budget_spent: bool) -> JobBatch | SearchVerdict | None:
+    def next(self, trials: Mapping[Job, Trial | None]) -> JobBatch | SearchVerdict | None:
         """Return the next jobs, or the verdict; None if no candidate works.
 
-        If `budget_spent`, the budget is spent: only jobs that decide are begun.
+        The trial of a job that a process is measuring is None. Trials do not count if this search does not
+        propose their jobs, for example because gemmgen now makes another module for a kernel.
         """
-        return _Step(self, {trial.job: trial for trial in trials}, budget_spent).next()
+        return _Walk(self, trials).next()
 
     def around(self, kernel: str) -> tuple[str, ...]:
         """Return the kernels next to one, found once."""
@@ -100,18 +113,19 @@ class Search:
 class _Wait(Exception):  # noqa: N818 it is no error
     """Raised while there are jobs to measure first."""
 
-    def __init__(self, stage: JobBatch) -> None:
-        super().__init__(stage.name)
-        self.stage = stage
+    def __init__(self, batch: JobBatch) -> None:
+        super().__init__(batch.name)
+        self.batch = batch
 
 
-@dataclass(frozen=True)
-class _Step:
-    """The decision that follows from one state of the trials."""
+@dataclass
+class _Walk:
+    """The way through the search as far as the trials go."""
 
     search: Search
-    trials: Mapping[Job, TrialRecord]
-    budget_spent: bool
+    trials: Mapping[Job, Trial | None]
+    seen: dict[Job, Trial] = field(default_factory=dict[Job, Trial])
+    """Trials on the way so far."""
 
     def next(self) -> JobBatch | SearchVerdict | None:
         try:
@@ -121,14 +135,13 @@ class _Step:
             leader = self._fastest_of_neighbours(self._fastest_of_rungs(first))
             return self._verdict(first, leader)
         except _Wait as wait:
-            return wait.stage
+            return wait.batch
 
     def _first(self) -> str | None:
         """Return the first candidate that works, measured against itself."""
         for candidate in self.search.candidates:
             job = Job(candidate.kernel, LAST_RUNG, candidate.kernel)
-            self._done("the planner's first choice", [job], decides=True)
-            if self.trials[job].samples:
+            if self._done("the planner's first choice", [job], decides=True):
                 return candidate.kernel
         return None
 
@@ -150,7 +163,7 @@ class _Step:
         """Return the fastest that neighbours lead to."""
         seen = {candidate.kernel for candidate in self.search.candidates}
         for descent in range(DESCENTS):
-            if self.budget_spent and not self._has_begun(leader):
+            if self._budget_is_spent() and not self._has_begun(leader):
                 break
             kernels = [kernel for kernel in self.search.around(leader) if kernel not in seen]
             seen |= {*kernels}
@@ -169,35 +182,41 @@ class _Step:
         return any(job.against == leader and job.rung == 1 for job in self.trials)
 
     def _verdict(self, first: str, leader: str) -> SearchVerdict:
-        own = self.trials[Job(first, LAST_RUNG, first)]
-        if leader == first:
-            return SearchVerdict(first, first, own, None)
-        job = Job(leader, FINAL, first)
-        self._done("the winner once more", [job], decides=True)
-        final = self.trials[job]
-        if final.samples is None or not gain(final.samples):
-            return SearchVerdict(first, first, own, final)
-        return SearchVerdict(leader, first, final, None)
+        winner = kept = self.search.known[first]
+        final, refused = self.seen[Job(first, LAST_RUNG, first)], None
+        if leader != first:
+            job = Job(leader, FINAL, first)
+            found = self._done("the winner once more", [job], decides=True)
+            if leader in found and gain(found[leader]):
+                winner, final = self.search.known[leader], self.seen[job]
+            else:
+                refused = self.search.known[leader], self.seen[job]
+        return SearchVerdict(winner, kept, final, refused, self.seen)
 
     def _done(self, name: str, jobs: Sequence[Job], *, decides: bool = False) -> dict[str, TrialSamples]:
         """Return the samples of kernels, the fastest first, once all jobs are measured; raises _Wait before.
 
         If the budget is spent, only running jobs and deciding jobs are waited for.
         """
-        running = {job for job in jobs if job in self.trials and self.trials[job].state == "running"}
-        left = [job for job in jobs if job in running or job not in self.trials]
-        if self.budget_spent and not decides:
-            left = [job for job in left if job in running]
-        if left:
-            raise _Wait(JobBatch(name, tuple(left)))
-        measured = {job.kernel: self.trials[job].samples for job in jobs if job in self.trials}
+        self.seen |= {job: trial for job in jobs if (trial := self.trials.get(job))}
+        running = tuple(job for job in jobs if job in self.trials and job not in self.seen)
+        left = tuple(job for job in jobs if job not in self.trials)
+        if self._budget_is_spent() and not decides:
+            left = ()
+        if left or running:
+            spent = sum(trial.gpu_seconds for trial in self.seen.values())
+            raise _Wait(JobBatch(name, left, running, spent))
+        measured = {job.kernel: self.seen[job].samples for job in jobs if job in self.seen}
         found = {kernel: samples for kernel, samples in measured.items() if samples}
         return dict(sorted(found.items(), key=lambda each: -each[1].against_spread.median))
 
+    def _budget_is_spent(self) -> bool:
+        return remaining(self.seen.values(), self.search.budget) <= 0
 
-def remaining(trials: Sequence[TrialRecord], budget: float) -> float:
+
+def remaining(trials: Collection[Trial], budget: float) -> float:
     """Return the GPU seconds that are left, less a reserve for the last trial."""
-    seconds = [trial.gpu_seconds for trial in trials if trial.state == "done"]
+    seconds = [trial.gpu_seconds for trial in trials if trial.samples]
     # The median, because the first trial of a worker takes longer than the others.
     reserve = 2 * median(seconds) if seconds else 0.0
     return budget - sum(trial.gpu_seconds for trial in trials) - reserve

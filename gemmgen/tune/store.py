@@ -1,234 +1,199 @@
-"""Places of trials: SQLite files, journals and PostgreSQL servers, a study for each spec, shape and GPU."""
+"""The store of trials: an Optuna storage with a study for each spec, shape, GPU and version of gemmgen.
+
+Only Optuna's public interface is used: a process creates a trial by ``ask``, writes a job into it as an
+attribute, measures the job, and ends the trial by ``tell``.
+"""
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from statistics import median
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import optuna
-import sqlalchemy
-from optuna.exceptions import DuplicatedStudyError, StorageInternalError
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.study import StudyDirection
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState
 
 from gemmgen import __version__
+from gemmgen.bench.record import Environment
 from gemmgen.documents.decode import BadFieldError, decode
-from gemmgen.errors import Diagnostic, GemmgenError, install_advice
-from gemmgen.literals import visible
-from gemmgen.problem import Shape
-from gemmgen.tune.study import FORMAT, PREFIX, StoredFacts, Study, StudyFacts
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.problem import shape_text
+from gemmgen.tune.candidates import TuningTarget
+from gemmgen.tune.trials import Job, Trial
 
-JOURNALS: Final = (".journal", ".log")
-"""Suffixes of journals."""
+FORMAT: Final = 3
+"""Format of the data in a study."""
 BUSY_SECONDS: Final = 60
 """Seconds for which a writer waits for another writer of the same SQLite file."""
-NEEDED_TABLES: Final = frozenset(
-    (
-        "studies",
-        "study_directions",
-        "study_user_attributes",
-        "trials",
-        "trial_user_attributes",
-        "trial_values",
-        "version_info",
-    )
-)
-"""Tables of Optuna that gemmgen uses."""
-TABLES: Final = NEEDED_TABLES | {
-    "alembic_version",
-    "study_system_attributes",
-    "trial_heartbeats",
-    "trial_intermediate_values",
-    "trial_params",
-    "trial_system_attributes",
-}
-"""All tables of Optuna 5. Optuna makes them one by one, so another process may see only some of them."""
-OPENINGS: Final = 20
-"""Number of attempts to open a store whose tables another process is making."""
+PAUSES: Final = (0.2, 1.0)
+"""Seconds between attempts to open a store: another process may be making its tables."""
+
+T = TypeVar("T")
 
 
 class Store:
     """A store of studies."""
 
     def __init__(self, place: str, *, new: bool = True) -> None:
-        """Open a store: the path of a SQLite file or a journal (``.journal``), or a URL of PostgreSQL.
+        """Open a store: the path of a SQLite file, or the URL of a database that Optuna supports.
 
-        Without ``new`` the store must exist. Raises GemmgenError (``bad-store``).
+        If `new` is False, a file must exist. Raises GemmgenError (``bad-store``).
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.place = _shown(place)
         """Name of the store in messages, without a password."""
-        try:
-            self.storage = self._opened(place, new=new)
-            self._refuse_other_formats()
-        except GemmgenError:
-            raise
-        except Exception as error:
-            reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
-            raise self._error(f"cannot be opened: {reason}") from error
-
-    def _error(self, message: str) -> GemmgenError:
-        return GemmgenError([Diagnostic(self.place, "bad-store", message)])
-
-    def _opened(self, place: str, *, new: bool) -> BaseStorage:
-        scheme, separator, rest = place.partition("://")
-        if not separator:
+        url, options = place, dict[str, Any]()
+        if "://" not in place:
             path = Path(place).resolve()
-        elif scheme == "sqlite":
-            path = Path(rest.removeprefix("/")).resolve()
-        elif scheme in ("postgresql", "postgres", "postgresql+psycopg"):
-            return self._server(f"postgresql+psycopg://{rest}")
-        else:
-            raise self._error("a store is a SQLite file, a .journal file or a postgresql:// URL")
-        if not path.parent.is_dir():
-            raise self._error(f"there is no directory {path.parent}")
-        if path.is_dir():
-            raise self._error("is a directory: name a file in it")
-        if not new and not path.exists():
-            raise self._error("there is no such store")
-        return self._journal(path) if path.suffix in JOURNALS else self._file(path)
+            if not new and not path.exists():
+                raise _bad_store(self.place, "there is no such store")
+            url, options = f"sqlite:///{path}", {"connect_args": {"timeout": BUSY_SECONDS}}
+        self.storage = self._opened(url, options)
 
-    def _journal(self, path: Path) -> BaseStorage:
-        if path.exists():
-            with path.open("rb") as file:
-                first = file.readline()
-            if first and not (first.startswith(b"{") and b'"op_code"' in first):
-                raise self._error("is not a journal of Optuna: name another --store")
-        # The lock is a link to the path, so the path must be absolute.
-        return JournalStorage(JournalFileBackend(str(path)))
-
-    def _file(self, path: Path) -> BaseStorage:
-        if path.exists() and path.stat().st_size:
+    def _opened(self, url: str, options: dict[str, Any]) -> RDBStorage:
+        for pause in (*PAUSES, None):
             try:
-                reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", BUSY_SECONDS, uri=True)
-                with closing(reader) as connection:
-                    rows = connection.execute(
-                        "SELECT name FROM sqlite_master WHERE type = 'table'"
-                    ).fetchall()
-            except sqlite3.DatabaseError as error:
-                raise self._error(f"is not a SQLite database ({error}): name another --store") from error
-            self._refuse_foreign([str(name) for (name,) in rows])
-        return self._tables(f"sqlite:///{path}", {"timeout": BUSY_SECONDS})
-
-    def _server(self, url: str) -> BaseStorage:
-        try:
-            engine = sqlalchemy.create_engine(url, poolclass=NullPool)
-            names = sqlalchemy.inspect(engine).get_table_names()
-        except ModuleNotFoundError as error:
-            message = f"PostgreSQL needs psycopg: {install_advice('tune')}"
-            raise self._error(message) from error
-        self._refuse_foreign(names)
-        return self._tables(url, {})
-
-    def _refuse_foreign(self, tables: Sequence[str]) -> None:
-        """Refuse a database with tables of another program; while Optuna makes its own, some are missing."""
-        if not {*tables} <= TABLES and not {*tables} >= NEEDED_TABLES:
-            named = ", ".join(sorted(tables)[:3]) + ", …" * (len(tables) > 3)
-            raise self._error(f"is a database of another program (its tables: {named}): name another --store")
-
-    def _tables(self, url: str, arguments: Mapping[str, object]) -> BaseStorage:
-        """Return the storage in a database; if another process is making its tables, wait for that process.
-
-        No connection is kept, because a forked process must not share it.
-        """
-        options = {"poolclass": NullPool, "connect_args": dict(arguments)}
-        for opening in range(OPENINGS):
-            try:
-                return optuna.storages.get_storage(RDBStorage(url, engine_kwargs=options))
-            except RuntimeError as error:
-                raise self._error(
-                    f"was written by another Optuna: {str(error).partition('. ')[0]}"
-                ) from error
-            except (SQLAlchemyError, StorageInternalError, AssertionError):
-                if opening == OPENINGS - 1:
-                    raise
-                time.sleep(0.05 * (opening + 1))
+                return RDBStorage(url, engine_kwargs=options)
+            except ImportError as error:
+                reason = f"the Python driver of this database is not installed ({error.__cause__ or error})"
+                raise _bad_store(self.place, reason) from error
+            except Exception as error:  # of Optuna, of SQLAlchemy or of a driver
+                if pause is None:
+                    reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
+                    raise _bad_store(self.place, f"cannot be opened: {reason}") from error
+                time.sleep(pause)
         raise AssertionError
 
-    def _refuse_other_formats(self) -> None:
-        for name, facts in self._facts().items():
-            if (found := facts.get("format")) != FORMAT:
-                message = (
-                    f"has format {found} of trials ({visible(name)}); this gemmgen reads format {FORMAT}"
-                )
-                raise self._error(f"{message}: name another --store")
+    def study(self, tuned: TuningTarget, environment: Environment) -> Study:
+        """Return the study of a spec and shape on a GPU; it is created if it does not exist.
 
-    def _facts(self) -> dict[str, dict[str, Any]]:
-        """Return what each study of gemmgen's says of itself, by its name; not of one that is being made."""
-        found: dict[str, dict[str, Any]] = {}
-        for study in self.storage.get_all_studies():
-            facts: object = study.user_attrs.get("gemmgen")
-            if not study.study_name.startswith(PREFIX) or not facts:
-                continue
-            what = f"the study {visible(study.study_name)}"
-            if not isinstance(facts, dict):
-                raise self._error(f"{what} was not made by gemmgen")
-            stated = cast("dict[str, Any]", facts)
-            if stated.get("format") == FORMAT:
-                self._refuse_bad(StoredFacts, stated, what)
-            found[study.study_name] = stated
-        return found
-
-    def _refuse_bad(self, kind: type, value: object, what: str) -> None:
-        """Refuse data that this gemmgen cannot have written."""
-        try:
-            decode(kind, value)
-        except BadFieldError as error:
-            raise self._error(f"{what} is not what `gemmgen tune` writes: {error}") from error
-
-    def gpus(self, digest: str, shape: Shape) -> list[str]:
-        """Return the GPUs that there is a study of a problem [M, N, K] for, with all that its spec states."""
-        facts = self._facts().values()
-        mine = [each for each in facts if each["digest"] == digest and tuple(each["shape"]) == shape]
-        return sorted({str(each["gpu"]) for each in mine if each["gemmgen"] == __version__})
-
-    def study(self, facts: StudyFacts) -> Study:
-        """Return the study for these facts; it is created if it does not exist.
-
-        Raises GemmgenError (``other-machine``) if the study was measured with other versions.
+        Raises GemmgenError (``other-machine``) if its trials are of other versions than the environment.
         """
-        storage, name = self.storage, facts.name
-        with suppress(DuplicatedStudyError):
-            storage.create_new_study([StudyDirection.MINIMIZE], name)
-        study_id = storage.get_study_id_from_name(name)
-        before = storage.get_study_user_attrs(study_id).get("gemmgen")
-        if before is not None:
-            self._refuse_bad(StoredFacts, before, f"the study {name}")
-        if before is None:
-            storage.set_study_user_attr(study_id, "gemmgen", facts.as_dict())
-        elif facts.environment is not None:
-            self._refuse_other_machine(before["environment"], facts)
-        return Study(storage, study_id, storage.get_study_user_attrs(study_id)["gemmgen"], self.place)
-
-    def forget(self, facts: StudyFacts) -> None:
-        """Remove the study for these facts, if there is one."""
-        with suppress(KeyError):
-            self.storage.delete_study(self.storage.get_study_id_from_name(facts.name))
-
-    def _refuse_other_machine(self, before: Mapping[str, Any] | None, facts: StudyFacts) -> None:
-        assert facts.environment is not None
-        for member, new in asdict(facts.environment).items():
-            if before is not None and before[member] != new:
+        name = _name(tuned, environment.gpu)
+        found = optuna.create_study(storage=self.storage, study_name=name, load_if_exists=True)
+        if "environment" not in found.user_attrs:
+            found.set_user_attr("environment", asdict(environment))
+        study = self._read(found)
+        for member, new in asdict(environment).items():
+            if (before := getattr(study.environment, member)) != new:
                 message = (
-                    f"was measured with another {member}, {before[member]}, here it is {new}: "
+                    f"was measured with another {member}, {before}, here it is {new}: "
                     "use another --store, or measure again with --again"
                 )
-                raise GemmgenError([Diagnostic(self.place, "other-machine", message, field=facts.field)])
+                raise GemmgenError([Diagnostic(self.place, "other-machine", message, field=tuned.field)])
+        return study
+
+    def recorded(self, tuned: TuningTarget, gpu: str) -> Study:
+        """Return the study of a spec and shape on a GPU that need not be in this machine.
+
+        Raises GemmgenError (``other-gpu``) if there is none.
+        """
+        name = _name(tuned, gpu)
+        if name not in optuna.get_all_study_names(self.storage):
+            message = f"has no trials on {gpu} of gemmgen {__version__}"
+            raise GemmgenError([Diagnostic(self.place, "other-gpu", message, field=tuned.field)])
+        return self._read(optuna.load_study(study_name=name, storage=self.storage))
+
+    def forget(self, tuned: TuningTarget, gpu: str) -> None:
+        """Remove the study of a spec and shape on a GPU, if there is one."""
+        with suppress(KeyError):
+            optuna.delete_study(study_name=_name(tuned, gpu), storage=self.storage)
+
+    def _read(self, found: optuna.Study) -> Study:
+        environment = found.user_attrs.get("environment")
+        return Study(found, _decoded(Environment, environment, self.place, "environment"), self.place)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The trials of one spec, shape and GPU: a study of Optuna's, read and written as values."""
+
+    optunas: optuna.Study
+    environment: Environment
+    """Versions and GPU of all trials."""
+    place: str
+    """Name of the store in messages."""
+
+    def trials(self) -> dict[Job, Trial | None]:
+        """Return the result of each job in the order of the claims, None while a process measures it.
+
+        Raises GemmgenError (``bad-store``) for a trial that `gemmgen tune` does not write.
+        """
+        found: dict[Job, Trial | None] = {}
+        for job, each in self._claims():
+            if "result" in each.user_attrs:
+                place = f"trial {each.number}"
+                found[job] = _decoded(Trial, each.user_attrs["result"], self.place, place)
+            else:
+                found.setdefault(job, None)
+        return found
+
+    def _claims(self) -> Iterator[tuple[Job, FrozenTrial]]:
+        """Yield each job that has a result or is being measured, and its trial of Optuna's."""
+        for each in self.optunas.get_trials(deepcopy=False):
+            if "job" in each.user_attrs and ("result" in each.user_attrs or not each.state.is_finished()):
+                yield _decoded(Job, each.user_attrs["job"], self.place, f"trial {each.number}"), each
+
+    def claim(self, job: Job, label: str) -> optuna.Trial | None:
+        """Claim a job; return its trial of Optuna's, or None if another process has claimed the job.
+
+        If two processes claim a job at the same time, at least one of them sees the other claim and
+        withdraws: each process writes its own claim before it looks for others.
+        """
+        claimed = self.optunas.ask()
+        claimed.set_user_attr("label", label)  # for people
+        claimed.set_user_attr("job", asdict(job))
+        if any(other == job and each.number != claimed.number for other, each in self._claims()):
+            self.optunas.tell(claimed, state=TrialState.FAIL)
+            return None
+        return claimed
+
+    def finish(self, claimed: optuna.Trial, trial: Trial) -> None:
+        """Record the result of a claimed job, unless another process has released the job meanwhile."""
+        seconds = median(trial.samples.seconds) if trial.samples else None
+        state = TrialState.FAIL if seconds is None else TrialState.COMPLETE
+        with suppress(UpdateFinishedTrialError):
+            claimed.set_user_attr("result", asdict(trial))
+            self.optunas.tell(claimed, seconds, state, skip_if_finished=True)
+
+    def release(self, job: Job) -> None:
+        """End the unfinished trials of a job, whoever claimed it: the job can be claimed again."""
+        for other, each in self._claims():
+            if other == job and not each.state.is_finished():
+                with suppress(UpdateFinishedTrialError):  # it has ended meanwhile
+                    self.optunas.tell(each.number, state=TrialState.FAIL, skip_if_finished=True)
+
+
+def _name(tuned: TuningTarget, gpu: str) -> str:
+    """Return the name of the study of a spec and shape on a GPU."""
+    return f"gemmgen/{FORMAT}/{__version__}/{gpu}/{shape_text(tuned.shape)}/{tuned.digest[:16]}"
+
+
+def _decoded(kind: type[T], value: object, store: str, place: str) -> T:
+    """Return data of a store as a value.
+
+    Raises GemmgenError (``bad-store``) if gemmgen cannot have written it.
+    """
+    try:
+        return decode(kind, value)
+    except BadFieldError as error:
+        raise _bad_store(store, f"its {place} is not what `gemmgen tune` writes: {error}") from error
+
+
+def _bad_store(store: str, message: str) -> GemmgenError:
+    return GemmgenError([Diagnostic(store, "bad-store", message)])
 
 
 def _shown(place: str) -> str:
-    """Return a path or a URL, without a password."""
+    """Return a path, or the scheme, host and path of a URL: other parts may have a password."""
     if "://" not in place:
         return Path(place).as_posix()
-    try:
-        return sqlalchemy.make_url(place).render_as_string(hide_password=True)
-    except SQLAlchemyError:
-        return place.partition("://")[0] + "://…"
+    parts = urlsplit(place)
+    return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from gemmgen.bench.arms import dtypes_of
-from gemmgen.bench.baseline import Baseline, cublas
-from gemmgen.bench.record import Environment, peaks_of
+from gemmgen.bench.baseline import cublas
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape, shape_text
 from gemmgen.processes.forking import usable_cores
 from gemmgen.spec import load_spec
-from gemmgen.tune.candidates import (
-    Pins,
-    TuningCandidate,
-    TuningTarget,
-    candidate_of,
-    first_candidates,
-    neighbours,
-)
-from gemmgen.tune.measuring import WAITING_SECONDS, ProgressReporter, StudyRun, TuningProgress
+from gemmgen.tune.candidates import TuningCandidate, TuningTarget, first_candidates, neighbours
+from gemmgen.tune.measuring import StudyRun, Tell, TuningProgress, results
 from gemmgen.tune.options import CUDA, TuningMachinery, TuningOptions
 from gemmgen.tune.outcome import Outcome, outcome_of, write_winner
 from gemmgen.tune.search import Search
 from gemmgen.tune.store import Store
-from gemmgen.tune.study import Study, StudyFacts
 from gemmgen.tune.table import add_to_table, read_table
-from gemmgen.tune.worker import (
-    MachineOn,
-    find_gpus,
-    gpus,
-)
+from gemmgen.tune.worker import find_gpus, gpus
 from gemmgen.verify.shapes import fitting, refuse_extents, single_tile
 
 
@@ -48,45 +33,34 @@ def tune(
     """Find the fastest kernel of each spec for each shape [M, N, K], and write its spec into a directory.
 
     Raises GemmgenError: a spec is rejected or does not support a shape; ``bad-store``; ``bad-table``;
-    ``no-gpu``; ``other-gpu``; ``other-machine`` if the trials are of other versions; ``stale-kernel`` if
-    gemmgen now makes other kernels than the measured ones; ``no-kernel`` if none works; ``cannot-write``;
-    ``foreign-file``.
+    ``no-gpu``; ``other-gpu``; ``other-machine`` if the trials are of other versions; ``no-kernel`` if none
+    works; ``cannot-write``; ``foreign-file``.
     """
-    tuned, baselines = _tuned(specs, shapes)
+    tuned = _targets(specs, shapes)
+    baselines = [cublas(each.source).text for each in tuned]
     store = Store(options.store, new=options.gpu is None)
-    chosen = _choose(store, tuned, options, machinery.machine_on)
-    if options.table is not None and options.table.exists():
-        read_table(options.table, chosen.gpu)  # raises before anything is measured
-    outcomes: list[Outcome] = []
-    tellers = [
-        ProgressReporter(progress, each.field, number, len(tuned), options.budget.gpu_seconds)
-        for number, each in enumerate(tuned, 1)
-    ]
+    devices: Sequence[int] = ()
+    if options.gpu is None:
+        architecture = tuned[0].source.request.gpu.architecture
+        devices, environment = find_gpus(machinery.machine_on, options.devices, architecture)
+        _refuse_table(options.table, environment.gpu)  # before anything is forgotten or measured
+        for each in tuned if options.again else ():
+            store.forget(each, environment.gpu)
+        studies = [store.study(each, environment) for each in tuned]
+    else:
+        studies = [store.recorded(each, options.gpu) for each in tuned]
+        _refuse_table(options.table, options.gpu)
+    tellers = [_teller(progress, tuned, index, options.budget) for index in range(len(tuned))]
     tellers[0](0.0, "ranking kernels")
-    ranked = _ranked(tuned, options.budget.candidates)
-    with gpus(chosen.devices, machinery.machine_on, machinery.protocol) as workers:
-        for each, found, tell in zip(tuned, ranked, tellers, strict=True):
-            facts = _facts(each, baselines[each.source.path], chosen)
-            if options.again and chosen.why_not:
-                raise chosen.why_not
-            if options.again:
-                store.forget(facts)
-            study = store.study(facts)
-            _refuse_stale(store, study, each, facts)
-            search = Search(found, partial(neighbours, each))
-            run = StudyRun(
-                each,
-                study,
-                search,
-                workers,
-                machinery.prepare,
-                options.budget.gpu_seconds,
-                tell,
-                _least_seconds(each, chosen.gpu),
-            )
-            verdict, measured = run.verdict(chosen.why_not)
-            outcome = outcome_of(each, facts, search, study, verdict, measured, options)
-            write_winner(outcome, study)
+    ranked = _ranked(tuned, options.candidates)
+    outcomes: list[Outcome] = []
+    with gpus(devices, machinery.machine_on, machinery.protocol) as workers:
+        every = zip(tuned, baselines, studies, ranked, tellers, strict=True)
+        for each, baseline, study, found, tell in every:
+            search = Search(found, partial(neighbours, each), options.budget)
+            run = StudyRun(each, study, search, workers, machinery.prepare, tell)
+            outcome = outcome_of(each, run, run.verdict(), baseline, options)
+            write_winner(outcome)
             if options.table is not None:
                 add_to_table(options.table, [outcome.row])
             outcomes.append(outcome)
@@ -100,29 +74,20 @@ def _ranked(tuned: Sequence[TuningTarget], count: int) -> list[list[TuningCandid
     them.
     """
     pool = ThreadPoolExecutor(usable_cores())
-    found = [pool.submit(first_candidates, each, count) for each in tuned]
-    left = {*found}
     try:
-        while left:
-            done, left = wait(
-                left, WAITING_SECONDS
-            )  # with a timeout, to notice a signal that comes just before
-            for each in done:
-                each.result()
+        return results([pool.submit(first_candidates, each, count) for each in tuned])
     finally:  # an interrupt does not wait for the rankings
         pool.shutdown(wait=False, cancel_futures=True)
-    return [each.result() for each in found]
 
 
-def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[TuningTarget], dict[str, Baseline]]:
-    """Return each spec for each shape, and the baseline of each spec."""
+def _targets(specs: Sequence[Path], shapes: Sequence[Shape]) -> list[TuningTarget]:
+    """Return each spec for each shape."""
     found: list[TuningTarget] = []
-    baselines: dict[str, Baseline] = {}
     errors: list[Diagnostic] = []
     for path in specs:
         try:
             source = load_spec(path)
-            baselines[source.path] = cublas(source)
+            cublas(source)
             refuse_extents(source.problem, shapes)
             for shape in shapes:
                 if not fitting([shape], single_tile(source)):
@@ -137,76 +102,24 @@ def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[TuningT
     if len(generations) > 1:
         message = f"these specs are for {' and '.join(sorted(generations))}: name specs for one generation"
         raise GemmgenError([Diagnostic(found[0].source.path, "no-gpu", message)])
-    return found, baselines
+    return found
 
 
-@dataclass(frozen=True)
-class _TuningGpu:
-    """The GPUs to measure on; or the reason why there are none, and then the store must have all trials."""
-
-    gpu: str
-    devices: Sequence[int]
-    environment: Environment | None
-    why_not: GemmgenError | None
+def _refuse_table(table: Path | None, gpu: str) -> None:
+    """Raise GemmgenError (``bad-table``, ``other-gpu``) if rows of this GPU cannot go into a table."""
+    if table is not None and table.exists():
+        read_table(table, gpu)
 
 
-def _choose(
-    store: Store, tuned: Sequence[TuningTarget], options: TuningOptions, machine_on: MachineOn
-) -> _TuningGpu:
-    """Return the GPU that the options name, or the GPUs of this machine, or else the GPU of the store."""
-    gpu = options.gpu
-    known = [store.gpus(each.digest, each.shape) for each in tuned]
-    if gpu is not None:
-        for each, names in zip(tuned, known, strict=True):
-            if gpu not in names:
-                has = f"; it has {' and '.join(names)}" if names else ""
-                message = f"has no trials on {gpu}{has}"
-                where = f"{each.source.stem} {shape_text(each.shape)}"
-                raise GemmgenError([Diagnostic(store.place, "other-gpu", message, field=where)])
-        message = f"its trials on {gpu} are not finished: tune there first"
-        return _TuningGpu(gpu, (), None, GemmgenError([Diagnostic(store.place, "other-gpu", message)]))
-    try:
-        found, environment = find_gpus(machine_on, options.devices, tuned[0].source.request.gpu.architecture)
-    except GemmgenError as error:
-        names = {name for each in known for name in each}
-        if all(known) and len(names) == 1 and error.diagnostics[0].code == "no-gpu":
-            return _TuningGpu(names.pop(), (), None, error)
-        raise
-    return _TuningGpu(environment.gpu, found, environment, None)
+def _teller(
+    progress: Callable[[TuningProgress], None],
+    tuned: Sequence[TuningTarget],
+    number: int,
+    budget: float,
+) -> Tell:
+    """Return a function that reports progress on one target."""
 
+    def tell(spent: float, text: str) -> None:
+        progress(TuningProgress(tuned[number].field, number + 1, len(tuned), spent, budget, text))
 
-def _facts(tuned: TuningTarget, baseline: Baseline, place: _TuningGpu) -> StudyFacts:
-    return StudyFacts(
-        stem=tuned.source.stem,
-        digest=tuned.digest,
-        description=tuned.source.description,
-        shape=tuned.shape,
-        gpu=place.gpu,
-        baseline=baseline.text,
-        environment=place.environment,
-    )
-
-
-def _least_seconds(tuned: TuningTarget, gpu: str) -> float:
-    """Return the time that the datasheet allows, 0 for a GPU that no spec can name."""
-    problem = tuned.source.problem
-    peaks = peaks_of(gpu, max(problem.a.smem_bits, problem.b.smem_bits))
-    dtypes, shape = dtypes_of(problem), tuned.shape
-    return peaks.seconds(dtypes.flops(shape), dtypes.moved_bytes(shape)) if peaks else 0.0
-
-
-def _refuse_stale(store: Store, study: Study, tuned: TuningTarget, facts: StudyFacts) -> None:
-    """Raise GemmgenError (``stale-kernel``) if gemmgen now makes other modules of the measured specs."""
-    kernels = {trial.job.kernel: trial for trial in study.trials()}
-    stale = [trial.label for kernel, trial in kernels.items() if not _is_made(tuned, trial.pins, kernel)]
-    if stale:
-        message = (
-            f"{len(stale)} of its {len(kernels)} kernels differ from what gemmgen now makes of their specs, "
-            f"`{stale[0]}` first: use another --store, or measure them again with --again"
-        )
-        raise GemmgenError([Diagnostic(store.place, "stale-kernel", message, field=facts.field)])
-
-
-def _is_made(tuned: TuningTarget, pins: Pins, kernel: str) -> bool:
-    plan = tuned.plan(pins)
-    return plan is not None and candidate_of(tuned, plan).kernel == kernel
+    return tell

@@ -20,21 +20,22 @@ import torch
 
 from gemmgen import triton_api
 from gemmgen.bench.arms import first_line, wrong
-from gemmgen.bench.baseline import cublas
-from gemmgen.bench.machine import CudaMachine, SuiteMachine, UnfinishedError
+from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.machine import CudaMachine, SuiteMachine
 from gemmgen.bench.module_arm import bound
 from gemmgen.bench.prepare import primed
-from gemmgen.bench.record import Environment, GpuState
+from gemmgen.bench.record import Environment, GpuState, utc_now
 from gemmgen.bench.result_log import BASELINE, Rounds
 from gemmgen.bench.timing_session import Running, Sample, TimingSession
 from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_faults, memory_text, require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
+from gemmgen.literals import visible
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
-from gemmgen.problem import Request, Shape
+from gemmgen.problem import Request, Shape, shape_text
 from gemmgen.processes.forking import LostError, forked, serving, usable_cores
 from gemmgen.spec import SpecFile
-from gemmgen.tune.trials import TrialSamples, Why
+from gemmgen.tune.trials import Trial, TrialSamples, Why
 
 PROTOCOL: Final = Rounds(graph_seconds=2e-3, warm_up_seconds=1.0, settle_seconds=0.05)
 """Timing protocol: seconds of warm-up before a worker's first trial, and of settling before each other trial.
@@ -74,26 +75,8 @@ class Comparison:
     rounds: int
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Result of a comparison: samples, or the reason of the failure."""
-
-    gpu_seconds: float
-    samples: TrialSamples | None = None
-    why: Why | None = None
-    message: str = ""
-    ends: bool = False
-    """True if the process cannot be used any more."""
-    of_shape: bool = False
-    """True if the fault is of the shape whatever the kernel: there is no memory for its tensors."""
-
-
 class _FaultError(Exception):
-    """Raised if a kernel must not be timed, with the reason."""
-
-    def __init__(self, why: Why, message: str) -> None:
-        super().__init__(message)
-        self.why: Why = why
+    """Raised if the result of a kernel is wrong."""
 
 
 class Worker:
@@ -111,40 +94,24 @@ class Worker:
         self._warm = False
         self._state_since: Callable[[float], GpuState | None] = lambda _: None
 
-    def __call__(self, comparison: Comparison) -> Answer:
-        """Measure a comparison; the answer has the samples, or the fault of the kernel or the GPU."""
+    def __call__(self, comparison: Comparison) -> Trial | GemmgenError:
+        """Measure a comparison: return the samples, or why the kernel has none.
+
+        An error is returned if no kernel could be measured: there is no GPU, or no memory for the tensors.
+        """
         began = time.perf_counter()
         try:
-            machine = self._ready(comparison)
+            with memory_faults(comparison.source.path, shape_text(comparison.shape)):
+                machine = self._opened(comparison)
+                starting = time.perf_counter() - began
+                with machine.alone():
+                    start = machine.now()
+                    trial = self._trial(machine, comparison)
+                    return replace(trial, gpu_seconds=starting + machine.now() - start, date=utc_now())
         except GemmgenError as error:
-            return Answer(0.0, why="cannot", message=str(error), ends=True)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            return Answer(0.0, None, OUT_OF_MEMORY, memory_text(error), ends=True, of_shape=True)
-        starting = time.perf_counter() - began
-        with machine.alone():
-            start = machine.now()
-            answer = self._answer(machine, comparison)
-            return replace(answer, gpu_seconds=starting + machine.now() - start)
+            return error
 
-    def _answer(self, machine: SuiteMachine, comparison: Comparison) -> Answer:
-        ends = of_shape = False
-        try:
-            return Answer(0.0, self._measured(machine, comparison))
-        except _FaultError as fault:
-            why, message = fault.why, str(fault)
-        except (ValueError, TypeError) as error:
-            why, message = "cannot", first_line(error)
-        except Exception as error:
-            if is_out_of_memory(error):
-                why, message, of_shape = OUT_OF_MEMORY, memory_text(error), self._baseline is None
-            else:
-                why, message = "failed", first_line(error)
-            ends = isinstance(error, UnfinishedError) or machine.lost()
-        return Answer(0.0, None, why, message, ends, of_shape)
-
-    def _ready(self, comparison: Comparison) -> SuiteMachine:
+    def _opened(self, comparison: Comparison) -> SuiteMachine:
         if self._machine is None:
             device, machine_on = self._on
             machine = machine_on(device, comparison.source.request.gpu.architecture)
@@ -153,27 +120,42 @@ class Worker:
             self._machine = machine
         return self._machine
 
-    def _measured(self, machine: SuiteMachine, comparison: Comparison) -> TrialSamples:
-        gc.collect()  # frees the previous trial: automatic collection is off in a quiet context
-        baseline = cublas(comparison.source)
-        with baseline.settings():
-            session = self._session_of(machine, comparison)
-            if self._baseline is None:
-                running = session.running(BASELINE, baseline.bind)
-                passes = session.passes(session.pass_seconds(running))
-                self._baseline = session.sample(running, passes), passes
-            theirs, passes = self._baseline
-            other = self._other(session, comparison, passes)
-            running = self._right(session, comparison, comparison.kernel)
-            own = session.sample(running, passes)
-            samples = (theirs, other, own)
-            settle = self._protocol.settle_seconds if self._warm else self._protocol.warm_up_seconds
-            session.settle(samples, settle)
-            self._warm = True
-            start = machine.now()
-            found = session.rounds(samples, comparison.rounds)
-            if faults := session.faults_after(own):
-                raise _FaultError("wrong", f"after many replays: {'; '.join(faults)}")
+    def _trial(self, machine: SuiteMachine, comparison: Comparison) -> Trial:
+        """Return the samples, or why the kernel has none; an error of memory for the tensors is raised."""
+        why: Why
+        try:
+            with (baseline := cublas(comparison.source)).settings():
+                self._draw(machine, baseline, comparison)
+                return Trial(0.0, "", self._samples(machine, comparison))
+        except _FaultError as fault:
+            why, message = "wrong", str(fault)
+        except (ValueError, TypeError) as error:
+            why, message = "cannot", first_line(error)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                why, message = "failed", first_line(error)
+            elif self._baseline is None:
+                raise
+            else:
+                why, message = OUT_OF_MEMORY, memory_text(error)
+        return Trial(0.0, "", why=why, message=visible(message))
+
+    def _samples(self, machine: SuiteMachine, comparison: Comparison) -> TrialSamples:
+        session, baseline = self._session, self._baseline
+        assert session
+        assert baseline
+        theirs, passes = baseline
+        other = self._other(session, comparison, passes)
+        running = self._right(session, comparison, comparison.kernel)
+        own = session.sample(running, passes)
+        samples = (theirs, other, own)
+        settle = self._protocol.settle_seconds if self._warm else self._protocol.warm_up_seconds
+        session.settle(samples, settle)
+        self._warm = True
+        start = machine.now()
+        found = session.rounds(samples, comparison.rounds)
+        if faults := session.faults_after(own):
+            raise _FaultError(f"after many replays: {'; '.join(faults)}")
         state = self._state_since(start)
         return TrialSamples(
             seconds=found[2],
@@ -183,22 +165,24 @@ class Worker:
             machine=asdict(state) if state else {},
         )
 
-    def _session_of(self, machine: SuiteMachine, comparison: Comparison) -> TimingSession:
-        """Return the tensors, drawn anew for another problem or shape."""
+    def _draw(self, machine: SuiteMachine, baseline: Baseline, comparison: Comparison) -> None:
+        """Draw the tensors and capture the baseline, anew for another problem or shape."""
+        gc.collect()  # frees the previous trial: automatic collection is off in a quiet context
         session = self._session
-        if session is None or (session.source, session.shape) != (comparison.source, comparison.shape):
-            self._session = self._baseline = self._against = (
-                None  # frees the memory before the next tensors are drawn
-            )
-            self._modules.clear()
-            packing = None
-            if comparison.source.problem.packs_scales:
-                packing = pack_scales_of(self._module(comparison, comparison.against))
-            l2_bytes = machine.environment().l2_bytes
-            source, shape = comparison.source, comparison.shape
-            session = TimingSession.of(source, shape, self._protocol, machine, l2_bytes, packing)
-            self._session = session
-        return session
+        if session and (session.source, session.shape) == (comparison.source, comparison.shape):
+            return
+        # These have the memory that the next tensors need.
+        self._session = session = self._baseline = self._against = None
+        self._modules.clear()
+        packing = None
+        if comparison.source.problem.packs_scales:
+            packing = pack_scales_of(self._module(comparison, comparison.against))
+        l2_bytes = machine.environment().l2_bytes
+        source, shape = comparison.source, comparison.shape
+        session = TimingSession.of(source, shape, self._protocol, machine, l2_bytes, packing)
+        running = session.running(BASELINE, baseline.bind)
+        passes = session.passes(session.pass_seconds(running))
+        self._session, self._baseline = session, (session.sample(running, passes), passes)
 
     def _other(self, session: TimingSession, comparison: Comparison, passes: int) -> Sample:
         """Return a sample of the kernel that is measured against, captured once."""
@@ -212,7 +196,7 @@ class Worker:
         """Return a kernel that has run and is right."""
         running = session.running(kernel, partial(bound, matmul_of(self._module(comparison, kernel))))
         if faults := tuple(wrong(session.tolerance, running.deviation)):
-            raise _FaultError("wrong", "; ".join(faults))
+            raise _FaultError("; ".join(faults))
         return running
 
     def _module(self, comparison: Comparison, kernel: str) -> ModuleType:
@@ -227,35 +211,44 @@ class GpuWorker:
     def __init__(
         self, device: int, machine_on: MachineOn = cuda_machine, protocol: Rounds = PROTOCOL
     ) -> None:
-        self.device = device
         self._made = partial(Worker, device, machine_on, protocol)
         self._stack = ExitStack()
-        self._ask: Callable[[Comparison, float], Answer] | None = None
+        self._ask: Callable[[Comparison, float], Trial | GemmgenError] | None = None
 
     def start(self) -> None:
         """Start the process, unless there is one."""
         if self._ask is None:
             self._ask = self._stack.enter_context(serving(self._made))
 
-    def measure(self, comparison: Comparison) -> Answer:
-        """Measure a kernel in the process; the answer says so if that ended the process or took too long."""
+    def measure(self, comparison: Comparison) -> Trial:
+        """Measure a kernel in the process; a kernel that ends the process or takes too long has failed.
+
+        Raises GemmgenError if no kernel could be measured: ``no-gpu``, ``out-of-memory``.
+        """
         self.start()
         assert self._ask
         began = time.monotonic()
         try:
             answer = self._ask(comparison, ANSWER_SECONDS)
         except LostError as error:
-            answer = Answer(
-                time.monotonic() - began, why="failed", message=f"it ended its process: {error}", ends=True
-            )
-        if answer.ends:
+            message = f"it ended its process: {error}"
+            answer = Trial(time.monotonic() - began, utc_now(), why="failed", message=message)
+        if isinstance(answer, GemmgenError) or answer.why in ENDING:
             self.close()
+        if isinstance(answer, GemmgenError):
+            raise answer
         return answer
 
     def close(self) -> None:
         """End the process, if there is one."""
         self._ask = None
         self._stack.close()
+
+
+ENDING: Final = ("failed", OUT_OF_MEMORY)
+"""Faults that may leave the GPU unusable for the process, or its memory occupied: the next trial gets a new
+process.
+"""
 
 
 # --- preparation in child processes
