@@ -28,7 +28,7 @@ from fake_gpu import FakeMachine
 from modules import ROOT, WANTED, spec_file
 from torch import Tensor
 
-from gemmgen import pictures
+from gemmgen import __version__, pictures
 from gemmgen.__main__ import run
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.machine import CudaMachine

@@ -6,6 +6,7 @@ A block begins with one of these marks and ends with ``<!-- end -->``:
 ``<!-- speed -->``                   the rows of SHOWN, from the records of single kernels
 ``<!-- benchmarks -->``              all rows of these records
 ``<!-- suite: RECORD -->``           the best kernels of all specs by groups of M
+``<!-- choices -->``                 what gemmgen stands beside, and its speed over that, from one record
 ``<!-- inductor -->``                the planner's kernels beside Inductor's Triton templates, over cuBLAS
 ``<!-- overview -->``                the planner's first choice and its best of N by M, from OVERVIEW
 ``<!-- misaligned -->``              modules that copy misaligned operands, from MISALIGNED
@@ -53,6 +54,7 @@ PAGES = (
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "speed": speed_block,
     "benchmarks": benchmarks_block,
+    "choices": choices_block,
     "inductor": inductor_block,
     "overview": overview_block,
     "misaligned": misaligned_block,
