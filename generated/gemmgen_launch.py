@@ -891,8 +891,9 @@ class Contract:
         if isinstance(tensor, Tensor):
             if (tensor.layout, tensor.dtype) == (torch.strided, dtype):
                 return
-            found = f"{str(tensor.layout).removeprefix('torch.')} {tensor.dtype}"
-        raise TypeError(f"{name} must be strided {dtype}, found {found}")
+            layout = "" if tensor.layout == torch.strided else f"{str(tensor.layout).removeprefix('torch.')} "
+            found = f"{layout}{tensor.dtype}"
+        raise TypeError(f"{name} must be a tensor of {dtype}, found {found}")
 
     def is_copied(self, argument: Argument) -> bool:
         """Return True if the module copies tensors of an argument that TMA cannot move."""

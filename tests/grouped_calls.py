@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
     "offs of int64": (
         changed(offs=torch.tensor([3, 3, 10, 20, 30])),
         "Offsets have to be int32",
-        "offs must be strided torch.int32, found strided torch.int64",
+        "offs must be a tensor of torch.int32, found torch.int64",
     ),
     "offs of two dimensions": (
         changed(offs=torch.tensor([[3, 3, 10, 20, 30]], dtype=INT)),
@@ -124,12 +124,12 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
     "operands of two types": (
         changed(b=signs(5, 32, 64).half().mT),
         "expected m1 and m2 to have the same dtype",
-        "b must be strided torch.bfloat16, found strided torch.float16",
+        "b must be a tensor of torch.bfloat16, found torch.float16",
     ),
     "operands of float64": (
         changed(a=signs(40, 64).double(), b=signs(5, 32, 64).double().mT),
         "Expected mat_a to be Float32, BFloat16 or Float16 matrix",
-        "a must be strided torch.bfloat16, found strided torch.float64",
+        "a must be a tensor of torch.bfloat16, found torch.float64",
     ),
 }
 """Calls that both refuse, with the beginning of torch's error and the whole one of a module."""
@@ -157,11 +157,11 @@ TORCHS: dict[str, tuple[Call, str]] = {
     ),
     "float16": (
         changed(a=signs(40, 64).half(), b=signs(5, 32, 64).half().mT),
-        "a must be strided torch.bfloat16, found strided torch.float16",
+        "a must be a tensor of torch.bfloat16, found torch.float16",
     ),
     "float32": (
         changed(a=signs(40, 64).float(), b=signs(5, 32, 64).float().mT),
-        "a must be strided torch.bfloat16, found strided torch.float32",
+        "a must be a tensor of torch.bfloat16, found torch.float32",
     ),
     "a 3-D A and a 2-D B, whose columns offs divide": (
         changed(a=signs(5, 8, 64), b=signs(40, 64).T),

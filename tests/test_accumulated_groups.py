@@ -284,7 +284,7 @@ def test_both_paths_take_a_c_of_padded_rows(module: ModuleType, driver: FakeDriv
 WRONG = {
     "a C of one group": (cuda(40, 56, dtype=FP32), "c must have 3 dimensions, found shape [40, 56]"),
     "a C of other groups": (cuda(4, 40, 56, dtype=FP32), "offs must have shape [4], found [3]"),
-    "another type": (cuda(3, 40, 56), "c must be strided torch.float32, found strided torch.bfloat16"),
+    "another type": (cuda(3, 40, 56), "c must be a tensor of torch.float32, found torch.bfloat16"),
     "gaps between groups": (
         cuda(3, 48, 56, dtype=FP32)[:, :40],
         "c must have groups one behind the other, 2240 elements apart, found 2688",

@@ -133,39 +133,39 @@ def wrong_type(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
     return {
         "a is bf16": (
             {"a": wrapper.a().bfloat16()},
-            f"a must be strided {a}, found strided torch.bfloat16",
+            f"a must be a tensor of {a}, found torch.bfloat16",
         ),
         "a is int8": (
             {"a": wrapper.a().view(torch.int8)},
-            f"a must be strided {a}, found strided torch.int8",
+            f"a must be a tensor of {a}, found torch.int8",
         ),
         "b is int8": (
             {"b": wrapper.b().view(torch.int8)},
-            f"b must be strided {b}, found strided torch.int8",
+            f"b must be a tensor of {b}, found torch.int8",
         ),
         "a is torch's own pair of e2m1": (
             {"a": wrapper.a().view(torch.float4_e2m1fn_x2)},
-            f"a must be strided {a}, found strided torch.float4_e2m1fn_x2",
+            f"a must be a tensor of {a}, found torch.float4_e2m1fn_x2",
         ),
         "scales are bytes": (
             {"a_scale": scales.view(CODES)},
-            f"a_scale must be strided {scale}, found strided torch.uint8",
+            f"a_scale must be a tensor of {scale}, found torch.uint8",
         ),
         "scales are of the other type": (
             {"a_scale": scales.view(other)},
-            f"a_scale must be strided {scale}, found strided {other}",
+            f"a_scale must be a tensor of {scale}, found {other}",
         ),
         "scales are fp32": (
             {"b_scale": torch.ones(N, columns_of(wrapper, "b_scale")).as_subclass(Cuda)},
-            f"b_scale must be strided {wrapper.scale_dtype('b_scale')}, found strided torch.float32",
+            f"b_scale must be a tensor of {wrapper.scale_dtype('b_scale')}, found torch.float32",
         ),
         "scales are nothing": (
             {"b_scale": None},
-            f"b_scale must be strided {wrapper.scale_dtype('b_scale')}, found NoneType",
+            f"b_scale must be a tensor of {wrapper.scale_dtype('b_scale')}, found NoneType",
         ),
         "out is fp64": (
             {"out": torch.zeros(M, N, dtype=torch.float64).as_subclass(Cuda)},
-            f"out must be strided {wrapper.module.ARGUMENTS['out'][0]}, found strided torch.float64",
+            f"out must be a tensor of {wrapper.module.ARGUMENTS['out'][0]}, found torch.float64",
         ),
     }
 

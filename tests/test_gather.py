@@ -170,7 +170,7 @@ def test_no_rows_are_no_launch(module: ModuleType, driver: FakeDriver) -> None:
 WRONG = {
     "an index of int64": (
         call(a_rows=cuda(16, dtype=torch.int64)),
-        "a_rows must be strided torch.int32, found strided torch.int64",
+        "a_rows must be a tensor of torch.int32, found torch.int64",
     ),
     "an index on the CPU": (
         call(a_rows=torch.zeros(16, dtype=INT)),

@@ -113,7 +113,7 @@ WRONG = {
     ),
     "factors of bf16": (
         {"row_scale": cuda(16)},
-        "row_scale must be strided torch.float32, found strided torch.bfloat16",
+        "row_scale must be a tensor of torch.float32, found torch.bfloat16",
     ),
 }
 

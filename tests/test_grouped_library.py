@@ -313,9 +313,9 @@ def test_what_a_kernel_refuses_a_library_refuses_with_its_words(
     with pytest.raises(ValueError, match="a must be on a CUDA device, found cpu"):
         experts.matmul(a, b, offs=torch.zeros(4, dtype=INT))
     a, b, offs = on_a_gpu(a), on_a_gpu(b), on_a_gpu(torch.zeros(4, dtype=INT))
-    with pytest.raises(TypeError, match=r"a must be strided torch\.bfloat16, found int$"):
+    with pytest.raises(TypeError, match=r"a must be a tensor of torch\.bfloat16, found int$"):
         experts.matmul(1, b, offs=offs)
-    with pytest.raises(TypeError, match=r"offs must be strided torch\.int32, found strided torch\.int64"):
+    with pytest.raises(TypeError, match=r"offs must be a tensor of torch\.int32, found torch\.int64"):
         experts.matmul(a, b, offs=on_a_gpu(torch.zeros(4, dtype=torch.int64)))
     with pytest.raises(ValueError, match=r"offs must have shape \[4\], found \[3\]"):
         experts.matmul(a, b, offs=on_a_gpu(torch.zeros(3, dtype=INT)))

@@ -298,7 +298,7 @@ def test_scales_of_a_wrong_shape_are_refused(wrapper: Wrapper, case: str) -> Non
 
 
 def test_scales_of_a_wrong_type_or_device_are_refused(wrapper: Wrapper) -> None:
-    with pytest.raises(TypeError, match=r"b_scale must be strided torch\.float32"):
+    with pytest.raises(TypeError, match=r"b_scale must be a tensor of torch\.float32"):
         wrapper.call(b_scale=torch.ones(COUNT, 2, 3, dtype=torch.bfloat16))
     tensors = wrapper.tensors()
     tensors["a_scale"] = torch.ones(M, 3)

@@ -134,7 +134,7 @@ def test_offs_are_required_for_a_2d_a(module: ModuleType) -> None:
         call.torchs()
     with pytest.raises(TypeError, match=r"missing 1 required keyword-only argument: 'offs'$"):
         call.ours(module)
-    with pytest.raises(TypeError, match=r"^offs must be strided torch.int32, found NoneType$"):
+    with pytest.raises(TypeError, match=r"^offs must be a tensor of torch.int32, found NoneType$"):
         call.ours(module, offs=None)
 
 

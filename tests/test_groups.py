@@ -304,7 +304,7 @@ def offsets_call(**changed: Any) -> dict[str, Any]:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "offs of int64": (
         offsets_call(offs=cuda(5, dtype=torch.int64)),
-        "offs must be strided torch.int32, found strided torch.int64",
+        "offs must be a tensor of torch.int32, found torch.int64",
     ),
     "offs on the CPU": (
         offsets_call(offs=torch.zeros(5, dtype=INT)),

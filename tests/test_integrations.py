@@ -75,7 +75,7 @@ def imported(stem: str, launched: list[str] | None = None) -> ModuleType:
 def product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a @ b."""
     if a.dtype != torch.float32:
-        raise TypeError(f"a must be strided torch.float32, found strided {a.dtype}")
+        raise TypeError(f"a must be a tensor of torch.float32, found {a.dtype}")
     return torch.mm(a, b, out=out)
 
 
@@ -640,7 +640,7 @@ def test_a_replaced_layer_has_the_parameters_the_mode_and_the_marks_of_the_old_o
     assert (ours._is_hf_initialized, ours.role, ours.precision) == (True, "up", torch.bfloat16)
     model(torch.ones(2, 12, dtype=torch.float64))
     assert called == [model]
-    assert ours.reason.startswith("a must be strided torch.float32")
+    assert ours.reason.startswith("a must be a tensor of torch.float32")
     for copied in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
         assert torch.equal(copied.weight, theirs.weight)
         assert copied.role == "up"

@@ -28,7 +28,7 @@ dynamo: Any = any_torch._dynamo
 def rounded(a: Tensor, b: Tensor, *, column_bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
     """Return a @ b, and a bias, rounded once: what a generated kernel of bf16 computes."""
     if a.dtype != BF16 or b.dtype != BF16:
-        raise TypeError(f"a must be strided {BF16}, found {a.layout} {a.dtype}")
+        raise TypeError(f"a must be a tensor of {BF16}, found {a.layout} {a.dtype}")
     if a.stride(-1) != 1:
         raise ValueError(f"a must lie in memory as M x K, found strides {a.stride()}")
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):

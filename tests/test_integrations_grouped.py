@@ -41,7 +41,7 @@ META: dict[str, Any] = {"device": "meta", "dtype": BF16}
 def in_order(a: Tensor, b: Tensor, *, offs: Tensor | None = None, out: Tensor | None = None) -> Tensor:
     """Return the products of groups on this CPU, with rows of whole 16-byte units as a module has."""
     if a.dtype != BF16:
-        raise TypeError(f"a must be strided torch.bfloat16, found strided {a.dtype}")
+        raise TypeError(f"a must be a tensor of torch.bfloat16, found {a.dtype}")
     if b.stride(-2) != 1:
         raise ValueError("b must lie in memory as G x N x K")
     asked.append(a)

@@ -461,7 +461,7 @@ WRONG: dict[str, tuple[Callable[[ModuleType], object], type[Exception], str]] = 
     "align of another type": (
         lambda module: module.align("a", numbers(4, 9, dtype=torch.float32)),
         TypeError,
-        "a must be strided torch.bfloat16, found strided torch.float32",
+        "a must be a tensor of torch.bfloat16, found torch.float32",
     ),
     "an out that overlaps": (
         lambda module: module.matmul(

@@ -92,7 +92,7 @@ BAD: dict[str, tuple[Tensor, Tensor, str, str]] = {
     "another type": (
         A.half(),
         B,
-        "a must be strided torch.bfloat16, found strided torch.float16",
+        "a must be a tensor of torch.bfloat16, found torch.float16",
         "a must be torch.bfloat16 [16, 64] in aligned rows on a GPU, found (torch.float16",
     ),
     "on the CPU": (

@@ -292,7 +292,7 @@ def test_scales_that_lie_otherwise_are_refused(launches: Launches, scales: Tenso
 
 
 def test_scales_of_another_type_are_refused(launches: Launches) -> None:
-    with pytest.raises(TypeError, match=r"out_scale must be strided torch\.float32"):
+    with pytest.raises(TypeError, match=r"out_scale must be a tensor of torch\.float32"):
         launches.call(out_scale=torch.empty(2, 32, dtype=BF16)[:, :30].T)
 
 

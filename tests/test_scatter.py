@@ -185,7 +185,7 @@ def test_nothing_is_launched_or_written_if_no_row_is_stored(
 WRONG = {
     "an index of int64": (
         call(d_rows=cuda(16, dtype=torch.int64)),
-        "d_rows must be strided torch.int32, found strided torch.int64",
+        "d_rows must be a tensor of torch.int32, found torch.int64",
     ),
     "an index on the CPU": (
         call(d_rows=torch.zeros(16, dtype=INT)),

@@ -161,11 +161,11 @@ def test_scales_of_another_type_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     module, a, b = simulated(MIXED, monkeypatch), cuda(drawn(7, 400, 0)), cuda(drawn(272, 400, 1)).T
     of_a, of_b = cuda(torch.ones(4, 8)[:, :7].T), cuda(codes(3, 16)[:, :4])
     with pytest.raises(
-        TypeError, match=r"a_scale must be strided torch\.float32, found strided torch\.float8_e8"
+        TypeError, match=r"a_scale must be a tensor of torch\.float32, found torch\.float8_e8"
     ):
         module.matmul(a, b, a_scale=of_b, b_scale=of_b)
     with pytest.raises(
-        TypeError, match=r"b_scale must be strided torch\.float8_e8m0fnu, found strided torch\.fl"
+        TypeError, match=r"b_scale must be a tensor of torch\.float8_e8m0fnu, found torch\.fl"
     ):
         module.matmul(a, b, a_scale=of_a, b_scale=of_a)
 
@@ -222,7 +222,7 @@ def test_other_strides_and_bytes_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     message = r'b_scale must have strides \(16, 1\) .*: pass arrange_scales\("b_scale", b_scale\)'
     with pytest.raises(ValueError, match=message):
         module.matmul(a, b, a_scale=of_a, b_scale=of_b)
-    with pytest.raises(TypeError, match=r"must be strided torch\.float8_e8m0fnu, found strided torch\.uint8"):
+    with pytest.raises(TypeError, match=r"must be a tensor of torch\.float8_e8m0fnu, found torch\.uint8"):
         module.matmul(a, b, a_scale=of_a.view(torch.uint8), b_scale=of_b)
 
 

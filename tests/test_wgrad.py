@@ -290,7 +290,7 @@ def given(**changed: Any) -> dict[str, Any]:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "offs of int64": (
         given(offs=cuda(3, dtype=torch.int64)),
-        "offs must be strided torch.int32, found strided torch.int64",
+        "offs must be a tensor of torch.int32, found torch.int64",
     ),
     "offs on the CPU": (
         given(offs=torch.zeros(3, dtype=INT)),

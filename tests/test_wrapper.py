@@ -145,22 +145,22 @@ def nowhere(dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 WRONG_TYPE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
-    "a is a list": (lambda o: ([[1.0]], o.b()), "a must be strided {ab}, found list"),
-    "a is nothing": (lambda o: (None, o.b()), "a must be strided {ab}, found NoneType"),
-    "b is a number": (lambda o: (o.a(), 1.0), "b must be strided {ab}, found float"),
-    "out is a list": (lambda o: (o.a(), o.b(), [[1.0]]), "out must be strided {d}, found list"),
+    "a is a list": (lambda o: ([[1.0]], o.b()), "a must be a tensor of {ab}, found list"),
+    "a is nothing": (lambda o: (None, o.b()), "a must be a tensor of {ab}, found NoneType"),
+    "b is a number": (lambda o: (o.a(), 1.0), "b must be a tensor of {ab}, found float"),
+    "out is a list": (lambda o: (o.a(), o.b(), [[1.0]]), "out must be a tensor of {d}, found list"),
     "a is fp64": (
         lambda o: (o.a().double(), o.b()),
-        "a must be strided {ab}, found strided torch.float64",
+        "a must be a tensor of {ab}, found torch.float64",
     ),
-    "b is int8": (lambda o: (o.a(), o.b().char()), "b must be strided {ab}, found strided torch.int8"),
+    "b is int8": (lambda o: (o.a(), o.b().char()), "b must be a tensor of {ab}, found torch.int8"),
     "out is fp64": (
         lambda o: (o.a(), o.b(), o.out().double()),
-        "out must be strided {d}, found strided torch.float64",
+        "out must be a tensor of {d}, found torch.float64",
     ),
     "a is sparse": (
         lambda o: (o.a().as_subclass(Tensor).to_sparse(), o.b()),
-        "a must be strided {ab}, found sparse_coo {ab}",
+        "a must be a tensor of {ab}, found sparse_coo {ab}",
     ),
 }
 
@@ -824,7 +824,7 @@ WRONG_ADDENDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a bias of another type": (
         {"column_bias": cuda(24, dtype=torch.float32)},
-        "column_bias must be strided torch.bfloat16, found strided torch.float32",
+        "column_bias must be a tensor of torch.bfloat16, found torch.float32",
     ),
 }
 
