@@ -66,14 +66,14 @@ def choices_block() -> str:
 
 
 def _figures(contests: list[Mapping[str, Any]], peers: tuple[str, ...]) -> list[str]:
-    """Return a line for each work that was measured beside a peer."""
+    """Return a line, which is not to be broken, for each work that was measured beside a peer."""
     found: list[str] = []
     for contest in contests:
         if contest["peer"] in peers:
             ratios = [speed(row) for row in contest["rows"]]
             mean = statistics.geometric_mean(ratios)
             ends = f"[{min(ratios):.2f}, {max(ratios):.2f}] ({len(ratios)})"
-            found.append(f"{contest['work']}: {mean:.2f} {ends}")
+            found.append(f"{contest['work']}: {mean:.2f} {ends}".replace(" ", "&nbsp;"))
     return found or ["not measured"]
 
 
