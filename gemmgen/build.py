@@ -1,4 +1,4 @@
-"""All stages from a spec to its files, written together or not at all, and the texts about them.
+"""All stages from a spec to its files, written together or not at all.
 
 The files are a module with its manifest, or a cubin with a launcher in C.
 """
@@ -22,7 +22,6 @@ from gemmgen.plan.exportable import refusals
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.plan.planner import Tick, family_for
-from gemmgen.plan.search import narrow_tile
 from gemmgen.plan.verdicts import PassedOver, cause_digest, kernel_digest
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, load, make_as_built, make_of, write, write_files
@@ -34,59 +33,6 @@ from gemmgen.triton_api import disassemble
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
     from gemmgen.verify.simulation import Simulation
-
-
-def resources_text(resources: Resources, plan: Kernel) -> str:
-    """Return the resources that the compiler measured as text; they equal the plan's."""
-    spilled = resources.spill_store_bytes + resources.spill_load_bytes
-    requests = ", ".join(map(str, resources.setmaxnreg))
-    if requests:
-        registers = f"{requests} registers per thread, in the roles and before they start"
-    elif plan.specialized:
-        registers = f"none: every role keeps the {plan.register_pool.launch_registers} of the launch"
-    else:
-        registers = "none: all warps do the same"
-    rows = {
-        "shared memory": f"{resources.smem_bytes:,} bytes, as planned",
-        "warps": f"{resources.warps}",
-        "instruction": ", ".join(resources.mmas),
-        "setmaxnreg": registers,
-        "multicast": f"{resources.multicast_loads} loads",
-        "spills": f"{spilled} bytes, {resources.stack_bytes} bytes of stack",
-    }
-    return "\n".join(["measured by the compiler", *(f"  {name:<16} {value}" for name, value in rows.items())])
-
-
-def simulation_text(simulation: Simulation) -> str:
-    """Return the launches of a simulation and the limits of its evidence as text."""
-    notes = [f"note: {note}" for note in simulation.notes]
-    return "\n  ".join([f"{simulation.spec}: {simulation}", *simulation.launched, *notes])
-
-
-def spec_row(product: Product, module: str) -> dict[str, object]:
-    """Return the row of a spec in a list: its types, its plan, the state of its module, its title."""
-    plan, problem = product.plan, product.plan.problem
-    return {
-        "spec": product.source.stem,
-        "dtypes": f"{problem.a.dtype.name} x {problem.b.dtype.name} -> {problem.d.name}",
-        "tile": narrow_tile(plan),
-        "cluster": f"{plan.cluster_m}x{plan.cluster_n}",
-        "stages": plan.stages,
-        "module": module,
-        "title": plan.request.title,
-    }
-
-
-def columns(rows: Sequence[dict[str, object]]) -> list[str]:
-    """Return rows of equal keys as aligned lines, the first one of their names; no lines without rows."""
-    if not rows:
-        return []
-    table = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in table
-    ]
 
 
 ONE_SIMULATION = Lock()

@@ -26,7 +26,9 @@ from ruamel.yaml import YAML
 
 import gemmgen.device
 from gemmgen import __version__, triton_api
-from gemmgen.cli import app, main
+from gemmgen.cli import main
+from gemmgen.cli.app import COMMANDS as LISTED
+from gemmgen.cli.commands import ListedCommand
 from gemmgen.product import Product
 from gemmgen.spec.model import json_schema
 
@@ -124,7 +126,7 @@ def good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # --- help and usage
 
-COMMANDS = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+COMMANDS = [str(command.name) for command in LISTED]
 
 
 def test_no_summary_of_a_command_is_cut_at_80_columns(
@@ -155,6 +157,20 @@ def test_shells_can_complete_commands() -> None:
     variables = {"_GEMMGEN_COMPLETE": "complete_bash", "COMP_WORDS": "gemmgen si", "COMP_CWORD": "1"}
     process = subprocess_of(stdout=subprocess.PIPE, environment=variables, program="gemmgen")
     assert process.communicate() == ("simulate\n", "")
+
+
+def test_shells_can_complete_the_options_of_a_command() -> None:
+    words = {"COMP_WORDS": "gemmgen plan --cand", "COMP_CWORD": "2"}
+    variables = {"_GEMMGEN_COMPLETE": "complete_bash", **words}
+    process = subprocess_of(stdout=subprocess.PIPE, environment=variables, program="gemmgen")
+    assert process.communicate() == ("--candidates\n", "")
+
+
+@pytest.mark.parametrize("listed", LISTED, ids=COMMANDS)
+def test_the_listed_line_of_a_command_is_the_first_of_its_help(listed: ListedCommand) -> None:
+    help_of_command = listed.loaded().help
+    assert help_of_command
+    assert help_of_command.partition("\n")[0] == listed.help
 
 
 def test_the_help_lists_one_command_per_stage(gemmgen_: Gemmgen) -> None:
@@ -1142,15 +1158,3 @@ def test_a_title_can_be_printed_where_stdout_is_ascii(good: Path) -> None:
     stdout, stderr = process.communicate()
     assert (process.returncode, stderr) == (0, "")
     assert stdout.startswith("good.yaml: na")
-
-
-# --- imports
-
-
-def test_help_is_there_at_once() -> None:
-    """Nothing but the command line itself is imported for it: torch and Triton take seconds."""
-    program = "import sys, gemmgen.cli; print(*{'torch', 'triton', 'matplotlib'} & sys.modules.keys())"
-    completed = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert completed.stdout == "\n"

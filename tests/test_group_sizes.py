@@ -10,7 +10,7 @@ import torch
 from hopper import hopper
 from modules import ROOT, made
 
-from gemmgen.build import simulation_text
+from gemmgen.cli.texts import simulation_text
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import gradient_specs

@@ -9,7 +9,7 @@ import pytest
 from hopper import hopper
 from modules import ROOT, SPECS, made
 
-from gemmgen.build import resources_text
+from gemmgen.cli.texts import resources_text
 from gemmgen.hardware import GPUS
 from gemmgen.lower import Resources
 from gemmgen.plan import plan_spec

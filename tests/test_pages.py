@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import typer
 from modules import ROOT
 from pages import Block, Command, blocks, execute, pages, run, shims
 
-from gemmgen.cli.app import app
+from gemmgen.cli.app import commands
 
 TUTORIALS = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 OTHERS = [page for page in pages() if page not in TUTORIALS]
@@ -75,12 +74,12 @@ def said(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PROJECT_PAGES, ids=label)
 def test_a_command_has_the_options_that_a_page_gives_it(page: Path) -> None:
-    commands = typer.main.get_group(app).commands
+    known = commands()
     for line in said(page):
         for part in re.findall(r"\bgemmgen ([a-z]+[^;&|]*)", line):
             name, *words = part.split()
-            assert name in commands, f"{label(page)}: {line}"
-            options = {option for each in commands[name].params for option in each.opts + each.secondary_opts}
+            assert name in known, f"{label(page)}: {line}"
+            options = {option for each in known[name].params for option in each.opts + each.secondary_opts}
             given = {word.partition("=")[0] for word in words if word.startswith("--")}
             assert given - {"--help"} <= options, f"{label(page)}: {line}"
 

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-import typer
-from mkdocs.config.defaults import MkDocsConfig
 from modules import ROOT
 
-from gemmgen.cli.app import app
+from gemmgen.cli.app import commands
 from gemmgen.cli.explanations import explanations
 from gemmgen.spec.model import json_schema
 from tools.site import hooks, reference
@@ -121,7 +119,7 @@ def test_the_reference_has_each_field_of_a_spec() -> None:
 
 def test_the_reference_has_each_command_and_option() -> None:
     page = reference.commands_page()
-    for name, command in typer.main.get_group(app).commands.items():
+    for name, command in commands().items():
         assert f"## gemmgen {name}\n" in page
         options = (option for each in command.params for option in each.opts if option.startswith("-"))
         assert [option for option in options if option not in page] == []

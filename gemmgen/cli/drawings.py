@@ -11,9 +11,9 @@ import typer
 
 from gemmgen.cli.reporting import unwritable, write
 from gemmgen.plan.rule import counted
-from gemmgen.product import Product
 
 if TYPE_CHECKING:
+    from gemmgen.product import Product
     from gemmgen.verify.simulation import Simulation
     from gluonsim import Result
 

@@ -13,7 +13,6 @@ from typing import Any
 import typer
 
 from gemmgen.cli.reporting import RUN, complain, print_report, tell_warning, write_sarif
-from gemmgen.device import memory_faults
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 
@@ -69,8 +68,7 @@ def ended(step: Callable[[], int]) -> int:
     Likewise if the memory of the GPU does not suffice, whichever stage it was.
     """
     try:
-        with memory_faults(""):
-            return step()
+        return step()
     except GemmgenError as error:
         complain(error)
     except BrokenPipeError:
@@ -78,6 +76,14 @@ def ended(step: Callable[[], int]) -> int:
     except OSError as error:
         # A full disk, a directory that went away: what no stage can foresee.
         complain(GemmgenError([_machine(error)]))
+    except Exception:
+        from gemmgen.device import memory_faults  # which `gemmgen --help` has no need of
+
+        try:
+            with memory_faults(""):
+                raise
+        except GemmgenError as error:
+            complain(error)
     return 1
 
 

@@ -8,10 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.cells import cell_len
-
 from gemmgen.errors import Diagnostic
-from gemmgen.spec.reading import STDIN, stdin_bytes
 
 RED, YELLOW, BOLD, FAINT, PLAIN = "\x1b[1;31m", "\x1b[1;33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 MOST_COLUMNS = 100
@@ -35,6 +32,8 @@ def shown(found: Diagnostic, *, coloured: bool = False) -> str:
     line = line_of(found)
     if line is None or found.line is None or found.column is None:
         return text
+    from rich.cells import cell_len
+
     start = max(0, found.column - 1 - MOST_COLUMNS // 2) if len(line) > MOST_COLUMNS else 0
     part = _visible(line[start : start + MOST_COLUMNS])
     before = _visible(line[start : found.column - 1])
@@ -58,6 +57,8 @@ def line_of(found: Diagnostic) -> str | None:
     """Return the line of the file that a diagnostic is about, None if it has no line or no readable file."""
     if found.line is None or found.column is None:
         return None
+    from gemmgen.spec.reading import STDIN, stdin_bytes
+
     try:
         data = stdin_bytes(sys.stdin) if found.path == STDIN else Path(found.path).read_bytes()
     except (OSError, ValueError):

@@ -1,9 +1,8 @@
-"""Commands from specs to modules: init, plan, build, check, list and diff."""
+"""Commands from specs to modules: plan, build, check, list and diff."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from gemmgen import api
-from gemmgen.build import columns, resources_text, spec_row
 from gemmgen.cli.candidates import candidates_table, explanation
 from gemmgen.cli.drawings import PlanPictures
 from gemmgen.cli.options import (
@@ -33,32 +30,19 @@ from gemmgen.cli.options import (
 )
 from gemmgen.cli.reporting import choose, complain, end, print_json, say
 from gemmgen.cli.running import Show, prefixed, progressing, run_each
+from gemmgen.cli.texts import columns, resources_text
 from gemmgen.device import require_compiler
 from gemmgen.documents.files import read_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.decisions import gradient_stem
 from gemmgen.plan.planner import Tick
 from gemmgen.plan.rule import counted
+from gemmgen.plan.search import narrow_tile
 from gemmgen.problem import OPERANDS
 from gemmgen.product import Product, check, make, make_as_built
 from gemmgen.spec import load_spec
 from gemmgen.spec.module_names import stem_problem
 from gemmgen.spec.reading import STDIN, SUFFIXES
-
-
-def init(
-    name: Annotated[
-        Path, typer.Argument(metavar="[NAME]", help="Name of the file and of the module.")
-    ] = Path("matmul.yaml"),
-    as_json: Json = False,
-) -> None:
-    """Write a commented spec to start from, and its JSON Schema."""
-    path = api.init(name)
-    schema = path.with_name(api.SCHEMA_FILE)
-    print_json({"wrote": [path.as_posix(), schema.as_posix()]})
-    if not as_json:
-        say(f"wrote {path}, and {schema} for editors")
-        say(f"next: `{shlex.join(['gemmgen', 'build', str(path)])}`")
 
 
 def plan(
@@ -204,7 +188,7 @@ def list_command(
     rows: list[dict[str, object]] = []
     for product in products:
         findings = check([product], out, exhaustive=False)
-        rows.append(spec_row(product, findings[0].diagnostic.code if findings else "up to date"))
+        rows.append(_row(product, findings[0].diagnostic.code if findings else "up to date"))
     if as_json:
         print_json(rows)
     elif rows:
@@ -212,6 +196,20 @@ def list_command(
     elif not failed:
         say(f"{NO_SPECS}: `gemmgen init` writes one")
     end(failed)
+
+
+def _row(product: Product, module: str) -> dict[str, object]:
+    """Return the row of a spec in a list: its types, its plan, the state of its module, its title."""
+    plan, problem = product.plan, product.plan.problem
+    return {
+        "spec": product.source.stem,
+        "dtypes": f"{problem.a.dtype.name} x {problem.b.dtype.name} -> {problem.d.name}",
+        "tile": narrow_tile(plan),
+        "cluster": f"{plan.cluster_m}x{plan.cluster_n}",
+        "stages": plan.stages,
+        "module": module,
+        "title": plan.request.title,
+    }
 
 
 def diff_command(

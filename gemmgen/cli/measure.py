@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmgen.build import columns
 from gemmgen.cli.drawings import write_pages
 from gemmgen.cli.options import (
     CANDIDATES,
@@ -27,10 +26,9 @@ from gemmgen.cli.options import (
 )
 from gemmgen.cli.reporting import choose, complain, end, print_json, say, say_tables, tell, write
 from gemmgen.cli.running import prefixed, progressing, run_each
+from gemmgen.cli.texts import columns
 from gemmgen.device import require_compiler
 from gemmgen.errors import GemmgenError
-from gemmgen.library import package
-from gemmgen.product import make
 
 if TYPE_CHECKING:
     from gemmgen.bench import ResultLog
@@ -167,6 +165,8 @@ def _bench_suite(subjects: list[Path], options: SuiteOptions) -> None:
     else:
         loaded, chosen, choose = bench.load_suite(options.suite), range_of(options.extents), None
         if len(subjects) == 1 and subjects[0].is_dir():
+            from gemmgen.library import package
+
             subjects, choose = package.contestants(subjects[0])
         if out := options.out:
             out.mkdir(parents=True, exist_ok=True)
@@ -256,7 +256,8 @@ def tune_command(
 
     require_optuna()
     from gemmgen.bench import parse_shapes
-    from gemmgen.tune.options import TuningOptions
+    from gemmgen.product import make
+    from gemmgen.tune.options import TuningBudget, TuningOptions
     from gemmgen.tune.tuning import tune
 
     wanted = ",".join(shape or [])

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmgen.build import resources_text, simulation_text
 from gemmgen.cli.drawings import Timeline
 from gemmgen.cli.options import (
     Format,
@@ -26,6 +25,7 @@ from gemmgen.cli.options import (
 )
 from gemmgen.cli.reporting import choose, complain, end, print_json, say, write
 from gemmgen.cli.running import prefixed, progressing, run_each
+from gemmgen.cli.texts import resources_text, simulation_text
 from gemmgen.device import OUT_OF_MEMORY, require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.rule import counted

@@ -18,18 +18,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from gemmgen.cache import CacheWarning
 from gemmgen.cli.excerpt import has_colours, line_of, shown
-from gemmgen.cli.explanations import explanations
 from gemmgen.errors import Diagnostic, GemmgenError, Region, Reported, sarif_log
 from gemmgen.literals import visible
-from gemmgen.product import write_files
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 MOST_SHOWN = 20
 """Diagnostics of one file that are printed; the others are counted."""
@@ -83,6 +81,8 @@ def print_report() -> None:
 def write_sarif() -> None:
     """Write the log of diagnostics, if the run is asked for one."""
     if RUN.sarif:
+        from gemmgen.cli.explanations import explanations
+
         reported = [
             Reported(found.code, found.severity, _text(found), [_region(found)] if found.path else [])
             for found in RUN.diagnostics
@@ -123,6 +123,8 @@ def say_tables(tables: Iterable[Table], columns: int) -> None:
 
     Cells must have their control characters escaped: the table itself uses colours.
     """
+    from rich.console import Console
+
     console = Console(width=None if sys.stdout.isatty() else columns, emoji=False)
     for table in tables:
         console.print(table)
@@ -137,6 +139,8 @@ def tell_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning of the cache as a diagnostic, and one of another library as Python does."""
+    from gemmgen.cache import CacheWarning
+
     if isinstance(message, CacheWarning):
         complain(GemmgenError([message.diagnostic]))
     else:
@@ -202,6 +206,8 @@ def write(path: Path, text: str) -> None:
     Raises:
         GemmgenError: It cannot be written (``cannot-write``).
     """
+    from gemmgen.product import write_files
+
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             path.write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from gemmgen.cli.app import app
+from gemmgen.cli.app import commands
 from gemmgen.cli.explanations import Explanation, explanations
 from gemmgen.spec.model import json_schema
 
@@ -79,9 +79,9 @@ def commands_page() -> str:
         "# Command line\n",
         "Generated from the help of `gemmgen`. Artifacts go to stdout, all else to stderr.\n",
     ]
-    for name, command in typer.main.get_group(app).commands.items():
-        arguments = [each for each in command.params if each.param_type_name == "argument"]
-        usage = " ".join([f"gemmgen {name} [OPTIONS]", *map(_argument, arguments)])
+    for name, command in commands().items():
+        context = typer.Context(command, info_name=f"gemmgen {name}")
+        usage = command.get_usage(context).removeprefix("Usage: ")
         parts += [f"## gemmgen {name}\n", f"{command.help}\n", f"```text\n{usage}\n```\n"]
         context = typer.Context(command, info_name=f"gemmgen {name}")
         parts.append("| option or argument | effect |\n|---|---|")

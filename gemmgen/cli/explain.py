@@ -1,44 +1,22 @@
-"""Commands that show the machine, the fields of a spec, the rules and numbers: doctor, schema and explain."""
+"""The command that explains codes of diagnostics, words of specs, and the numerics of kernels."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmgen.build import columns
-from gemmgen.cli.explanations import explanation_of, explanations
 from gemmgen.cli.options import Json
 from gemmgen.cli.reporting import end, print_json, say
 from gemmgen.cli.running import progressing, run_each
-from gemmgen.device import require_gpu
+from gemmgen.cli.texts import columns
 from gemmgen.errors import GemmgenError
-from gemmgen.product import Product, make, staged
 
 if TYPE_CHECKING:
     from gemmgen.numerics.error_report import ErrorReport
-
-
-def doctor(as_json: Json = False) -> None:
-    """Show versions, the GPU, and the stages that can run here."""
-    from gemmgen.device import examine
-
-    found = examine()
-    if as_json:
-        print_json(found.as_dict())
-        return
-    rows = [*found.versions.items(), ("GPU", found.gpu), *found.stages.items()]
-    say("\n".join(f"{name:<26} {value}" for name, value in rows))
-
-
-def schema() -> None:
-    """Print the JSON Schema of a spec, for editors."""
-    from gemmgen.spec.model import json_schema
-
-    say(json.dumps(json_schema(), indent=2))
+    from gemmgen.product import Product
 
 
 def explain_command(
@@ -66,17 +44,21 @@ def explain_command(
     if numerics:
         _explain_numerics([Path(each) for each in codes or ()], as_json=as_json)
         return
+    from gemmgen.cli.explanations import explanation_of, explanations
+
     found = [explanation_of(code) for code in codes] if codes else list(explanations().values())
-    print_json({each.code: each.as_dict() for each in found})
-    if not as_json and codes:
+    if as_json:
+        print_json({each.code: each.as_dict() for each in found})
+    elif codes:
         say("\n\n".join(map(str, found)))
-    elif not as_json:
+    else:
         say("\n".join(columns([{"rule": each.code, "says": each.summary} for each in found])))
 
 
 def _explain_numerics(specs: list[Path], *, as_json: bool) -> None:
     """Print the arithmetic and the errors of specs."""
     from gemmgen.numerics.error_report import error_report
+    from gemmgen.product import make
 
     if not specs:
         raise typer.BadParameter("name a spec", param_hint="--numerics")
@@ -99,8 +81,10 @@ def _with_measured(found: ErrorReport, product: Product) -> ErrorReport:
 
     Modules of groups are not measured.
     """
+    from gemmgen.device import require_gpu
     from gemmgen.module import import_generated, matmul_of
     from gemmgen.numerics.error_report import MEASURED_EXTENT, measured_errors
+    from gemmgen.product import staged
 
     plan, problem = product.plan, product.source.problem
     try:
