@@ -10,13 +10,15 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 # the environment says of bytecode.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
-# Is there only after an installation that ended well, and only for this version of Python.
-INSTALLED := .venv/installed-$(VERSION)
+# Each is there only after an installation that ended well, and only for this version of Python: of what compiles, of
+# what tests need besides, and of everything. Who has more has what is less.
+COMPILE := .venv/compile-$(VERSION)
+TESTS := .venv/test-$(VERSION)
+INSTALLED := .venv/dev-$(VERSION)
+REQUIREMENTS := pyproject.toml wheels/gluonsim/pyproject.toml constraints.txt
 
-help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
-
-$(INSTALLED): pyproject.toml wheels/gluonsim/pyproject.toml constraints.txt
+# Install an extra, and touch the files that stand for it and for what it has too: $(call install,EXTRA,FILES).
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "gemmgen needs Python 3.11 or newer, and $(PYTHON) is $(VERSION): make PYTHON=python3.12, say" >&2; exit 1; }
 	@# An environment of another Python, or of an installation that did not end, is made anew. It gets the newest
@@ -24,12 +26,25 @@ $(INSTALLED): pyproject.toml wheels/gluonsim/pyproject.toml constraints.txt
 	@if test -e .venv/unfinished || \
 	  ! $(BIN)/python -c 'import pip, sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null; \
 	then rm -rf .venv && $(PYTHON) -m venv .venv --upgrade-deps; fi
-	@echo "installing gemmgen and its dependencies into .venv (once; torch brings gigabytes of CUDA libraries)"
+	@echo "installing gemmgen[$(1)] into .venv (once; unless TORCH names a CPU build, torch brings 6 GB of CUDA libraries)"
 	@touch .venv/unfinished
 	$(if $(TORCH),$(PIP) $(TORCH))
-	$(PIP) --constraint constraints.txt --editable wheels/gluonsim --editable '.[dev]'
-	@rm -f .venv/unfinished .venv/installed*
-	@touch $@
+	$(PIP) --constraint constraints.txt --editable wheels/gluonsim --editable '.[$(1)]'
+	@rm -f .venv/unfinished
+	@touch $(2)
+endef
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+$(COMPILE): $(REQUIREMENTS)
+	$(call install,compile,$(COMPILE))
+
+$(TESTS): $(REQUIREMENTS)
+	$(call install,test,$(COMPILE) $(TESTS))
+
+$(INSTALLED): $(REQUIREMENTS)
+	$(call install,dev,$(COMPILE) $(TESTS) $(INSTALLED))
 
 docs: $(INSTALLED) ## refresh the quotations in README, docs and benchmarks, and the pictures of docs
 	$(BIN)/python -m tools.quotations
@@ -39,7 +54,7 @@ site: $(INSTALLED) ## build the documentation site into build/site, strictly: a 
 
 setup: $(INSTALLED) ## install gemmgen for development into .venv
 
-demo: $(INSTALLED) ## build specs/h100_bf16.yaml; on a Hopper GPU also check its numbers and benchmark it
+demo: $(COMPILE) ## build specs/h100_bf16.yaml; on a Hopper GPU also check its numbers and benchmark it
 	$(BIN)/gemmgen build specs/h100_bf16.yaml
 	@if $(BIN)/gemmgen doctor --json | grep -q '"test, bench": "yes.*h100'; then \
 	  $(BIN)/gemmgen test specs/h100_bf16.yaml && $(BIN)/gemmgen bench specs/h100_bf16.yaml; \
@@ -47,24 +62,28 @@ demo: $(INSTALLED) ## build specs/h100_bf16.yaml; on a Hopper GPU also check its
 	  echo; echo "no Hopper GPU here: numbers and speed were not measured; see benchmarks/ for recorded runs"; \
 	fi
 
-lint: $(INSTALLED) ## format, lint, types, and whether generated modules are what their specs say
+PYTEST := $(BIN)/python -m pytest -n auto -m 'not gpu' --speed
+
+test: $(TESTS) ## the tests that need no compiler
+	$(PYTEST) test
+
+check: $(INSTALLED) ## what CI runs: lint, the same tests, and those of kernels that cover every template
+	@$(MAKE) --no-print-directory --jobs=2 lint checks
+
+checks: $(INSTALLED)
+	$(PYTEST) check --durations=15 --record-verified
+
+nightly: $(INSTALLED) ## every test that needs no GPU; those of pages need a browser, chromium
+	@$(MAKE) --no-print-directory lint
+	$(PYTEST) nightly --durations=15 --record-verified
+
+lint: $(INSTALLED) ## format, lint, types, whether generated modules are what their specs say, and counts that may only fall
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/gemmgen check
 	$(BIN)/python -m tools.rendered
-
-quick: $(INSTALLED) ## what takes at most 90 seconds: lint, and beside it the fast tests
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint fast
-
-fast: $(INSTALLED)
-	$(BIN)/python -m pytest -m 'quick and not gpu' -n auto
-
-test: $(INSTALLED) ## lint, and beside it every test that needs no GPU
-	@$(MAKE) --no-print-directory --jobs=2 lint tests
-
-tests: $(INSTALLED)
-	$(BIN)/python -m pytest -m 'not gpu' -n auto --durations=15
+	$(BIN)/python -m tools.counts
 
 coverage: $(INSTALLED) ## every test that needs no GPU, and the lines that none of them runs
 	$(BIN)/python -m pytest -m 'not gpu' -n auto --cov=gemmgen --cov=gluonsim --cov-report=term-missing:skip-covered
@@ -102,4 +121,4 @@ verdicts: $(INSTALLED) ## record what the compiler says of the registers of ever
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv build .pytest_cache .ruff_cache .hypothesis .coverage
 
-.PHONY: help setup demo lint quick fast test tests coverage gpu generated libraries archives wheels digests verdicts docs site clean
+.PHONY: help setup demo lint test check checks nightly coverage gpu generated libraries archives wheels digests verdicts docs site clean

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from mkdocs.config.defaults import MkDocsConfig
 from modules import ROOT
 
 from gemmgen.cli.app import commands

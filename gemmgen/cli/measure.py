@@ -257,7 +257,7 @@ def tune_command(
     require_optuna()
     from gemmgen.bench import parse_shapes
     from gemmgen.product import make
-    from gemmgen.tune.options import TuningBudget, TuningOptions
+    from gemmgen.tune.options import TuningOptions
     from gemmgen.tune.tuning import tune
 
     wanted = ",".join(shape or [])

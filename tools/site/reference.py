@@ -80,8 +80,8 @@ def commands_page() -> str:
         "Generated from the help of `gemmgen`. Artifacts go to stdout, all else to stderr.\n",
     ]
     for name, command in commands().items():
-        context = typer.Context(command, info_name=f"gemmgen {name}")
-        usage = command.get_usage(context).removeprefix("Usage: ")
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        usage = " ".join([f"gemmgen {name} [OPTIONS]", *map(_argument, arguments)])
         parts += [f"## gemmgen {name}\n", f"{command.help}\n", f"```text\n{usage}\n```\n"]
         context = typer.Context(command, info_name=f"gemmgen {name}")
         parts.append("| option or argument | effect |\n|---|---|")
