@@ -44,8 +44,8 @@ OUT = "out"
 """The chosen folder."""
 
 DIAGNOSTIC = re.compile(r"[^\n]+?(:\d+:\d+)?: (error|warning)\[[a-z0-9-]+\][^\n]*: [^\n]+")
-BESIDE = re.compile(r"\s*\d+ \| [^\n]*|\s+\|\s+\^|[^\n]+: note: [^\n]+")
-"""Other lines on stderr: the line of a file and its caret, how many diagnostics are not shown."""
+BESIDE = re.compile(r"building [^\n]*|\s*\d+ \| [^\n]*|\s+\|\s+\^|[^\n]+: note: [^\n]+")
+"""Other lines on stderr: progress, the line of a file and its caret, how many diagnostics are not shown."""
 
 
 # --- what is done to a file
