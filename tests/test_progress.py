@@ -39,12 +39,12 @@ COMMANDS = {
     r"ranking good\.yaml: \d+ of 12 combinations": "gemmgen plan good.yaml --candidates",
     "building good.yaml": "gemmgen build good.yaml --no-lower",
     "lowering good.yaml": "gemmgen lower good.yaml",
-    "simulating good.yaml": "gemmgen simulate good.yaml --shape 64x64x64 --schedules 0",
+    "simulating good": "gemmgen simulate good.yaml --shape 64x64x64 --schedules 0",
     "fuzzing 1 of 1, 0 findings": "fuzz --specs 1 --compiled 0 --simulated 0",
     r"simulating scaled_kernel: \d+ of 20 programs": "gluonsim scaled.py::scale --schedules 0",
     r"simulating scaled_kernel: \d+ of 20": "gemmgen simulate scaled.py::scale --schedules 0",
 }
-"""Patterns of what commands show on a terminal at some time."""
+"""Patterns of the last step that each command shows; which others a terminal draws depends on the time."""
 
 
 class Terminal(io.StringIO):
