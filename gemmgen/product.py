@@ -18,12 +18,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
 
 from gemmgen import MODULE_FORMAT
-from gemmgen.documents.decode import BadFieldError, decode, parsed
-from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.files import read_bytes
+from gemmgen.json_files import BadFieldError, decode, decode_json
 from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.launcher_file import MARK as LAUNCHER_MARK
 from gemmgen.plan import plan_spec
@@ -195,17 +194,10 @@ def _planned(
 def _recorded(manifest: Path) -> tuple[PassedOver, ...]:
     """Return the kernels that a manifest says were passed over, none if it cannot be read."""
     try:
-        document = cast("dict[str, object]", parsed(read_text(manifest)))
-        return decode(_Refusals, {"kernels": document[PASSED_OVER]}).kernels
-    except (OSError, ValueError, TypeError, LookupError, RecursionError, BadFieldError):
+        document = decode_json(dict[str, object], read_bytes(manifest))
+        return decode(tuple[PassedOver, ...], document.get(PASSED_OVER, []))
+    except (OSError, BadFieldError):
         return ()  # that the manifest is not as it was written is then found byte by byte
-
-
-@dataclass(frozen=True)
-class _Refusals:
-    """The part of a manifest about kernels that were passed over."""
-
-    kernels: tuple[PassedOver, ...]
 
 
 @contextmanager
@@ -379,7 +371,7 @@ def _check_files(files: Mapping[str, str], product: Product, directory: Path) ->
 def _edited(path: Path, found: bytes) -> bool:
     """Return whether a module differs from the digest in its own manifest."""
     try:
-        manifest = json.loads(read_text(path.with_suffix(".json")))
+        manifest = json.loads(read_bytes(path.with_suffix(".json")))
         return path.suffix == ".py" and manifest["module_sha256"] != hashlib.sha256(found).hexdigest()
     except (OSError, ValueError, KeyError, TypeError):
         return False

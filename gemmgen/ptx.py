@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from gemmgen import triton_api
-from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed
-from gemmgen.documents.files import read_text
-from gemmgen.documents.kinds import Count, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.json_files import encoded, read_json
+from gemmgen.kinds import Count, OneLine, Sha256
 from gemmgen.lower import Lowered
 from gemmgen.product import write_files
 
@@ -72,7 +71,7 @@ def digest(ptx: str) -> str:
 class Code:
     """The identity of the compiled kernels of a module."""
 
-    module: str
+    module: OneLine
     """The module's name."""
     smem_bytes: Count
     """Shared memory of ``matmul_kernel``, which PTX does not state."""
@@ -97,7 +96,7 @@ class Code:
 class Digests:
     """The contents of a file of digests."""
 
-    triton: str
+    triton: OneLine
     """The version of the compiler: another one may write other code."""
     modules: tuple[Code, ...]
     """Sorted by name."""
@@ -134,13 +133,7 @@ def read_digests(path: Path) -> Digests:
     Raises:
         GemmgenError: ``bad-digests`` for a file that cannot be read, or that holds something else.
     """
-    try:
-        return decode(Digests, parsed(read_text(path)))
-    except BadFieldError as error:
-        found = Diagnostic(path.as_posix(), "bad-digests", error.message, field=error.field or None)
-    except (OSError, ValueError, RecursionError) as error:
-        found = Diagnostic(path.as_posix(), "bad-digests", f"cannot be read: {error}")
-    raise GemmgenError([found])
+    return read_json(Digests, path, "bad-digests")
 
 
 def changes(codes: Iterable[Code], path: Path) -> Iterator[Diagnostic]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import sys
@@ -101,6 +102,20 @@ def test_parts_that_import_each_other_are_not_drawn(architecture: ModuleType, tm
 def test_the_names_of_files_tell_them_apart(architecture: ModuleType) -> None:
     names = Counter(path.name for path in architecture.files().values() if path.name != "__init__.py")
     assert {name: count for name, count in names.items() if count > MOST_FILES_OF_A_NAME} == {}
+
+
+def test_only_modules_of_specs_import_pydantic_when_they_are_imported(architecture: ModuleType) -> None:
+    """Commands that read no spec start without it: to import Pydantic takes a while."""
+    importing = {
+        name
+        for name, path in architecture.files().items()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if (isinstance(node, ast.ImportFrom)
+        and node.module in ("pydantic", "pydantic_core"))
+        or (isinstance(node, ast.Import)
+        and node.names[0].name.startswith("pydantic"))
+    }
+    assert importing == {name for name in importing if name.startswith("gemmgen.spec.")} != set()
 
 
 def test_only_a_loaded_spec_makes_its_request(architecture: ModuleType) -> None:

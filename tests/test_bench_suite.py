@@ -737,8 +737,8 @@ def test_a_record_that_was_tampered_with_is_refused_with_its_line(tmp_path: Path
         (b"{}\n", ":1: error[bad-record]: no line of a suite's record"),
         (b"[\n", ":1: error[bad-record]: no line of a suite's record"),
         ("\n".join([*lines[1:], ""]).encode(), ":1: error[bad-record]: a record begins with its session"),
-        (put(lines, 0, schema=1), ":1: error[bad-record]: schema is 1; this gemmgen reads 3"),
-        (put(lines, 1, shape=[1, 2]), ":2: error[bad-record] shape: must have 3 elements, not 2"),
+        (put(lines, 0, schema=1), ":1: error[bad-record] schema: is 1; this gemmgen reads 3"),
+        (put(lines, 1, shape=[1, 2]), ":2: error[bad-record] shape.2: is missing"),
         (put(lines, 2, host="x"), ":3: error[bad-record] host: is not known"),
         (put(lines, 2, kernels=[{}]), ":3: error[bad-record] kernels.0.kernel: is missing"),
     ):

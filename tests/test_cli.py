@@ -810,7 +810,7 @@ def test_two_specs_of_one_stem_are_told_and_none_is_called_stale(
 
 def test_a_record_that_is_not_there_is_told_without_an_errno(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("bench", "nope.json")
-    assert ran.stderr == "nope.json: error[bad-record]: cannot read the record: No such file or directory\n"
+    assert ran.stderr == "nope.json: error[bad-record]: cannot be read: No such file or directory\n"
 
 
 def test_a_temporary_file_is_never_named(gemmgen_: Gemmgen, good: Path) -> None:

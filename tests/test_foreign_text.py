@@ -16,7 +16,7 @@ READS = {
     "gemmgen/cli/make.py": "YAML files in a user's directory",
     "gemmgen/cli/measure.py": "a user's option",
     "gemmgen/cli/options.py": "a user's option",
-    "gemmgen/documents/kinds.py": "members of documents that somebody else may have written",
+    "gemmgen/kinds.py": "members of documents that somebody else may have written",
     "gemmgen/hardware/gpus.py": "the names that drivers give GPUs, and targets as users write them",
     "gemmgen/library/exchange.py": "a user's name of a library, and the driver's of a GPU",
     "gemmgen/literals.py": "any text that goes into a comment of C",

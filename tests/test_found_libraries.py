@@ -15,9 +15,7 @@ import pytest
 from contests import BF16, E4M3
 from modules import ROOT
 
-from gemmgen import library
-from gemmgen.documents import files
-from gemmgen.documents.decode import parsed
+from gemmgen import files, library
 from gemmgen.errors import GemmgenError
 from gemmgen.library import package, sources
 from gemmgen.library.assemble import Library, assemble
@@ -159,12 +157,6 @@ def test_no_more_is_read_than_a_document_can_have(tmp_path: Path, monkeypatch: p
         files.read_bytes(path)
     with pytest.raises(IsADirectoryError):
         files.read_bytes(tmp_path)
-
-
-def test_a_name_that_is_there_twice_is_refused() -> None:
-    assert parsed('{"m": 1, "n": {"m": 2}}') == {"m": 1, "n": {"m": 2}}
-    with pytest.raises(ValueError, match="m is there twice"):
-        parsed('{"n": 3, "m": 1, "m": 2}')
 
 
 # --- bytecode

@@ -26,8 +26,8 @@ from gemmgen.bench.suite_figures import errors_of, points_of
 from gemmgen.bench.suite_file import load_suite
 from gemmgen.bench.suite_run import SuiteMachinery, time_suite
 from gemmgen.bench.tasks import Task
-from gemmgen.documents.decode import BadFieldError, decode, encoded
 from gemmgen.errors import GemmgenError
+from gemmgen.json_files import BadFieldError, decode, encoded
 from gemmgen.library.assemble import assemble
 from gemmgen.library.sources import read
 from gemmgen.numerics.inputs import Inputs

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from gemmgen import library
 from gemmgen.bench.arms import dtypes_of
-from gemmgen.documents.decode import encoded
 from gemmgen.errors import GemmgenError
 from gemmgen.integrations import GroupedMM
+from gemmgen.json_files import encoded
 from gemmgen.library import exchange, package
 from gemmgen.library.assemble import assemble
 from gemmgen.library.pinned import anonymous, pinned_text

@@ -761,10 +761,12 @@ def test_sources_that_are_none_are_refused(tmp_path: Path, tuned: Path) -> None:
         " tune` (both .jsonl)"
     )
     other.write_text(tuned.read_text() + "half a li")
-    assert refusal(lambda: read([other])) == ("other.jsonl:5: error[bad-table]: not JSON")
+    assert refusal(lambda: read([other])) == (
+        "other.jsonl:5: error[bad-table]: not JSON: expected value at line 1 column 1"
+    )
     table(other, row(WIDE, (1, 2, 3), 1e-5, format=3))
     assert refusal(lambda: read([other])) == (
-        "other.jsonl:1: error[bad-table]: format is 3; this gemmgen reads 2"
+        "other.jsonl:1: error[bad-table] format: is 3; this gemmgen reads 2"
     )
     table(other, row(WIDE, (1, 2, 3), -1e-5))
     assert refusal(lambda: read([other])) == (
@@ -943,11 +945,11 @@ def test_what_is_no_library_is_neither_read_nor_overwritten(tuned: Path, tmp_pat
     manifest = tmp_path / "mine" / package.MANIFEST
     manifest.write_text("{")
     assert refusal(lambda: package.check(tmp_path / "mine")) == (
-        "library.json: error[bad-library]: is not what `gemmgen library` writes"
+        "library.json: error[bad-library]: not JSON: EOF while parsing an object at line 1 column 1"
     )
     manifest.write_text('{"gemmgen": {"library_format": 4}}')
     assert refusal(lambda: package.check(tmp_path / "mine")) == (
-        "library.json: error[bad-library]: library_format is 4; this gemmgen reads 3"
+        "library.json: error[bad-library] gemmgen.library_format: is 4; this gemmgen reads 3"
     )
     assert refusal(lambda: assemble("torch", found, library.choose(found))) == (
         "torch: error[module-name]: torch would shadow a module that Python or the kernel imports: choose"

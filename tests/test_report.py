@@ -242,7 +242,7 @@ def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) 
     assert shapes[2][:3] + shapes[2][8:9] == ["19", "4096", "512", "15.9"]
     assert page.count("cuBLAS and unfused gate") == 1
     (tmp_path / "tuned.jsonl").write_text('{"table": "gemmgen tune", "format": 3}\n')
-    with pytest.raises(GemmgenError, match=r"tuned.jsonl:1: error\[bad-table\]: format is 3"):
+    with pytest.raises(GemmgenError, match=r"tuned.jsonl:1: error\[bad-table\] format: is 3"):
         report([tmp_path / "tuned.jsonl"])
 
 

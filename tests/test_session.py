@@ -93,9 +93,9 @@ def test_a_record_is_overwritten(tmp_path: Path, record: Record) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, ": error[bad-record]: cannot read the record: No such file"),
-        (b"\xff", ": error[bad-record]: cannot read the record: 'utf-8' codec can't decode"),
-        (b"{", ":1:2: error[bad-record]: not JSON: "),
+        (None, ": error[bad-record]: cannot be read: No such file"),
+        (b"\xff", ": error[bad-record]: not JSON: expected value at line 1 column 1"),
+        (b"{", ": error[bad-record]: not JSON: EOF while parsing an object at line 1 column 1"),
         (b"{}", ": error[bad-record] schema: is missing"),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_record_that_cannot_be_read_costs_the_others_nothing(
 ) -> None:
     code, out, err = gemmgen("bench", tmp_path / "missing.json", RECORD)
     assert (code, out) == (1, plain_table([record]))
-    assert err.count("error[") == err.count("missing.json: error[bad-record]: cannot read the record: ") == 1
+    assert err.count("error[") == err.count("missing.json: error[bad-record]: cannot be read: ") == 1
 
 
 def test_a_plot_that_cannot_be_drawn_costs_no_figures(tmp_path: Path, gemmgen: Run, record: Record) -> None:

@@ -66,7 +66,6 @@ DOCSTRINGS = {
     "gemmgen": 0,
     "gemmgen/bench": 7,
     "gemmgen/cli": 0,
-    "gemmgen/documents": 0,
     "gemmgen/hardware": 1,
     "gemmgen/integrations": 2,
     "gemmgen/library": 2,

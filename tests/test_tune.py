@@ -1009,16 +1009,16 @@ LINE = ROW.as_line()
     [
         (None, ": error[bad-table]: cannot read the table: No such file or directory"),
         ("", ": error[bad-table]: there is no kernel in it"),
-        ("x\n", ":1: error[bad-table]: not JSON"),
+        ("x\n", ":1: error[bad-table]: not JSON: expected value at line 1 column 1"),
         ('{"line": "session"}\n', ":1: error[bad-table]: not a line of a table of `gemmgen tune`"),
         (
             LINE + LINE.replace('"format": 2', '"format": 1'),
-            ":2: error[bad-table]: format is 1; this gemmgen reads 2",
+            ":2: error[bad-table] format: is 1; this gemmgen reads 2",
         ),
         (LINE.replace('"tried": 7, ', ""), ":1: error[bad-table] tried: is missing"),
         (
             LINE.replace('"tried": 7', '"tried": "7"'),
-            ':1: error[bad-table] tried: must be an integer, not "7"',
+            ':1: error[bad-table] tried: input should be a valid integer, not "7"',
         ),
         (LINE.replace('"m": 8', '"m": 0'), ":1: error[bad-table] m: must be from 1 to 2,147,483,392, not 0"),
         (

@@ -5,18 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal, TypeVar, cast
+from typing import Annotated, Final, Literal, TypeVar, cast
 
-from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, shown
-from gemmgen.documents.files import read_text
-from gemmgen.documents.kinds import Count, Extents, GpuName, Rate, Seconds, Sha256, Share
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import GPUS, Gpu
 from gemmgen.hardware.gpus import gpu_of
+from gemmgen.json_files import BadFieldError, decode_json, encoded, read_json, refusal
+from gemmgen.kinds import (
+    Count,
+    Extents,
+    GpuName,
+    Multiple,
+    OneLine,
+    Rate,
+    Reading,
+    Seconds,
+    Sha256,
+    Share,
+    Version,
+)
 from gemmgen.numerics.encoding import DType
 from gemmgen.problem import shape_text
 from gemmgen.problem.dtypes import Dtypes
@@ -31,11 +42,7 @@ class Ceilings:
 
     flops_per_second: Rate
     bytes_per_second: Rate
-    source: str
-
-    def __post_init__(self) -> None:
-        if min(self.flops_per_second, self.bytes_per_second) <= 0:
-            raise ValueError("a ceiling must be positive")
+    source: OneLine
 
     def seconds(self, operations: int, moved_bytes: int) -> float:
         """Return the larger of the times for the arithmetic and for the bytes."""
@@ -108,44 +115,39 @@ Samples = tuple[tuple[Seconds, ...], ...]
 
 @dataclass(frozen=True)
 class Protocol:
-    """Number and duration of samples, and memory of the inputs; every number must be positive.
+    """Number and duration of samples, and memory of the inputs.
 
     The figures are *sustained* ones: measured after the GPU has worked for ``warm_up_seconds`` without a
     pause, when its clock has settled at the power limit.
     """
 
-    repetitions: int = 3
-    pairs: int = 15
+    repetitions: Count = 3
+    pairs: Count = 15
     """Pairs of samples in each repetition, the baseline's first: a loss of the second arm counts against
     gemmgen.
     """
-    sample_seconds: float = 10e-3
+    sample_seconds: Seconds = 10e-3
     """Least device time of a sample, a batch of calls; thousands of times the resolution of an event."""
-    warm_up_seconds: float = 1.5
-    graph_below_seconds: float = 100e-6
+    warm_up_seconds: Seconds = 1.5
+    graph_below_seconds: Seconds = 100e-6
     """Kernels shorter than this are timed through a CUDA graph, since a host may not keep up with them."""
-    graph_seconds: float = 1e-3
+    graph_seconds: Seconds = 1e-3
     """Least device time of such a graph, so that its launch costs nothing against its run."""
-    l2_multiple: float = 2.5
+    l2_multiple: Multiple = 2.5
     """Size of all input sets together, in sizes of the L2 cache."""
-    max_input_sets: int = 1024
+    max_input_sets: Count = 1024
     """Greatest number of sets: those of small problems stay within the cache, because more sets cost more."""
-    host_rounds: int = 5
-    host_calls: int = 200
+    host_rounds: Count = 5
+    host_calls: Count = 200
     """Number of eager calls in each round; the host cost is the smallest of the rounds' medians."""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name != "seed" and getattr(self, field.name) <= 0:
-                raise ValueError(f"{field.name} must be positive")
 
 
 @dataclass(frozen=True)
 class Subject:
     """The timed kernel: its spec and its module, by their hashes."""
 
-    spec_path: str
+    spec_path: OneLine
     """Path relative to the directory in which the benchmark was started; only the name for a spec from
     elsewhere.
     """
@@ -167,12 +169,12 @@ class Subject:
 class Environment:
     """Versions and the GPU, without names and paths of a machine."""
 
-    gemmgen: str
-    torch: str
-    triton: str
-    cuda: str
-    cublas: str
-    driver: str
+    gemmgen: OneLine
+    torch: OneLine
+    triton: OneLine
+    cuda: OneLine
+    cublas: OneLine
+    driver: OneLine
     gpu: GpuName
     sm_count: Count
     l2_bytes: Count
@@ -182,9 +184,9 @@ class Environment:
 class GpuState:
     """State of a working GPU by ``nvidia-smi``; None for each value that it does not report."""
 
-    sm_clock_mhz: float | None
-    power_w: float | None
-    temperature_c: float | None
+    sm_clock_mhz: Reading | None
+    power_w: Reading | None
+    temperature_c: Reading | None
 
 
 @dataclass(frozen=True)
@@ -209,8 +211,6 @@ class Timing:
         ]
         if lengths[0] != lengths[1] or not lengths[0] or 0 in lengths[0]:
             raise ValueError("both arms need the same number of samples, at least one in each repetition")
-        if min(map(min, (*self.ours_seconds, *self.baseline_seconds))) <= 0:
-            raise ValueError("a sample must be positive")
 
 
 @dataclass(frozen=True)
@@ -225,10 +225,6 @@ class Measurement:
     relative_error: Share
     baseline_relative_error: Share
     timing: Timing
-
-    def __post_init__(self) -> None:
-        if min(*self.shape, self.input_sets) <= 0:
-            raise ValueError("extents and the number of input sets must be positive")
 
     def observed(self, kernel: str = "", dtypes: Dtypes | None = None) -> Observation[str]:
         """Return the observation of a kernel of this name: medians of all samples, and the ratio's spread.
@@ -246,13 +242,13 @@ class Measurement:
 class Record:
     """One run of the benchmark: one kernel against the baseline on some shapes."""
 
-    schema: int
-    date: str
+    schema: Annotated[int, Version(SCHEMA)]
+    date: OneLine
     """UTC time at which the run ended."""
     subject: Subject
     environment: Environment
     dtypes: Dtypes
-    baseline: str
+    baseline: OneLine
     """Exact text of the baseline."""
     protocol: Protocol
     ceilings: Ceilings | None
@@ -323,18 +319,7 @@ def from_json(text: str, path: str) -> Record:
 
     Raises GemmgenError (``bad-record``) with the first field that is missing, unknown or of another kind.
     """
-    try:
-        document: object = parsed(text)
-        _check_schema(document)
-        return decode(Record, document)
-    except json.JSONDecodeError as error:
-        message = f"not JSON: {error.msg}"
-        found = Diagnostic(path, "bad-record", message, line=error.lineno, column=error.colno)
-    except BadFieldError as error:
-        found = Diagnostic(path, "bad-record", error.message, field=error.field or None)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
-        found = Diagnostic(path, "bad-record", f"not a record: {error}")
-    raise GemmgenError([found])
+    return _decoded(Record, text, path)
 
 
 def encoded_line(value: object) -> str:
@@ -342,18 +327,19 @@ def encoded_line(value: object) -> str:
     return json.dumps(encoded(value), allow_nan=False)
 
 
-def from_line(kind: type[T], text: str, path: str, line: int) -> T:
+def from_line(kind: type[T], text: bytes, path: str, line: int) -> T:
     """Return the instance of a dataclass in a line that ``encoded_line`` wrote; the path is for messages.
 
     Raises GemmgenError (``bad-record``) with the first field that is missing, unknown or of another kind.
     """
+    return _decoded(kind, text, path, line)
+
+
+def _decoded(kind: type[T], text: str | bytes, path: str, line: int | None = None) -> T:
     try:
-        return decode(kind, parsed(text))
+        return decode_json(kind, text)
     except BadFieldError as error:
-        found = Diagnostic(path, "bad-record", error.message, field=error.field or None, line=line)
-    except (ValueError, RecursionError) as error:
-        found = Diagnostic(path, "bad-record", f"not JSON: {error}", line=line)
-    raise GemmgenError([found])
+        raise GemmgenError([refusal(error, path, "bad-record", line)]) from None
 
 
 def read_record(path: Path) -> Record:
@@ -362,11 +348,7 @@ def read_record(path: Path) -> Record:
     Raises:
         GemmgenError: The file cannot be read or holds no record.
     """
-    try:
-        return from_json(read_text(path), path.as_posix())
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"cannot read the record: {getattr(error, 'strerror', None) or error}"
-        raise GemmgenError([Diagnostic(path.as_posix(), "bad-record", message)]) from error
+    return read_json(Record, path, "bad-record")
 
 
 def write_record(record: Record, path: Path) -> None:
@@ -380,14 +362,6 @@ def write_record(record: Record, path: Path) -> None:
     except OSError as error:
         message = f"cannot write the record: {error.strerror or error}"
         raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error
-
-
-def _check_schema(document: object) -> None:
-    """Refuse another version before other fields are reported as wrong."""
-    if isinstance(document, dict):
-        version = cast("dict[str, object]", document).get("schema", SCHEMA)
-        if version != SCHEMA:
-            raise BadFieldError("schema", f"is {shown(version)}; this gemmgen reads version {SCHEMA}")
 
 
 def _layout(value: object, indent: str) -> str:

@@ -8,17 +8,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from gemmgen.bench.record import Ceilings, Environment, GpuState, Subject, encoded_line, from_line
-from gemmgen.documents.decode import shown
-from gemmgen.documents.files import read_bytes
-from gemmgen.documents.kinds import Count, Extents, Lines, Seconds, Sha256, Share
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.files import read_bytes
+from gemmgen.kinds import (
+    Count,
+    Extents,
+    Lines,
+    Multiple,
+    OneLine,
+    Seconds,
+    Sha256,
+    Share,
+    Version,
+)
 from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
 from gemmgen.problem.dtypes import Dtypes
@@ -31,42 +40,36 @@ BASELINE: Final = "baseline"
 
 @dataclass(frozen=True)
 class Rounds:
-    """Number and duration of samples, and memory of inputs; all numbers but the seed must be positive.
+    """Number and duration of samples, and memory of inputs.
 
     All kernels of a shape and the baseline alternate on the same tensors, each once a round, without a pause.
     Each round has another random order, because at the power limit a kernel runs at the clock that the kernel
     before it has caused.
     """
 
-    rounds: int = 7
-    graph_seconds: float = 2e-3
+    rounds: Count = 7
+    graph_seconds: Seconds = 2e-3
     """Least device time of a sample, the replay of one CUDA graph of calls."""
-    warm_up_seconds: float = 1.5
+    warm_up_seconds: Seconds = 1.5
     """Seconds of work before the first shape."""
-    settle_seconds: float = 0.25
+    settle_seconds: Seconds = 0.25
     """Seconds of the timed work before the first round of each shape, until clock and power settle."""
-    l2_multiple: float = 2.5
-    max_input_sets: int = 1024
-    host_calls: int = 20
+    l2_multiple: Multiple = 2.5
+    max_input_sets: Count = 1024
+    host_calls: Count = 20
     """Number of eager calls; their median is the cost on the host."""
     seed: int = 0
-    playoff_seconds: float | None = None
+    playoff_seconds: Seconds | None = None
     """Seconds of pairs of the winner and the baseline, at least one pair a round; None in older records: no
     more.
     """
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name != "seed" and value is not None and value <= 0:
-                raise ValueError(f"{each.name} must be positive")
 
 
 @dataclass(frozen=True)
 class KernelEntry:
     """A kernel of a session, identified by its spec and its module."""
 
-    name: str
+    name: OneLine
     subject: Subject
     contest: Contest
     """Contest of the kernel."""
@@ -81,10 +84,10 @@ class ContestOf:
     """A contest in a session: one problem and one baseline, with the ceilings of the GPU."""
 
     contest: Contest
-    description: str
+    description: OneLine
     """Description of the problem, for people."""
     dtypes: Dtypes
-    baseline: str
+    baseline: OneLine
     """Exact text of the baseline."""
     peak: Ceilings | None
     """Peaks of the datasheet, which nothing can exceed. None for a GPU that no spec can name."""
@@ -97,9 +100,9 @@ class Session:
     """Beginning of a run: environment, protocol and kernels of the lines that follow."""
 
     line: Literal["session"]
-    schema: int
-    date: str
-    suite: str
+    schema: Annotated[int, Version(SCHEMA)]
+    date: OneLine
+    suite: OneLine
     """Path of the suite's file."""
     suite_sha256: Sha256
     environment: Environment
@@ -112,7 +115,7 @@ class Session:
 class ArmSamples:
     """Samples of one arm in the format of a record; ``Result.observed`` makes an observation of two arms."""
 
-    kernel: str
+    kernel: OneLine
     seconds: tuple[Seconds, ...]
     """Seconds per call, by rounds."""
     calls: Count
@@ -122,8 +125,8 @@ class ArmSamples:
     """Time of an eager call on the host."""
 
     def __post_init__(self) -> None:
-        if not self.seconds or min(self.seconds) <= 0 or self.calls <= 0:
-            raise ValueError("an arm needs samples, all positive")
+        if not self.seconds:
+            raise ValueError("an arm needs samples, at least one")
 
 
 @dataclass(frozen=True)
@@ -133,15 +136,13 @@ class FinalPair:
     The fastest of many kernels owes some of its lead in the rounds to luck, and none of it here.
     """
 
-    kernel: str
+    kernel: OneLine
     seconds: tuple[Seconds, ...]
     baseline_seconds: tuple[Seconds, ...]
 
     def __post_init__(self) -> None:
         if len(self.seconds) != len(self.baseline_seconds) or not self.seconds:
             raise ValueError("both arms need the same number of samples, at least one")
-        if min(*self.seconds, *self.baseline_seconds) <= 0:
-            raise ValueError("a sample must be positive")
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,10 @@ class Result:
     line: Literal["result"]
     shape: Extents
     contest: Contest
-    families: tuple[str, ...]
+    families: tuple[OneLine, ...]
     input_sets: Count
     baseline: ArmSamples
-    baseline_kernels: tuple[str, ...]
+    baseline_kernels: tuple[OneLine, ...]
     """Kernels that the baseline launches, by the profiler's names; empty if they are not known."""
     kernels: tuple[ArmSamples, ...]
     playoff: FinalPair | None
@@ -162,8 +163,6 @@ class Result:
     """State of the GPU during the rounds."""
 
     def __post_init__(self) -> None:
-        if min(*self.shape, self.input_sets) <= 0:
-            raise ValueError("extents and the number of input sets must be positive")
         if any(len(arm.seconds) != len(self.baseline.seconds) for arm in self.kernels):
             raise ValueError("all arms need the same number of samples")
 
@@ -185,12 +184,12 @@ class Refused:
     line: Literal["refused"]
     shape: Extents
     contest: Contest
-    kernel: str
+    kernel: OneLine
     """Name of the kernel; ``BASELINE`` if the baseline cannot compute the shape, and then nothing is timed.
     """
     why: Literal["cannot", "wrong", "failed"]
     """Reason: it does not support the problem, its numbers are wrong, or it raised or hung."""
-    message: str
+    message: OneLine
 
 
 @dataclass(frozen=True)
@@ -200,8 +199,8 @@ class PlannerRanking:
     line: Literal["choice"]
     shape: Extents
     contest: Contest
-    spec: str
-    kernels: tuple[str, ...]
+    spec: OneLine
+    kernels: tuple[OneLine, ...]
     """Names of the kernels in the order of the ranking."""
 
 
@@ -317,9 +316,7 @@ def _lines(data: bytes, path: Path) -> Iterator[Line]:
             known = LINES[found["line"]]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _bad_record(path, "no line of a suite's record", number) from error
-        if known is Session and (schema := found.get("schema", SCHEMA)) != SCHEMA:
-            raise _bad_record(path, f"schema is {shown(schema)}; this gemmgen reads {SCHEMA}", number)
-        line = from_line(known, text.decode(), path.as_posix(), number)
+        line = from_line(known, text, path.as_posix(), number)
         if isinstance(line, Session):
             begun = True
             contests |= {found.contest for found in line.contests}

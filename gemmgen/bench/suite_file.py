@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from gemmgen.documents.files import read_bytes
+from gemmgen.files import read_bytes
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape
 from gemmgen.spec.diagnostics import (

@@ -32,8 +32,8 @@ from gemmgen.cli.reporting import choose, complain, end, print_json, say
 from gemmgen.cli.running import Show, prefixed, progressing, run_each
 from gemmgen.cli.texts import columns, resources_text
 from gemmgen.device import require_compiler
-from gemmgen.documents.files import read_text
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.files import read_text
 from gemmgen.plan.decisions import gradient_stem
 from gemmgen.plan.planner import Tick
 from gemmgen.plan.rule import counted

@@ -13,11 +13,16 @@ Sources, cited by their tag:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar, overload
 
 from gemmgen.hardware.gpus import WGMMA, Row, Table
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 Value = TypeVar("Value", covariant=True)
 
@@ -43,6 +48,17 @@ class Names(Sequence[str]):
 
     def __repr__(self) -> str:
         return repr(tuple(self._read()))
+
+    def _check(self, name: str) -> str:
+        """Return a name of the table; raise ValueError for another one."""
+        if name not in self:
+            raise ValueError(f"must be one of {', '.join(self)}, not {json.dumps(name)}")
+        return name
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema  # only where a document is read: to import it takes a while
+
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
 
 
 class Column(Mapping[str, Value], Generic[Value]):

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
-from gemmgen.documents.decode import BadFieldError, decode, parsed
-from gemmgen.documents.files import read_text
-from gemmgen.documents.kinds import Extent, FileName, GpuName, Kind, Microseconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.json_files import BadFieldError, read_json
+from gemmgen.kinds import Extent, FileName, GpuName, Kind, Microseconds, OneLine, Sha256, Version
 from gemmgen.launcher_file import LAUNCHER
 from gemmgen.problem.contest import Contest
 from gemmgen.spec.diagnostics import quoted
@@ -72,7 +71,7 @@ def files_of(stems: Sequence[str]) -> Iterator[str]:
 class Format:
     """Version of the format of the files."""
 
-    library_format: int
+    library_format: Annotated[int, Version(LIBRARY_FORMAT)]
 
 
 @dataclass(frozen=True)
@@ -82,16 +81,16 @@ class Manifest:
     gemmgen: Format
     name: ModuleName
     problem: Contest
-    description: str
+    description: OneLine
     """Description of the problem that its kernels compute, for people."""
     gpu: GpuName | None
     """Product name of the measured GPU; None without measurements."""
-    baseline: str
+    baseline: OneLine
     sources: tuple[tuple[FileName, Sha256], ...]
     """The names of the files that it was made from, and the SHA-256 of each."""
     kernels: tuple[ModuleName, ...]
     table: tuple[TableLine, ...]
-    sha256: Mapping[str, Sha256]
+    sha256: Mapping[OneLine, Sha256]
     """SHA-256 of each file, by its name in the package."""
 
 
@@ -102,37 +101,20 @@ def read_manifest(package: Path) -> Manifest:
     for a library of this name, and for a package whose folder is a link.
     """
     path = package / MANIFEST
-    try:
-        text = read_text(path)
-    except (FileNotFoundError, NotADirectoryError) as error:
+    if not path.exists():
         message = f"is not a library: it has no {MANIFEST}"
-        raise GemmgenError([Diagnostic(package.as_posix(), "no-library", message)]) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise bad_library(path, "cannot be read") from error
-    try:
-        document = parsed(text)
-        _refuse_other_format(document)
-        manifest = decode(Manifest, document)
+        raise GemmgenError([Diagnostic(package.as_posix(), "no-library", message)])
+
+    def check(manifest: Manifest) -> None:
         for field, message in _faults(manifest, package):
             raise BadFieldError(field, message)
-    except BadFieldError as error:
-        raise bad_library(path, error.message, error.field) from error
-    except (ValueError, RecursionError) as error:
-        raise bad_library(path, "is not what `gemmgen library` writes") from error
-    return manifest
+
+    return read_json(Manifest, path, "bad-library", check)
 
 
 def bad_library(path: Path, message: str, field: str = "") -> GemmgenError:
     """Return the refusal of a file of a library."""
     return GemmgenError([Diagnostic(path.as_posix(), "bad-library", message, field=field or None)])
-
-
-def _refuse_other_format(document: object) -> None:
-    """Refuse another format before other members are reported as wrong."""
-    members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
-    found = decode(Format, members.get("gemmgen"), "gemmgen").library_format
-    if found != LIBRARY_FORMAT:
-        raise BadFieldError("", f"library_format is {found}; this gemmgen reads {LIBRARY_FORMAT}")
 
 
 def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import all_suffixes
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Final, cast
+from typing import Final
 
-from gemmgen.documents.decode import BadFieldError, decode
-from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.files import read_bytes, read_text
+from gemmgen.json_files import BadFieldError, decode
 from gemmgen.library.assemble import LayerRanges, Library, Member, NamedRange
 from gemmgen.library.manifest import (
     MANIFEST,
@@ -171,33 +170,14 @@ def _member(package: Path, stem: str) -> Member:
 def _measured(path: Path, manifest: Manifest) -> Mapping[str, tuple[MeasuredLine, ...]]:
     """Return the rows of each kernel in a package's measurements, which are read and not run."""
     try:
-        found = decode(Measured, {"measured": _plain(_literal(path, "MEASURED"))}).measured
+        found = decode(dict[ModuleName, tuple[MeasuredLine, ...]], _literal(path, "MEASURED"))
     except BadFieldError as error:
         raise bad_library(path, error.message, error.field) from error
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
+    except (OSError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise bad_library(path, "is not what `gemmgen library` writes") from error
     if unknown := found.keys() - {*manifest.kernels}:
         raise bad_library(path, f"{min(unknown)} is not one of the kernels", "measured")
     return found
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Content of a package's file of measurements."""
-
-    measured: Mapping[ModuleName, tuple[MeasuredLine, ...]]
-
-
-def _plain(value: object) -> object:
-    """Return a literal of Python as JSON would have it."""
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in cast("Sequence[object]", value)]
-    if isinstance(value, dict):
-        members = cast("dict[object, object]", value)
-        if not all(isinstance(name, str) for name in members):
-            raise ValueError("a name must be a text")
-        return {name: _plain(each) for name, each in members.items()}
-    return value if isinstance(value, str | int | float) else None
 
 
 def _literal(path: Path, name: str) -> object:

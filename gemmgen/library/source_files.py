@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, cast
 
-from gemmgen.documents.files import read_text
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.files import read_text
 from gemmgen.hardware.gpus import Gpu, gpu_of
 from gemmgen.library.pinned import KernelObservation, anonymous, pinned_text
 from gemmgen.plan import plan_spec

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemmgen.documents.files import read_bytes
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.files import read_bytes
 from gemmgen.library.pinned import KernelObservation, anonymous, family_label
 from gemmgen.library.source_files import SourcePart, other_generation, parts_of, refuse_kernel, spec_part
 from gemmgen.literals import visible

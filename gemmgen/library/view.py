@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from gemmgen.documents.files import read_text
+from gemmgen.files import read_text
 from gemmgen.hardware.gpus import HOPPER_PRODUCTS
 from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.library.assemble import Library

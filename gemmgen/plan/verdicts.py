@@ -18,11 +18,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
-from gemmgen.documents.decode import BadFieldError, decode, parsed
-from gemmgen.documents.files import read_text
-from gemmgen.documents.kinds import matching
-from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Gpu
+from gemmgen.json_files import read_json
+from gemmgen.kinds import OneLine, matching
 from gemmgen.plan.decisions import statements
 from gemmgen.plan.kernel import Kernel
 from gemmgen.spec.spelling import before
@@ -44,7 +42,7 @@ class Verdict:
     """Registers per thread with which the kernel is compiled, before roles request others."""
     spilled_bytes: int
     """Bytes per thread that do not fit into registers and go through memory."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[OneLine, ...] = ()
     """Numbers of ptxas's notes, ``C7512``: that MMAs are serialized, or a request for registers ignored."""
 
     @property
@@ -217,12 +215,12 @@ def standing_of(kernel: Kernel) -> Standing:
 class PassedOver:
     """A kernel that ranks before the planned one, and that the compiler has refused."""
 
-    kernel: str
+    kernel: OneLine
     """Its digest."""
-    label: str
+    label: OneLine
     """Its decisions in one line."""
     verdict: Verdict
-    cause: str | None = None
+    cause: OneLine | None = None
     """Its `cause_digest` if kernels with that digest are passed over uncompiled; else None."""
 
     def __str__(self) -> str:
@@ -242,8 +240,8 @@ def learnt_of(passed_over: Iterable[PassedOver]) -> dict[str, Verdict]:
 class _Document:
     """A file of verdicts as JSON has it."""
 
-    triton: str
-    kernels: Mapping[_Digest, tuple[int, int, tuple[str, ...]]]
+    triton: OneLine
+    kernels: Mapping[_Digest, tuple[int, int, tuple[OneLine, ...]]]
     """Registers, spilled bytes and notes."""
 
 
@@ -259,15 +257,8 @@ def read_table(path: Path) -> Table:
     Raises:
         GemmgenError: ``bad-verdicts`` for a file that cannot be read, or that holds something else.
     """
-    try:
-        document = decode(_Document, parsed(read_text(path)))
-    except BadFieldError as error:
-        found = Diagnostic(path.as_posix(), "bad-verdicts", error.message, field=error.field or None)
-    except (OSError, ValueError, RecursionError) as error:
-        found = Diagnostic(path.as_posix(), "bad-verdicts", f"cannot be read: {error}")
-    else:
-        return Table(document.triton, {digest: Verdict(*row) for digest, row in document.kernels.items()})
-    raise GemmgenError([found])
+    document = read_json(_Document, path, "bad-verdicts")
+    return Table(document.triton, {digest: Verdict(*row) for digest, row in document.kernels.items()})
 
 
 def table_text(table: Table) -> str:

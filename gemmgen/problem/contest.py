@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gemmgen.documents.kinds import Sha256
 from gemmgen.hardware import DTYPES
+from gemmgen.kinds import Sha256
 from gemmgen.problem.epilogue import Epilogue, described, listed_steps, written_d
 from gemmgen.problem.matmul import Matmul
 from gemmgen.problem.request import Request

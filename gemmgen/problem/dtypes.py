@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gemmgen.documents.kinds import Count, GroupCount
 from gemmgen.hardware import DTYPES, SCALE_FORMATS
 from gemmgen.hardware.elements import DTypeName, ScaleFormatName
+from gemmgen.kinds import Count, GroupCount
 from gemmgen.problem.extents import Shape
 from gemmgen.problem.groups import GroupKind, Groups
 from gemmgen.problem.observation import flops

@@ -22,8 +22,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from gemmgen import __version__
 from gemmgen.bench.record import Environment
-from gemmgen.documents.decode import BadFieldError, decode
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.json_files import BadFieldError, decode
 from gemmgen.problem import shape_text
 from gemmgen.tune.candidates import TuningTarget
 from gemmgen.tune.trials import Job, Trial

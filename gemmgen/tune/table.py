@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Annotated, Any, Final, cast
 
-from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, shown
-from gemmgen.documents.files import read_text
-from gemmgen.documents.kinds import Count, Extent, GpuName, Seconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError, install_advice
+from gemmgen.files import read_text
+from gemmgen.json_files import BadFieldError, decode, decode_json, encoded, refusal
+from gemmgen.kinds import Count, Extent, GpuName, OneLine, Seconds, Sha256, Version
 from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
 from gemmgen.problem.dtypes import Dtypes
@@ -23,6 +23,13 @@ TABLE: Final = "gemmgen tune"
 """Value of the member `table` in each line of a table."""
 FORMAT: Final = 2
 INSTALL: Final = install_advice("tune")
+
+
+@dataclass(frozen=True)
+class _Format:
+    """The member of a line that says how to read the others."""
+
+    format: Annotated[int, Version(FORMAT)]
 
 
 @dataclass(frozen=True)
@@ -39,19 +46,19 @@ class TunedRow:
     k: Extent
     dtypes: Dtypes
     problem: Contest
-    description: str
+    description: OneLine
     """Description of the problem, for people."""
-    spec: str
+    spec: OneLine
     """Path of the winner's spec, relative to the directory of the table."""
     kernel_sha256: Sha256
     seconds: Seconds
     baseline_seconds: Seconds
     first_seconds: Seconds
     tried: Count
-    date: str
-    gemmgen: str
-    torch: str
-    triton: str
+    date: OneLine
+    gemmgen: OneLine
+    torch: OneLine
+    triton: OneLine
 
     @property
     def shape(self) -> Shape:
@@ -98,20 +105,13 @@ def read_table(path: str | Path, gpu: str | None = None) -> tuple[TunedRow, ...]
 
 def _row(line: str, path: Path, number: int) -> TunedRow:
     try:
-        found = parsed(line)
-        if not isinstance(found, dict) or cast("dict[str, object]", found).get("table") != TABLE:
-            raise _bad_table(path, "not a line of a table of `gemmgen tune`", number)
-        members = dict(cast("dict[str, object]", found))
-        del members["table"]
-        version = members.pop("format", None)
-        if type(version) is not int or version != FORMAT:
-            message = f"format is {shown(version)}; this gemmgen reads {FORMAT}"
-            raise _bad_table(path, message, number)
+        members = decode_json(dict[str, Any], line)
+        if members.pop("table", None) != TABLE:
+            raise BadFieldError("", "not a line of a table of `gemmgen tune`")
+        decode(_Format, {"format": members.pop("format", None)})
         return decode(TunedRow, members)
     except BadFieldError as error:
-        raise _bad_table(path, error.message, number, error.field) from error
-    except (ValueError, RecursionError) as error:
-        raise _bad_table(path, "not JSON", number) from error
+        raise GemmgenError([refusal(error, path.as_posix(), "bad-table", number)]) from None
 
 
 def add_to_table(path: Path, rows: Iterable[TunedRow]) -> None:
@@ -129,8 +129,8 @@ def add_to_table(path: Path, rows: Iterable[TunedRow]) -> None:
     write_files({path: "".join(row.as_line() for row in in_order).encode()})
 
 
-def _bad_table(path: Path, message: str, line: int | None = None, field: str = "") -> GemmgenError:
-    return GemmgenError([Diagnostic(path.as_posix(), "bad-table", message, field=field or None, line=line)])
+def _bad_table(path: Path, message: str, line: int | None = None) -> GemmgenError:
+    return GemmgenError([Diagnostic(path.as_posix(), "bad-table", message, line=line)])
 
 
 def _other_gpu(path: Path, found: str, wanted: str) -> GemmgenError:

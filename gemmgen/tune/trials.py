@@ -11,7 +11,7 @@ from typing import Literal
 
 from gemmgen.bench.record import Spread
 from gemmgen.bench.result_log import ratios
-from gemmgen.documents.kinds import Seconds, Share
+from gemmgen.kinds import Seconds, Share
 
 
 @dataclass(frozen=True)
