@@ -16,7 +16,6 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.processes.forking import LostError, forked
 from gluonsim.compiled import bind, changed_tensors, described, parsed_kernel
@@ -357,13 +356,10 @@ class _Schedules:
                 break
         return outcomes
 
-    def answer(self, positions: Sequence[int]) -> list[_Outcome] | GemmgenError:
-        """Run several for another process, which gets a refusal as a result and tells the progress alone."""
+    def answer(self, positions: Sequence[int]) -> list[_Outcome]:
+        """Run several for another process, which tells the progress alone."""
         self._watch = None
-        try:
-            return self.run_all(positions)
-        except GemmgenError as error:
-            return error
+        return self.run_all(positions)
 
 
 def _run_schedules(schedules: _Schedules, count: int, findings: Findings, processes: int) -> Result:
@@ -404,15 +400,12 @@ def _beside(schedules: _Schedules, positions: range, processes: int) -> list[_Ou
     return [outcomes[i] for i in sorted(outcomes)]
 
 
-def _received(result: Callable[[], list[_Outcome] | GemmgenError]) -> list[_Outcome]:
+def _received(result: Callable[[], list[_Outcome]]) -> list[_Outcome]:
     try:
-        found = result()
+        return result()
     except LostError as lost:
         message = f"a process that ran schedules ended without a result ({lost}): processes=1 needs none"
         raise refusal(message, code="process-lost") from lost
-    if isinstance(found, GemmgenError):
-        raise found
-    return found
 
 
 def _exchanges(function: Operation) -> bool:

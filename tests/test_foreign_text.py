@@ -24,7 +24,6 @@ READS = {
     "gemmgen/plan/cards.py": "the names that drivers give GPUs",
     "gemmgen/product.py": "files that somebody else may have put in the place of generated ones",
     "gemmgen/ptx.py": "PTX",
-    "gemmgen/processes/scratch.py": "names in a folder that all programs share",
     "gemmgen/spec/diagnostics.py": "scalars of a user's YAML, and messages of its parser",
     "gemmgen/spec/expression.py": "a user's expression",
     "gemmgen/spec/hints.py": "words of a user's spec",

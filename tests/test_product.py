@@ -21,12 +21,12 @@ import pytest
 from modules import COMMITTED, GROUPED_SPECS, ROOT, SPECS, WANTED, made, spec_file
 
 import gemmgen.build
-import gemmgen.processes.forking
 import gemmgen.processes.workers
 from gemmgen.build import build
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.lower import Lowered, Resources
+from gemmgen.processes.forking import Child
 from gemmgen.processes.locks import lock
 from gemmgen.product import Product, check, make, write
 from tools.rendered import PAIRS, folder_of
@@ -387,12 +387,15 @@ def test_no_thread_is_inside_torch_when_the_compiler_is_forked(
     events: list[str] = []
     gemmgen.processes.workers._end_idle()  # pyright: ignore[reportPrivateUsage] # a compiler that waits needs no fork
     monkeypatch.setattr(gemmgen.processes.workers, "MOST_CALLS", 1)
-    fork, simulate = gemmgen.processes.forking._fork, gemmgen.build._simulate  # pyright: ignore[reportPrivateUsage]
+    simulate = gemmgen.build._simulate  # pyright: ignore[reportPrivateUsage]
 
-    def forking(in_child: Any) -> int:
-        if threading.current_thread() not in simulating:
-            events.append("the compiler is forked")
-        return fork(in_child)
+    class Forked(Child[Any, Any]):
+        """Tells of a process."""
+
+        def __init__(self, start: Any) -> None:
+            if threading.current_thread() not in simulating:
+                events.append("the compiler is forked")
+            super().__init__(start)
 
     def simulated(product: Product) -> Any:
         simulating.append(threading.current_thread())
@@ -407,7 +410,7 @@ def test_no_thread_is_inside_torch_when_the_compiler_is_forked(
         text = path.read_text().replace("n: 256", "n: 64")
         path.write_text(f"{text}buffering: {{stages: 3}}\n")
     monkeypatch.setenv("GEMMGEN_CACHE_DIR", "")
-    monkeypatch.setattr(gemmgen.processes.forking, "_fork", forking)
+    monkeypatch.setattr(gemmgen.processes.workers, "Child", Forked)
     monkeypatch.setattr(gemmgen.build, "_simulate", simulated)
     with ThreadPoolExecutor(2) as pool:
         built = [pool.submit(build, path, Path("out")) for path in paths]

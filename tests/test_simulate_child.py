@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Generator
 from functools import partial
@@ -16,7 +17,7 @@ from kernels.launch import launch
 from modules import module_file
 
 import gemmgen.processes.workers
-from gemmgen.errors import GemmgenError
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.processes.forking import LateError, LostError, forked
 from gemmgen.processes.workers import call_in_worker, discard, run_in_worker
@@ -40,7 +41,13 @@ def test_an_interrupt_ends_a_child_that_compiles() -> None:
 def test_a_child_hands_over_any_value_and_says_how_it_was_lost() -> None:
     with forked(lambda: {"pid": os.getpid()}) as result:
         assert result()["pid"] != os.getpid()
-    with pytest.raises(LostError, match="no message"), forked(lambda: 1 / 0) as result:
+    with pytest.raises(LostError, match="ZeroDivisionError: division by"), forked(lambda: 1 / 0) as result:
+        result()
+    with pytest.raises(LostError, match="SystemExit: 3"), forked(lambda: sys.exit(3)) as result:
+        result()
+    with pytest.raises(GemmgenError, match="no-scratch"), forked(refused) as result:
+        result()
+    with pytest.raises(LostError, match="no message"), forked(lambda: os._exit(3)) as result:
         result()
     with pytest.raises(LostError, match="signal 9"), forked(lambda: os.kill(os.getpid(), 9)) as result:
         result()
@@ -89,7 +96,47 @@ def test_a_child_ends_with_its_parent_and_does_not_go_on_as_one(tmp_path: Path) 
     assert not went_on.exists()
 
 
+def test_a_process_that_is_lost_costs_no_other_one() -> None:
+    reading, writing = os.pipe()
+
+    def waits() -> bytes:
+        return os.read(reading, 1)
+
+    with forked(waits) as one, forked(os.abort) as two:
+        with pytest.raises(LostError, match="signal 6"):
+            two()
+        os.write(writing, b"x")
+        assert one() == b"x"
+    os.close(reading)
+    os.close(writing)
+
+
+def test_the_end_of_a_process_kills_what_its_children_have_started() -> None:
+    reading, writing = os.pipe()
+
+    def starts() -> None:
+        with subprocess.Popen(("sleep", "600")) as program:
+            os.write(writing, str(program.pid).encode())
+
+    with forked(starts):
+        program = int(os.read(reading, 32))
+        assert is_there(program)
+    until_gone(program)
+    os.close(reading)
+    os.close(writing)
+
+
 # --- a process that is kept
+
+
+def refused() -> None:
+    """Raise an error that the user can act on."""
+    raise GemmgenError([Diagnostic("TMPDIR", "no-scratch", "no")])
+
+
+def timed_out() -> None:
+    """Raise what a limit of seconds raises too."""
+    raise TimeoutError("its own")
 
 
 def test_how_a_process_was_lost_can_be_handed_over() -> None:
@@ -105,6 +152,14 @@ def nothing_kept() -> Generator[None]:
     end()
     yield
     end()
+
+
+def until_gone(process: int) -> None:
+    """Wait until a process is gone."""
+    end = time.monotonic() + 30
+    while is_there(process):
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def is_there(process: int) -> bool:
@@ -138,6 +193,8 @@ def test_what_ends_its_process_is_told_and_the_next_call_gets_a_new_one() -> Non
     second = call_in_worker(os.getpid)
     with pytest.raises(LateError, match=r"^no answer within 0\.1 seconds$"):
         call_in_worker(partial(time.sleep, 60), 0.1)
+    with pytest.raises(LostError, match="TimeoutError: its own"):
+        call_in_worker(timed_out, 60)
     third = call_in_worker(os.getpid)
     os.kill(third, signal.SIGKILL)  # while nobody waits for it
     time.sleep(0.1)
@@ -173,6 +230,8 @@ def test_it_keeps_no_pipe_open_and_prints_nowhere_else(
     ran = run_in_worker(partial(int, "x"), tmp_path, {}, 60)
     assert ran.returncode == 1
     assert "ValueError: invalid literal" in ran.stderr
+    for lost, status in ((partial(os._exit, 0), 1), (partial(os._exit, 3), 3), (os.abort, -signal.SIGABRT)):
+        assert run_in_worker(lost, tmp_path, {}, 60).returncode == status
     call_in_worker(partial(print, "to nobody"))
     command = ("sh", "-c", "readlink /proc/$PPID/fd/0 /proc/$PPID/fd/1 /proc/$PPID/fd/2")
     places = call_in_worker(partial(subprocess.run, command, capture_output=True, text=True, check=True))
@@ -186,7 +245,7 @@ def test_a_fork_has_processes_of_its_own() -> None:
     with forked(lambda: (call_in_worker(os.getpid), call_in_worker(os.getpid))) as result:
         first, second = result()
     assert first == second != kept
-    assert not Path(f"/proc/{first}").exists()  # it has ended with the fork, and was waited for
+    until_gone(first)  # it ends with the fork
     assert call_in_worker(os.getpid) == kept
 
 

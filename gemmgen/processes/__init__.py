@@ -1,1 +1,1 @@
-"""Temporary directories and worker processes, cleaned up however the run ends."""
+"""Temporary directories and child processes, which end with the run."""

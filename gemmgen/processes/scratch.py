@@ -1,27 +1,25 @@
-"""Temporary directories, removed however the run ends.
-
-A directory is locked by its process: after a ``kill -9`` the next run removes it.
-"""
+"""Temporary directories, removed also when the command line ends in the middle of their use."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
-import shutil
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.processes.locks import FORK_LOCK, lock
+from gemmgen.processes.locks import FORK_LOCK
 
-_DIRECTORIES: dict[Path, int] = {}
-"""The open directories of this process, each with the descriptor that locks it."""
+_OPEN: set[tempfile.TemporaryDirectory[str]] = set()
+"""The open directories of this process."""
 
-_NAME = re.compile(r"gemmgen-scratch-\d+-\w{8}")
-"""Names of the directories: the process that made them, and random characters."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a file system, or of a user's quota, that has no space left."""
+
+PROBE_BYTES = 1 << 18
+"""Bytes that a compiler needs at least for its temporary files: with less space, this is why it failed."""
 
 
 @contextmanager
@@ -32,26 +30,22 @@ def scratch() -> Generator[str]:
         GemmgenError: There is no place for temporary files, or it is full (``no-scratch``).
     """
     try:
-        path, descriptor = _new_directory()
+        with FORK_LOCK:
+            directory = tempfile.TemporaryDirectory(
+                prefix=f"gemmgen-{os.getpid()}-", ignore_cleanup_errors=True
+            )
+            _OPEN.add(directory)
     except OSError as error:
         raise _no_scratch(error, error.filename or "TMPDIR") from error
     try:
-        yield str(path)
+        yield directory.name
     except OSError as error:
-        if error.errno not in FULL or not is_full(path):
+        if error.errno not in FULL or not is_full(Path(directory.name)):
             raise
-        raise _no_scratch(error, path.parent) from error
+        raise _no_scratch(error, Path(directory.name).parent) from error
     finally:
-        shutil.rmtree(path, ignore_errors=True)
-        if _DIRECTORIES.pop(path, None) is not None:
-            os.close(descriptor)
-
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a file system, or of a user's quota, that has no space left."""
-
-PROBE_BYTES = 1 << 18
-"""Bytes that a compiler needs at least for its temporary files: with less space, this is why it failed."""
+        directory.cleanup()
+        _OPEN.discard(directory)
 
 
 def is_full(directory: Path) -> bool:
@@ -70,35 +64,7 @@ def _no_scratch(error: OSError, place: object) -> GemmgenError:
     return GemmgenError([Diagnostic(str(place), "no-scratch", message)])
 
 
-def _new_directory() -> tuple[Path, int]:
-    """Return a new directory and the descriptor that locks it."""
-    with FORK_LOCK:
-        if not _DIRECTORIES:
-            _sweep(Path(tempfile.gettempdir()))
-        # Under another name until it is locked: a sweep must not take it for one that was left.
-        unlocked = Path(tempfile.mkdtemp(prefix="gemmgen-new-"))
-        descriptor = os.open(unlocked, os.O_RDONLY)
-        lock(descriptor, exclusive=True)
-        path = unlocked.rename(unlocked.with_name(f"gemmgen-scratch-{os.getpid()}-{unlocked.name[-8:]}"))
-        _DIRECTORIES[path] = descriptor
-    return path, descriptor
-
-
-def _sweep(place: Path) -> None:
-    """Remove the directories of processes that were killed: their locks are free."""
-    for path in place.glob("gemmgen-scratch-*"):
-        with suppress(OSError):
-            if not _NAME.fullmatch(path.name) or path.is_symlink() or path.stat().st_uid != os.getuid():
-                continue
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                if lock(descriptor, exclusive=True):
-                    shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(descriptor)
-
-
 def remove_directories() -> None:
     """Remove the open directories of this process, which is about to end."""
-    for path in tuple(_DIRECTORIES):
-        shutil.rmtree(path, ignore_errors=True)
+    for directory in tuple(_OPEN):
+        directory.cleanup()

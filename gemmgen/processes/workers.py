@@ -1,4 +1,4 @@
-"""Worker processes that are kept for the next call: a fork costs a quarter of a short compilation."""
+"""Processes that are kept for the next call: a fork costs a quarter of a short compilation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gemmgen.processes.forking import AT_EXIT, STANDARD, LateError, LostError, Server, kill_groups
+from gemmgen.processes.forking import Child, LateError, LostError, kill_children
 from gemmgen.processes.locks import FORK_LOCK
 from gemmgen.processes.scratch import is_full, remove_directories
 
@@ -30,16 +29,13 @@ Call = tuple[Mapping[str, str], str | None, Callable[[], Any]]
 MOST_CALLS = 64
 """Calls after which a worker is ended: each compilation leaves some memory in it."""
 
-_IDLE: dict[int, list[_Worker]] = {}
-"""The workers that wait for a call, by the process that started them: a process forked from it has none."""
+STANDARD = (0, 1, 2)
+"""The descriptors of standard input, output and error."""
 
-
-@dataclass
-class _Worker:
-    """A process that answers one call after the other."""
-
-    server: Server[Call, Any]
-    calls: int = 0
+_IDLE: dict[int, list[tuple[Child[Call, Any], int]]] = {}
+"""The workers that wait for a call, each with the number of calls that it has answered, by the process that
+started them: a process forked from it has none.
+"""
 
 
 def call_in_worker(
@@ -48,24 +44,23 @@ def call_in_worker(
     """Run a function in a worker, and return its result.
 
     The function is handed over by pickle: a function of a module, with arguments. It sees this process's
-    environment and working directory, and all else as it was when the worker was forked; an exception must be
-    part of its result.
+    environment and working directory, and all else as it was when the worker was forked.
 
     Raises:
-        LostError: The worker ended before there was a result, or took longer than `seconds` (`LateError`).
+        LostError: The function raised an exception, or the worker ended before there was a result, or took
+            longer than `seconds` (`LateError`).
+        GemmgenError: The function's own.
     """
-    worker = _waiting() or _Worker(Server(_ready_for_calls, alone=True))
+    worker, calls = _waiting() or (Child(partial(_ready_for_calls, _descriptors())), 0)
     try:
-        call = (dict(os.environ), _working_directory(), function)
-        result = worker.server.ask(call, seconds, begun)
+        result = worker.ask((dict(os.environ), _working_directory(), function), seconds, begun)
     except BaseException:
-        worker.server.end()
+        worker.end()
         raise
-    worker.calls += 1
-    if worker.calls < MOST_CALLS:
-        _IDLE.setdefault(os.getpid(), []).append(worker)
+    if calls + 1 < MOST_CALLS:
+        _IDLE.setdefault(os.getpid(), []).append((worker, calls + 1))
     else:
-        worker.server.end()
+        worker.end()
     return result
 
 
@@ -87,33 +82,26 @@ def run_in_worker(
         OSError: It failed, and `directory` is full: its output may be lost.
     """
     environment = {**environment, "TMPDIR": str(directory)}
+    printed = directory / "stdout", directory / "stderr"
     try:
-        status = call_in_worker(partial(printing, function, _printed(directory), environment), timeout, begun)
+        status = call_in_worker(partial(printing, function, printed, environment), timeout, begun)
     except LateError as late:
         raise subprocess.TimeoutExpired("the child", timeout) from late
     except LostError as lost:
-        status = lost.returncode
-    return _completed(status, directory)
-
-
-def _printed(directory: Path) -> tuple[Path, Path]:
-    return directory / "stdout", directory / "stderr"
-
-
-def _completed(status: int, directory: Path) -> subprocess.CompletedProcess[str]:
+        status = lost.returncode or 1
     if status and is_full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
-    stdout, stderr = (path.read_text(encoding="utf-8", errors="replace") for path in _printed(directory))
+    stdout, stderr = (path.read_text(encoding="utf-8", errors="replace") for path in printed)
     return subprocess.CompletedProcess("the child", status, stdout, stderr)
 
 
-def _waiting() -> _Worker | None:
-    """Return a worker that waits for a call, None if there is none."""
+def _waiting() -> tuple[Child[Call, Any], int] | None:
+    """Return a worker that waits for a call and its number of calls, None if there is none."""
     waiting = _IDLE.get(os.getpid(), [])
     with suppress(IndexError):  # there is none
-        while not (worker := waiting.pop()).server.is_alive:
-            worker.server.end()
-        return worker
+        while not (last := waiting.pop())[0].is_alive:
+            last[0].end()
+        return last
     return None
 
 
@@ -122,19 +110,47 @@ def _end_idle() -> None:
     """End the workers that wait for a call."""
     waiting = _IDLE.pop(os.getpid(), [])
     while waiting:
-        waiting.pop().server.end()
+        waiting.pop()[0].end()
 
+
+def _working_directory() -> str | None:
+    """Return the working directory of this process, None if it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
+
+
+def _descriptors() -> dict[int, tuple[int, int]]:
+    """Return the open descriptors of this process, each with the device and the inode of its file."""
+    found: dict[int, tuple[int, int]] = {}
+    with suppress(OSError):  # a system without /proc
+        for path in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # by which they are listed is closed by now
+                status = os.fstat(int(path.name))
+                found[int(path.name)] = status.st_dev, status.st_ino
+    return found
+
+
+# --- in a worker
 
 _INHERITED: list[Any] = []
-"""In a worker, file objects of the parent: to delete them would close descriptors that are in use."""
+"""File objects of the parent: to delete them would close descriptors that are in use."""
 
 
-def _ready_for_calls() -> Callable[[Call], Any]:
-    """In a worker: prepare the process for calls, and return the function that makes them."""
+def _ready_for_calls(inherited: Mapping[int, tuple[int, int]]) -> Callable[[Call], Any]:
+    """Prepare the process for calls, and return the function that makes them.
+
+    A process that outlives a call must not keep the other ends of the parent's pipes open: `inherited` has
+    the descriptors that the parent had open before it made the pipes of this process.
+    """
     faulthandler.disable()  # it would print to the parent's stderr when a kernel aborts this process
     gc.disable()  # a worker ends after `MOST_CALLS`: to look for garbage would only cost time
     _INHERITED.extend((sys.stdin, sys.stdout, sys.stderr))
     _print_nowhere()
+    for descriptor in _descriptors().items() & inherited.items():
+        if descriptor[0] not in STANDARD:
+            os.close(descriptor[0])
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", closefd=False) for descriptor in (1, 2))
     # Files in the user's directory must not be imported in place of modules that a function needs.
@@ -143,7 +159,7 @@ def _ready_for_calls() -> Callable[[Call], Any]:
 
 
 def _print_nowhere() -> None:
-    """In a worker: drop the parent's output, so that its readers see when the parent has ended."""
+    """Drop the parent's output, so that its readers see when the parent has ended."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in STANDARD:
         os.dup2(nowhere, descriptor)
@@ -165,18 +181,10 @@ def _called(call: Call) -> Any:
         _print_nowhere()
 
 
-def _working_directory() -> str | None:
-    """Return the working directory of this process, None if it was removed."""
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return None
-
-
 def printing(
     function: Callable[[], object], printed: tuple[Path, Path], environment: Mapping[str, str]
 ) -> int:
-    """In a child: run a function that prints into two files, and return the exit code that it would have."""
+    """Run a function that prints into two files, and return the exit code that it would have."""
     code = 1
     for descriptor, path in zip((1, 2), printed, strict=True):
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -197,7 +205,7 @@ def printing(
     return code
 
 
-AT_EXIT.append(_end_idle)
+# --- the end of this process
 
 
 def discard() -> None:
@@ -206,6 +214,5 @@ def discard() -> None:
     A file that is being written is written as a whole first, and nothing can be opened any more.
     """
     FORK_LOCK.acquire()
-    _end_idle()  # nobody waits for these
-    kill_groups(_end_idle)  # a worker that has just answered becomes idle
+    kill_children()
     remove_directories()
