@@ -110,10 +110,8 @@ def test_only_modules_of_specs_import_pydantic_when_they_are_imported(architectu
         name
         for name, path in architecture.files().items()
         for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if (isinstance(node, ast.ImportFrom)
-        and node.module in ("pydantic", "pydantic_core"))
-        or (isinstance(node, ast.Import)
-        and node.names[0].name.startswith("pydantic"))
+        if (isinstance(node, ast.ImportFrom) and node.module in ("pydantic", "pydantic_core"))
+        or (isinstance(node, ast.Import) and node.names[0].name.startswith("pydantic"))
     }
     assert importing == {name for name in importing if name.startswith("gemmgen.spec.")} != set()
 
