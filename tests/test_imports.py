@@ -31,7 +31,7 @@ LEAST = {
 TYPER = {"rich", "pydantic"}
 """Packages that Typer imports to complete words and to show an error."""
 SPEC = {
-    *("gemmgen.documents", "gemmgen.hardware", "gemmgen.problem", "gemmgen.spec"),
+    *("gemmgen.files", "gemmgen.hardware", "gemmgen.kinds", "gemmgen.problem", "gemmgen.spec"),
     *("pydantic", "ruamel"),
 }
 """Parts that read a spec."""
