@@ -2,7 +2,7 @@
 
 Each test registers one row (and a template for an activation or a walk) that no other file knows, and takes a
 spec with it through the whole chain: planned, rendered, compiled, simulated against the reference, and on
-Hopper exported, with the test program in C compiled. Where any code still looked up a name of its own, the
+Hopper exported, with the launcher in C compiled. Where any code still looked up a name of its own, the
 new one would be missing there.
 """
 
@@ -75,8 +75,7 @@ def proven(folder: Path, text: str) -> Product:
     if product.plan.architecture.mma == "wgmma":
         directory = folder / "aot"
         export(folder / "new_row.yaml", directory)
-        sources = (directory / "new_row_test.c", directory / "new_row.c")
-        compiled_c("-o", directory / "new_row_test", *sources, "-ldl", "-lm")
+        compiled_c("-fsyntax-only", directory / "new_row.c")
     return product
 
 
@@ -161,9 +160,7 @@ def test_a_new_element_type_is_in_messages_and_in_the_schema(tmp_path: Path, bf8
 
 # --- operations
 
-RELU6 = Operation(
-    "relu6", "ReLU6", torch="relu6", c="{x} <= 0 ? 0 : {x} >= 6 ? 6 : {x}", register_class="linear"
-)
+RELU6 = Operation("relu6", "ReLU6", torch="relu6", register_class="linear")
 RELU6_TEMPLATE = '''@gluon.jit
 def relu6(x):
     """x between 0 and 6."""
@@ -171,7 +168,6 @@ def relu6(x):
 '''
 SHRINK = Operation(
     "hardshrink", "hard shrinkage", torch="hardshrink", register_class="linear",
-    c="fabs({x}) > {threshold} ? {x} : 0",
     parameters=(Parameter("threshold", 0.5, 0.0, 100.0, "magnitude below which x is 0", torch="lambd"),),
 )  # fmt: skip
 SHRINK_TEMPLATE = '''@gluon.jit
@@ -184,7 +180,6 @@ RELU2 = Operation(
     "squared ReLU",
     torch="relu",
     then=("square",),
-    c="{x} <= 0 ? 0 : {x} * {x}",
     register_class="linear",
 )
 RELU2_TEMPLATE = '''@gluon.jit
@@ -284,7 +279,6 @@ def test_an_activation_has_all_that_its_users_need(name: str) -> None:
     assert row.register_class != "none"
     assert hasattr(MODULES[row.module], row.torch)
     assert all(hasattr(torch, function) for function in row.then)
-    assert "{x}" in row.c
     zero = activated(name, torch.zeros(1), stated_parameters([(name, {})]))
     assert (zero.item() == 0) == row.keeps_zero
 

@@ -151,7 +151,7 @@ def export_command(
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Write a cubin, a C launcher and a test program per spec."""
+    """Write a cubin and a C launcher per spec."""
     choose(form, sarif)
     require_compiler()
     from gemmgen.build import export
@@ -164,6 +164,6 @@ def export_command(
         print_json([item.as_dict() for item in exported])
     elif exported:
         say("\n".join(f"wrote {path}" for item in exported for path in item.files))
-        command = shlex.join(["make", "-C", str(aot), f"CUDA_INCLUDE={cuda_include()}"])
-        tell(f"next: `{command}`; on a machine with a GPU, `{command} check`")
+        flags = shlex.join(["-isystem", str(cuda_include())])
+        tell(f"compile the launcher with `{flags}`, or with the headers of a CUDA toolkit, and link `-ldl`")
     end(failed)

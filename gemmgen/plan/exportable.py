@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.plan.fix import Fix, clause, hint, leave_out, use
+from gemmgen.plan.fix import Fix, hint, leave_out, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Violation
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Matmul
 
 
-def refusals(plan: Kernel, stem: str) -> Iterator[Violation]:
-    """Yield why no launcher in C launches a kernel whose spec has the file name `stem`."""
+def refusals(plan: Kernel) -> Iterator[Violation]:
+    """Yield why no launcher in C launches a kernel."""
     problem, module = plan.problem, hint("the Python module")
     if not isinstance(plan, WgmmaKernel):
         found, limit = plan.gpu.target, "but the launcher in C is for Hopper kernels"
@@ -35,17 +35,9 @@ def refusals(plan: Kernel, stem: str) -> Iterator[Violation]:
             use("ordered") | module,
         )
     yield from _beside_d(problem, module)
-    for field, scale in (("a", problem.a.scale), ("b", problem.b.scale), ("d", problem.d_scale)):
-        if scale is not None and scale.dtype.coded:
-            limit = "but the test program in C makes and checks scales in fp32"
-            yield Violation("export-scales", f"operands.{field}.scale", scale.format.name, limit, module)
     for field, found in _of_groups(problem):
         limit = "but the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
         yield Violation("export-groups", field, found, limit, module)
-    if stem.endswith("_test"):
-        limit = "but in C that is the name of a test program"
-        renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")
-        yield Violation("export-name", "", f"{stem}.c", limit, renamed)
 
 
 def _beside_d(problem: Matmul, module: Fix) -> Iterator[Violation]:

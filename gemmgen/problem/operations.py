@@ -58,9 +58,6 @@ class Operation:
     """Keywords of that function besides x and the parameters."""
     then: tuple[str, ...] = ()
     """Functions of ``torch`` that are applied to its result, in this order; such as ``square``."""
-    c: str = ""
-    """A formula of C in double precision, of ``{x}`` and parameters by their names, for the test program of
-    ``gemmgen export``."""
     parameters: tuple[Parameter, ...] = ()
 
     register_class: Literal["none", "linear", "quotient", "erf"] = "none"
@@ -181,7 +178,6 @@ OPERATIONS: Table[Operation] = Table(
                 "relu",
                 "ReLU",
                 torch="relu",
-                c="{x} <= 0 ? 0 : {x}",
                 register_class="linear",
                 exact=True,
                 signed_zeros=False,
@@ -194,7 +190,6 @@ OPERATIONS: Table[Operation] = Table(
                 parameters=(
                     Parameter("slope", 0.01, 0.0, 1.0, "factor of negative numbers", torch="negative_slope"),
                 ),
-                c="{x} >= 0 ? {x} : {slope} * {x}",
                 register_class="linear",
                 exact=True,
             ),
@@ -203,7 +198,6 @@ OPERATIONS: Table[Operation] = Table(
                 "GELU (tanh)",
                 torch="gelu",
                 keywords=(("approximate", "tanh"),),
-                c="0.5 * {x} * (1 + tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})))",
                 register_class="quotient",
                 error=TRANSCENDENTAL,
                 also=("gelu",),
@@ -212,7 +206,6 @@ OPERATIONS: Table[Operation] = Table(
                 "gelu_erf",
                 "GELU (erf)",
                 torch="gelu",
-                c="0.5 * {x} * (1 + erf(0.7071067811865476 * {x}))",
                 register_class="erf",
                 error=TRANSCENDENTAL,
                 also=("gelu",),
@@ -221,7 +214,6 @@ OPERATIONS: Table[Operation] = Table(
                 "silu",
                 "SiLU",
                 torch="silu",
-                c="{x} / (1 + exp(-{x}))",
                 register_class="quotient",
                 error=TRANSCENDENTAL,
                 also=("swish",),
@@ -234,7 +226,6 @@ OPERATIONS: Table[Operation] = Table(
                 parameters=(
                     Parameter("alpha", 1.702, 2.0**-6, 64.0, "factor of x in the logistic function"),
                 ),
-                c="{x} / (1 + exp(-{alpha} * {x}))",
                 register_class="quotient",
                 error=TRANSCENDENTAL,
             ),
@@ -248,7 +239,6 @@ OPERATIONS: Table[Operation] = Table(
                     _limit("min", -LARGEST_LIMIT, -1 / LARGEST_LIMIT, "least value"),
                     _limit("max", 1 / LARGEST_LIMIT, LARGEST_LIMIT, "largest value"),
                 ),
-                c="{x} <= {min} ? {min} : {x} >= {max} ? {max} : {x}",
                 register_class="linear",
                 exact=True,
             ),
@@ -258,7 +248,6 @@ OPERATIONS: Table[Operation] = Table(
                 module="torch",
                 torch="clamp_max",
                 parameters=(_limit("max", 1 / LARGEST_LIMIT, LARGEST_LIMIT, "largest value"),),
-                c="{x} >= {max} ? {max} : {x}",
                 register_class="linear",
                 exact=True,
             ),
@@ -272,14 +261,13 @@ def derivative_name(activation: str) -> str:
     return f"{activation}_grad"
 
 
-def _derivative(activation: str, c: str, *, keeps_zero: bool = False, smooth: str = "") -> Operation:
+def _derivative(activation: str, *, keeps_zero: bool = False, smooth: str = "") -> Operation:
     """Return the row of an activation's derivative; `smooth` is its class of registers if it is no choice."""
     row = OPERATIONS[activation]
     return Operation(
         derivative_name(activation),
         f"the derivative of {row.text}",
         parameters=row.parameters,
-        c=c,
         register_class=cast("Literal['quotient', 'erf']", smooth) if smooth else "linear",
         keeps_zero=keeps_zero,
         exact=not smooth,
@@ -289,28 +277,14 @@ def _derivative(activation: str, c: str, *, keeps_zero: bool = False, smooth: st
 
 
 _DERIVATIVES = (
-    _derivative("relu", "{x} <= 0 ? 0 : 1", keeps_zero=True),
-    _derivative("leaky_relu", "{x} > 0 ? 1 : {slope}"),
-    _derivative(
-        "gelu_tanh",
-        "0.5 * (1 + tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})))"
-        " + 0.5 * {x} * (1 - pow(tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})), 2))"
-        " * 0.7978845608028654 * (1 + 0.134145 * {x} * {x})",
-        smooth="quotient",
-    ),
-    _derivative(
-        "gelu_erf",
-        "0.5 * (1 + erf(0.7071067811865476 * {x})) + 0.3989422804014327 * {x} * exp(-0.5 * {x} * {x})",
-        smooth="erf",
-    ),
-    _derivative("silu", "(1 + {x} / (1 + exp({x}))) / (1 + exp(-{x}))", smooth="quotient"),
-    _derivative(
-        "quick_gelu",
-        "(1 + {alpha} * {x} / (1 + exp({alpha} * {x}))) / (1 + exp(-{alpha} * {x}))",
-        smooth="quotient",
-    ),
-    _derivative("clamp", "{x} >= {min} && {x} <= {max} ? 1 : 0"),
-    _derivative("clamp_max", "{x} <= {max} ? 1 : 0"),
+    _derivative("relu", keeps_zero=True),
+    _derivative("leaky_relu"),
+    _derivative("gelu_tanh", smooth="quotient"),
+    _derivative("gelu_erf", smooth="erf"),
+    _derivative("silu", smooth="quotient"),
+    _derivative("quick_gelu", smooth="quotient"),
+    _derivative("clamp"),
+    _derivative("clamp_max"),
 )
 OPERATIONS.update((row.name, row) for row in _DERIVATIVES)
 

@@ -86,8 +86,6 @@ def render_launcher(launcher: Launcher, *, spec_name: str, spec_sha256: str) -> 
     names = {
         f"{launcher.stem}.h": "header.h",
         f"{launcher.stem}.c": "launcher.c",
-        f"{launcher.stem}_test.c": "test.c",
-        "Makefile": "Makefile",
     }
     return {
         name: _environment()

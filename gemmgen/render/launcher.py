@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from gemmgen.literals import c_comment_text
 from gemmgen.problem.epilogue import meaning_of
 from gemmgen.render.aot.block_scales import BY_ADDRESS
-from gemmgen.render.c_test_program import TestProgram
-from gemmgen.render.described import WIDTH
+from gemmgen.render.described import WIDTH, DescribedTensors
 from gemmgen.render.wgmma.overview import HopperOverview
 
 STATUSES = (
@@ -29,7 +28,7 @@ STATUSES = (
 
 
 @dataclass(frozen=True)
-class Launcher(TestProgram):
+class Launcher(DescribedTensors):
     """One Hopper plan's launcher as its templates see it."""
 
     @property
@@ -117,7 +116,7 @@ class Launcher(TestProgram):
         if not any(argument.kind in BY_ADDRESS for argument in self.plan.arguments):
             return ""
         return (
-            " Rows of scales that are passed as an address begin every multiple of 4 scales, without a gap."
+            " Rows of scales that are passed as an address begin every multiple of 16 bytes, without a gap."
         )
 
     @property

@@ -79,29 +79,6 @@ class Scales:
         written = ", which the kernel writes" * self.is_output
         return f"{matrix}: the scales of {self.argument.name[0].upper()}{written}"
 
-    def index(self, row: str, column: str, k: str, *, stride: str = "columns") -> str:
-        """Return the index of the scale of an element among the scales of a tensor of the test program.
-
-        `row` is a row of A or D, in its group if groups are apart; `column` is one of B or D; `k` is an index
-        along K. If the scales have a dimension for groups, ``group`` is the element's. `stride` is the member
-        with the elements from one row to the next.
-        """
-        column = f"{_factor(column)}"
-        tensor = f"p->{self.argument.name}"
-        places = {
-            "B": f"{k} / {self.block_k}",
-            "C": f"{column} / {self.block_n}",
-            "S": f"{column} / {self.block_n}",
-            "M": row,
-            "N": column,
-        }
-        of_rows, of_columns = (places[letter] for letter in self.letters[-2:])
-        if self.letters.startswith("G"):
-            of_rows = f"(group * ({tensor}.rows / GROUPS) + {of_rows})"
-        else:
-            of_rows = _factor(of_rows)
-        return f"{of_rows} * {tensor}.{stride} + {of_columns}"
-
 
 def _factor(text: str) -> str:
     """Return an expression of C as a factor: in brackets unless it is a name."""
