@@ -106,7 +106,7 @@ def build(
 def export(spec: str | Path, aot: str | Path) -> Exported:
     """Write the files of a spec's kernel for C programs into the directory `aot`, and return their paths.
 
-    The files are the cubin, and a launcher in C with its header.
+    The files are the cubin, its header and facts in C, and the launcher in C that all kernels share.
 
     Raises:
         GemmgenError: A stage refuses the spec, there is no launcher for such a kernel, or the compiler is not

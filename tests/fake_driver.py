@@ -19,7 +19,7 @@ from programs import compiled_c
 from gemmgen.build import export
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render import render_launcher
-from gemmgen.render.launcher import Launcher
+from gemmgen.render.aot.facts import LaunchFacts
 
 AOT = ROOT / "tests" / "aot"
 
@@ -29,10 +29,10 @@ CALLER = """
 
 int main(int count, char **words)
 {{
-    {stem}_kernel *kernel;
+    gemmgen_kernel *kernel;
     int status = {stem}_load(words[count - 1], &kernel);
     if (status) {{
-        printf("load: %d %s\\n", status, {stem}_message());
+        printf("load: %d %s\\n", status, gemmgen_message());
         return 1;
     }}
     {stem}_arguments right = {{{arguments}}}, passed;
@@ -41,9 +41,9 @@ int main(int count, char **words)
     passed = right; \\
     passed.change; \\
     status = {stem}_matmul(kernel, &passed, NULL); \\
-    printf("%s: %d %s\\n", #change, status, status ? {stem}_message() : "")
+    printf("%s: %d %s\\n", #change, status, status ? gemmgen_message() : "")
 {calls}
-    {stem}_unload(kernel);
+    gemmgen_unload(kernel);
     return 0;
 }}
 """
@@ -51,7 +51,7 @@ int main(int count, char **words)
 
 WITH_WORKSPACE = """
     const size_t bytes = {stem}_workspace_bytes(right.m, right.n);
-    if ({stem}_prepare_workspace(kernel, right.m, right.n, 1 << 20, bytes, NULL, &right.workspace))
+    if (gemmgen_prepare_workspace(kernel, right.m, right.n, 1 << 20, bytes, NULL, &right.workspace))
         return 1;
 """
 """Statements that pass a workspace at the address 1 << 20."""
@@ -100,16 +100,16 @@ def exported(stem: str) -> Path:
     return directory
 
 
-def launcher_of(stem: str, cubin: bytes = b"") -> Launcher:
-    """Return the launcher of a committed spec."""
+def facts_of(stem: str, cubin: bytes = b"") -> LaunchFacts:
+    """Return the launch facts of a committed spec."""
     plan = made(spec_file(stem)).plan
     assert isinstance(plan, WgmmaKernel)
-    return Launcher(plan, stem, cubin)
+    return LaunchFacts(plan, stem, cubin)
 
 
 def texts(stem: str) -> dict[str, str]:
     """Return the texts of a launcher, by the names of its files, without compiling the kernel."""
-    return render_launcher(launcher_of(stem), spec_name=f"{stem}.yaml", spec_sha256="0" * 64)
+    return render_launcher(facts_of(stem), spec_name=f"{stem}.yaml", spec_sha256="0" * 64)
 
 
 def assert_compiles(stem: str, folder: Path) -> None:
@@ -123,7 +123,7 @@ def assert_compiles(stem: str, folder: Path) -> None:
 
 def sources(stem: str, directory: Path) -> tuple[object, ...]:
     """Return the arguments of a compiler for a program that calls an exported launcher."""
-    return "-I", directory, directory / f"{stem}.c", "-ldl"
+    return "-I", directory, directory / f"{stem}.c", directory / "gemmgen_launch.c", "-ldl"
 
 
 def started(log: Path, *command: object, **settings: str) -> subprocess.CompletedProcess[str]:

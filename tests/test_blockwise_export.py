@@ -63,24 +63,25 @@ def fields(stem: str) -> list[str]:
 
 def test_a_header_says_how_scales_lie_in_memory() -> None:
     assert fields(DENSE) == [
-        f"{DENSE}_matrix a_scale; /* ceil(K / 128) rows of M fp32: the scales of A */",
+        "gemmgen_matrix a_scale; /* ceil(K / 128) rows of M fp32: the scales of A */",
         "CUdeviceptr b_scale; /* ceil(N / 128) rows of ceil(K / 128) fp32: the scales of B */",
     ]
     assert fields(EXPERTS) == [
-        f"{EXPERTS}_matrix a_scale; /* ceil(K / 128) rows of M fp32: the scales of A */",
+        "gemmgen_matrix a_scale; /* ceil(K / 128) rows of M fp32: the scales of A */",
         "CUdeviceptr b_scale; /* G x ceil(N / 128) rows of ceil(K / 128) fp32: the scales of B */",
     ]
     assert fields(MASKED)[0] == (
-        f"{MASKED}_matrix a_scale; /* G x ceil(K / 128) rows of M fp32: the scales of A */"
+        "gemmgen_matrix a_scale; /* G x ceil(K / 128) rows of M fp32: the scales of A */"
     )
-    assert (
-        fields(COLUMNS)[1] == f"{COLUMNS}_matrix b_scale; /* ceil(K / 128) rows of N fp32: the scales of B */"
-    )
+    assert fields(COLUMNS)[1] == "gemmgen_matrix b_scale; /* ceil(K / 128) rows of N fp32: the scales of B */"
     assert fields("h100_e4m3_blockwise_gated")[1] == (
         "CUdeviceptr b_scale; /* ceil(2N / 128) rows of ceil(K / 128) fp32: the scales of B */"
     )
     assert fields(EXPERTS_QUANTIZED) == [
-        "CUdeviceptr d_scale; /* G x N / 128 rows of M fp32: the scales of D, which the kernel writes */"
+        (
+            "CUdeviceptr d_scale; "
+            "/* G x ceil(N / 128) rows of M fp32: the scales of D, which the kernel writes */"
+        )
     ]
     assert fields(BYTES)[1] == (
         "CUdeviceptr b_scale; /* G x ceil(N / 128) rows of ceil(K / 128) ue8m0: the scales of B */"

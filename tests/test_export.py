@@ -14,14 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_driver import AOT, assert_in_order, called, exported, launcher_of, sources, started, texts
+from fake_driver import AOT, assert_in_order, called, exported, facts_of, sources, started, texts
 from hopper import hopper
 from modules import HOPPER_SPECS, ROOT, made, spec_file
 from programs import compiled_c, program
 from typer.testing import CliRunner
 
 from gemmgen import api
-from gemmgen.build import Exported, export, launcher_differences
+from gemmgen.build import Exported, export, launch_differences
 from gemmgen.cli import app, main
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
@@ -29,16 +29,22 @@ from gemmgen.literals import c_comment_text
 from gemmgen.lower import lower
 from gemmgen.plan.exportable import refusals
 from gemmgen.product import make
-from gemmgen.render import described, render_launcher
-from gemmgen.render.launcher import Launcher
+from gemmgen.render import render_launcher
+from gemmgen.render.aot.facts import (
+    MAP_TYPE_OF_BYTES,
+    MAP_TYPES,
+    SWIZZLES,
+    TENSOR_MAP_BYTES,
+    LaunchFacts,
+)
 from gemmgen.triton_api import cuda_include
 
 # --- what is written
 
 
-def test_three_files_are_written_and_a_second_export_writes_the_same(tmp_path: Path) -> None:
+def test_five_files_are_written_and_a_second_export_writes_the_same(tmp_path: Path) -> None:
     exported = export(spec_file("h100_bf16"), tmp_path)
-    names = ["h100_bf16.cubin", "h100_bf16.h", "h100_bf16.c"]
+    names = ["h100_bf16.cubin", "h100_bf16.h", "h100_bf16.c", "gemmgen_launch.h", "gemmgen_launch.c"]
     assert exported == Exported(str(spec_file("h100_bf16")), tuple(tmp_path / name for name in names))
     before = {path: path.read_bytes() for path in exported.files}
     assert before[tmp_path / "h100_bf16.cubin"].startswith(b"\x7fELF")
@@ -107,7 +113,7 @@ def test_what_cannot_be_exported_is_refused_in_words(
     assert not (tmp_path / "out").exists()
 
 
-def test_every_hopper_kernel_has_a_launcher_that_no_tag_is_left_in() -> None:
+def test_every_hopper_kernel_has_facts_that_no_tag_is_left_in() -> None:
     exported = [spec for spec in HOPPER_SPECS if not [*refusals(made(spec).plan)]]
     assert len(exported) > 80
     for spec in exported:
@@ -134,9 +140,9 @@ def test_a_cpp_compiler_takes_the_launcher_and_links_it(stem: str, tmp_path: Pat
     for name, text in texts(stem).items():
         (tmp_path / name).write_text(text)
     (tmp_path / "main.cpp").write_text(
-        f'#include "{stem}.h"\nint main() {{ return {stem}_message() == nullptr; }}\n'
+        f'#include "{stem}.h"\nint main() {{ return gemmgen_message() == nullptr; }}\n'
     )
-    sources = [str(tmp_path / "main.cpp"), "-x", "c++", str(tmp_path / f"{stem}.c")]
+    sources = [str(tmp_path / "main.cpp"), "-x", "c++", *map(str, tmp_path.glob("*.c"))]
     command = [
         program("g++"),
         *CPP,
@@ -174,7 +180,7 @@ def test_no_title_leaves_the_comment_that_it_stands_in(title: str, tmp_path: Pat
     spec.write_text(
         re.sub("^title:.*", f'title: "{title}"', spec_file("h100_bf16").read_text(), flags=re.MULTILINE)
     )
-    launcher = Launcher(hopper(make(spec).plan), "h100_bf16", b"")
+    launcher = LaunchFacts(hopper(make(spec).plan), "h100_bf16", b"")
     plain = texts("h100_bf16")
     for name, text in render_launcher(launcher, spec_name=spec.name, spec_sha256="0" * 64).items():
         (tmp_path / name).write_text(text)
@@ -222,17 +228,17 @@ def test_every_type_has_its_name_in_the_driver() -> None:
     moved = {
         argument.dtype.name for plan in hopper for argument in plan.arguments if argument.kind != "workspace"
     }
-    assert {name for name in moved if DTYPES[name].bits > 8} == set(described.MAP_TYPES)
+    assert {name for name in moved if DTYPES[name].bits > 8} == set(MAP_TYPES)
 
 
 def test_the_drivers_numbers_are_those_of_its_header(tmp_path: Path) -> None:
     types = (
         f"CU_TENSOR_MAP_DATA_TYPE_{name} == {number}"
-        for name, number in (*described.MAP_TYPES.values(), described.MAP_TYPE_OF_BYTES, ("FLOAT32", 7))
+        for name, number in (*MAP_TYPES.values(), MAP_TYPE_OF_BYTES, ("FLOAT32", 7))
         if name != "TFLOAT32"
     )
-    swizzles = (f"CU_TENSOR_MAP_SWIZZLE_{name} == {number}" for name, number in described.SWIZZLES.values())
-    size = f"sizeof(CUtensorMap) == {described.TENSOR_MAP_BYTES}"
+    swizzles = (f"CU_TENSOR_MAP_SWIZZLE_{name} == {number}" for name, number in SWIZZLES.values())
+    size = f"sizeof(CUtensorMap) == {TENSOR_MAP_BYTES}"
     asserted = "".join(f'_Static_assert({fact}, "");\n' for fact in (*types, *swizzles, size))
     (tmp_path / "facts.c").write_text(f"#include <cuda.h>\n{asserted}")
     compiled_c("-fsyntax-only", tmp_path / "facts.c")
@@ -242,17 +248,17 @@ def test_the_drivers_numbers_are_those_of_its_header(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_differs_from_the_kernel_is_seen() -> None:
-    plan = launcher_of("h100_bf16_cluster2x2").plan
-    other = launcher_of("h100_bf16_bias_gelu")
+    plan = facts_of("h100_bf16_cluster2x2").plan
+    other = facts_of("h100_bf16_bias_gelu")
     product = made(spec_file("h100_bf16_cluster2x2"))
     found = lower(product.module, plan, path="x", stem="h100_bf16_cluster2x2")
     ptx = found.artifacts["ptx"].decode()
 
-    def differences(launcher: Launcher, text: str = ptx) -> str:
+    def differences(facts: LaunchFacts, text: str = ptx) -> str:
         lowered = replace(found, artifacts=found.artifacts | {"ptx": text.encode()})
-        return "\n".join(launcher_differences(launcher, lowered))
+        return "\n".join(launch_differences(facts, lowered))
 
-    right = launcher_of("h100_bf16_cluster2x2")
+    right = facts_of("h100_bf16_cluster2x2")
     assert differences(right) == ""
     passed = "128@64 4@4 4@4 8@8 8@8 " * 3 + "8@8 8@8"
     more = passed.replace("128@64", "128@128", 1)
@@ -264,7 +270,7 @@ def test_a_launcher_that_differs_from_the_kernel_is_seen() -> None:
     assert differences(right, ptx.replace(".reqnctapercluster 4", ".reqnctapercluster 2")) == (
         "the launcher starts clusters of 384 threads and 4 CTAs, the compiler has 384 and 2"
     )
-    halved = Launcher(replace(plan, subtile_n=32), "x", b"")
+    halved = LaunchFacts(replace(plan, subtile_n=32), "x", b"")
     assert differences(halved) == (
         "the launcher describes d as ((64, 16), 2, 9, 2), the compiler has ((64, 64), 3, 9, 2)"
     )
@@ -491,6 +497,37 @@ def test_a_workspace_is_made_once_and_a_k_of_zero_is_cleared(k: int, tmp_path: P
     assert (launches, cleared) == ((2, 0) if k else (0, 2))
 
 
+def test_kernels_of_one_program_share_the_launcher_and_are_not_confused(tmp_path: Path) -> None:
+    one, other = "h100_bf16", "h100_bf16_streamk"
+    (tmp_path / "both.c").write_text(
+        f"""#include "{one}.h"
+#include "{other}.h"
+#include <stdio.h>
+
+int main(int count, char **words)
+{{
+    gemmgen_kernel *kernel;
+    gemmgen_workspace workspace;
+    const {other}_arguments arguments = {{.m = 8, .n = 16, .k = 24}};
+    if (count != 2 || {one}_load(words[1], &kernel))
+        return 1;
+    printf("%d %s\\n", {other}_matmul(kernel, &arguments, NULL), gemmgen_message());
+    printf("%d ", gemmgen_prepare_workspace(kernel, 8, 16, 256, 1 << 30, NULL, &workspace));
+    printf("%s\\n", gemmgen_message());
+    return 0;
+}}
+"""
+    )
+    directory = exported(one)
+    of_other = ("-I", exported(other), exported(other) / f"{other}.c")
+    compiled_c("-o", tmp_path / "both", tmp_path / "both.c", *of_other, *sources(one, directory))
+    found = started(tmp_path / "log.txt", tmp_path / "both", directory / f"{one}.cubin")
+    assert found.stdout.splitlines() == [
+        "7 kernel must be the one of this function, found another one",
+        "9 this kernel takes no workspace",
+    ]
+
+
 def test_a_workspace_that_is_too_small_is_refused(tmp_path: Path) -> None:
     stem = "h100_bf16_split8_bias"
     directory = exported(stem)
@@ -500,7 +537,7 @@ def test_a_workspace_that_is_too_small_is_refused(tmp_path: Path) -> None:
 
 int main(int count, char **words)
 {{
-    {stem}_kernel *kernel;
+    gemmgen_kernel *kernel;
     {stem}_arguments p = {{
         .m = 16, .n = 1024, .k = 64,
         .a = {{256, 64}}, .b = {{256, 64}}, .column_bias = 256, .d = {{256, 1024}}}};
@@ -510,35 +547,35 @@ int main(int count, char **words)
     const CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
     const size_t bytes = {stem}_workspace_bytes(16, 32);
     printf("%zu %zu\\n", bytes, {stem}_workspace_bytes(-1, 32));
-    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), {stem}_message());
-    printf("%d %s\\n", {stem}_prepare_workspace(kernel, 16, 1024, address, bytes, NULL, &p.workspace),
-           {stem}_message());
-    printf("%d %s\\n", {stem}_prepare_workspace(kernel, 16, 32, address + 16, bytes, NULL, &p.workspace),
-           {stem}_message());
-    printf("%d\\n", {stem}_prepare_workspace(kernel, 16, 32, address, bytes, NULL, &p.workspace));
-    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), {stem}_message());
+    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), gemmgen_message());
+    printf("%d %s\\n", gemmgen_prepare_workspace(kernel, 16, 1024, address, bytes, NULL, &p.workspace),
+           gemmgen_message());
+    printf("%d %s\\n", gemmgen_prepare_workspace(kernel, 16, 32, address + 16, bytes, NULL, &p.workspace),
+           gemmgen_message());
+    printf("%d\\n", gemmgen_prepare_workspace(kernel, 16, 32, address, bytes, NULL, &p.workspace));
+    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), gemmgen_message());
     p.n = 32;
     printf("%d\\n", {stem}_matmul(kernel, &p, NULL));
     p.k = 0;
-    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), {stem}_message());
+    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), gemmgen_message());
     p.k = 64;
     p.column_bias = 8;
-    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), {stem}_message());
+    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), gemmgen_message());
     p.column_bias = 0;
-    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), {stem}_message());
-    printf("%d %s\\n", {stem}_prepare_workspace(NULL, 16, 32, address, bytes, NULL, &p.workspace),
-           {stem}_message());
-    printf("%d %s\\n", {stem}_prepare_workspace(kernel, 16, 32, 0, bytes, NULL, &p.workspace),
-           {stem}_message());
-    printf("%d %s\\n", {stem}_prepare_workspace(kernel, 16, 32, address, bytes, NULL, NULL),
-           {stem}_message());
+    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), gemmgen_message());
+    printf("%d %s\\n", gemmgen_prepare_workspace(NULL, 16, 32, address, bytes, NULL, &p.workspace),
+           gemmgen_message());
+    printf("%d %s\\n", gemmgen_prepare_workspace(kernel, 16, 32, 0, bytes, NULL, &p.workspace),
+           gemmgen_message());
+    printf("%d %s\\n", gemmgen_prepare_workspace(kernel, 16, 32, address, bytes, NULL, NULL),
+           gemmgen_message());
     return 0;
 }}
 """
     )
     compiled_c("-o", tmp_path / "small", tmp_path / "small.c", *sources(stem, directory))
     found = started(tmp_path / "log.txt", tmp_path / "small", directory / f"{stem}.cubin")
-    plan = launcher_of(stem).plan
+    plan = facts_of(stem).plan
     tile = 8 * plan.program_tile_m * plan.program_tile_n * 4  # the sums of 8 parts of K in fp32
     tiles = -(-32 // plan.program_tile_n), -(-1024 // plan.program_tile_n)
     assert tiles[0] < tiles[1]

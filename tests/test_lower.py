@@ -14,7 +14,7 @@ from filecheck import filecheck_files
 from hopper import computing, hopper
 from modules import HOPPER_SPECS, made
 
-from gemmgen.build import launcher_differences
+from gemmgen.build import launch_differences
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.lower import Lowered, lower, verdict_on
@@ -22,7 +22,7 @@ from gemmgen.plan.verdicts import verdict_of
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Operand
 from gemmgen.product import Product, make
-from gemmgen.render.launcher import Launcher
+from gemmgen.render.aot.facts import LaunchFacts
 from gemmgen.render.wgmma.scale_reads import RUN_STEPS
 
 ROOT = Path(__file__).parent.parent
@@ -128,8 +128,8 @@ def test_the_launch_has_the_threads_and_the_cluster_of_the_plan(product: Product
 @pytest.mark.parametrize("product", OF_ONE_KERNEL, indirect=True, ids=lambda path: path.stem)
 def test_the_launcher_in_c_passes_what_the_compiled_kernel_takes(product: Product, lowered: Lowered) -> None:
     """Sizes and alignments of the parameters in the PTX; boxes, swizzles and types of the tensor maps."""
-    launcher = Launcher(hopper(product.plan), product.source.stem, lowered.artifacts["cubin"])
-    assert list(launcher_differences(launcher, lowered)) == []
+    facts = LaunchFacts(hopper(product.plan), product.source.stem, lowered.artifacts["cubin"])
+    assert list(launch_differences(facts, lowered)) == []
 
 
 def test_what_is_shared_is_multicast_and_only_by_a_cluster(product: Product, lowered: Lowered) -> None:

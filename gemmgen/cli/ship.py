@@ -151,7 +151,7 @@ def export_command(
     sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
-    """Write a cubin and a C launcher per spec."""
+    """Write a cubin and its facts in C per spec, and a C launcher."""
     choose(form, sarif)
     require_compiler()
     from gemmgen.build import export

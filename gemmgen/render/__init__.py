@@ -13,9 +13,12 @@ import gemmgen
 from gemmgen import MODULE_FORMAT
 from gemmgen.literals import FILTERS, only_visible, visible
 from gemmgen.plan.kernel import Kernel
+from gemmgen.render.aot import launcher_texts
+from gemmgen.render.aot.contract import Contract
+from gemmgen.render.aot.facts import LaunchFacts
+from gemmgen.render.aot.table import FactsTable
 from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.kernel import KernelView
-from gemmgen.render.launcher import Launcher
 from gemmgen.render.spelling import fit_call, fit_sum_call
 from gemmgen.render.user_names import with_free_names
 from gemmgen.render.wgmma.view import HopperView
@@ -81,24 +84,20 @@ def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
     return source_of(with_free_names(plan, source_of))
 
 
-def render_launcher(launcher: Launcher, *, spec_name: str, spec_sha256: str) -> dict[str, str]:
+def render_launcher(facts: LaunchFacts, *, spec_name: str, spec_sha256: str) -> dict[str, str]:
     """Return what lets C programs use a kernel's cubin, by the names of the files."""
-    names = {
-        f"{launcher.stem}.h": "header.h",
-        f"{launcher.stem}.c": "launcher.c",
+    values: dict[str, object] = {
+        "facts": facts,
+        "contract": Contract(facts),
+        "table": FactsTable(facts),
+        "module_format": MODULE_FORMAT,
+        "spec_name": spec_name,
+        "spec_sha256": spec_sha256,
     }
     return {
-        name: _environment()
-        .get_template(f"aot/{template}.j2")
-        .render(
-            plan=launcher.plan,
-            view=launcher,
-            stem=launcher.stem,
-            module_format=MODULE_FORMAT,
-            spec_name=spec_name,
-            spec_sha256=spec_sha256,
-        )
-        for name, template in names.items()
+        f"{facts.stem}.h": render_template("aot/header.h.j2", **values),
+        f"{facts.stem}.c": render_template("aot/facts.c.j2", **values),
+        **launcher_texts(),
     }
 
 

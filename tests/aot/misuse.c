@@ -6,23 +6,23 @@
 
 enum { M = 128, N = 256, K = 64 };
 
-static void say(const char *what, h100_bf16_status status)
+static void say(const char *what, gemmgen_status status)
 {
-    printf("%s: %d %s\n", what, (int)status, status == H100_BF16_OK ? "" : h100_bf16_message());
+    printf("%s: %d %s\n", what, (int)status, status == GEMMGEN_OK ? "" : gemmgen_message());
 }
 
 int main(int count, char **words)
 {
-    h100_bf16_kernel *kernel, *other;
+    gemmgen_kernel *kernel, *other;
     if (count != 2)
         return 2;
     say("no file", h100_bf16_load("absent.cubin", &kernel));
     say("another file", h100_bf16_load(words[0], &kernel));
-    const h100_bf16_status loaded = h100_bf16_load(words[1], &kernel);
+    const gemmgen_status loaded = h100_bf16_load(words[1], &kernel);
     say("load", loaded);
     say("no path", h100_bf16_load(NULL, &other));
     say("no place for the kernel", h100_bf16_load(words[1], NULL));
-    if (loaded != H100_BF16_OK)
+    if (loaded != GEMMGEN_OK)
         return kernel != NULL;
     const h100_bf16_arguments right = {
         .m = M, .n = N, .k = K, .a = {1 << 20, K}, .b = {2 << 20, K}, .d = {3 << 20, N}};
@@ -56,7 +56,7 @@ int main(int count, char **words)
     row.m = 1;
     row.a.row_stride = row.d.row_stride = 0; /* of a single row, anything */
     say("one row", h100_bf16_matmul(kernel, &row, NULL));
-    h100_bf16_unload(kernel);
-    h100_bf16_unload(NULL);
+    gemmgen_unload(kernel);
+    gemmgen_unload(NULL);
     return 0;
 }

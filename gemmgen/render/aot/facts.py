@@ -1,0 +1,314 @@
+"""The facts of an exported kernel, by which the launcher in C checks arguments and launches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from gemmgen.hardware import DType
+from gemmgen.plan.roles import Argument
+from gemmgen.plan.storage import SharedBuffer
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.aot.extents import Extent, axes_in_memory, extents_of
+from gemmgen.render.arguments import TMA_UNIT_BYTES
+from gemmgen.render.wrapper import Wrapper
+
+TENSOR_MAP_BYTES = 128  # [cuda] sizeof(CUtensorMap)
+TENSOR_MAP_ALIGNMENT_BYTES = 64  # [gluon] of the parameter; cuda.h may ask for more where it is a variable
+TMA_BOX_MOST = 256  # [cuda] elements of a box along each dimension
+SWIZZLES = {0: ("NONE", 0), 32: ("32B", 1), 64: ("64B", 2), 128: ("128B", 3)}
+"""[cuda] The driver's name and number of a swizzle, by its bytes."""
+MAP_TYPES = {
+    "bf16": ("BFLOAT16", 9),
+    "fp16": ("FLOAT16", 6),
+    "fp32": ("FLOAT32", 7),
+    "tf32": ("TFLOAT32", 7),
+    "int32": ("INT32", 3),
+}
+"""[cuda] The driver's names and numbers of element types with 16 and more bits; A and B of tf32
+are fp32 in memory, which TMA rounds as it loads them."""
+MAP_TYPE_OF_BYTES = ("UINT8", 0)
+"""[cuda] Its type for elements of 8 bits, which TMA copies as they are."""
+BY_ADDRESS: Final = ("tile_scales", "d_scales")
+"""Kinds of scales that threads access by address; TMA reads all others."""
+
+Passing = Literal["VECTOR", "MATRIX", "BOX_OF_GROUP", "BOX_AT_ROW", "BOX_BEFORE_ROW"]
+"""How TMA sees a tensor: the names in gemmgen_launch.h."""
+
+
+def map_type(dtype: DType) -> tuple[str, int]:
+    """Return the driver's name and number of an element type."""
+    return MAP_TYPE_OF_BYTES if dtype.bits == 8 else MAP_TYPES[dtype.name]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Bytes and alignment of a parameter of the kernel."""
+
+    bytes: int
+    alignment: int
+
+
+POINTER = Parameter(8, 8)
+SCRATCH = (POINTER, POINTER)
+"""The last parameters of a kernel: scratch memory of Triton, which no exported kernel uses."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A tensor that TMA moves."""
+
+    argument: Argument
+    passing: Passing
+    rows: Extent | None
+    """None for a vector."""
+    columns: Extent
+    swizzle_bytes: int
+    box: tuple[int, ...]
+    """The box of one instruction of a CTA, the contiguous dimension last."""
+    box_rows: int = 0
+    """Rows of a box in memory, if each begins or ends at any row; else 0."""
+
+    @property
+    def dimensions(self) -> int:
+        """Dimensions of the descriptor."""
+        return {"VECTOR": 1, "MATRIX": 2}.get(self.passing, 3)
+
+    @property
+    def type(self) -> tuple[str, int]:
+        """The driver's name and number for the type of its elements."""
+        return map_type(self.argument.dtype)
+
+    @property
+    def swizzle(self) -> tuple[str, int]:
+        """The driver's name and number of its swizzle."""
+        return SWIZZLES[self.swizzle_bytes]
+
+    @property
+    def driver_box(self) -> tuple[int, ...]:
+        """Its box, the contiguous dimension first, as the driver counts."""
+        return self.box[::-1]
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters of the kernel for this tensor: the map, each extent, and each stride."""
+        extents, strides = [Parameter(4, 4)] * self.dimensions, [Parameter(8, 8)] * self.dimensions
+        return (Parameter(TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT_BYTES), *extents, *strides)
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A tensor that threads access by its address, or a part of the workspace."""
+
+    argument: Argument
+    passing: Literal["POINTER", "PARTIAL_SUMS", "COUNTERS"]
+    alignment: int = 0
+    pointee: str = ""
+    """Its elements in words."""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameter of the kernel: an address."""
+        return (POINTER,)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Memory in which the programs of a launch leave each other sums."""
+
+    consumers: int
+    """Counters of a tile: one for each consumer."""
+    sum_bytes: int
+    """Bytes of the sums of a consumer's part of a tile."""
+    sums_per_counter: int
+    """Such sums for each counter."""
+    sums_of_programs: int
+    """Such sums for each consumer besides: one for each program of stream-K."""
+    most_counted: int
+    """Tiles that have counters, at most; 0 if all have."""
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """The facts of one Hopper kernel whose cubin is compiled."""
+
+    plan: WgmmaKernel
+    stem: str
+    cubin: bytes
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Major and minor compute capability of the GPUs that run the kernel."""
+        return self._wrapper.compute_capability
+
+    @property
+    def cubin_digest(self) -> int:
+        """The cubin's FNV-1a digest of 64 bits."""
+        digest = 14695981039346656037
+        for byte in self.cubin:
+            digest = (digest ^ byte) * 1099511628211 % 2**64
+        return digest
+
+    # --- arguments
+
+    @cached_property
+    def tensors(self) -> tuple[Described, ...]:
+        """The tensors that TMA moves, in the kernel's order."""
+        return tuple(each for each in self.arguments if isinstance(each, Described))
+
+    @cached_property
+    def arguments(self) -> tuple[Described | Pointer, ...]:
+        """The arguments of the kernel, in order."""
+        buffers = {buffer.operand: buffer for buffer in reversed(self.plan.shared_buffers)}
+        return tuple(self._argument(each, buffers.get(each.name)) for each in self.plan.arguments)
+
+    @property
+    def d(self) -> int:
+        """The place of D among the arguments."""
+        return [argument.tensor for argument in self.plan.arguments].index("d")
+
+    @property
+    def parameters(self) -> Iterator[Parameter]:
+        """All parameters of the kernel, in order."""
+        for argument in self.arguments:
+            yield from argument.parameters
+        yield from SCRATCH
+
+    def _argument(self, argument: Argument, buffer: SharedBuffer | None) -> Described | Pointer:
+        if argument.kind == "workspace":
+            return Pointer(argument, "COUNTERS" if argument.tensor == "counters" else "PARTIAL_SUMS")
+        if argument.kind in BY_ADDRESS:
+            words = f"{argument.dtype.name} numbers, a multiple of {TMA_UNIT_BYTES}"
+            return Pointer(argument, "POINTER", TMA_UNIT_BYTES, words)
+        if buffer is None:
+            words = "a float" if argument.kind == "scalar" else f"{argument.dtype.name} numbers"
+            return Pointer(argument, "POINTER", argument.dtype.bytes, words)
+        *rows, columns = extents_of(self.plan, argument)
+        passing = self._passing(argument) if rows else "VECTOR"
+        box = self._box(buffer, argument)
+        if passing.startswith("BOX"):
+            box = (1, *box)
+        box_rows = _moved(buffer)[0] if passing in ("BOX_AT_ROW", "BOX_BEFORE_ROW") else 0
+        return Described(argument, passing, *(rows or [None]), columns, buffer.swizzle_bytes, box, box_rows)
+
+    def _passing(self, argument: Argument) -> Passing:
+        """Return how TMA sees a matrix: D of groups, and operands that groups divide, are boxes of rows."""
+        groups = self.plan.problem.groups
+        if groups is None or argument.kind == "block_scales":
+            return "MATRIX"
+        if argument.tensor == "d":
+            return "BOX_BEFORE_ROW"
+        if not self.plan.problem.has_box_axis(argument.tensor):
+            return "MATRIX"
+        return "BOX_AT_ROW" if groups.divides_k else "BOX_OF_GROUP"
+
+    def _box(self, buffer: SharedBuffer, argument: Argument) -> tuple[int, ...]:
+        """Return the box of one TMA instruction of a CTA: at most a swizzle span of a row."""
+        ctas = {"M": self.plan.cluster_m, "N": self.plan.cluster_n, "W": self.plan.cluster_n}
+        axes = axes_in_memory(self.plan, argument).removeprefix("G")
+        shares = [size // ctas.get(axis, 1) for size, axis in zip(_moved(buffer), axes, strict=True)]
+        span = buffer.swizzle_bytes // argument.dtype.bytes or TMA_BOX_MOST
+        return (*(min(share, TMA_BOX_MOST) for share in shares[:-1]), min(shares[-1], span))
+
+    # --- what a call may have
+
+    @property
+    def max_extent(self) -> int:
+        """The largest M, N and K."""
+        return 2**31 - self._wrapper.max_overhang
+
+    @property
+    def most_groups(self) -> int:
+        """The greatest number of groups; 0 without groups."""
+        return 0 if self.plan.problem.groups is None else self.plan.group_slots or self.max_extent
+
+    @property
+    def out_unit(self) -> int:
+        """The columns of D in 16 bytes."""
+        return self._wrapper.out_unit
+
+    @property
+    def column_unit(self) -> int:
+        """The number that N is a multiple of: D is stored, and a second block of B begins, at 16 bytes."""
+        return max(self.out_unit, self.plan.problem.n_multiple)
+
+    @property
+    def column_rule(self) -> str:
+        """The reason for that number, in a message about D."""
+        if self.column_unit == self.out_unit:
+            return "d must have rows of whole 16-byte units"
+        why = "at which a block of b begins"
+        if self.shares_scales:
+            why = "which share a scale"
+        return f"d must have a multiple of {self.column_unit} columns, {why}"
+
+    @property
+    def shares_scales(self) -> bool:
+        """True if columns of D, or of B, share a scale."""
+        return bool(self.plan.problem.d_scale or self.plan.problem.has_tile_scales)
+
+    @property
+    def k_rule(self) -> str | None:
+        """The reason for which a K of 0 is refused; None if D is zero then."""
+        groups = self.plan.problem.groups
+        if self.plan.problem.d_scale:
+            return "the scales of D are not zero where A @ B is"
+        if groups is not None and groups.counts is not None and not groups.divides_k:
+            return "rows of no group stay as they are"
+        return None if self._wrapper.vanishes else "D is not zero where A @ B is"
+
+    # --- the grid
+
+    @property
+    def counts_rows_of_groups(self) -> bool:
+        """True if groups are ranges of the rows of D, whose ends only the GPU knows."""
+        groups = self.plan.problem.groups
+        return groups is not None and not groups.stacks("d")
+
+    @property
+    def splits(self) -> int:
+        """Programs of a tile, each for a part of K."""
+        plan = self.plan
+        return plan.splits if plan.shares_tiles and not plan.divides_last_wave else 1
+
+    @property
+    def programs_per_sm(self) -> int:
+        """Programs that an SM holds of a persistent kernel; with clusters, those of a cluster's SMs."""
+        return 1 if self.plan.cluster_size > 1 else self.plan.occupancy
+
+    @property
+    def most_programs(self) -> int:
+        """The most programs of a persistent kernel on any GPU; 0 if only SMs limit them."""
+        plan, gpu = self.plan, self.plan.gpu
+        limits: list[int] = []
+        if plan.cluster_size > 2 and gpu.clusters_of_four < gpu.sm_count // 4:
+            limits.append(gpu.clusters_of_four)
+        if plan.divides_last_wave:
+            limits.append(plan.most_programs)
+        return min(limits, default=0)
+
+    @property
+    def workspace(self) -> Workspace | None:
+        """The memory for sums; None if the kernel needs none."""
+        plan = self.plan
+        if not plan.shares_tiles:
+            return None
+        stream_k = plan.divides_last_wave
+        return Workspace(
+            consumers=plan.counting_partitions or 1,
+            sum_bytes=plan.consumer_tile_m * plan.program_tile_n * plan.problem.accumulator.bytes,
+            sums_per_counter=plan.splits if not stream_k and plan.restored == ("counters",) else 1,
+            sums_of_programs=plan.most_programs if stream_k else 0,
+            most_counted=plan.most_programs if stream_k else 0,
+        )
+
+    @property
+    def _wrapper(self) -> Wrapper:
+        return Wrapper(self.plan)
+
+
+def _moved(buffer: SharedBuffer) -> tuple[int, ...]:
+    """Return the rows and columns that a buffer takes in."""
+    return tuple(extent.size for extent in buffer.loaded_shape or buffer.shape)
