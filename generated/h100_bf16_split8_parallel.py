@@ -47,9 +47,6 @@ CONSUMER_TILE_M = gl.constexpr(128)  # 64 rows in each CTA
 STAGES = gl.constexpr(6)  # tiles of A and of B in flight
 SPLITS = gl.constexpr(8)  # parts of K, that programs take one by one
 SUMS = gl.constexpr(16384)  # of a tile's rows that one consumer has
-CLUSTERS_AHEAD = gl.constexpr(4)  # that start first, and keep their numbers
-GPCS = gl.constexpr(8)  # that start one cluster each by turns, as measured on an H200 and an H100
-CLUSTERS_OF_ALL_GPCS = gl.constexpr(32)  # that start so; then GPC 0 is full, and the other 7 go on
 TILE_SUMS = gl.constexpr(32768)  # of a part of a tile
 FRAGMENT_ROWS = gl.constexpr(16)  # of an accumulator, which a warp has in groups of 8 columns
 FRAGMENT_SUMS = gl.constexpr(128)  # of such a group
@@ -133,46 +130,21 @@ class Steps:
         return self.end - self.first
 
 
-@gluon.jit
-def first_entry():
-    """Where a program begins in the list of parts: all tiles of the first part of K, then those of the next.
-
-    Programs that start on one GPC are neighbours in it, for L2 sends once what they load at the same time.
-    The GPU starts clusters on its GPCs by turns, and goes on without the first one when that is full: of 64
-    programs the eight on GPC 1 have entries 8 to 15. Where it starts them otherwise the parts are the same,
-    and more comes from L2.
-    """
-    turn = gl.program_id(0) - CLUSTERS_AHEAD
-    turns = gl.maximum(gl.num_programs(0) - CLUSTERS_AHEAD, 0)
-    of_all = gl.minimum(turns, CLUSTERS_OF_ALL_GPCS)
-    later = turns - of_all
-    is_later = turn >= CLUSTERS_OF_ALL_GPCS
-    gpc = gl.where(is_later, 1 + (turn - CLUSTERS_OF_ALL_GPCS) % (GPCS - 1), turn % GPCS)
-    # How many start on the GPCs before this one, and on this one before this program.
-    others = gl.maximum(gpc - 1, 0)
-    before = gpc * (of_all // GPCS) + gl.minimum(gpc, of_all % GPCS)
-    before += others * (later // (GPCS - 1)) + gl.minimum(others, later % (GPCS - 1))
-    here_later = CLUSTERS_OF_ALL_GPCS // GPCS + (turn - CLUSTERS_OF_ALL_GPCS) // (GPCS - 1)
-    here = gl.where(is_later, here_later, turn // GPCS)
-    return gl.where(turn < 0, gl.program_id(0), CLUSTERS_AHEAD + before + here)
-
-
 @gluon.aggregate
 class Tiles:
-    """The work of a program, item by item: each is a split of a tile; and how many tiles there are."""
+    """The work of a program, item by item: each is a split of a tile."""
 
     args: Args
-    tiles: gl.tensor
 
     @gluon.jit
     def first(self):
-        """The first item of this program: programs take turns, beginning with neighbours on one GPC."""
-        return first_entry()
+        """The first item of this program: items go round robin to programs."""
+        return gl.program_id(0)
 
     @gluon.jit
     def end(self):
         """The number of items of all programs."""
-        return self.tiles * SPLITS
+        return self.args.tiles_m * self.args.tiles_n * SPLITS
 
     @gluon.jit
     def stride(self):
@@ -181,13 +153,13 @@ class Tiles:
 
     @gluon.jit
     def tile(self, item):
-        """The number of an item's tile: the tiles of a split follow one another."""
-        return item % self.tiles
+        """The number of an item's tile: the splits of a tile follow one another."""
+        return item // SPLITS
 
     @gluon.jit
     def split(self, item):
         """Which split of its tile an item is."""
-        return item // self.tiles
+        return item % SPLITS
 
     @gluon.jit
     def steps(self, item):
@@ -238,7 +210,7 @@ def producer_partition(args):
     """One warp in each CTA: keep the ring of A and B tiles full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
-    tiles = Tiles(args, args.tiles_m * args.tiles_n)
+    tiles = Tiles(args)
     for item in range(tiles.first(), tiles.end(), tiles.stride()):
         tile, steps = tiles.at(item), tiles.steps(item)
         for k_step in range(steps.first, steps.end):
@@ -312,7 +284,7 @@ def leave(args, place, accumulator):
 def consumer_partition(args, consumer: gl.constexpr):
     """One of the consumers: multiply parts of tiles, and leave their sums."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
-    tiles = Tiles(args, args.tiles_m * args.tiles_n)
+    tiles = Tiles(args)
     for item in range(tiles.first(), tiles.end(), tiles.stride()):
         k_steps = tiles.steps(item).count()
         accumulator, ring = multiply(args, args.a_smem[consumer], k_steps, ring)

@@ -134,28 +134,6 @@ double the time of a persistent kernel; of two CTAs all 66 fit.
 
 
 @dataclass(frozen=True)
-class LaunchOrder:
-    """On which GPCs clusters of two CTAs start, by their numbers, where one fills an SM with each CTA.
-
-    Nothing depends on it but the time that a kernel takes.
-    """
-
-    ahead: int
-    """Clusters that start before all others, on SMs that only some GPCs have."""
-    gpcs: int
-    """GPCs that then get one cluster each, one after the other."""
-    full_turns: int
-    """Turns of all of them, behind which the first GPC has no place left and the others go on."""
-
-
-HOPPER_LAUNCH_ORDER = LaunchOrder(ahead=4, gpcs=8, full_turns=4)
-"""[measured] Four clusters, 4 turns of 8 GPCs, then turns of 7: the SMs on which clusters of two started on
-an H200 and an H100, and which of these SMs hold clusters of four and of eight together
-(``benchmarks/fit/h200_launch_order.json``). Where another GPC is the first, halves of a GPC stay together.
-"""
-
-
-@dataclass(frozen=True)
 class Gpu:
     """One product: an architecture with a number of SMs and a memory system."""
 
@@ -174,8 +152,6 @@ class Gpu:
     clusters_of_four: int
     """Clusters of four CTAs that its GPCs hold, some of which lack SMs; where that was not measured, as many
     as there are SMs for."""
-    launch_order: LaunchOrder | None
-    """Launch order of clusters of two CTAs; None if it was not measured."""
     device: str
     """A regular expression for the driver's name of the GPU."""
 
@@ -213,21 +189,18 @@ GPUS: Table[Gpu] = Table(
                 "h100", "H100 SXM", HOPPER, sm_count=132, l2_bytes=50 << 20,
                 dram_bytes_per_second=3.35e12, dense_16bit_flops_per_second=989.4e12,
                 sustained_hz=SUSTAINED_HOPPER_HZ, clusters_of_four=HOPPER_CLUSTERS_OF_FOUR,
-                launch_order=HOPPER_LAUNCH_ORDER,
                 device=r"\bH100\b",
             ),
             Gpu(  # [h200]
                 "h200", "H200", HOPPER, sm_count=132, l2_bytes=60 << 20,
                 dram_bytes_per_second=4.8e12, dense_16bit_flops_per_second=989.4e12,
                 sustained_hz=SUSTAINED_HOPPER_HZ, clusters_of_four=HOPPER_CLUSTERS_OF_FOUR,
-                launch_order=HOPPER_LAUNCH_ORDER,
                 device=r"\bH200\b",
             ),
             Gpu(  # [b200]; not a GB200, which has more power
                 "b200", "B200", BLACKWELL, sm_count=148, l2_bytes=126 << 20,
                 dram_bytes_per_second=8.0e12, dense_16bit_flops_per_second=2_250e12,
                 sustained_hz=BOOST_BLACKWELL_HZ, clusters_of_four=148 // 4,
-                launch_order=None,
                 device=r"\bB200\b",
             ),
         )

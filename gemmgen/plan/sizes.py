@@ -250,11 +250,6 @@ class Geometry(Decisions, ABC):
         return False
 
     @property
-    def sorts_parts_by_gpc(self) -> bool:
-        """True if programs that start on one GPC take neighbouring tiles of one split."""
-        return False
-
-    @property
     def frees_buffers_early(self) -> bool:
         """True if the stores of the previous tile are waited for before the last MMA of the next one."""
         return False

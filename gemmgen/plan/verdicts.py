@@ -18,7 +18,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
-from gemmgen.hardware import Gpu
 from gemmgen.json_files import read_json
 from gemmgen.kinds import OneLine, matching
 from gemmgen.plan.decisions import statements
@@ -72,9 +71,9 @@ class Table:
 def kernel_digest(kernel: Kernel) -> str:
     """Return the digest of all that decides a kernel's device code: 16 hexadecimal digits.
 
-    It covers the matmul, the decisions that a spec can state, the architecture, and the order of launched
-    clusters. Absent features are left out, so a new decision leaves the digests of known kernels as they are.
-    So does a change of the templates, which records the verdicts anew.
+    It covers the matmul, the decisions that a spec can state, and the architecture. Absent features are left
+    out, so a new decision leaves the digests of known kernels as they are. So does a change of the templates,
+    which records the verdicts anew.
     """
     return _digest(kernel, statements(kernel))
 
@@ -123,15 +122,9 @@ def cause_digest(kernel: Kernel, verdict: Verdict) -> str:
 
 def _digest(kernel: Kernel, decisions: dict[str, int | str]) -> str:
     """Return the digest of some decisions of a kernel, with its matmul and its target."""
-    decisive = [*_target(kernel.gpu), kernel.problem.key, before(decisions)]
+    decisive = [kernel.gpu.architecture.name, kernel.problem.key, before(decisions)]
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode("ascii")).hexdigest()[:DIGEST_DIGITS]
-
-
-@cache
-def _target(gpu: Gpu) -> tuple[str, str]:
-    """Return the properties of a GPU that a kernel's device code depends on."""
-    return gpu.architecture.name, repr(gpu.launch_order)
 
 
 # --- what is known

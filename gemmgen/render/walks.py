@@ -60,26 +60,20 @@ def _splits_k(plan: Kernel) -> bool:
     return plan.splits_per_tile > 1
 
 
-def _walk_of_splits(template: str, holds: Callable[[Kernel], bool], tiles: str = "Tiles(args)") -> Walk:
-    """Return the row of a walk whose work items are the splits of tiles."""
-    return Walk(
-        template,
-        holds,
-        walked="parts of tiles of D, whose K is divided by {splits}",
-        place="place_split",
-        tiles=tiles,
-        steps="tiles.steps(item)",
-        first_steps="tiles.steps(tiles.first())",
-    )
-
-
 WALKS: Final[dict[str, Walk]] = {
     "no_walk": Walk(None, _has_one_tile, place="place_only"),
     "one_tile": Walk("one", _is_tiled),
     "one_split": Walk("one_split", lambda plan: _is_tiled(plan) and _splits_k(plan), place="place_split"),
     "one_part": Walk("one_split", lambda plan: _is_tiled(plan) and plan.reduces_apart, place="place_part"),
     "static": Walk("static", lambda plan: plan.persistent),
-    "static_split": _walk_of_splits("static_split", lambda plan: plan.persistent and _splits_k(plan)),
+    "static_split": Walk(
+        "static_split",
+        lambda plan: plan.persistent and _splits_k(plan),
+        walked="parts of tiles of D, whose K is divided by {splits}",
+        place="place_split",
+        steps="tiles.steps(item)",
+        first_steps="tiles.steps(tiles.first())",
+    ),
     "batches": Walk(
         "static",
         lambda plan: plan.persistent and plan.problem.groups is not None,
@@ -111,11 +105,6 @@ WALKS: Final[dict[str, Walk]] = {
         item="piece",
         steps="tiles.steps(piece)",
         passes="past_item_before",
-    ),
-    "by_gpc": _walk_of_splits(
-        "by_gpc",
-        lambda plan: plan.persistent and plan.sorts_parts_by_gpc,
-        tiles="Tiles(args, args.tiles_m * args.tiles_n)",
     ),
     "stream_k": Walk(
         "stream_k",

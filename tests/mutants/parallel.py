@@ -47,15 +47,8 @@ MUTANTS = {
     "parallel_sums_in_another_order": tiled(
         WRONG_NUMBERS, D, "", (".permute((0, 3, 2, 4, 1, 5))", ".permute((0, 3, 2, 4, 5, 1))")
     ),
-    # Which parts programs take, in the order of the GPCs on which they start.
+    # Which parts programs take.
     "parallel_roles_producer_in_another_order": roles(WRONG_NUMBERS, D, "", (PLACED, LOADED)),
-    "parallel_roles_two_programs_begin_alike": roles(
-        K.REDUNDANT_STORE,
-        "partials_ptr",
-        LEFT,
-        ("gl.where(turn < 0, gl.program_id(0), ", "gl.where(turn < 1, 0, "),
-        severity=Severity.LINT,
-    ),
     # Which of them are read.
     "parallel_last_split_left_out": tiled(
         WRONG_NUMBERS, D, "", (LOOP, LOOP.replace("SPLITS, ", "SPLITS - 1, "))

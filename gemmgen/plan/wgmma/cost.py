@@ -300,7 +300,7 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
         stages=plan.stages,
         outstanding=plan.outstanding_mmas,
         neighbours=_bytes_of_neighbours(plan) / 2 / constants.TPC_BYTES_PER_NS if alone else 0,
-        sent_bytes=_sent_bytes(plan),
+        sent_bytes=plan.cluster_size * loaded_bytes(plan),
         start=constants.STREAM_START_NS + (constants.ROLES_START_NS if plan.specialized else 0),
         next_round=constants.STREAM_ROUND_NS,
         sums=sums,
@@ -335,12 +335,6 @@ def _stream_mma_ns(plan: WgmmaKernel) -> tuple[float, float]:
     lone = 0 if covered else constants.LONE_STEP_NS
     cycles_per_ns = constants.WIDE_MMA_CYCLES_PER_NS
     return mma_cycles(plan) / cycles_per_ns + lone, smem / cycles_per_ns + lone
-
-
-def _sent_bytes(plan: WgmmaKernel) -> float:
-    """Return the bytes that L2 sends a program for a K step: a part of them where neighbours share theirs."""
-    shares = plan.sorts_parts_by_gpc and plan.order == plan.order_of_neighbours
-    return plan.cluster_size * loaded_bytes(plan) * (constants.SENT_SHARE if shares else 1.0)
 
 
 def _bytes_of_neighbours(plan: WgmmaKernel) -> int:

@@ -30,8 +30,6 @@ commit ahead of the path are in git's history alone (``git show COMMIT:PATH``):
 * [parallel] kernels whose sums a second one adds up, at 256 x 256 x 32768 and 512 x 512 x 16384, written by
   hand from generated ones, of which only medians are kept (``benchmarks/fit/h200_parallel.json``), and the
   first eight at five shapes: ``benchmarks/suites/h200_long_k.jsonl``;
-* [launch-order] some of these with programs in other orders at both shapes, by hand again, medians only
-  (``benchmarks/fit/h200_launch_order.json``);
 * [misaligned] modules of ``misaligned: copy``, with A and B aligned before or not:
   ``benchmarks/reading/misaligned.json``, ``benchmarks/h100_bf16_misaligned.json``;
 * [block-scales] kernels of fp8 with scales of blocks, without PDL: the first six of an earlier planner at 62
@@ -239,10 +237,6 @@ ROLES_SPLIT_BYTES_PER_NS = 130
 """[long-k] At which consumers add up sums that lie in the order of registers."""
 PARALLEL_NS = 500
 """[parallel] From the last sums in memory to a second kernel that reads them, and to the end of that."""
-SENT_SHARE = 0.5
-"""[launch-order] Of the bytes that all SMs take in, what limits kernels whose programs of a GPC load the same
-at the same time: the operand that their clusters do not share.
-"""
 PARALLEL_BYTES_PER_NS = 1_800
 """[parallel] At which sums go to memory and come back, all of them."""
 ATOMIC_NS = 740

@@ -18,7 +18,6 @@ from gemmgen.spec.words import (
     EarlyOperand,
     LastWave,
     MmaRows,
-    Order,
     Reduction,
     Source,
     Specialization,
@@ -149,24 +148,6 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def reduces_apart(self) -> bool:
         """True if a second kernel adds up the sums of all parts of K, and stores D."""
         return self.reduction == "parallel"
-
-    @property
-    def sorts_parts_by_gpc(self) -> bool:
-        """True if programs that start on one GPC take tiles side by side of one part of K.
-
-        L2 sends tiles that they load together once (``benchmarks/studies/kernels_by_shape.md``).
-        """
-        order = self.gpu.launch_order
-        return self.reduces_apart and self.specialized and self.cluster_size == 2 and order is not None
-
-    @property
-    def order_of_neighbours(self) -> Order:
-        """The order of tiles in which programs side by side share the operand that their clusters do not.
-
-        CTAs of a cluster of 1 x 2 share A. At 512 x 512 x 16384 such tiles of 128 x 64 take 19.9 us down the
-        columns and 22.6 along the rows (``benchmarks/fit/h200_launch_order.json``).
-        """
-        return "column" if self.cluster_n > self.cluster_m else "row"
 
     @property
     def counts_parts(self) -> bool:

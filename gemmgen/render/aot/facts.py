@@ -191,7 +191,8 @@ class LaunchFacts:
         if passing.startswith("BOX"):
             box = (1, *box)
         box_rows = _moved(buffer)[0] if passing in ("BOX_AT_ROW", "BOX_BEFORE_ROW") else 0
-        return Described(argument, passing, *(rows or [None]), columns, buffer.swizzle_bytes, box, box_rows)
+        first = rows[0] if rows else None
+        return Described(argument, passing, first, columns, buffer.swizzle_bytes, box, box_rows)
 
     def _passing(self, argument: Argument) -> Passing:
         """Return how TMA sees a matrix: D of groups, and operands that groups divide, are boxes of rows."""

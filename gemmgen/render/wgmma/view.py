@@ -174,19 +174,6 @@ class HopperView(KernelView):
             each = "that programs take one by one" if plan.specialized else "each a program's"
             yield "SPLITS", plan.splits, f"parts of K, {each}"
             yield from self._sum_constants
-            if (order := plan.gpu.launch_order) and plan.sorts_parts_by_gpc:
-                yield "CLUSTERS_AHEAD", order.ahead, "that start first, and keep their numbers"
-                yield (
-                    "GPCS",
-                    order.gpcs,
-                    "that start one cluster each by turns, as measured on an H200 and an H100",
-                )
-                full = order.gpcs * order.full_turns
-                yield (
-                    "CLUSTERS_OF_ALL_GPCS",
-                    full,
-                    f"that start so; then GPC 0 is full, and the other {order.gpcs - 1} go on",
-                )
             if plan.reduces_apart:
                 yield from self.reduction.constants
             if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:

@@ -136,8 +136,8 @@ def _order(plan: WgmmaKernel) -> object:
     """Return the order of tiles, where a spec says nothing of that."""
     if plan.problem.groups is not None:
         return "grouped"
-    if plan.reduces_apart:
-        return plan.order_of_neighbours
+    if plan.reduces_apart:  # tiles side by side share the operand that a cluster does not
+        return "column" if plan.cluster_n > plan.cluster_m else "row"
     if not _is_one_wave(plan):
         return ORDER_DEFAULTS["order"]
     tiles_m, tiles_n = max(map(plan.tiles, plan.request.planned_shapes), key=math.prod)
