@@ -310,7 +310,7 @@ PARAMETER = re.compile(r"\.param (?:\.align (\d+) )?\.[bu](\d+)[^,\n]*matmul_ker
 
 
 def launch_differences(facts: LaunchFacts, lowered: Lowered) -> Iterator[str]:
-    """Yield each difference between the facts of a launch and what the compiled kernel requires."""
+    """Yield each difference between the facts of a launch and the compiled kernel."""
     ptx = lowered.artifacts["ptx"].decode()
     expected = [(parameter.bytes, parameter.alignment) for parameter in facts.parameters]
     found = [

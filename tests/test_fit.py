@@ -25,7 +25,7 @@ from gemmgen.bench.suite_file import load_suite
 from gemmgen.plan.planner import family_for, plan_spec
 from gemmgen.plan.search import geometric_mean, traffic_of
 from gemmgen.plan.timing import moved_bytes
-from gemmgen.plan.wgmma import cost, cost_constants
+from gemmgen.plan.wgmma import WgmmaKernel, cost, cost_constants
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 
 ROOT = Path(__file__).parent.parent
@@ -212,10 +212,15 @@ def test_staggered_tiles_are_predicted_to_gain_what_they_gained(
     assert predicted == pytest.approx(measured, abs=0.08)
 
 
+def was_sorted_by_gpc(kernel: WgmmaKernel) -> bool:
+    """Return True if a kernel of the record had its programs sorted by GPC: such kernels went."""
+    return kernel.reduces_apart and kernel.specialized and kernel.cluster_size == 2
+
+
 @pytest.mark.parametrize(
     ("record", "shapes", "near", "mean", "worst", "narrow"),
     [
-        (CHOICES, 139, 129, 0.987, 0.83, 0.95),
+        (CHOICES, 138, 128, 0.987, 0.83, 0.95),
         (FIRST_CHOICES, 137, 132, 0.992, 0.89, 0.98),
     ],
 )
@@ -223,7 +228,7 @@ def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_
     record: Path, shapes: int, near: int, mean: float, worst: float, narrow: float
 ) -> None:
     """The sixteen and the five at each shape are those of earlier rankings, whose first lost 30 % at some."""
-    candidates = by_candidates(found(record))
+    candidates = by_candidates(one for one in found(record) if not was_sorted_by_gpc(hopper(one.kernel)))
     assert len(candidates) == shapes
     best = [min(one.seconds for one in each) for each in candidates]
     first = [

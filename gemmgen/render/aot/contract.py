@@ -29,7 +29,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Contract:
-    """What a caller must know of one exported kernel."""
+    """The contract of one exported kernel with its callers."""
 
     facts: LaunchFacts
 

@@ -43,7 +43,7 @@ def axes_in_memory(plan: Kernel, argument: Argument) -> str:
 def extents_of(plan: Kernel, argument: Argument) -> tuple[Extent, ...]:
     """Return the rows and columns of an argument in memory, or the elements of a vector.
 
-    Matrices and vectors of groups follow one another: their rows, or elements, are those of all groups.
+    Matrices and vectors of groups follow one another, and all their rows, or elements, count.
     """
     problem, axes = plan.problem, axes_in_memory(plan, argument)
     of_groups, first, *rest = axes.startswith("G"), *axes.removeprefix("G")

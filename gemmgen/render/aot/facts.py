@@ -276,7 +276,7 @@ class LaunchFacts:
 
     @property
     def programs_per_sm(self) -> int:
-        """Programs that an SM holds of a persistent kernel; with clusters, those of a cluster's SMs."""
+        """Programs that an SM holds of a persistent kernel; with clusters, programs of a cluster's SMs."""
         return 1 if self.plan.cluster_size > 1 else self.plan.occupancy
 
     @property
