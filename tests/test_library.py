@@ -684,6 +684,7 @@ shape, by the measured times nearby, and by predicted times alone.
 
 They date from when each library had a formula of its own. Choices for rows that begin inside sectors of L2,
 and 16 choices that measured shapes of such rows correct, are those of the time model that knows such rows.
+Six of h200_bf16 are of a model that gives no credit to kernels with a parallel reduction and clusters of two.
 """
 
 
