@@ -54,7 +54,8 @@ def test_the_pinned_triton_is_the_supported_one() -> None:
 
 
 def test_development_brings_each_extra() -> None:
-    assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"compile", "plot", "tune", "docs"}
+    assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"test", "docs"}
+    assert requirements(EXTRAS["test"])["gemmgen"].extras == {"compile", "plot", "tune"}
 
 
 def test_the_simulator_needs_what_compiles() -> None:

@@ -259,7 +259,7 @@ def test_a_store_whose_tables_another_process_is_making_is_opened_at_the_next_at
     [
         ({"gpu": 'x"'}, "gpu: must be the name of a GPU"),
         ({"torch": "x\ntarget: h100"}, "torch: must be one line of printable text"),
-        ({"sm_count": "132"}, 'sm_count: must be an integer, not "132"'),
+        ({"sm_count": "132"}, 'sm_count: input should be a valid integer, not "132"'),
     ],
 )
 def test_a_study_that_gemmgen_does_not_write_is_refused(
@@ -282,7 +282,10 @@ def test_a_study_that_gemmgen_does_not_write_is_refused(
             {"samples": {**asdict(SAMPLES), "seconds": [1e-5]}},
             "samples: all arms need the same number of samples, at least one",
         ),
-        ({"why": "because"}, "why: must be one of cannot, wrong, failed, impossible, out-of-memory"),
+        (
+            {"why": "because"},
+            "why: input should be 'cannot', 'wrong', 'failed', 'impossible' or 'out-of-memory'",
+        ),
     ],
 )
 def test_a_trial_that_gemmgen_does_not_write_is_refused(

@@ -11,17 +11,17 @@ from typing import Literal
 
 from gemmgen.bench.record import Spread
 from gemmgen.bench.result_log import ratios
-from gemmgen.kinds import Seconds, Share
+from gemmgen.kinds import OneLine, Seconds, Share
 
 
 @dataclass(frozen=True)
 class Job:
     """A kernel to be measured, by the hashes of modules."""
 
-    kernel: str
+    kernel: OneLine
     rung: int
     """Rung of the search, which decides the number of rounds."""
-    against: str
+    against: OneLine
     """Hash of the kernel that it is compared with."""
 
 
@@ -65,8 +65,8 @@ class Trial:
     """Result of a job: samples, or the reason why there are none."""
 
     gpu_seconds: Share
-    date: str
+    date: OneLine
     """UTC time at which the trial ended."""
     samples: TrialSamples | None = None
     why: Why | None = None
-    message: str = ""
+    message: OneLine = ""
