@@ -53,7 +53,7 @@ MOST: dict[str, set[str]] = {
     "nonsense": LEAST | TYPER,
     "schema": LEAST | SPEC | {"gemmgen.api", "gemmgen.cli.start"},
     "explain": LEAST | SPEC | EXPLAIN,
-    "explain smem-capacity": LEAST | SPEC | EXPLAIN | {"gemmgen.plan"},
+    "explain smem-capacity": LEAST | SPEC | EXPLAIN | {"gemmgen.json_files", "gemmgen.plan"},
     "plan specs/h100_bf16.yaml": LEAST | SPEC | PLAN | MAKE,
     "plan specs/h100_bf16.yaml --candidates": LEAST | SPEC | PLAN | MAKE,
     "check specs/h100_bf16.yaml": LEAST | SPEC | PLAN | MAKE,
