@@ -1,6 +1,6 @@
 """The contests of committed specs."""
 
-from modules import ROOT
+from modules import ROOT, spec_file
 
 from gemmgen.problem.contest import Contest
 from gemmgen.spec import load_spec
@@ -8,7 +8,7 @@ from gemmgen.spec import load_spec
 
 def contest(stem: str) -> Contest:
     """Return the contest of a committed spec by its stem."""
-    return load_spec(ROOT / "specs" / f"{stem}.yaml").contest
+    return load_spec(spec_file(stem)).contest
 
 
 BF16 = contest("h100_bf16")

@@ -1,10 +1,11 @@
 """The committed specs and their modules.
 
-Those that a person would want are under specs/ and generated/. The others, which complete the coverage, have
-their specs under tests/pairs, and their modules are rendered when a test first asks for one. `SPECS` has
-both, because everything that is asserted of the ones is asserted of the others. It has the specs of gradients
-too, which lie beside the modules under generated/. It has no spec with groups: those are called with other
-tensors, and tests/test_groups.py asserts all of them.
+Those that a user would start from are under specs/ and generated/; specs/README.md lists them by use. The
+others, which complete the coverage of features and of pairs of features, have their specs under tests/pairs,
+and their modules are rendered when a test first asks for one. `SPECS` has both, because everything that is
+asserted of the ones is asserted of the others. It has the specs of gradients too, which lie beside the
+modules under generated/. It has no spec with groups: those are called with other tensors, and
+tests/test_groups.py asserts all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def _specs(directory: Path) -> tuple[Path, ...]:
 
 _FILES = {spec.stem: spec for folder in (ROOT / "specs", COMMITTED, PAIRS.sources) for spec in _specs(folder)}
 WANTED = _specs(ROOT / "specs")
-"""The specs that a person would want."""
+"""The specs that a user would start from."""
+EVERY_SPEC = (*WANTED, *_specs(PAIRS.sources))
+"""The specs of both folders, with groups too, but without the specs of gradients, which gemmgen writes."""
 GROUPED_SPECS = tuple(
     _FILES[stem] for stem in sorted(_FILES) if "\ngroups:" in _FILES[stem].read_text(encoding="utf-8")
 )

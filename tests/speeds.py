@@ -116,16 +116,14 @@ def _verified() -> dict[str, Any]:
 
 
 def module_digests() -> dict[str, str]:
-    """Return the digest of each committed module with its manifest, which has its plan."""
-    pairs = json.loads(PAIRS.digests.read_text(encoding="utf-8"))
-    found = {
-        path.stem: _digest(path.read_bytes(), path.with_suffix(".json").read_bytes())
-        for path in COMMITTED.glob("*.py")
-        if path.with_suffix(".json").exists()
-    }
-    of_pairs = {name.removesuffix(".py") for name in pairs if name.endswith(".py")}
-    return found | {
-        stem: _digest(pairs[f"{stem}.py"].encode(), pairs[f"{stem}.json"].encode()) for stem in of_pairs
+    """Return the digest of each module with its manifest, which has its plan: that of its files' digests."""
+    texts: dict[str, str] = json.loads(PAIRS.digests.read_text(encoding="utf-8"))
+    texts |= {path.name: sha256(path.read_bytes()).hexdigest() for path in COMMITTED.glob("*.*")}
+    modules = (name.removesuffix(".py") for name in texts if name.endswith(".py"))
+    return {
+        stem: _digest(texts[f"{stem}.py"].encode(), texts[f"{stem}.json"].encode())
+        for stem in modules
+        if f"{stem}.json" in texts
     }
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import pytest
-from modules import ROOT
+from modules import spec_file
 
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
@@ -60,7 +60,7 @@ def computed(plan: Kernel) -> dict[str, object]:
 @pytest.mark.quick
 @pytest.mark.parametrize("stem", ["h100_bf16", "h100_fp16_rows8_split16", "h100_bf16_128x320", "b200_mxfp8"])
 def test_a_plan_with_another_decision_has_nothing_of_the_plan_that_it_was_made_of(stem: str) -> None:
-    plan = make(ROOT / "specs" / f"{stem}.yaml").plan
+    plan = make(spec_file(stem)).plan
     before = computed(plan)  # and so kept with it
     assert len(before) > 70
     changed = set[str]()

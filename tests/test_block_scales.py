@@ -9,7 +9,7 @@ import pytest
 import torch
 from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from hopper import hopper
-from modules import WANTED, made, module_file, spec_file
+from modules import EVERY_SPEC, made, module_file, spec_file
 from mutants.mutant import launch_of, simulated
 from torch import Tensor
 
@@ -32,7 +32,7 @@ STEM = "h100_e4m3_blockwise"
 COLUMNS = "h100_e4m3_blockwise_wgrad"
 SPLIT = "h100_e4m3_blockwise_split4"
 IN_FLIGHT = ("h100_e4m3_blockwise_overlapped", "h100_e4m3_blockwise_early")
-STEMS = sorted(path.stem for path in WANTED if "blockwise" in path.stem)
+STEMS = sorted(path.stem for path in EVERY_SPEC if "blockwise" in path.stem)
 M, N, K = 37, 272, 400
 FP32, E4M3 = torch.float32, torch.float8_e4m3fn
 OPEN = """\

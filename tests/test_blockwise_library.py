@@ -14,7 +14,7 @@ import pytest
 import torch
 from fake_gpu import Cuda, always
 from hopper import hopper
-from modules import ROOT
+from modules import ROOT, spec_file
 from simulated import simulated_file
 from torch import Tensor
 
@@ -32,7 +32,7 @@ from gemmgen.product import make
 SPECS = ROOT / "specs"
 CARD = "NVIDIA H200"
 DENSE = tuple(
-    SPECS / f"h100_e4m3_blockwise{name}.yaml"
+    spec_file(f"h100_e4m3_blockwise{name}")
     for name in ("", "_rows16", "_rows32", "_split4", "_parallel", "_pingpong", "_cluster2")
 )
 EXPERTS = ("grouped", "groups16", "groups32", "groups64")
@@ -61,7 +61,7 @@ def specs_of_experts(folder: Path, count: int = 32) -> list[Path]:
     """Return specs of groups with one number of groups, written into a folder."""
     found: list[Path] = []
     for kind in EXPERTS:
-        text = (SPECS / f"h100_e4m3_blockwise_{kind}.yaml").read_text(encoding="utf-8")
+        text = spec_file(f"h100_e4m3_blockwise_{kind}").read_text(encoding="utf-8")
         found.append(folder / f"experts_{kind}.yaml")
         found[-1].write_text(text.replace("count: 256", "count: 32").replace("count: 32", f"count: {count}"))
     return found
@@ -418,7 +418,7 @@ def refusal(function: Callable[[], object]) -> str:
 
 def test_kernels_of_other_scales_are_another_problem() -> None:
     names = ("h100_e4m3_blockwise", "h100_e4m3_blockwise_wgrad")
-    found = refusal(lambda: read([SPECS / f"{name}.yaml" for name in names]))
+    found = refusal(lambda: read([spec_file(name) for name in names]))
     assert found.startswith("mixed-problems: a library computes one problem")
 
 

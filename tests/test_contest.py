@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from modules import ROOT
+from modules import EVERY_SPEC, spec_file
 
 from gemmgen.problem.contest import Contest
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.spec.model import spec_of
 
-SPECS = [load_spec(path) for path in sorted((ROOT / "specs").glob("*.yaml"))]
+SPECS = [load_spec(path) for path in EVERY_SPEC]
 
 
 def stated(**members: object) -> SpecFile:
@@ -38,7 +38,7 @@ def stated(**members: object) -> SpecFile:
     }.items(),
 )
 def test_a_problem_is_described_in_few_words(stem: str, words: str) -> None:
-    assert load_spec(ROOT / "specs" / f"{stem}.yaml").description == words
+    assert load_spec(spec_file(stem)).description == words
 
 
 def test_committed_specs_have_one_contest_for_each_description() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from fake_driver import exported, facts_of, sources
 from hopper import hopper
-from modules import GROUPED_SPECS, WANTED, made, spec_file
+from modules import EVERY_SPEC, GROUPED_SPECS, made, spec_file
 from programs import compiled_c
 from torch import Tensor
 
@@ -46,7 +46,7 @@ def is_special(spec: Path) -> bool:
     return bool(special) and not [*refusals(plan)]
 
 
-SPECIAL = sorted({spec.stem for spec in (*WANTED, *GROUPED_SPECS) if is_special(spec)})
+SPECIAL = sorted({spec.stem for spec in (*EVERY_SPEC, *GROUPED_SPECS) if is_special(spec)})
 
 
 class Matrix(ctypes.Structure):

@@ -13,7 +13,7 @@ import torch
 from fake_gpu import Cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from hopper import hopper
-from modules import GROUPED_SPECS, WANTED, made, module_file, spec_file
+from modules import EVERY_SPEC, GROUPED_SPECS, made, module_file, spec_file
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -38,7 +38,7 @@ INTERLEAVED = "h100_bf16_gated_interleaved"
 CHANNELS = "h100_e4m3_gated_channels"
 GPT_OSS = "h100_bf16_gptoss_gated"
 BY_COLUMNS = "h100_bf16_gated_nn"
-STEMS = sorted(path.stem for path in WANTED if "_gated" in path.stem and path not in GROUPED_SPECS)
+STEMS = sorted(path.stem for path in EVERY_SPEC if "_gated" in path.stem and path not in GROUPED_SPECS)
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 
 
@@ -52,11 +52,11 @@ def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_tile_of_d_is_half_as_wide_as_its_tile_of_b(stem: str) -> None:
     plan = hopper(made(spec_file(stem)).plan)
-    assert plan.loaded_n == 2 * plan.program_tile_n == plan.cta_tile_n
+    assert plan.loaded_n == 2 * plan.program_tile_n == plan.cta_tile_n * plan.cluster_n
     assert plan.accumulator_elements * plan.consumer_warps * 32 == plan.cta_consumer_tile_m * plan.cta_tile_n
-    assert plan.subtiles * plan.subtile_n == plan.program_tile_n
+    assert plan.subtiles * plan.subtile_n * plan.cluster_n == plan.program_tile_n
     m, n, _ = 1000, 1000, 64
-    assert plan.tiles((m, n, 64)) == (-(-m // plan.program_tile_m), -(-n // (plan.cta_tile_n // 2)))
+    assert plan.tiles((m, n, 64)) == (-(-m // plan.program_tile_m), -(-n // (plan.loaded_n // 2)))
 
 
 def test_a_stage_has_the_bytes_of_the_plain_kernel_and_loads_b_twice() -> None:

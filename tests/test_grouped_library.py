@@ -22,7 +22,7 @@ import pytest
 import torch
 from fake_gpu import always
 from hopper import hopper
-from modules import ROOT, libraries_folder
+from modules import ROOT, libraries_folder, spec_file
 from simulated import on_a_gpu, signs, simulated_file
 from torch import Tensor
 
@@ -210,7 +210,7 @@ def test_the_rows_of_a_group_in_the_mean_decide_and_not_the_rows_of_all(experts:
 def test_a_library_of_groups_predicts_what_the_planner_does(
     kind: GroupKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = SPECS / f"{KINDS[kind]}.yaml"
+    spec = spec_file(KINDS[kind])
     plan = make(spec).plan
     forecast = of_specs(f"only_{kind}", [spec], tmp_path, monkeypatch)._forecast(False)
     draw = random.Random(7)
@@ -264,7 +264,7 @@ def test_a_table_of_another_card_is_not_used(tuned: ModuleType) -> None:
 
 
 def test_a_pinned_spec_states_each_decision_of_a_kernel_of_groups() -> None:
-    for path in (*CHOSEN, *(SPECS / f"{stem}.yaml" for stem in KINDS.values())):
+    for path in (*CHOSEN, *(spec_file(stem) for stem in KINDS.values())):
         source = load_spec(path)
         kernel = anonymous(plan_spec(source))
         text = pinned_text(kernel, source.spec, "pinned")
@@ -353,7 +353,7 @@ def test_a_library_computes_what_torch_does_by_the_kernel_that_it_chooses(
 def test_a_warmup_has_every_kind_of_groups(
     kind: GroupKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = of_specs(f"warm_{kind}", [SPECS / f"{KINDS[kind]}.yaml"], tmp_path, monkeypatch)
+    made = of_specs(f"warm_{kind}", [spec_file(KINDS[kind])], tmp_path, monkeypatch)
     made.warmup([(256, 512, 1024), (8, 512, 1024)], device="meta")  # checks the tensors, launches nothing
     made.warmup([(256, 512, 1024)], groups=3, device="meta")
     with pytest.raises(ValueError, match="m, n and k must be 1 or more, found 0, 512 and 1024"):
@@ -362,7 +362,7 @@ def test_a_warmup_has_every_kind_of_groups(
 
 def test_a_warmup_has_the_vectors_of_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for stem in ("h100_bf16_masked_weighted", "h100_bf16_grouped_bias", "h100_e4m3_grouped_scaled"):
-        made = of_specs(f"warm_{stem}", [SPECS / f"{stem}.yaml"], tmp_path, monkeypatch)
+        made = of_specs(f"warm_{stem}", [spec_file(stem)], tmp_path, monkeypatch)
         made.warmup([(256, 512, 1024)], device="meta")
 
 
@@ -396,7 +396,7 @@ def test_what_a_library_of_groups_cannot_do_it_says(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = of_specs(f"able_{kind}", [SPECS / f"{KINDS[kind]}.yaml"], tmp_path, monkeypatch)
+    made = of_specs(f"able_{kind}", [spec_file(KINDS[kind])], tmp_path, monkeypatch)
     able, why = made.can_implement(a, b)
     assert not able
     assert why.startswith(said)
@@ -553,7 +553,7 @@ def test_the_operator_of_masked_groups_is_told_the_expected_rows(
 def test_the_operator_knows_the_shape_of_d(
     kind: GroupKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = of_specs(f"shape_{kind}", [SPECS / f"{KINDS[kind]}.yaml"], tmp_path, monkeypatch)
+    made = of_specs(f"shape_{kind}", [spec_file(KINDS[kind])], tmp_path, monkeypatch)
     shapes: dict[GroupKind, tuple[Any, Any, Any]] = {
         "m_offsets": ((40, 64), (3, 64, 36), (40, 36)),
         "m_masked": ((3, 40, 64), (3, 64, 36), (3, 40, 36)),

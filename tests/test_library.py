@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 import torch
 from contests import BF16, E4M3_TENSOR, contest
-from modules import ROOT, libraries_folder
+from modules import ROOT, libraries_folder, spec_file
 from work import calls_of
 
 from gemmgen import library
@@ -524,7 +524,7 @@ def test_the_name_of_a_committed_kernel_is_made_of_its_decisions(name: str) -> N
     ],
 )
 def test_a_kernel_is_named_by_what_is_unusual_in_it(stem: str, words: str) -> None:
-    (plan,) = library.predictable(stem, [make(SPECS / f"{stem}.yaml").plan])
+    (plan,) = library.predictable(stem, [make(spec_file(stem)).plan])
     assert words_of(plan) == words
 
 
@@ -649,7 +649,7 @@ def test_a_warmup_calls_the_kernel_of_each_shape_with_tensors_that_it_takes(
     "stem", ["h100_bf16_nn", "h100_bf16_tt", "h100_bf16_residual", "h100_e4m3_scaled", "h100_int8_scaled"]
 )
 def test_a_warmup_has_every_kind_of_input(stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = read([SPECS / f"{stem}.yaml"])
+    found = read([spec_file(stem)])
     package.write(assemble(f"warm_{stem}", found, library.choose(found)), tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     importlib.import_module(f"warm_{stem}").warmup([(256, 512, 1024)], device="meta")
@@ -721,7 +721,7 @@ def test_kinds_of_kernels_that_no_library_has_are_predicted_likewise(tmp_path: P
         "h100_bf16_streamk",
         "h100_bf16_early",
     ):
-        found = read([SPECS / f"{stem}.yaml"])
+        found = read([spec_file(stem)])
         name = f"only_{stem}"
         specs, _ = package.contestants(package.write(assemble(name, found, library.choose(found)), tmp_path))
         forecast = importlib.import_module(f"{package.IMPORTED}{name}")._forecast(False)

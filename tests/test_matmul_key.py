@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from modules import ROOT
+from modules import spec_file
 
 from gemmgen.hardware import DTYPES, SCALE_FORMATS
 from gemmgen.problem import BlockScale, Groups, Matmul, Operand
@@ -72,7 +72,7 @@ PARAMETER_CHANGES: dict[str, Any] = {"op": "relu", "name": "limit", "value": 0.2
 )
 def test_the_key_of_a_spec_is_always_the_same(stem: str, key: str) -> None:
     """A key is written into records: a change here would make strangers of what they have measured."""
-    assert load_spec(ROOT / "specs" / f"{stem}.yaml").problem.key == key
+    assert load_spec(spec_file(stem)).problem.key == key
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Matmul)])

@@ -8,7 +8,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from modules import WANTED, made
+from modules import EVERY_SPEC, WANTED, made
 
 from gemmgen.bench.figures.record_plot import figures_text, label_of
 from gemmgen.errors import GemmgenError
@@ -23,6 +23,8 @@ pytestmark = pytest.mark.quick
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 PICTURE = (ROOT / "docs" / "speed.svg").read_text()
+MOST_WANTED = 90
+"""Specs that a user would start from: more would be no help to choose by."""
 SUITES = (ROOT / "benchmarks" / "studies" / "suites.md").read_text()
 
 
@@ -79,7 +81,7 @@ def test_the_picture_shows_the_rows_of_the_readme() -> None:
 
 def test_every_spec_with_shapes_to_time_has_a_record_above_no_roofline() -> None:
     found = records()
-    specs = map(made, WANTED)
+    specs = map(made, EVERY_SPEC)
     # No Blackwell GPU was at hand: its specs name shapes for whoever has one, and there is no record.
     hopper = (spec for spec in specs if spec.plan.architecture == HOPPER)
     timed = {spec.source.stem for spec in hopper if spec.plan.request.bench_shapes}
@@ -104,7 +106,7 @@ def test_the_readme_shows_the_diagnostic_as_it_is(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     "page",
     [
-        *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
+        *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "specs/README")),
         *sorted((ROOT / "docs").rglob("*.md")),
         *sorted((ROOT / "benchmarks").glob("*.md")),
         *sorted((ROOT / "benchmarks" / "studies").glob("*.md")),
@@ -115,3 +117,11 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)  # a launch looks like a link
     targets = re.findall(r"\]\(([^)#:]+)\)", text)
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_index_of_specs_has_each_spec_once() -> None:
+    index = (ROOT / "specs" / "README.md").read_text()
+    rows = re.findall(r"^\| \[(\w+)\]\((\w+)\.yaml\) \| .+ \|$", index, flags=re.MULTILINE)
+    assert [name for name, file in rows if name != file] == []
+    assert sorted(name for name, _ in rows) == [spec.stem for spec in WANTED]
+    assert len(WANTED) <= MOST_WANTED

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import pytest
 from hopper import hopper
-from modules import ROOT
+from modules import spec_file
 
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import ledger
@@ -46,7 +46,7 @@ class Scaled(WgmmaKernel):
 @pytest.mark.quick
 @pytest.mark.parametrize("stem", ["h100_bf16", "h100_bf16_cluster1x2"])
 def test_another_payload_is_in_all_that_follows_from_a_stage(stem: str) -> None:
-    plain = hopper(make(ROOT / "specs" / f"{stem}.yaml").plan)
+    plain = hopper(make(spec_file(stem)).plan)
     scaled = Scaled(**{field.name: getattr(plain, field.name) for field in fields(plain)})
     assert scaled.stage_bytes == plain.stage_bytes + 512
     assert scaled.stage.awaited_bytes == plain.stage.awaited_bytes + 512
@@ -67,7 +67,7 @@ def test_another_payload_is_in_all_that_follows_from_a_stage(stem: str) -> None:
 @pytest.mark.quick
 def test_the_tiles_of_many_consumers_are_one_payload() -> None:
     """A search asks also for the bytes of plans with more consumers than any rule allows."""
-    plain = hopper(make(ROOT / "specs" / "h100_bf16.yaml").plan)
+    plain = hopper(make(spec_file("h100_bf16")).plan)
     two = altered(plain, consumers=2, specialization="cooperative", cta_tile_m=128)
     many = altered(two, consumers=10**9, cta_tile_m=64 * 10**9)
     assert [payload.count for payload in two.stage.payloads] == [2, 1]
@@ -82,7 +82,7 @@ def test_the_tiles_of_many_consumers_are_one_payload() -> None:
 
 @pytest.mark.quick
 def test_each_part_of_a_composed_tile_has_a_payload_and_an_argument() -> None:
-    plan = hopper(make(ROOT / "specs" / "h100_bf16_128x160.yaml").plan)
+    plan = hopper(make(spec_file("h100_bf16_128x160")).plan)
     of_b = [payload for payload in plan.stage.payloads if payload.tensor == "b"]
     assert [(payload.part, payload.elements) for payload in of_b] == [(0, 128 * 64), (1, 32 * 64)]
     assert [argument.part for argument in plan.stage.arguments if argument.tensor == "b"] == [None, 1]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hopper import hopper
+from modules import spec_file
 from work import calls_of
 
 from gemmgen.errors import GemmgenError
@@ -16,12 +17,10 @@ from gemmgen.product import Product, make
 from gemmgen.verify.launches import Launch
 from gemmgen.verify.simulation import simulate_product
 
-ROOT = Path(__file__).parent.parent
-
 
 @pytest.fixture(scope="module")
 def product() -> Product:
-    return make(ROOT / "specs" / "h100_e4m3_staggered.yaml")
+    return make(spec_file("h100_e4m3_staggered"))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def test_tiles_come_by_twos_along_n(plan: WgmmaKernel) -> None:
 
 def test_a_huge_tile_is_refused_at_once_with_columns_that_do(tmp_path: Path) -> None:
     spec = tmp_path / "huge.yaml"
-    text = (ROOT / "specs" / "h100_e4m3_staggered.yaml").read_text()
+    text = (spec_file("h100_e4m3_staggered")).read_text()
     spec.write_text(text.replace("n: 160", f"n: {3 << 29}"))
     with pytest.raises(GemmgenError) as caught:
         make(spec)

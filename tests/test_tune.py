@@ -25,7 +25,7 @@ import pytest
 import torch
 from contests import BF16
 from fake_gpu import FakeMachine
-from modules import ROOT, WANTED, spec_file
+from modules import EVERY_SPEC, ROOT, spec_file
 from torch import Tensor
 
 from gemmgen import __version__, pictures
@@ -117,7 +117,7 @@ def test_a_candidate_is_a_spec_that_leaves_nothing_open_and_makes_its_plan(
     assert {"cta_tile_m", "cta_tile_n", "stages", "order", "subtile_n", "cluster_m"} <= names
 
 
-@pytest.mark.parametrize("path", WANTED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_every_spec_is_written_as_it_is_read(path: Path, tmp_path: Path) -> None:
     spec = load_spec(path).spec
     (tmp_path / "x.yaml").write_text(spec_text(spec))

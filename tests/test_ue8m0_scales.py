@@ -12,7 +12,7 @@ import pytest
 import torch
 from fake_gpu import Cuda
 from hopper import hopper
-from modules import WANTED, made, spec_file
+from modules import EVERY_SPEC, made, spec_file
 from simulated import simulated
 from torch import Tensor
 
@@ -30,7 +30,7 @@ GROUPED, MASKED, GATED, EXPERT = (
     f"h100_e4m3_ue8m0_{kind}" for kind in ("grouped", "masked", "gated", "expert")
 )
 FEW_ROWS = ("h100_e4m3_ue8m0_rows16", "h100_e4m3_ue8m0_mx16", MIXED)
-STEMS = sorted(path.stem for path in WANTED if "ue8m0" in path.stem)
+STEMS = sorted(path.stem for path in EVERY_SPEC if "ue8m0" in path.stem)
 DENSE = [stem for stem in STEMS if stem not in (GROUPED, MASKED, GATED, EXPERT, QUANTIZED)]
 """Modules that return one D of one product."""
 E4M3, UE8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
@@ -174,7 +174,7 @@ def test_scales_of_another_type_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 IN_FP32 = sorted(
     path.stem
-    for path in WANTED
+    for path in EVERY_SPEC
     if "fp32_1x128" in path.read_text(encoding="utf-8") and load_spec(path).problem.scales_sums
 )
 

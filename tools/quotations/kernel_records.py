@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 
 from gemmgen.bench import Record, markdown_table, read_record
 from gemmgen.problem import Shape, shape_text
 from tools.quotations.markdown import measured_on
-from tools.rendered import ROOT
+from tools.rendered import PAIRS, ROOT
 
 SHOWN: tuple[tuple[str, Shape], ...] = (
     ("h100_bf16", (8192, 8192, 8192)),
@@ -59,15 +58,19 @@ def _of_earlier_modules(found: list[Record]) -> str:
     earlier = [
         f"`{record.subject.name}`"
         for record in found
-        if record.subject.module_sha256 != hashlib.sha256(_module_of(record).read_bytes()).hexdigest()
+        if record.subject.module_sha256 != _digest_of_module(record.subject.name)
     ]
     if earlier and len(earlier) == len(found):
         return "\nAll are of earlier modules than the committed ones.\n"
     return f"\nOf an earlier module than the committed one are {', '.join(earlier)}.\n" if earlier else ""
 
 
-def _module_of(record: Record) -> Path:
-    return ROOT / "generated" / f"{record.subject.name}.py"
+def _digest_of_module(name: str) -> str:
+    """Return the SHA-256 of a committed module: git has it, or its digest."""
+    module = ROOT / "generated" / f"{name}.py"
+    if module.exists():
+        return hashlib.sha256(module.read_bytes()).hexdigest()
+    return PAIRS.read(PAIRS.digests.read_text(encoding="utf-8"))[module.name]
 
 
 def _where(found: list[Record]) -> str:

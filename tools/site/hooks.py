@@ -21,6 +21,7 @@ OUTSIDE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "specs/README.md": "specs.md",
     **{
         path.relative_to(ROOT).as_posix(): f"studies/{path.name}"
         for folder in (ROOT / "benchmarks", ROOT / "benchmarks" / "studies")
