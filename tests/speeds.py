@@ -2,8 +2,8 @@
 
 * **test**: tests marked ``quick``. They need no compiler: values, rules, plans, rendered text, the launcher.
 * **check**: those, and the tests without a mark, which compile, simulate or start processes. A test that goes
-  over many committed modules runs there for the modules of ``tests/cover.json``, which together are made of
-  every template, and for every module that is not as ``tests/records/verified.json`` has it. Of many planted
+  over many committed modules runs there for the modules of ``tests/cover.json``, which together have every
+  line of every template, and for every module that is not as ``tests/records/verified.json`` has it. Of many planted
   faults one of each kind runs, and the others (marked ``represented``) if their module is not as it was.
 * **nightly**: all of them, also those marked ``nightly``.
 

@@ -1,68 +1,91 @@
-"""The modules that stand for all others in tests: together they are made of every template.
+"""The modules that stand for all others in tests: together they have every line of every template.
 
 ``python -m tools.cover`` chooses them one by one and writes ``tests/cover.json``: each is the module with the
-most templates that those before it lack, and once they have all, with the most pairs of templates. A fault in
-a template shows in a module that is made of it, and a fault of two templates that do not fit together in a
-module that is made of both.
+most lines of templates that those before it lack, and once they have all, with the most pairs of templates.
+A fault in a line of a template shows in a module that has the line, and a fault of two templates that do not
+fit together in a module that is made of both. The lines are those of each branch and macro that are rendered:
+a module can have a template without its other branch.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
-
-import jinja2
 
 from gemmgen.cli.reporting import say
 from gemmgen.product import make, write_files
+from gemmgen.render import templates_folder
 
 ROOT: Final = Path(__file__).parents[1]
 COVER: Final = ROOT / "tests" / "cover.json"
 """The committed choice."""
 FOLDERS: Final = (ROOT / "specs", ROOT / "generated", ROOT / "tests" / "pairs" / "specs")
 """Where specs are: those that a person would start from, those of gradients, and all others."""
-MODULES: Final = 64
+MODULES: Final = 68
 """Modules that are chosen."""
+
+Line = tuple[str, int]
+"""The name of a template, and a line of the Python function that Jinja makes of it or of a macro of it."""
 
 
 @contextmanager
-def noting() -> Generator[set[str]]:
-    """Note the names of the templates that are rendered, for as long as the context lasts."""
-    found: set[str] = set()
-    get_template = jinja2.Environment.get_template
+def noting() -> Generator[set[Line]]:
+    """Note the lines of templates that are rendered, for as long as the context lasts."""
+    found: set[Line] = set()
+    folder = f"{templates_folder()}/"
 
-    def noted(self: jinja2.Environment, name: Any, *others: Any, **named: Any) -> jinja2.Template:
-        found.add(str(name))  # gemmgen's templates include each other by name
-        return get_template(self, name, *others, **named)
+    def of_template(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            found.add((frame.f_code.co_filename.removeprefix(folder), frame.f_lineno))
+        return of_template
 
-    jinja2.Environment.get_template = noted
+    def of_call(frame: FrameType, _event: str, _: object) -> Any:
+        code = frame.f_code
+        # The module of a template is executed once, when it is first used.
+        rendered = code.co_filename.startswith(folder) and code.co_name != "<module>"
+        return of_template if rendered else None
+
+    before = sys.gettrace()
+    sys.settrace(of_call)
     try:
         yield found
     finally:
-        jinja2.Environment.get_template = get_template
+        sys.settrace(before)
 
 
-def templates_by_module() -> dict[str, frozenset[str]]:
-    """Return the names of the templates that each committed module is made of, by the module's name."""
-    found: dict[str, frozenset[str]] = {}
+def lines_by_module() -> dict[str, frozenset[Line]]:
+    """Return the lines of templates that each committed module is made of, by the module's name."""
+    found: dict[str, frozenset[Line]] = {}
     for path in sorted(path for folder in FOLDERS for path in folder.glob("*.yaml")):
-        with noting() as templates:
+        with noting() as lines:
             make(path)
-        found[path.stem] = frozenset(templates)
+        found[path.stem] = frozenset(lines)
     return found
 
 
-def chosen(templates: Mapping[str, frozenset[str]], most: int) -> list[str]:
-    """Return the names of modules that cover all templates, and then as many pairs of them as they can.
+def templates_of(lines: Iterable[Line]) -> frozenset[str]:
+    """Return the names of the templates that have these lines."""
+    return frozenset(template for template, _ in lines)
 
-    They are more than `most` only if every template needs it.
+
+def pairs_of(lines: Iterable[Line]) -> frozenset[tuple[str, ...]]:
+    """Return the pairs of the templates that have these lines."""
+    return frozenset(combinations(sorted(templates_of(lines)), 2))
+
+
+def chosen(lines: Mapping[str, frozenset[Line]], most: int) -> list[str]:
+    """Return the names of modules that have all lines, and then as many pairs of templates as they can.
+
+    They are more than `most` only if every line needs it.
     """
-    covering = _greedy(templates, lambda name: templates[name], len(templates))
-    pairs = {name: frozenset(combinations(sorted(each), 2)) for name, each in templates.items()}
+    covering = _greedy(lines, lambda name: lines[name], len(lines))
+    pairs = {name: pairs_of(each) for name, each in lines.items()}
     return _greedy(pairs, lambda name: pairs[name], max(most, len(covering)), covering)
 
 
@@ -88,16 +111,16 @@ def _greedy(
 
 def main() -> None:
     """Choose the modules, write them, and print how much they cover."""
-    templates = templates_by_module()
-    modules = chosen(templates, MODULES)
+    lines = lines_by_module()
+    modules = chosen(lines, MODULES)
     write_files({COVER: (json.dumps(sorted(modules), indent=2) + "\n").encode()})
     pairs = [
-        set[tuple[str, str]]().union(*(combinations(sorted(templates[name]), 2) for name in names))
-        for names in (modules, templates)
+        frozenset[tuple[str, ...]]().union(*(pairs_of(lines[name]) for name in names))
+        for names in (modules, lines)
     ]
     say(
-        f"{len(modules)} of {len(templates)} modules have all {len(set[str]().union(*templates.values()))} "
-        f"templates and {len(pairs[0]):,} of {len(pairs[1]):,} pairs"
+        f"{len(modules)} of {len(lines)} modules have all {len(frozenset[Line]().union(*lines.values())):,} "
+        f"lines of templates and {len(pairs[0]):,} of {len(pairs[1]):,} pairs of templates"
     )
 
 
