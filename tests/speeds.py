@@ -3,8 +3,9 @@
 * **test**: tests marked ``quick``. They need no compiler: values, rules, plans, rendered text, the launcher.
 * **check**: those, and the tests without a mark, which compile, simulate or start processes. A test that goes
   over many committed modules runs there for the modules of ``tests/cover.json``, which together have every
-  line of every template, and for every module that is not as ``tests/records/verified.json`` has it. Of many planted
-  faults one of each kind runs, and the others (marked ``represented``) if their module is not as it was.
+  line of every template, and for every module that is not as ``tests/records/verified.json`` has it. Of many
+  planted faults one of each kind runs, and the others (marked ``represented``) if their module is not as it
+  was.
 * **nightly**: all of them, also those marked ``nightly``.
 
 The mark that is nearest to a test counts: a function's, then its file's.
