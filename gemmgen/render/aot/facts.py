@@ -296,13 +296,13 @@ class LaunchFacts:
         plan = self.plan
         if not plan.shares_tiles:
             return None
-        stream_k = plan.divides_last_wave
+        divides = plan.divides_last_wave
         return Workspace(
             consumers=plan.counting_partitions or 1,
             sum_bytes=plan.consumer_tile_m * plan.program_tile_n * plan.problem.accumulator.bytes,
-            sums_per_counter=plan.splits if not stream_k and plan.restored == ("counters",) else 1,
-            sums_of_programs=plan.most_programs if stream_k else 0,
-            most_counted=plan.most_programs if stream_k else 0,
+            sums_per_counter=plan.splits if not divides and plan.restored == ("counters",) else 1,
+            sums_of_programs=plan.most_programs if divides else 0,
+            most_counted=plan.most_programs if divides else 0,
         )
 
     @property
