@@ -1,0 +1,1 @@
+"""What `make check` loses against `make nightly`: faults are planted in templates and in the planner."""
