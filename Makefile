@@ -59,15 +59,16 @@ demo: $(COMPILE) ## build specs/h100_bf16.yaml; on a Hopper GPU also check its n
 	@if $(BIN)/gemmgen doctor --json | grep -q '"test, bench": "yes.*h100'; then \
 	  $(BIN)/gemmgen test specs/h100_bf16.yaml && $(BIN)/gemmgen bench specs/h100_bf16.yaml; \
 	else \
-	  echo; echo "no Hopper GPU here: numbers and speed were not measured; see benchmarks/ for recorded runs"; \
+	  echo; echo "no Hopper GPU here: numbers and speed were not measured; benchmarks/README.md lists records"; \
 	fi
+	@echo "the kernel is generated/h100_bf16.py; next: . .venv/bin/activate, and docs/start.md"
 
 PYTEST := $(BIN)/python -m pytest -n auto -m 'not gpu' --speed
 
 test: $(TESTS) ## the tests that need no compiler
 	$(PYTEST) test
 
-check: $(INSTALLED) ## what CI runs: lint, the same tests, and those of kernels that cover every template
+check: $(INSTALLED) ## what CI runs: lint, the tests of `make test`, and the tests of kernels that cover every template
 	@$(MAKE) --no-print-directory --jobs=2 lint checks
 
 checks: $(INSTALLED)

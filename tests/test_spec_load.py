@@ -166,11 +166,11 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
         ("operands: {b: {dtype: int4}}", "; int4 is not supported"),
         (
             "operands: {b: {dtype: nvfp4}}",
-            "; nvfp4 is a format of scales: dtype: e2m1, scale: {format: nvfp4}",
+            "; nvfp4 is a format of scales: dtype: e2m1, scale: {format: nvfp4} on Blackwell",
         ),
         (
             "operands: {a: {dtype: mxfp8}}",
-            "; mxfp8 is a format of scales: dtype: e4m3, scale: {format: mxfp8}",
+            "dtype: e4m3, scale: {format: mxfp8} on Blackwell or {format: ue8m0_1x32} on Hopper",
         ),
         ("operands: {d: {dtype: int8}}", "; int8 is a type of other operands only"),
         ("operands: {a: {swizzle: 128B}}", "; write 128"),

@@ -43,7 +43,7 @@ COMMANDS = (
     ListedCommand("list", "make:list_command", "List specs, their plans and the state of their modules."),
     ListedCommand("tune", "measure:tune_command", "Find the fastest kernel of each spec and shape on a GPU."),
     ListedCommand(
-        "export", "ship:export_command", "Write a cubin, a C launcher and a test program per spec."
+        "export", "ship:export_command", "Write a cubin and its facts in C per spec, and a C launcher."
     ),
     ListedCommand(
         "report", "measure:report_command", "Make an HTML page of records: ratios, roofline, ranking."

@@ -214,8 +214,14 @@ def _scale_format_hint(name: str, operand: str) -> str:
     """Return that a word in place of an operand's type is a format of scales, and what to write for it."""
     if name not in SCALE_FORMATS or operand not in SCALE_FORMATS[name].operands:
         return ""
-    dtype = SCALE_FORMATS[name].elements[0]
-    return f"; {name} is a format of scales: dtype: {dtype}, scale: {{format: {name}}}"
+    meant = SCALE_FORMATS[name]
+    generations = {row.architecture.mma: row.architecture.generation for row in GPUS.values()}
+    alike = [
+        f"{{format: {each.name}}} on {generations[each.mma]}"
+        for each in SCALE_FORMATS.values()
+        if (each.elements, each.vector, each.dtype) == (meant.elements, meant.vector, meant.dtype)
+    ]
+    return f"; {name} is a format of scales: dtype: {meant.elements[0]}, scale: {' or '.join(alike)}"
 
 
 def _dtype_hint(name: str, choices: Sequence[str]) -> str:

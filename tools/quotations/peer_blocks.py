@@ -25,7 +25,7 @@ class Choice(NamedTuple):
 
 CHOICES = (
     Choice(
-        "cuBLAS, as torch calls it",
+        "torch: cuBLAS, and torch's grouped call",
         ("cuBLAS", "torch._grouped_mm"),
         "source that you can read and change; gates, scales and groups inside the kernel",
         "every GPU and type; no build step",
