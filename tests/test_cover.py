@@ -15,13 +15,13 @@ pytestmark = pytest.mark.quick
 
 def test_modules_are_chosen_until_all_lines_are_there_and_then_by_pairs_of_templates() -> None:
     lines = {
-        "all of a": frozenset({("a", 1), ("a", 2)}),
-        "b": frozenset({("b", 1)}),
-        "a and b": frozenset({("a", 1), ("b", 1)}),
-        "a line of a": frozenset({("a", 1)}),
+        "all of a": frozenset({("a", 1, ""), ("a", 2, "")}),
+        "b": frozenset({("b", 1, "")}),
+        "a and b": frozenset({("a", 1, ""), ("b", 1, "")}),
+        "a line of a": frozenset({("a", 1, "")}),
     }
     assert set(chosen(lines, 1)) == {"all of a", "a and b"}
-    assert set(chosen({**lines, "c": frozenset({("c", 1)})}, 1)) == {"all of a", "a and b", "c"}
+    assert set(chosen({**lines, "c": frozenset({("c", 1, "")})}, 1)) == {"all of a", "a and b", "c"}
 
 
 def test_lines_are_noted_of_the_macros_and_branches_that_a_module_has() -> None:

@@ -3,8 +3,9 @@
 ``python -m tools.cover`` chooses them one by one and writes ``tests/cover.json``: each is the module with the
 most lines of templates that those before it lack, and once they have all, with the most pairs of templates.
 A fault in a line of a template shows in a module that has the line, and a fault of two templates that do not
-fit together in a module that is made of both. The lines are those of each branch and macro that are rendered:
-a module can have a template without its other branch.
+fit together in a module that is made of both. Lines are counted in each branch and macro that is rendered: a
+module can have a template without its other branch. A line counts once more for each form of its expressions:
+``{{ ", mask=inside" * condition }}`` has a branch too.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ COVER: Final = ROOT / "tests" / "cover.json"
 """The committed choice."""
 FOLDERS: Final = (ROOT / "specs", ROOT / "generated", ROOT / "tests" / "pairs" / "specs")
 """Where specs are: those that a person would start from, those of gradients, and all others."""
-MODULES: Final = 68
+MODULES: Final = 76
 """Modules that are chosen."""
 
-Line = tuple[str, int]
-"""The name of a template, and a line of the Python function that Jinja makes of it or of a macro of it."""
+Line = tuple[str, int, str]
+"""The name of a template, a line of the Python function that Jinja makes of it or of a macro of it, and the
+form of the text that the line yields: an expression may be empty, and have one line or several."""
 
 
 @contextmanager
@@ -40,9 +42,10 @@ def noting() -> Generator[set[Line]]:
     found: set[Line] = set()
     folder = f"{templates_folder()}/"
 
-    def of_template(frame: FrameType, event: str, _: object) -> Any:
-        if event == "line":
-            found.add((frame.f_code.co_filename.removeprefix(folder), frame.f_lineno))
+    def of_template(frame: FrameType, event: str, value: object) -> Any:
+        if event in ("line", "return"):  # a generator returns each text that it yields
+            form = "" if event == "line" else _form(value)
+            found.add((frame.f_code.co_filename.removeprefix(folder), frame.f_lineno, form))
         return of_template
 
     def of_call(frame: FrameType, _event: str, _: object) -> Any:
@@ -59,6 +62,11 @@ def noting() -> Generator[set[Line]]:
         sys.settrace(before)
 
 
+def _form(value: object) -> str:
+    """Return the form of a text: empty, one line, or several lines."""
+    return "none" if not value else "lines" if "\n" in str(value).rstrip("\n") else "line"
+
+
 def lines_by_module() -> dict[str, frozenset[Line]]:
     """Return the lines of templates that each committed module is made of, by the module's name."""
     found: dict[str, frozenset[Line]] = {}
@@ -71,7 +79,7 @@ def lines_by_module() -> dict[str, frozenset[Line]]:
 
 def templates_of(lines: Iterable[Line]) -> frozenset[str]:
     """Return the names of the templates that have these lines."""
-    return frozenset(template for template, _ in lines)
+    return frozenset(template for template, *_ in lines)
 
 
 def pairs_of(lines: Iterable[Line]) -> frozenset[tuple[str, ...]]:
