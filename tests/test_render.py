@@ -366,11 +366,11 @@ def test_most_lines_have_no_tags_and_few_have_control_flow() -> None:
     """A part is Python with some names filled in.
 
     The implementations of an interface are little but tags, and no loop has copies without any: so
-    29 lines of 100 may have some.
+    30 lines of 100 may have some. They were 29 when test programs in C, which had few, were templates too.
     """
     lines = [line for part in PARTS for line in part.read_text().splitlines()]
     tagged = [line for line in lines if "{%" in line or "{{" in line]
-    assert len(tagged) <= len(lines) * 0.29
+    assert len(tagged) <= len(lines) * 0.30
     assert sum("{%" in line for line in lines) <= len(lines) / 7
 
 

@@ -19,7 +19,7 @@ WIDTH = 110
 
 
 @dataclass(frozen=True)
-class Member:
+class ArgumentMember:
     """A member of the structure of a caller's arguments."""
 
     name: str
@@ -61,16 +61,16 @@ class Contract:
         return "m, n, k, groups" if self.facts.most_groups else "m, n, k"
 
     @property
-    def members(self) -> Iterator[Member]:
+    def members(self) -> Iterator[ArgumentMember]:
         """The members after the extents, in the kernel's order."""
         for argument in self.facts.plan.arguments:
             if argument.part is None and argument.kind != "workspace":
                 matrix = argument.kind in ("matrix", "block_scales")
-                yield Member(
+                yield ArgumentMember(
                     argument.name, "gemmgen_matrix" if matrix else "CUdeviceptr", self._meaning(argument)
                 )
         if self.facts.workspace:
-            yield Member("workspace", "gemmgen_workspace", "for partial sums")
+            yield ArgumentMember("workspace", "gemmgen_workspace", "for partial sums")
 
     def _meaning(self, argument: Argument) -> str:
         """Return the extents, the element type and the meaning of a tensor in memory."""

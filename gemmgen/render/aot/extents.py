@@ -12,7 +12,7 @@ from gemmgen.render.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
-class Extent:
+class MemoryExtent:
     """Rows or columns in memory: `times` an extent of the problem, in blocks of `per`, rounded up."""
 
     axis: Literal["m", "n", "k"]
@@ -40,7 +40,7 @@ def axes_in_memory(plan: Kernel, argument: Argument) -> str:
     return f"{axes[:-2]}{axes[-1]}{axes[-2]}" if turned else axes
 
 
-def extents_of(plan: Kernel, argument: Argument) -> tuple[Extent, ...]:
+def extents_of(plan: Kernel, argument: Argument) -> tuple[MemoryExtent, ...]:
     """Return the rows and columns of an argument in memory, or the elements of a vector.
 
     Matrices and vectors of groups follow one another, and all their rows, or elements, count.
@@ -51,16 +51,16 @@ def extents_of(plan: Kernel, argument: Argument) -> tuple[Extent, ...]:
     of_b = problem.b.scale.format.rows if problem.b.scale else 1
     of_d = problem.d_scale.vector if problem.d_scale else 1
     extents = {
-        "M": Extent("m"),
-        "N": Extent("n"),
-        "W": Extent("n", problem.b_blocks),
-        "K": Extent("k"),
-        "B": Extent("k", per=of_k),
-        "C": Extent("n", problem.b_blocks, of_b),
-        "S": Extent("n", per=of_d),
+        "M": MemoryExtent("m"),
+        "N": MemoryExtent("n"),
+        "W": MemoryExtent("n", problem.b_blocks),
+        "K": MemoryExtent("k"),
+        "B": MemoryExtent("k", per=of_k),
+        "C": MemoryExtent("n", problem.b_blocks, of_b),
+        "S": MemoryExtent("n", per=of_d),
     }
     of_first = extents[first]
     return (
-        Extent(of_first.axis, of_first.times, of_first.per, of_groups),
+        MemoryExtent(of_first.axis, of_first.times, of_first.per, of_groups),
         *(extents[axis] for axis in rest),
     )

@@ -11,7 +11,7 @@ from gemmgen.hardware import DType
 from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.render.aot.extents import Extent, axes_in_memory, extents_of
+from gemmgen.render.aot.extents import MemoryExtent, axes_in_memory, extents_of
 from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.wrapper import Wrapper
 
@@ -62,9 +62,9 @@ class Described:
 
     argument: Argument
     passing: Passing
-    rows: Extent | None
+    rows: MemoryExtent | None
     """None for a vector."""
-    columns: Extent
+    columns: MemoryExtent
     swizzle_bytes: int
     box: tuple[int, ...]
     """The box of one instruction of a CTA, the contiguous dimension last."""
