@@ -100,7 +100,7 @@ libraries: $(INSTALLED) ## render the committed libraries into build/libraries: 
 	$(BIN)/python -m tools.rendered
 
 # The last commit whose benchmarks/ had all records with all samples.
-RECORDS := c2300dc7
+RECORDS := 7a8a2c58
 archives: $(INSTALLED) ## pack the committed libraries, and the records that left the tree, into build/archives
 	$(BIN)/python -m tools.rendered --pack build/archives
 	git archive --prefix=gemmgen-$(RECORDS)/ --output=build/archives/benchmarks-$(RECORDS).tar.gz $(RECORDS) benchmarks

@@ -1,8 +1,8 @@
 """Observations in files: the record of a suite, and the table of medians that the fit needs of one.
 
 ``python -m benchmarks.fit.medians RECORD.jsonl TABLE.json`` makes a table of a record of
-``gemmgen bench --suite``. A table has the specs of its kernels; those of a record are files in the folder
-``specs`` beside it. ``python -m benchmarks.fit.medians TABLE.json FOLDER`` writes the specs of a table's
+``gemmgen bench --suite``. A table has the specs of its kernels. The specs of a record are files in the
+folder ``specs`` beside it. ``python -m benchmarks.fit.medians TABLE.json FOLDER`` writes the specs of a table's
 kernels and a suite of its shapes: ``gemmgen bench FOLDER/*.yaml --suite FOLDER/suite/shapes.yaml`` measures
 them again.
 """

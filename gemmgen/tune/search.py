@@ -29,7 +29,7 @@ DESCENTS: Final = 3
 """Greatest number of times that neighbours of the fastest kernel are tried."""
 LEAST_GAIN: Final = 0.003
 """Smallest gain that counts as faster: two processes on an H200 read the ratios of the last rung's kernels up
-to 0.0023 apart (``c2300dc7:benchmarks/tune/h200.jsonl``), each with quartiles a few 0.0001 around.
+to 0.0023 apart (``7a8a2c58:benchmarks/tune/h200.jsonl``), each with quartiles a few 0.0001 around.
 """
 
 

@@ -6,7 +6,7 @@ commit ahead of the path are in git's history alone (``git show COMMIT:PATH``):
 
 * [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
   ``benchmarks/fit/h200_many_rows.json``;
-* [composed] kernels of composed tiles at nine shapes: ``c2300dc7:benchmarks/fit/h200_composed.jsonl``;
+* [composed] kernels of composed tiles at nine shapes: ``7a8a2c58:benchmarks/fit/h200_composed.jsonl``;
 * [staggered] staggered tiles and others, most of as many columns, at 13 shapes of bf16 and of e4m3:
   ``benchmarks/fit/h200_staggered.json``, ``benchmarks/fit/h200_staggered_e4m3.json``;
 * [first-choices] an earlier planner's first five at 137 shapes of 128 rows or more, 114 kernels:
@@ -23,10 +23,10 @@ commit ahead of the path are in git's history alone (``git show COMMIT:PATH``):
 * [early-roles] the first three with roles at 17 shapes, with and without that:
   ``benchmarks/fit/h200_dependent.json``;
 * [long-k] 31 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384 in bf16
-  (``c2300dc7:benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without
-  their sums or with two K steps, of which only medians were kept (``h200_long_k_taken_apart.json`` and
-  ``..._without_roles.json`` there): times with roles to 11 %, without them, to which the
-  constants were not fitted, to 20 %;
+  (``7a8a2c58:benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without
+  their sums or with two K steps. Only medians of the 26 were kept (``h200_long_k_taken_apart.json`` and
+  ``..._without_roles.json`` there). The constants give the times with roles to 11 %, and those without
+  roles, to which they were not fitted, to 20 %;
 * [parallel] kernels whose sums a second one adds up, at 256 x 256 x 32768 and 512 x 512 x 16384, written by
   hand from generated ones, of which only medians are kept (``benchmarks/fit/h200_parallel.json``), and the
   first eight at five shapes: ``benchmarks/suites/h200_long_k.jsonl``;
@@ -35,7 +35,7 @@ commit ahead of the path are in git's history alone (``git show COMMIT:PATH``):
 * [block-scales] kernels of fp8 with scales of blocks, without PDL: the first six of an earlier planner at 62
   shapes on an H100 and at 44 on an H200 (``benchmarks/blockscale/h100_blocks.jsonl``,
   ``h200_blocks_earlier.jsonl``), and kernels written by hand at 80 shapes on an H100
-  (``c2300dc7:benchmarks/blockscale/h100_prototype.jsonl``);
+  (``7a8a2c58:benchmarks/blockscale/h100_prototype.jsonl``);
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 

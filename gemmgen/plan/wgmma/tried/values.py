@@ -19,7 +19,7 @@ SWAP_AB_STEP_BYTES = (256, 512)
 SWAP_AB_STEP_BLOCKS = (2, 1, 4)
 """Blocks of K in a step with swap-AB, if sums have scales: two were the fastest for most of few rows. On an
 H100, a step of one, two and four blocks takes 0.25, 0.42 and 0.73 us
-(``c2300dc7:benchmarks/blockscale/h100_prototype.jsonl``: 8 x 2112 x 7168).
+(``7a8a2c58:benchmarks/blockscale/h100_prototype.jsonl``: 8 x 2112 x 7168).
 """
 
 CHOICES: Choices = {
