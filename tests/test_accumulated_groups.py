@@ -214,6 +214,7 @@ VARIANTS = {
 """Specs of kernels that no committed module has."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("text", VARIANTS.values(), ids=VARIANTS)
 def test_a_variant_is_clean_in_the_simulator(text: bytes) -> None:
     product = make_of(parse_spec(text, "rows"))

@@ -49,6 +49,7 @@ def test_what_an_invalid_spec_is_advised_ends_in_a_legal_one(path: Path) -> None
     assert followed.rounds <= MOST_ROUNDS
 
 
+@pytest.mark.nightly
 def test_what_random_refused_specs_are_advised_ends_in_legal_ones(tmp_path: Path) -> None:
     followed = 0
     for number, path in refused_specs(tmp_path, SEED, count()):
@@ -59,6 +60,7 @@ def test_what_random_refused_specs_are_advised_ends_in_legal_ones(tmp_path: Path
             break
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("first", range(0, LAYERS, 30))
 def test_what_refused_specs_of_layers_are_advised_ends_in_legal_ones(first: int, tmp_path: Path) -> None:
     followed = {
@@ -69,12 +71,14 @@ def test_what_refused_specs_of_layers_are_advised_ends_in_legal_ones(first: int,
     assert not {number: found.fault for number, found in told.items() if found.fault}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("folder", ["rules", "choices", "blackwell"])
 def test_each_change_that_a_message_names_is_legal(folder: str) -> None:
     paths = [path for path in invalid_specs() if path.parent.name == folder]
     assert not {path.stem: wrong for path in paths if (wrong := illegal_alternatives(path))}
 
 
+@pytest.mark.nightly
 def test_each_change_that_a_message_about_a_layer_names_is_legal(tmp_path: Path) -> None:
     found = {number: illegal_alternatives(path) for number, path in layer_specs(tmp_path, SEED, range(30))}
     assert not {number: wrong for number, wrong in found.items() if wrong}

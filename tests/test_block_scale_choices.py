@@ -52,6 +52,7 @@ SPEEDS: dict[str, dict[str, float]] = {
 """Least geometric mean of torch's time over the first choice's, on an H200."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("record", BOUNDS)
 def test_the_first_choice_of_a_record_is_no_further_from_the_best(record: str) -> None:
     found = by_rows(choices(BY_NAME[record]))

@@ -65,7 +65,7 @@ SMALL: Values = {
 # --- what is drawn
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_seed_makes_one_spec_which_is_legal_and_one_that_is_refused(target: str) -> None:
     refusals = legal = 0
@@ -293,6 +293,7 @@ def test_nothing_on_record_was_accepted_and_broke() -> None:
     assert {found["verdict"] for run in RUNS for found in run["findings"]} == {"refused"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("broke", REPAIRED, ids=lambda broke: f"{broke['seed']}-{broke['number']}")
 def test_what_broke_in_an_earlier_run_is_planned_otherwise_or_refused(
     broke: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

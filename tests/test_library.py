@@ -464,7 +464,7 @@ def test_an_archive_of_a_library_has_its_package_and_always_the_same_bytes(name:
     assert found == {f"{name}/{path}": text for path, text in files.items()}
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page_has_its_figures(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ def runs(block: Block) -> bool:
     return bool(block.commands) and not block.gpu and not block.elsewhere
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", TUTORIALS, ids=label)
 def test_a_tutorial_does_what_it_says(page: Path, tmp_path: Path) -> None:
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")

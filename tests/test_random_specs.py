@@ -100,6 +100,7 @@ def gpu_of(target: str) -> str:
     return str(tables.TABLES[target][0]["target"][0])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_random_spec_is_planned_or_told_why_not(target: str) -> None:
     """Of the family's rules two thirds are tried, and nearly all specs end as legal ones."""
@@ -164,6 +165,7 @@ def assert_clean(module: str) -> None:
         assert found.returncode == 0, found.stdout + found.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("target", "kind", "turn", "number"), [(target, *each) for target in TARGETS for each in sample(target)]
 )

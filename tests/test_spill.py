@@ -19,6 +19,7 @@ def test_there_are_specs() -> None:
     assert len(SPILLED) >= 4
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("spec", SPILLED, ids=lambda spec: spec.stem)
 def test_an_accepted_spec_compiles_without_a_spill(spec: Path) -> None:
     """The planner passes over kernels that spill, by the verdict of the compiler, after few compilations."""

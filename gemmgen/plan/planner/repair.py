@@ -155,7 +155,7 @@ class _RepairSearch:
             if best is None or cost < best[0]:
                 best = cost, repair
                 self._most_cost = cost
-        return _without_parts_of_gone(best[1]) if best else None
+        return best[1] if best else None
 
     def _feasible_bases(
         self, violations: Sequence[Violation], open_to: Collection[str]
@@ -272,12 +272,6 @@ class _RepairSearch:
                     chosen = nearer
                     break
         return chosen
-
-
-def _without_parts_of_gone(change: Advice) -> Advice:
-    """Return a change without the fields of sections that it leaves out."""
-    gone = [f"{path}." for path, value in change if value is None]
-    return tuple(pair for pair in change if not any(pair[0].startswith(path) for path in gone))
 
 
 def _decides(change: Advice) -> bool:
