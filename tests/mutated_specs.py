@@ -239,7 +239,7 @@ PLACES = {
 
 
 class Watch:
-    """Tells what this process writes outside a folder."""
+    """Tells what this process writes outside a folder, but for the bytecode of what it imports."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
@@ -258,6 +258,8 @@ class Watch:
         for path in paths:
             if isinstance(path, str | bytes | Path):
                 place = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 - links are not followed
+                if "__pycache__" in place.parts:
+                    continue
                 if place != self.folder and self.folder not in place.parents:
                     self.outside.append(f"{event} {place}")
 
