@@ -105,7 +105,11 @@ def _follow(path: Path, directory: Path) -> Followed | None:
         if data is None:
             data = YAML(typ="safe", pure=True).load(path)  # pyright: ignore[reportUnknownMemberType]
         assert data is not None
-        data = changed(data, advice := asked(found))
+        advice = asked(found)
+        gone = tuple(f"{field}." for field, value in advice if value is None)
+        if any(field.startswith(gone) and value is not None for field, value in advice):
+            return Followed(rounds, changes, f"a field of what is left out has a value: {text}")
+        data = changed(data, advice)
         changes = changes or len(advice)
         path = directory / path.name
         path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in data.items()))

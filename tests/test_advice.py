@@ -152,6 +152,20 @@ def test_scales_of_blackwell_become_those_of_hopper(
 
 
 @pytest.mark.quick
+def test_scales_that_one_operand_alone_has_are_left_out_and_get_no_format(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    operands = "operands: {a: {dtype: e4m3, scale: {format: mxfp8}}, b: {dtype: bf16}, d: {dtype: bf16}}"
+    path.write_text(f"title: t\ntarget: h100\n{operands}\n")
+    with pytest.raises(GemmgenError) as caught:
+        plan_spec(load_spec(path))
+    (found,) = caught.value.diagnostics
+    assert found.advice == (("operands.b.dtype", "e4m3"), ("operands.a.scale", None))
+    followed = follow(path)
+    assert followed
+    assert (followed.rounds, followed.fault) == (1, "")
+
+
+@pytest.mark.quick
 def test_an_m_contiguous_a_with_scales_is_told_its_major(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     operands = SCALES.format(a="e4m3", scale="fp32_1x128").replace("e4m3,", "e4m3, major: mn,", 1)

@@ -93,12 +93,13 @@ def _spread_over_violations(
 
     The first violation, and each whose own field stays, also names the changes of all other fields.
     """
+    repair = _without_parts_of_gone(repair)
     own = [tuple(pair for pair in repair if pair[0] == violation.field) for violation in violations]
-    for i, choices in enumerate(named):
-        # A fix may change others with its field: it stays as it is where the repair does the same.
-        own[i] = next(
-            (found for found in choices if own[i] and set(own[i]) <= set(found) <= set(repair)), own[i]
-        )
+    for i, (violation, choices) in enumerate(zip(violations, named, strict=True)):
+        # A fix may change others with its field, or leave out what the field is a part of: it stays as it is
+        # where the repair does the same.
+        if own[i] or violation.field.startswith(_gone(repair)):
+            own[i] = next((found for found in choices if set(own[i]) <= set(found) <= set(repair)), own[i])
     told = {path for found in own for path, _ in found}
     rest = tuple(pair for pair in repair if pair[0] not in told)
     result: list[Violation] = []
@@ -109,6 +110,16 @@ def _spread_over_violations(
         else:
             result.append(_with_legal(violation, repair, choices, search))
     return result
+
+
+def _without_parts_of_gone(advice: Advice) -> Advice:
+    """Return a change without the fields of the sections that it leaves out: who leaves one out has none."""
+    return tuple(pair for pair in advice if not pair[0].startswith(_gone(advice)))
+
+
+def _gone(advice: Advice) -> tuple[str, ...]:
+    """Return how the fields of the sections that a change leaves out begin."""
+    return tuple(f"{path}." for path, value in advice if value is None)
 
 
 class _RepairSearch:
