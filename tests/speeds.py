@@ -5,7 +5,8 @@
   over many committed modules runs there for the modules of ``tests/cover.json``, which together have every
   line of every template, and for every module that is not as ``tests/records/verified.json`` has it. Of many
   planted faults one of each kind runs, and the others (marked ``represented``) if their module is not as it
-  was.
+  was. Of the cases of a test marked ``sample`` so many run, evenly spaced, and each whose module is not as it
+  was: what they compile or simulate is alike.
 * **nightly**: all of them, also those marked ``nightly``.
 
 The mark that is nearest to a test counts: a function's, then its file's.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import ast
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -57,6 +58,7 @@ def select(items: Iterable[pytest.Item], speed: str) -> tuple[list[pytest.Item],
     chosen: list[pytest.Item] = []
     left: list[pytest.Item] = []
     of_many = _modules_of_tests(items)
+    sampled = _sampled(items)
     for item in items:
         first = speed_of(item)
         due = SPEEDS.index(first) <= SPEEDS.index(speed)
@@ -65,8 +67,29 @@ def select(items: Iterable[pytest.Item], speed: str) -> tuple[list[pytest.Item],
                 due = stem in cover() or stem in changed_modules()
             if represented := item.get_closest_marker("represented"):
                 due = represented.args[0] in changed_modules() or not judged_as_verified()
+            if item.get_closest_marker("sample"):
+                due = item in sampled or any(stem in changed_modules() for stem in module_names(item))
         (chosen if due else left).append(item)
     return chosen, left
+
+
+def _sampled(items: Iterable[pytest.Item]) -> frozenset[pytest.Item]:
+    """Return as many cases of each test as its mark says, evenly spaced among all of them."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    return frozenset(case for found in cases.values() for case in _evenly(found, _sample_size(found[0])))
+
+
+def _sample_size(item: pytest.Item) -> int:
+    mark = item.get_closest_marker("sample")
+    assert mark is not None
+    return mark.args[0]
+
+
+def _evenly(cases: Sequence[pytest.Item], count: int) -> list[pytest.Item]:
+    return [cases[i * len(cases) // count] for i in range(min(count, len(cases)))]
 
 
 def _modules_of_tests(items: Iterable[pytest.Item]) -> Mapping[str, str]:

@@ -41,6 +41,7 @@ def told(tmp_path: Path, text: str) -> list[str]:
     return [str(found).removeprefix(f"{path.as_posix()}:") for found in caught.value.diagnostics]
 
 
+@pytest.mark.sample(150)
 @pytest.mark.parametrize("path", invalid_specs(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_what_an_invalid_spec_is_advised_ends_in_a_legal_one(path: Path) -> None:
     followed = follow(path)

@@ -62,6 +62,7 @@ def in_order(text: str, *patterns: str) -> None:
 # --- PTX
 
 
+@pytest.mark.sample(4)
 def test_the_instruction_has_the_kind_and_the_ctas_of_the_plan(product: Product, lowered: Lowered) -> None:
     plan, ptx = plan_of(product), lowered.artifacts["ptx"].decode()
     assert set(GENERIC.findall(ptx)) == {(str(1 + plan.paired), plan.mma_kind)}
@@ -107,6 +108,7 @@ def test_launch_control_asks_and_answers_where_it_is_planned(product: Product, l
 
 
 # As of Hopper modules: the disassembler takes a third of a second, and of others ptxas has told the same.
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("product", ONE_OF_EACH, indirect=True, ids=lambda path: path.stem)
 def test_the_machine_code_multiplies_on_the_tensor_cores(sass: str) -> None:
     assert re.search(r"\bUTC\w*MMA", sass)

@@ -43,6 +43,7 @@ def allowed(product: Product, shape: Shape) -> bool:
     return shape[2] % product.plan.problem.k_multiple == 0
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 def test_a_module_is_right_and_without_findings_on_every_shape(product: Product, shape: Shape) -> None:
     if not allowed(product, shape):
@@ -92,6 +93,7 @@ STATED: tables.Values = {
 """With two stages a pair that could be a lap ahead soon is."""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("m", "n"), [(8, 1), (2, 4), (1, 8)])
 @pytest.mark.parametrize("operands", [DENSE, SCALED], ids=["dense", "scaled"])
 def test_eight_ctas_compile_as_planned_and_are_without_findings(

@@ -147,6 +147,7 @@ def test_groups_of_2048_rows_get_tiles_of_256() -> None:
     assert labels(2048)[0] == "cooperative, 256 x 128 x 128, 2 consumers, 0 outstanding"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("kind", "rows"), [("ping_pong", 64), ("cooperative, consumers: 2", 128)])
 @pytest.mark.parametrize("groups", ["m_offsets", "m_masked"])
 def test_kernels_of_groups_with_mmas_in_flight_compile_as_planned_and_are_clean(

@@ -101,6 +101,7 @@ def test_the_compiled_quantisation_has_one_graph_for_all_rows() -> None:
             assert torch.equal(ours.float(), theirs.float())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.filterwarnings("ignore")  # Inductor has its own, which depend on the release
 @pytest.mark.parametrize("shape", [(7, 300), (33, 100), (4, 272)])
 def test_the_compiled_quantisation_has_the_numbers_of_the_eager_one(shape: tuple[int, int]) -> None:

@@ -49,6 +49,7 @@ def test_a_compiler_takes_every_launcher_with_scales(stem: str, tmp_path: Path) 
     assert_compiles(stem, tmp_path)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("stem", KINDS)
 def test_a_launcher_passes_what_the_compiled_kernel_takes(stem: str) -> None:
     """`export` compares parameters, boxes and swizzles with the compiler's, and raises if one differs."""

@@ -608,6 +608,7 @@ def compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ttgir, name, refuse)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("stem", ["h100_bf16_single_tile", "h100_bf16_split8_parallel"])
 def test_a_second_build_of_a_spec_compiles_nothing(
     stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

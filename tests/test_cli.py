@@ -1042,6 +1042,7 @@ def compiling(spec: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("whom", ["its process", "its terminal"])
 @pytest.mark.parametrize("number", ENDINGS)
 def test_a_signal_ends_a_build_without_a_traceback(good: Path, number: signal.Signals, whom: str) -> None:

@@ -364,6 +364,7 @@ def test_a_gated_reference_has_the_rows_of_gate_first(layer: Layer) -> None:
 # --- the layer of generated kernels
 
 
+@pytest.mark.sample(1)
 @every_regime
 def test_each_linear_and_the_layer_have_the_numbers_of_the_dequantised_reference(
     regime: str, layer: Layer, built: Path, monkeypatch: pytest.MonkeyPatch
@@ -419,6 +420,7 @@ def tensor_of(argument: Any) -> Tensor:
     return base if isinstance(base, Tensor) else base.tensor
 
 
+@pytest.mark.sample(4)
 @every_spec
 def test_the_compiler_makes_what_the_plan_of_the_example_says(spec: Path) -> None:
     product = made(spec)

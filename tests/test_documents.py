@@ -684,6 +684,7 @@ def test_no_text_of_a_table_runs_or_leads_out(fuzz: Fuzz, world: Path) -> None:
     assert fuzz.accepted > 20
 
 
+@pytest.mark.nightly
 def test_no_text_of_a_suite_s_record_runs_or_leads_out(fuzz: Fuzz, world: Path) -> None:
     baseline = (0, "contests", 0, "baseline")
     for document in poisoned(suite_record(), world.parent / "outside", 1, baseline):

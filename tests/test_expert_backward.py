@@ -40,6 +40,7 @@ def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
 # --- the plan
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stem", STEMS)
 def test_the_compiler_makes_what_the_plan_says(stem: str) -> None:
     product = made(spec_file(stem))

@@ -479,6 +479,7 @@ def test_a_tenth_of_the_shapes_is_left_out_whole() -> None:
     assert len(kept) + len(out) == len(found(MANY))
 
 
+@pytest.mark.nightly
 def test_the_constants_are_those_of_a_fit() -> None:
     """By the record alone the loss would be somewhat less: the constants honour other measurements too."""
     tiles = [each for each in found(MANY) if not streamed(each)]
@@ -486,6 +487,7 @@ def test_the_constants_are_those_of_a_fit() -> None:
     assert fitted.loss < fitted.before < 1.04 * fitted.loss
 
 
+@pytest.mark.nightly
 def test_shapes_that_a_fit_has_not_seen_are_ranked_as_well() -> None:
     tiles = [each for each in found(MANY) if not streamed(each)]
     kept, out = left_out(tiles)

@@ -190,6 +190,7 @@ def test_a_diagnostic_has_the_bound_of_a_fix(tmp_path: Path) -> None:
 # --- what rules name
 
 
+@pytest.mark.sample(150)
 @pytest.mark.parametrize("path", invalid_specs(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_each_change_that_a_rule_names_is_of_fields_of_a_spec_and_of_values_that_they_take(
     path: Path,

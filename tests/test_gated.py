@@ -140,6 +140,7 @@ def test_a_gate_gets_the_tile_of_twice_the_columns_and_stores_half_of_them(m: in
     assert 0.98 * others.seconds < ours.seconds < others.seconds
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("m", "n", "tried"), [(16, 6144, True), (64, 14336, True), (512, 4096, True), (512, 8192, False)]
 )

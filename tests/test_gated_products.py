@@ -196,12 +196,14 @@ def test_a_compiler_takes_every_launcher_of_a_gate(stem: str, tmp_path: Path) ->
     assert_compiles(stem, tmp_path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("stem", [BY_COLUMNS, IN_TURN, WITH_BIAS])
 def test_a_launcher_passes_what_the_compiled_gate_takes(stem: str) -> None:
     """`export` compares parameters, boxes and swizzles with the compiler's, and raises if one differs."""
     assert (exported(stem) / f"{stem}.cubin").read_bytes().startswith(b"\x7fELF")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("stem", "parameters", "of_groups", "of_b"),
     [(DENSE, "mmm", "", "32x24"), (GROUPED, "mmpb", ", .groups = 3, .offs = 4", "96x24")],

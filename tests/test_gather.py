@@ -37,6 +37,7 @@ def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
 # --- the kernel
 
 
+@pytest.mark.sample(1)
 @every_spec
 def test_threads_copy_sixteen_bytes_at_a_time_and_all_arrive(stem: str) -> None:
     product = made(spec_file(stem))
@@ -93,6 +94,7 @@ problem: {{m: {m}, n: 256, k: 512}}
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("more", "major", "dtype", "m"),
     [

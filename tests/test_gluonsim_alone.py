@@ -124,6 +124,7 @@ def test_the_wheel_has_the_version_and_the_dependencies_of_the_project(wheel: Pa
     assert f"Requires-Python: {PROJECT['requires-python']}" in lines
 
 
+@pytest.mark.nightly
 def test_the_wheel_simulates_a_kernel_of_a_file(alone: Alone) -> None:
     clean = alone(COMMAND, *LAUNCH, f"{DESCRIBED}, True, num_warps=4")
     assert (clean.returncode, clean.stderr) == (0, "")
@@ -135,6 +136,7 @@ def test_the_wheel_simulates_a_kernel_of_a_file(alone: Alone) -> None:
     assert (missing.returncode, missing.stdout) == (2, "")
 
 
+@pytest.mark.nightly
 def test_the_wheel_is_a_library(alone: Alone) -> None:
     program = """
 import torch
@@ -153,6 +155,7 @@ except GemmgenError as error:
     assert (ran.returncode, ran.stdout) == (0, "write-after-read\n"), ran.stderr
 
 
+@pytest.mark.nightly
 def test_the_wheel_has_the_plugin(alone: Alone, tmp_path: Path) -> None:
     (tmp_path / "test_copy.py").write_text("""
 import torch

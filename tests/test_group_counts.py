@@ -99,6 +99,7 @@ def sizes_of(kind: GroupKind, count: int) -> list[str]:
     return [""] if kind == "batched" else ["", ", skew: 0", ", skew: 4", f", shares: [{shares}]"]
 
 
+@pytest.mark.sample(2)
 @every_kind
 def test_each_number_of_groups_has_a_plan(kind: GroupKind) -> None:
     for count in COUNTS:
@@ -107,6 +108,7 @@ def test_each_number_of_groups_has_a_plan(kind: GroupKind) -> None:
             assert plan_spec(parse_spec(text.encode(), "groups")).problem.groups is not None
 
 
+@pytest.mark.sample(6)
 @every_kind
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
 def test_an_open_spec_of_few_groups_has_a_plan(kind: GroupKind, count: int) -> None:
@@ -191,6 +193,7 @@ def test_a_call_of_which_no_group_has_a_row_has_an_empty_reference(kind: GroupKi
         assert reference(inputs, problem).shape == (32, 24)
 
 
+@pytest.mark.sample(6)
 @every_kind
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("m", [16, 512])

@@ -225,6 +225,7 @@ def test_a_saved_b_that_hooks_have_moved_is_laid_out_again(module: ModuleType) -
     assert_equal(found, operands.expected)
 
 
+@pytest.mark.sample(1)
 @EACH_B
 def test_a_factor_and_each_layout_of_b_have_gradients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, b: str

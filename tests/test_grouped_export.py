@@ -43,6 +43,7 @@ def test_a_compiler_takes_every_launcher_of_groups(stem: str, tmp_path: Path) ->
     assert_compiles(stem, tmp_path)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stem", KINDS)
 def test_a_launcher_passes_what_the_compiled_kernel_of_groups_takes(stem: str) -> None:
     """`export` compares parameters, boxes and swizzles with the compiler's, and raises if one differs."""

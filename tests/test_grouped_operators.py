@@ -192,6 +192,7 @@ def test_a_d_without_memory_has_the_strides_of_a_real_one(stem: str, n: int) -> 
     assert d.stride() == (rows_of_call(call.problem) * columns, columns, 1)[-d.dim() :]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_layer_is_compiled_as_one_graph_for_any_rows(call: Call, backend: str) -> None:
     graphs: list[list[str]] = []
@@ -210,6 +211,7 @@ def test_a_layer_is_compiled_as_one_graph_for_any_rows(call: Call, backend: str)
     assert graphs == [[f"gemmgen.{call.stem}"]]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_layer_is_saved_and_loaded(call: Call, strict: bool) -> None:
     (a, *extras), axes = rows_of(call), call.axes_of_rows
@@ -228,6 +230,7 @@ def test_an_exported_layer_is_saved_and_loaded(call: Call, strict: bool) -> None
     assert loaded.module()(*given).shape == call.d_shape(fewer)
 
 
+@pytest.mark.sample(4)
 def test_an_output_that_is_given_is_the_one_that_a_graph_writes(call: Call) -> None:
     def write(out: Tensor) -> Tensor:
         return call(out=out)

@@ -62,6 +62,7 @@ problem: {m: %d, n: %d, k: %d}
 """
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("n", "k"), [(4096, 7168), (7168, 2048)])
 @pytest.mark.parametrize("rows", [1, 4, 16, 64, 512, 2048])
 @pytest.mark.parametrize("kind", ["m_offsets", "m_masked"])
@@ -131,6 +132,7 @@ def rows_of(stem: str) -> int:
     return 12 if "masked16" in stem else 90
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("stem", PLAIN_D)
 def test_each_division_is_right_and_nothing_else_is_written(stem: str) -> None:
     n = 256 if made(spec_file(stem)).source.problem.in_blocks else 136
@@ -139,11 +141,13 @@ def test_each_division_is_right_and_nothing_else_is_written(stem: str) -> None:
     assert [str(check) for check in checks if not check.passed] == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("stem", [STEM, MASKED])
 def test_a_nan_among_the_scales_is_where_it_belongs(stem: str) -> None:
     assert [str(check) for check in special_values(case_of(stem, (90, 136, 304))) if not check.passed] == []
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("stem", STEMS)
 def test_random_groups_are_right_under_random_schedules(stem: str, seed: int) -> None:

@@ -202,6 +202,7 @@ def test_a_wrong_element_a_wrong_factor_and_a_nan_are_errors() -> None:
 # --- the kernels
 
 
+@pytest.mark.sample(2)
 @every_spec
 def test_the_compiler_makes_what_the_plan_of_the_example_says(spec: Path) -> None:
     product = made(spec)

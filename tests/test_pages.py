@@ -46,6 +46,7 @@ def test_a_block_with_the_name_of_an_example_is_that_file(page: Path) -> None:
             assert block.text == (ROOT / block.title).read_text(encoding="utf-8")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("page", [page for page in OTHERS if any(map(runs, blocks(page)))], ids=label)
 def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "specs", tmp_path / "specs")

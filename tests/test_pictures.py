@@ -138,7 +138,7 @@ def looked_up(stem: str, row: int, column: int) -> Iterator[tuple[str, str]]:
             )
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
 def test_in_a_browser_all_text_can_be_read_and_elements_are_looked_up(
     width: int, dark: bool, tmp_path: Path

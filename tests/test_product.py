@@ -348,6 +348,7 @@ def compiled(lowered: Lowered, sass: str, product: Product, monkeypatch: pytest.
     return lowered
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("product", [*map(spec_file, OF_EACH_MMA)], indirect=True, ids=OF_EACH_MMA)
 def test_artifacts_lie_beside_the_module(product: Product, compiled: Lowered, tmp_path: Path) -> None:
     stem = product.source.stem
@@ -524,7 +525,7 @@ def test_builds_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
     assert sorted(written_names()) == [LAUNCHER, "one.json", "one.py"]
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 def test_processes_that_build_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
     specs = EVERY_SPEC
     arguments = ["build", "--no-lower", "--out", "out", *map(str, specs)]

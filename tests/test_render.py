@@ -575,7 +575,7 @@ print(hashlib.sha256("".join(texts).encode()).hexdigest())
 """
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 def test_every_process_renders_the_same_bytes(tmp_path: Path) -> None:
     environments: list[tuple[Path, dict[str, str]]] = [
         (ROOT, {"PYTHONHASHSEED": "0", "LC_ALL": "C", "TZ": "UTC"}),

@@ -300,7 +300,7 @@ def number(text: str) -> float:
     return float(text.rstrip("%").replace(",", "")) if text else -math.inf
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
 def test_in_a_browser_the_page_fits_and_sorts_without_an_error(
     width: int, dark: bool, tmp_path: Path

@@ -134,6 +134,7 @@ EVERY = 4
 MUTANTS = rings.MUTANTS | dict(list(blackwell_mutants.MUTANTS.items())[::EVERY])
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_faulty_kernel_shows_the_same_where_schedules_share_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch

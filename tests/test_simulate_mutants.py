@@ -111,6 +111,7 @@ DIVIDING = splits.MUTANTS | parallel.MUTANTS | stream_k.MUTANTS | early.MUTANTS
 DIVIDED = sorted({mutant.stem for mutant in DIVIDING.values()})
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("stem", DIVIDED)
 def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(stem: str) -> None:
     product = product_of(stem)

@@ -43,6 +43,7 @@ def scaled_pair(schedules: tuple[str, ...], seed: int) -> Ran:
     return scaled(blackwell, (768, 256, 256), schedules=schedules, seed=seed)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, AT_A_TIME))
 @pytest.mark.parametrize("family", [one_cta, two_ctas, scaled_pair], ids=lambda family: family.__name__)
 def test_a_kernel_without_a_fault_shows_none_in_a_hundred_random_schedules(
@@ -84,6 +85,7 @@ def test_where_there_is_nothing_to_choose_one_run_stands_for_all_schedules(
     assert len(begun) == runs
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("along", [(128, 256, 512), (512, 512, 64)], ids=["K", "tiles"])
 def test_the_work_of_a_schedule_grows_with_its_steps_and_no_faster(along: Shape) -> None:
     module = import_generated(module_file("h100_bf16"))

@@ -227,6 +227,7 @@ LAUNCHES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("shape", "programs"), LAUNCHES)
 def test_divided_tiles_are_right_whatever_the_order_of_events(shape: Shape, programs: int) -> None:
     schedules = ("lazy", "eager", "lifo", "random", "random")

@@ -45,6 +45,7 @@ def planned(kind: str, m: int) -> Kernel:
     return plan_spec(source_of(kind, (m, N, K)))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_m_gets_a_kernel_of_one_order(kind: str) -> None:
     (order,) = {planned(kind, m).sum_order for m in ROWS}
@@ -104,6 +105,7 @@ def test_a_field_is_named_for_every_part_of_an_order() -> None:
 SEEDS = 16
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", ["sm90", "sm100"])
 def test_all_kernels_of_a_random_spec_that_promises_the_same_bits_have_one_order(target: str) -> None:
     promising = 0
@@ -224,6 +226,7 @@ def computed(product: Product, module: ModuleType, inputs: Inputs, rows: Collect
     return bits(found)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", SIMULATED)
 @pytest.mark.usefixtures("by_instructions")
 def test_a_row_has_the_same_bits_for_every_m_at_every_place_and_in_every_build(

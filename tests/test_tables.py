@@ -140,6 +140,7 @@ def test_an_element_type_without_a_row_is_refused_everywhere(
         DTYPES["e5m3"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["h100", "b200"])
 def test_an_element_type_is_one_row(tmp_path: Path, bf8: DType, target: str) -> None:
     product = proven(tmp_path, spec_text(target, ("e4m3", "bf8", "bf8")))
@@ -199,6 +200,7 @@ def activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_templates(tmp_path / "templates", templates, monkeypatch)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["h100", "b200"])
 def test_an_activation_is_one_row_and_one_template(tmp_path: Path, activations: None, target: str) -> None:
     ops = "epilogue: {alpha: 0.25, ops: [relu6, {hardshrink: {threshold: 0.75}}]}\n"
@@ -210,6 +212,7 @@ def test_an_activation_is_one_row_and_one_template(tmp_path: Path, activations: 
     assert torch_call("hardshrink", "d", parameters) == "torch.nn.functional.hardshrink(d, lambd=0.75)"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["h100", "b200"])
 def test_an_activation_that_torch_has_in_two_steps_is_one_row_and_one_template(
     tmp_path: Path, activations: None, target: str
@@ -237,6 +240,7 @@ def test_where_an_activation_moves_zero_an_empty_product_is_computed(
     assert computed in made(tmp_path, text).module
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["h100", "b200"])
 def test_leaky_relu_has_the_slope_of_its_spec(tmp_path: Path, target: str) -> None:
     ops = "epilogue: {alpha: -1.0, ops: [{leaky_relu: {slope: 0.125}}]}\n"
@@ -318,6 +322,7 @@ def test_quick_gelu_is_x_times_a_logistic_function() -> None:
         assert torch_call("quick_gelu", "d", parameters) == text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["h100", "b200"])
 def test_limits_and_a_logistic_gelu_have_the_numbers_of_their_spec(tmp_path: Path, target: str) -> None:
     ops = "epilogue: {ops: [{clamp: {min: -0.5, max: 2}}, quick_gelu, {clamp_max: {max: 0.25}}]}\n"
@@ -444,6 +449,7 @@ def add_reversed_walk(folder: Path, template: str, monkeypatch: pytest.MonkeyPat
     add_templates(folder / "templates", {"walks/reversed.py.j2": template}, monkeypatch)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["h100", "b200"])
 def test_a_walk_is_one_row_and_one_template(
     tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch

@@ -67,6 +67,7 @@ def swept(target: str) -> Iterator[SpecFile]:
         yield SpecFile(spec, path="swept.yaml", stem="swept", sha256="", positions={}, key_positions={})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.check
 @pytest.mark.parametrize("target", SAMPLES)
 def test_every_cluster_tile_and_type_is_planned_or_refused_in_words(target: str) -> None:
@@ -91,7 +92,7 @@ def test_a_refused_cluster_of_blackwell_gets_advice() -> None:
         assert raised.value.diagnostics
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 def test_random_blackwell_specs_with_c_are_planned_or_refused_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

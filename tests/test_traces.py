@@ -113,6 +113,7 @@ def accepted(module: ModuleType, given: dict[str, Tensor]) -> tuple[str, str, st
     return error_of(lambda: call(real)), error_of(lambda: call(meta)), error_of(lambda: trace(*meta.values()))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("with_out", [False, True], ids=["", "out"])
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_trace_refuses_what_a_call_refuses(

@@ -152,7 +152,7 @@ def test_seeds_differ_in_kind_from_what_the_planner_ranks_first(tmp_path: Path) 
     assert {"hilbert", "grouped"} < {each.pins["schedule.order"] for each in seeds}
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 def test_kernels_of_a_batch_invariant_spec_add_up_alike_at_every_shape(tmp_path: Path) -> None:
     operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
     text = f"title: t\ntarget: h200\noperands: {operands}\ntile: {{m: 128, n: 128, k: 64}}\n"
@@ -167,6 +167,7 @@ def test_kernels_of_a_batch_invariant_spec_add_up_alike_at_every_shape(tmp_path:
         assert whole == bool(wish)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.check
 @pytest.mark.parametrize("shape", [(1, 256, 65536), (192, 256, 65536), (768, 256, 65536)])
 def test_candidates_of_a_promise_have_the_order_of_sums_of_the_spec_s_own_kernel(
@@ -678,6 +679,7 @@ def refuse(d: Tensor) -> None:
     raise ValueError("m must be 64")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("spoil", "why", "message"),
     [
@@ -819,6 +821,7 @@ def test_what_is_above_the_roofline_takes_no_part(tmp_path: Path, kernels: Kerne
     )
 
 
+@pytest.mark.nightly
 def test_a_small_budget_is_kept_and_a_larger_one_goes_on(tmp_path: Path, kernels: Kernels) -> None:
     small = tuned(tmp_path, kernels, budget=20)
     more = tuned(tmp_path, kernels)
@@ -876,6 +879,7 @@ def test_two_processes_that_share_a_store_do_no_trial_twice(tmp_path: Path, kern
     assert first + second == len(jobs) == len(set(jobs))
 
 
+@pytest.mark.nightly
 def test_a_worker_for_each_gpu_shares_the_trials(tmp_path: Path, kernels: Kernels) -> None:
     outcome = tuned(tmp_path, kernels, devices=[0, 1])
     assert outcome.measured == len(outcome.verdict.trials)
