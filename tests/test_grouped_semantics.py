@@ -41,6 +41,7 @@ def test_a_2d_a_is_cut_into_the_groups_whose_ends_offs_has(name: str, module: Mo
     Call.of(ENDS[name]).assert_equal(module, (40, 32))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("module", OF_OFFSETS, indirect=True)
 def test_groups_have_any_number_of_rows_beside_the_tiles(module: ModuleType) -> None:
     Call.of([0, 129, 130, 290, 300], m=300, n=264, k=72).assert_equal(module, (300, 264))

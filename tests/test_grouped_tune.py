@@ -55,6 +55,7 @@ PROTOCOL = Rounds(graph_seconds=1e-4, warm_up_seconds=1.0, settle_seconds=0.1)
 # --- what is tried
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("mean", "few"), [(1, True), (512, False)])
 def test_the_planners_first_kernels_of_the_rows_of_a_group_are_tried(
     mean: int, few: bool, tmp_path: Path

@@ -111,6 +111,7 @@ def lowered_of(stem: str) -> Lowered:
     return lower(product.module, product.plan, path=stem, stem=stem)
 
 
+@pytest.mark.sample(6)
 @every_spec
 def test_the_compiler_makes_what_the_plan_says(stem: str) -> None:
     plan, resources = made(spec_file(stem)).plan, lowered_of(stem).resources
@@ -132,6 +133,7 @@ def test_a_group_is_found_without_a_barrier_and_stored_by_boxes(stem: str) -> No
     assert ("redux.sync" in ptx) == (made(spec_file(stem)).plan.group_slots > 0)
 
 
+@pytest.mark.sample(6)
 @every_spec
 def test_a_module_is_clean_in_the_simulator(stem: str) -> None:
     product = made(spec_file(stem))
@@ -153,6 +155,7 @@ def test_random_groups_are_right_in_the_simulator(stem: str, seed: int, programs
     assert simulate_product(product, (launch,), seed=seed).problems == ()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "stem", [OFFSETS, GATED, MASKED, "h100_bf16_grouped_rows16", "h100_bf16_grouped_512"]
 )

@@ -179,6 +179,7 @@ IN_FP32 = sorted(
 )
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("stem", IN_FP32)
 def test_a_kernel_of_any_kind_is_right_with_scales_of_a_byte(stem: str, tmp_path: Path) -> None:
     text, path = spec_file(stem).read_text(encoding="utf-8"), tmp_path / f"{stem}.yaml"

@@ -183,6 +183,7 @@ def test_a_spec_that_leaves_nothing_open_is_refused_with_the_numbers() -> None:
     assert (one.line, one.column) == source_of(text).locate(one.field or "")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("path", REFUSED, ids=lambda path: path.stem)
 def test_what_spills_ends_at_a_kernel_that_does_not_once_it_is_changed_as_it_is_told(path: Path) -> None:
     source = load_spec(path)
@@ -490,6 +491,7 @@ epilogue: {ops: [gelu_erf, column_bias, silu, tensor_scale], subtile_n: 64}
 """A spec that spills, as it does with the 168 registers that the rules advise."""
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("nothing_known")
 def test_registers_that_spill_as_well_are_not_advised_to_a_build(tmp_path: Path) -> None:
     spec = tmp_path / "spills.yaml"

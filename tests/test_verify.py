@@ -322,6 +322,7 @@ def test_wrong_numbers_are_found_where_no_out_is_taken() -> None:
     assert once.failures[0].what == "once: relative error"
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(
     path: Path, monkeypatch: pytest.MonkeyPatch
