@@ -6,15 +6,16 @@
   line of every template, and for every module that is not as ``tests/records/verified.json`` has it. Of many
   planted faults one of each kind runs, and the others (marked ``represented``) if their module is not as it
   was. Of the cases of a test marked ``sample`` so many run, evenly spaced, and each whose module is not as it
-  was: what they compile or simulate is alike.
+  was: what they compile or simulate is alike. The simulator's own tests (marked ``simulator``) run if it is
+  not as it was, or they are not.
 * **nightly**: all of them, also those marked ``nightly``.
 
 The mark that is nearest to a test counts: a function's, then its file's.
 
-``tests/records/verified.json`` has the digest of each module, with that of its plan, of the simulator and the
-version of the compiler with which all tests of the modules passed. Equal bytes under an equal compiler and an
-equal simulator have the same verdicts again. A run with ``--record-verified`` that ends without a failure
-writes the file.
+``tests/records/verified.json`` has the digests of each module with its plan, of the simulator and of its own
+tests, and the version of the compiler, with all of which these tests passed. Equal bytes under an equal
+compiler and an equal simulator have the same verdicts again. A run with ``--record-verified`` that ends
+without a failure writes the file.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def select(items: Iterable[pytest.Item], speed: str) -> tuple[list[pytest.Item],
                 due = stem in cover() or stem in changed_modules()
             if represented := item.get_closest_marker("represented"):
                 due = represented.args[0] in changed_modules() or not judged_as_verified()
+            if item.get_closest_marker("simulator"):
+                due = not simulator_as_verified()
             if item.get_closest_marker("sample"):
                 due = item in sampled or any(stem in changed_modules() for stem in module_names(item))
         (chosen if due else left).append(item)
@@ -135,6 +138,12 @@ def judged_as_verified() -> bool:
 
 
 @cache
+def simulator_as_verified() -> bool:
+    """Return True if the simulator and its own tests are those that passed."""
+    return judged_as_verified() and _verified().get("simulator_tests") == simulator_tests()
+
+
+@cache
 def _verified() -> dict[str, Any]:
     return json.loads(VERIFIED.read_text(encoding="utf-8")) if VERIFIED.exists() else {}
 
@@ -160,6 +169,15 @@ def judges() -> str:
     return _digest(compiler.encode(), launcher, *(_code(path).encode() for path in files))
 
 
+@cache
+def simulator_tests() -> str:
+    """Return the digest of the simulator's own tests, with all that they can import of ``tests/``."""
+    files = [path for path in (ROOT / "tests").glob("*.py") if not path.name.startswith("test_")]
+    files += [path for folder in ("kernels", "mutants") for path in (ROOT / "tests" / folder).rglob("*.py")]
+    files += [path for path in (ROOT / "tests").glob("test_*.py") if "mark.simulator" in path.read_text()]
+    return _digest(*(_code(path).encode() for path in sorted(files)))
+
+
 def _code(path: Path) -> str:
     """Return the code of a file of Python without comments and docstrings, which change no verdict."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -179,5 +197,9 @@ def _digest(*parts: bytes) -> str:
 
 def record() -> None:
     """Write that all modules, as they are, have passed their tests."""
-    table = {"judges": judges(), "modules": dict(sorted(module_digests().items()))}
+    table = {
+        "judges": judges(),
+        "simulator_tests": simulator_tests(),
+        "modules": dict(sorted(module_digests().items())),
+    }
     VERIFIED.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")

@@ -20,6 +20,8 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 from gemmgen.errors import GemmgenError
 from gluonsim import Finding, Kind, Result, simulate
 
+pytestmark = pytest.mark.simulator
+
 gl, tl, TensorDescriptor = cast(Any, gl_), cast(Any, tl_), cast(Any, Tiled)
 reinterpret: Callable[[Tensor, Any], Any] = cast(Any, triton).reinterpret
 kernels: Any = importlib.import_module("kernels.addresses")

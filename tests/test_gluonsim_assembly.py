@@ -13,6 +13,8 @@ import triton.experimental.gluon.language as gl_  # pyright: ignore[reportMissin
 from gemmgen.errors import GemmgenError
 from gluonsim import Kind, Result, simulate
 
+pytestmark = pytest.mark.simulator
+
 gl = cast(Any, gl_)
 kernels: Any = importlib.import_module("kernels.assembly")
 

@@ -10,6 +10,8 @@ import torch
 
 from gluonsim import run
 
+pytestmark = pytest.mark.simulator
+
 kernels: Any = importlib.import_module("kernels.combining")
 
 

@@ -18,6 +18,8 @@ from gemmgen.errors import GemmgenError
 from gluonsim import simulate
 from gluonsim.compiled import parsed_kernel
 
+pytestmark = pytest.mark.simulator
+
 gl, TensorDescriptor = cast(Any, gl_), cast(Any, Tiled)
 addresses: Any = importlib.import_module("kernels.addresses")
 odd: Any = importlib.import_module("kernels.odd")

@@ -16,6 +16,8 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 
 from gluonsim import Finding, Kind, Result, run
 
+pytestmark = pytest.mark.simulator
+
 kernels: Any = importlib.import_module("kernels.lives")
 FILE = Path(kernels.__file__)
 TensorDescriptor: Any = TensorDescriptor_

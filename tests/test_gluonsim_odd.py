@@ -22,6 +22,8 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 from gemmgen.errors import GemmgenError
 from gluonsim import Result, simulate
 
+pytestmark = pytest.mark.simulator
+
 gl, tma, TensorDescriptor = cast(Any, gl_), cast(Any, tma_), cast(Any, Tiled)
 kernels: Any = importlib.import_module("kernels.odd")
 

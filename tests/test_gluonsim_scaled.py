@@ -15,6 +15,8 @@ from torch import Tensor
 from gemmgen.errors import GemmgenError
 from gluonsim import Result, simulate
 
+pytestmark = pytest.mark.simulator
+
 gl = cast(Any, gl_)
 kernels: Any = importlib.import_module("kernels.scaled")
 

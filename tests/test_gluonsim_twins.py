@@ -15,6 +15,8 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 from gluonsim import Result, gpu_of_target
 from gluonsim.programs.pretended import pretended
 
+pytestmark = pytest.mark.simulator
+
 kernels: Any = importlib.import_module("kernels.twins")
 TensorDescriptor: Any = TensorDescriptor_
 K = 256

@@ -11,6 +11,8 @@ from mutants import accumulators, descriptors, one_of_each, pages, registers, wo
 from mutants.handwritten import KERNELS, function_of, imported
 from mutants.mutant import SCHEDULES
 
+pytestmark = pytest.mark.simulator
+
 FAMILIES = {
     "accumulators": accumulators,
     "descriptors": descriptors,

@@ -10,6 +10,8 @@ import pytest
 from kernels.launch import lines_of
 from modules import ROOT
 
+pytestmark = pytest.mark.simulator
+
 pytest_plugins = ["pytester"]
 
 COPIES = ROOT / "tests" / "kernels" / "copies.py"

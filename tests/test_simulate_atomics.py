@@ -25,6 +25,8 @@ from gemmgen.errors import GemmgenError
 from gemmgen.processes.forking import forked
 from gluonsim import Finding, Kind, Result, Severity, run
 
+pytestmark = pytest.mark.simulator
+
 KERNELS = Path(__file__).parent / "kernels" / "atomics.py"
 SCHEDULES = (*FIXED, *["random"] * 5)
 MANY = (*FIXED, *["random"] * 40)

@@ -15,6 +15,8 @@ from gluonsim.execution import run
 from gluonsim.findings import Severity
 from gluonsim.result import Result
 
+pytestmark = pytest.mark.simulator
+
 ROWS, COLUMNS = 32, 64
 kernels: Any = descriptors
 LAYOUT: Any = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)

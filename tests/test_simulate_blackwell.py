@@ -15,6 +15,8 @@ from gemmgen.hardware import BLACKWELL
 from gluonsim import POLICIES, run
 from gluonsim.operations.scaled import e8m0, elements, ue4m3
 
+pytestmark = pytest.mark.simulator
+
 kernels = cast(Any, kernels_)
 EVERY_CODE = torch.arange(256).to(torch.uint8)
 

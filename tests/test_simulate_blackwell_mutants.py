@@ -18,6 +18,8 @@ from mutants.symptom import Symptom, Told
 
 from gluonsim import Kind
 
+pytestmark = pytest.mark.simulator
+
 KERNELS = Path(__file__).parent / "kernels" / "blackwell.py"
 NOTHING = "pass  # removed"
 ENOUGH = 30_000

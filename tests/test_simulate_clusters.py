@@ -18,6 +18,8 @@ from gemmgen.errors import GemmgenError
 from gemmgen.processes.forking import forked
 from gluonsim import Kind, Result, Severity, run
 
+pytestmark = pytest.mark.simulator
+
 gl: Any = importlib.import_module("triton.experimental.gluon.language")
 TensorDescriptor: Any = TensorDescriptor_
 kernels: Any = importlib.import_module("kernels.clusters")

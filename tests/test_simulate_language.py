@@ -26,6 +26,8 @@ from gluonsim.places import shared_memory_index
 from gluonsim.ptx.instructions import bits, instruction
 from gluonsim.ptx.text import Machine
 
+pytestmark = pytest.mark.simulator
+
 gl, TensorDescriptor, TensorDescriptorIm2Col = cast(Any, gl_), cast(Any, Tiled), cast(Any, Im2Col)
 NVMMASharedLayout: Any = gl.NVMMASharedLayout
 language: Any = importlib.import_module("kernels.language")

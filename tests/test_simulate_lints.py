@@ -19,6 +19,8 @@ from gluonsim import Finding, Kind, Result, Severity, gpu_of_target, simulate
 from gluonsim.ir.ttgir import lower_kernel
 from gluonsim.lints.compiler import compiled, report_of
 
+pytestmark = pytest.mark.simulator
+
 gl, TensorDescriptor = cast(Any, gl_), cast(Any, TensorDescriptor_)
 loops: Any = importlib.import_module("kernels.loops")
 FILE = Path(loops.__file__)

@@ -28,6 +28,8 @@ from gluonsim.memory import Memory, RelaxedMeetings, View
 from gluonsim.places import Layout, shared_memory_index
 from gluonsim.tensors.known import Known
 
+pytestmark = pytest.mark.simulator
+
 RING, SLOT = MemDescType((2, 4), "f32", None), MemDescType((4,), "f32", None)
 HALF = MemDescType((2, 2), "f32", None)
 INDEX, SUBSLICE = "ttg.memdesc_index", "ttg.memdesc_subslice"

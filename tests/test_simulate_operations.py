@@ -18,6 +18,8 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL
 from gluonsim import Kind, Result, Severity, run
 
+pytestmark = pytest.mark.simulator
+
 kernels: Any = importlib.import_module("kernels.operations")
 FILE = Path(kernels.__file__)
 TensorDescriptor: Any = TensorDescriptor_

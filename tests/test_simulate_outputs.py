@@ -12,6 +12,8 @@ from mutants.mutant import changed
 from gemmgen.verify.launches import order_launch, ring_launch
 from gemmgen.verify.simulation import simulate_product
 
+pytestmark = pytest.mark.simulator
+
 
 @dataclass(frozen=True)
 class Fault:

@@ -34,6 +34,8 @@ from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import TENSOR_MEMORY, Encoding, MemDescType, TensorType
 from gluonsim.tensor_memory import ACCUMULATOR, COLUMN_BYTES, PITCH_BYTES, SCALES, tensor_memory_index
 
+pytestmark = pytest.mark.simulator
+
 kernels, gl = cast(Any, kernels_), cast(Any, gl_)
 LANES = 32
 """Numbers of an example: one run of the compiler for all of them."""

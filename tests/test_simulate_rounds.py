@@ -16,6 +16,8 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 
 from gluonsim import Kind, Result, simulate
 
+pytestmark = pytest.mark.simulator
+
 gl, TensorDescriptor = cast(Any, gl_), cast(Any, TensorDescriptor_)
 rings: Any = importlib.import_module("kernels.rings")
 FILE = Path(rings.__file__)

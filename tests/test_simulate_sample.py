@@ -18,6 +18,8 @@ from gluonsim import Progress, Result, simulate
 from gluonsim import progress as progress_module
 from gluonsim.policies import sampled
 
+pytestmark = pytest.mark.simulator
+
 BLOCK = 128
 PROGRAMS = 40
 

@@ -18,6 +18,8 @@ from gemmgen.problem import Shape
 from gluonsim import Result, run
 from gluonsim.findings import Findings
 
+pytestmark = pytest.mark.simulator
+
 SEEDS = 100
 AT_A_TIME = 25
 """So that the seeds of a family spread over the processes of a test run."""

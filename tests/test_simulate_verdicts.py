@@ -14,6 +14,8 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 
 from gluonsim import Kind, Result, Severity, simulate
 
+pytestmark = pytest.mark.simulator
+
 gl, TensorDescriptor = cast(Any, gl_), cast(Any, TensorDescriptor_)
 verdicts: Any = importlib.import_module("kernels.verdicts")
 
