@@ -727,6 +727,7 @@ def test_no_text_of_a_kernel_s_record_runs_or_leads_out(fuzz: Fuzz, world: Path)
     assert fuzz.accepted > 10
 
 
+@pytest.mark.nightly
 def test_no_text_of_a_manifest_runs_or_leads_out(fuzz: Fuzz, world: Path, made: Path) -> None:
     document = json.loads((made / MANIFEST).read_text())
     refreshed = 0

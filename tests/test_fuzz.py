@@ -447,6 +447,7 @@ def fuzz_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return run
 
 
+@pytest.mark.nightly
 def test_the_command_draws_compiles_and_reports(fuzz_: test_cli.Gemmgen, tmp_path: Path) -> None:
     arguments = ("--target", "sm90", "--specs", "2", "--seed", "5", "--simulated", "0", "--processes", "1")
     ran = fuzz_(*arguments, "--record", str(tmp_path / "record.jsonl"), "--json")

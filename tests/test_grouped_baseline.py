@@ -318,6 +318,7 @@ class H200(FakeMachine):
         return replace(super().environment(), gpu="NVIDIA H200")
 
 
+@pytest.mark.nightly
 def test_a_suite_of_groups_is_timed_and_a_library_is_made_of_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

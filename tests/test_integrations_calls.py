@@ -234,7 +234,7 @@ def test_a_layer_that_is_made_tensor_parallel_is_torchs() -> None:
             assert replace_linear(plain, BIASED) == 0
 
 
-@pytest.mark.sample(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
 @in_own_process

@@ -345,7 +345,7 @@ print("right")
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("kind", "stem"), [("grouped", "h100_bf16_grouped"), ("scaled", "h100_e4m3_blockwise")]

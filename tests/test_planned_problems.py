@@ -123,6 +123,7 @@ def test_a_range_of_few_rows_tries_every_tile_of_few_rows(few: Ranking) -> None:
     assert alone.cta_tile_m < hopper(few.legal[0].plan).cta_tile_m <= 64
 
 
+@pytest.mark.nightly
 def test_a_range_of_few_and_many_rows_tries_the_kernels_of_both() -> None:
     found = rank(source(problem=of([1, 8192])))
     assert {hopper(candidate.plan).swap_ab for candidate in found.legal} == {False, True}

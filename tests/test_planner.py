@@ -307,6 +307,7 @@ def test_any_numbers_give_a_legal_plan_or_a_reason(values: dict[str, object]) ->
         assert fields <= set(spec.positions) or not fields & set(spec.positions)
 
 
+@pytest.mark.nightly
 @settings(deadline=None, max_examples=8, derandomize=True)
 @given(values=ANY_NUMBERS)
 def test_what_is_advised_for_any_numbers_is_legal(values: dict[str, object]) -> None:

@@ -291,6 +291,7 @@ def changed(path: Path, change: Advice, directory: Path) -> Path:
     return written(advice.changed(spec, change), directory / path.name)
 
 
+@pytest.mark.sample(120)
 @pytest.mark.check
 @every_invalid_spec
 def test_each_fix_that_a_text_names_satisfies_the_rule(stem: str, tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_the_page_of_rules_has_one_title_and_all_its_headings_in_the_contents(si
     assert [code for code in explanations() if text.count(f'href="#{code}"') < 2] == []
 
 
+@pytest.mark.nightly
 def test_the_reference_has_each_rule_with_its_statement_and_its_example() -> None:
     page = reference.rules_page((ROOT / "docs" / "rules.md").read_text(encoding="utf-8"))
     for code, explanation in explanations().items():

@@ -83,7 +83,7 @@ def test_every_cluster_tile_and_type_is_planned_or_refused_in_words(target: str)
     assert min(planned, refused) > 0
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 def test_a_refused_cluster_of_blackwell_gets_advice() -> None:
     refused = [source for source in swept("b200") if not isinstance(attempted(source), Kernel)]
     for source in refused[::12]:

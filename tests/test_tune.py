@@ -547,6 +547,7 @@ title: t
     assert [tick.spent for tick in ticks] == sorted(tick.spent for tick in ticks)
 
 
+@pytest.mark.nightly
 def test_a_second_run_measures_nothing_with_or_without_a_gpu(tmp_path: Path, kernels: Kernels) -> None:
     first = tuned(tmp_path, kernels)
     files = {path: path.read_bytes() for path in (first.path, tmp_path / "table.jsonl")}

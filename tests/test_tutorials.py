@@ -146,6 +146,7 @@ def test_a_hopper_matmul_is_clean_and_right(name: str) -> None:
     check(name, HOPPER_FORMS[name](kernels_of(name), "cpu"))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", BLACKWELL_FORMS)
 def test_a_blackwell_matmul_is_clean_and_right(name: str) -> None:
     check(name, BLACKWELL_FORMS[name](tutorial_blackwell))
@@ -407,6 +408,7 @@ def test_a_fault_in_a_hopper_matmul_is_named(name: str, tmp_path: Path) -> None:
     check_named(mutant, HOPPER_FORMS[mutant.form](module, "cpu"))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", BLACKWELL_MUTANTS)
 def test_a_fault_in_a_blackwell_matmul_is_named(name: str, tmp_path: Path) -> None:
     mutant, path = BLACKWELL_MUTANTS[name], tmp_path / "mutant.py"
