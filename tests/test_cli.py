@@ -401,7 +401,8 @@ def test_a_place_that_cannot_be_written_is_one_diagnostic(gemmgen_: Gemmgen, goo
 def test_plan_prints_the_ledger(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("plan", good)
     assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout.startswith("good.yaml: a matmul\n\nkernel for H100 SXM (sm_90a)\n")
+    kind = "persistent, warp-specialized (cooperative)"
+    assert ran.stdout.startswith(f"good.yaml: a matmul\n\nkernel for H100 SXM (sm_90a): {kind}\n")
     assert "\nshared memory per CTA\n" in ran.stdout
     assert not Path("generated").exists()
 
@@ -409,7 +410,7 @@ def test_plan_prints_the_ledger(gemmgen_: Gemmgen, good: Path) -> None:
 def test_plan_takes_json(gemmgen_: Gemmgen, good: Path) -> None:
     report = gemmgen_("plan", good, "--json").results
     assert [section["title"] for section in report["good.yaml"]["sections"]][:2] == [
-        "kernel for H100 SXM (sm_90a)",
+        "kernel for H100 SXM (sm_90a): persistent, warp-specialized (cooperative)",
         "shared memory per CTA",
     ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hopper import computing, judge
+from modules import spec_file
 from work import calls_of
 
 from gemmgen.hardware import GPUS, HOPPER
@@ -24,7 +25,7 @@ from gemmgen.plan.wgmma.bounds import (
     threads_of,
 )
 from gemmgen.problem import Matmul, Operand, Request
-from gemmgen.product import Product
+from gemmgen.product import Product, make
 from gemmgen.render import render
 
 pytestmark = pytest.mark.quick
@@ -763,6 +764,34 @@ def test_a_ledger_s_partitions_fit_into_the_registers_of_its_total(product: Prod
     assert plan.occupancy * registers.total.amount <= plan.architecture.registers_per_sm
 
 
+KINDS_OF_SPECS = {
+    "h100_bf16": "persistent, warp-specialized (cooperative)",
+    "h100_bf16_one_consumer": "persistent, warp-specialized (one consumer)",
+    "h100_bf16_ping_pong": "persistent, warp-specialized (ping-pong)",
+    "h100_bf16_persistent": "persistent, pipelined",
+    "h100_bf16_pipelined": "non-persistent, pipelined",
+    "h100_bf16_blocked": "non-persistent, not pipelined",
+    "h100_bf16_single_tile": "single tile",
+    "h100_bf16_split8_parallel": "persistent, warp-specialized (cooperative), split-K by 8 (parallel)",
+    "h100_bf16_streamk": "persistent, warp-specialized (cooperative), stream-K in the last wave",
+    "h100_bf16_rows16_split2": "non-persistent, pipelined, swap-AB, split-K by 2 (ordered)",
+    "h100_bf16_early": "non-persistent, pipelined, swap-AB, PDL",
+    "h100_bf16_grouped": "persistent, warp-specialized (cooperative), grouped (m_offsets)",
+    "h100_bf16_batched": "persistent, warp-specialized (cooperative), batched",
+    "h100_bf16_gated": "persistent, warp-specialized (cooperative), gated",
+    "h100_bf16_dgated": "persistent, warp-specialized (cooperative), backward of a gate",
+    "h100_e4m3_blockwise": "persistent, warp-specialized (cooperative), block-scaled",
+    "b200_bf16": "static persistent, warp-specialized, 2-CTA MMAs",
+    "b200_nvfp4": "dynamic persistent (cluster launch control), warp-specialized, 2-CTA MMAs, block-scaled",
+}
+
+
+@pytest.mark.parametrize(("stem", "kind"), KINDS_OF_SPECS.items(), ids=KINDS_OF_SPECS)
+def test_the_first_line_of_a_ledger_has_the_kind_of_the_kernel(stem: str, kind: str) -> None:
+    first = ledger(make(spec_file(stem)).plan).as_text().splitlines()[0]
+    assert first.partition("): ")[2] == kind
+
+
 def test_a_ledger_is_data_that_json_can_hold() -> None:
     data = ledger(TWO_CONSUMERS).as_dict()
     assert data == ledger(TWO_CONSUMERS).as_dict()
@@ -770,7 +799,7 @@ def test_a_ledger_is_data_that_json_can_hold() -> None:
 
 
 LEDGER = """\
-kernel for H100 SXM (sm_90a)
+kernel for H100 SXM (sm_90a): persistent, warp-specialized (cooperative)
   CTA tile m              128 rows       2 x 64 by consumer
   CTA tile n              256 columns    stored as 2 x 128
   CTA tile k               64 elements   16,384 of A + 32,768 of B bytes per stage

@@ -161,6 +161,11 @@ class Kernel(Geometry, ABC):
 
     @property
     @abstractmethod
+    def kind(self) -> tuple[str, ...]:
+        """The kind of kernel in the field's terms, as ``persistent``, ``warp-specialized (ping-pong)``."""
+
+    @property
+    @abstractmethod
     def summary(self) -> tuple[Entry, ...]:
         """The decisions of the kernel, each with its consequence."""
 

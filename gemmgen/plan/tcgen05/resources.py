@@ -109,6 +109,14 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
     # --- what a ledger says of it
 
     @property
+    def kind(self) -> tuple[str, ...]:
+        """The kind of kernel in the field's terms: its programs, its warps, and the CTAs of an MMA."""
+        schedule = (
+            "dynamic persistent (cluster launch control)" if self.launch_control else "static persistent"
+        )
+        return schedule, "warp-specialized", "2-CTA MMAs" if self.paired else "1-CTA MMAs"
+
+    @property
     def summary(self) -> tuple[Entry, ...]:
         """The decisions of the kernel, each with its consequence."""
         _, n, k = self.mma_shape

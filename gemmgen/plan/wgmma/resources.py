@@ -284,6 +284,26 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     # --- what a ledger says of it
 
     @property
+    def kind(self) -> tuple[str, ...]:
+        """The kind of kernel in the field's terms: its programs, its warps, and how K is divided."""
+        if self.schedule_kind == "single_tile":
+            return ("single tile",)
+        warps = "not pipelined" if self.synchronous else "pipelined"
+        if self.specialized:
+            pattern = self.specialization.replace("_", "-") if self.consumers > 1 else "one consumer"
+            warps = f"warp-specialized ({pattern})"
+        found = ["persistent" if self.persistent else "non-persistent", warps]
+        if self.swap_ab:
+            found.append("swap-AB")
+        if self.splits > 1:
+            found.append(f"split-K by {self.splits} ({self.reduction})")
+        if self.divides_last_wave:
+            found.append("stream-K in the last wave")
+        if self.dependent:
+            found.append("PDL")
+        return tuple(found)
+
+    @property
     def summary(self) -> tuple[Entry, ...]:
         """The decisions of the kernel, each with its consequence."""
         shares = f"{self.row_shares} x {self.cta_consumer_tile_m} by consumer"
