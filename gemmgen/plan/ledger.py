@@ -126,7 +126,7 @@ def _kernel(kernel: Kernel) -> Section:
 
 
 def _kind_of_problem(problem: Matmul) -> Iterator[str]:
-    """Yield what a kernel computes besides a product of two matrices, in the field's terms."""
+    """Yield the field's words for the groups, the gate and the block scales of a problem."""
     if groups := problem.groups:
         yield "batched" if groups.of == "batched" else f"grouped ({groups.of})"
     if problem.epilogue.c_blocks:

@@ -111,6 +111,11 @@ class KernelOverview(ABC):
         """The element types of all matrices, and of the accumulator."""
 
     @property
+    def kind(self) -> str:
+        """The kind of kernel in the field's terms."""
+        return ", ".join(self.plan.kind)
+
+    @property
     @abstractmethod
     def resources(self) -> tuple[tuple[str, str], ...]:
         """The resources of the kernel: name and amount."""
