@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from gemmgen.errors import GemmgenError
+from gemmgen.hardware.elements import SCALE_FORMATS
 from gemmgen.problem import GroupKind
 from gemmgen.problem.operations import OPERATIONS, OPS
 from gemmgen.spec import load_spec
@@ -96,6 +97,28 @@ def test_each_field_operation_and_gate_is_explained(word: str) -> None:
 )
 def test_a_word_is_explained_by_what_it_is(word: str, answer: str) -> None:
     assert any(answer in meaning for meaning in meanings(word))
+
+
+FORMATS_OF_OPERANDS = {
+    "mxfp8": "ab",
+    "mxfp4": "ab",
+    "nvfp4": "ab",
+    "fp32_1x128": "abd",
+    "fp32_128x128": "b",
+    "ue8m0_1x128": "abd",
+    "ue8m0_128x128": "b",
+    "ue8m0_1x32": "ab",
+}
+
+
+def test_each_format_of_scales_is_listed() -> None:
+    assert FORMATS_OF_OPERANDS.keys() == set(SCALE_FORMATS)
+
+
+@pytest.mark.parametrize(("name", "operands"), FORMATS_OF_OPERANDS.items(), ids=FORMATS_OF_OPERANDS)
+def test_a_format_of_scales_is_explained_with_the_operands_that_can_have_it(name: str, operands: str) -> None:
+    (meaning,) = meanings(name)
+    assert [each for each in "abd" if f"operands.{each}.scale.format" in meaning] == [*operands]
 
 
 def test_a_word_that_means_nothing_is_not_explained() -> None:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, cast
 
+from gemmgen.hardware import GPUS
+from gemmgen.hardware.elements import SCALE_FORMATS, ScaleFormat
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.spec.diagnostics import listing
 from gemmgen.spec.hints import IN_SECTIONS, choice_hint, key_hint
 from gemmgen.spec.model import json_schema
 
@@ -32,8 +35,10 @@ def meanings(word: str) -> list[str]:
     found += [
         f"a value of {path}: {description}"
         for path, (description, words) in fields().items()
-        if name in words
+        if name in words and name not in SCALE_FORMATS
     ]
+    if name in SCALE_FORMATS:
+        found.append(_scale_format(SCALE_FORMATS[name]))
     if name in OPERATIONS:
         found.append(_operation(name))
     if found:
@@ -44,6 +49,20 @@ def meanings(word: str) -> list[str]:
         *(key_hint(name, (), None, section) for section in (*IN_SECTIONS, ())),
     )
     return [hint.removeprefix("; ") for hint in elsewhere if hint][:1]
+
+
+def _scale_format(row: ScaleFormat) -> str:
+    """Return the meaning of a format of scales, with the operands that can have it."""
+    generations = {gpu.architecture.mma: gpu.architecture.generation for gpu in GPUS.values()}
+    operands = [*row.operands, *["d"] * bool(row.results)]
+    fields = listing([f"operands.{operand}.scale.format" for operand in operands], "and")
+    meaning = (
+        f"a value of {fields} on {generations[row.mma]}: elements of {listing(row.elements, 'or')}, and one "
+        f"{row.dtype} scale for each block of {row.rows} x {row.vector} of them, {row.vector} along K"
+    )
+    if row.results:
+        meaning += f"; a D has elements of {listing(row.results, 'or')}, and the kernel computes its scales"
+    return meaning
 
 
 def _operation(name: str) -> str:
