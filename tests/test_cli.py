@@ -750,8 +750,12 @@ def test_doctor_runs_without_torch_and_triton(gemmgen_: Gemmgen, monkeypatch: py
 
 
 def test_init_writes_a_spec_that_can_be_built(gemmgen_: Gemmgen, good: Path) -> None:
-    told = "wrote matmul.yaml, and gemmgen.schema.json for editors\nnext: `gemmgen build matmul.yaml`\n"
-    assert gemmgen_("init") == Ran(0, told, "")
+    told = gemmgen_("init")
+    assert (told.code, told.stderr) == (0, "")
+    wrote, following = told.stdout.splitlines()
+    assert wrote == "wrote matmul.yaml, and gemmgen.schema.json for editors"
+    hinted = re.findall("`gemmgen (plan|build) matmul.yaml`", following)
+    assert hinted == ["plan", "build"]
     assert gemmgen_("init", "theirs", "--json").results == {"wrote": ["theirs.yaml", "gemmgen.schema.json"]}
     assert gemmgen_("init", "some where/mine").code == 0
     for path in ("matmul.yaml", "some where/mine.yaml"):

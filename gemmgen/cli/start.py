@@ -26,7 +26,8 @@ def init(
     print_json({"wrote": [path.as_posix(), schema.as_posix()]})
     if not as_json:
         say(f"wrote {path}, and {schema} for editors")
-        say(f"next: `{shlex.join(['gemmgen', 'build', str(path)])}`")
+        plan, build = (shlex.join(["gemmgen", command, str(path)]) for command in ("plan", "build"))
+        say(f"next: `{plan}` shows the kernel that the planner chooses, and `{build}` writes its module")
 
 
 def doctor(as_json: Json = False) -> None:
