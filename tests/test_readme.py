@@ -16,7 +16,7 @@ from gemmgen.hardware import HOPPER
 from gemmgen.product import make
 from tools.quotations.kernel_records import records, shown
 from tools.quotations.pages import PAGES, refreshed
-from tools.quotations.peer_blocks import CHOICES, RECORD, speed
+from tools.quotations.peer_blocks import CHOICES, FIRST_CHOICE, RECORD, speed
 
 pytestmark = pytest.mark.quick
 
@@ -64,7 +64,8 @@ def test_each_peer_on_record_is_in_the_table_of_the_readme_with_its_losses() -> 
         assert contest["gpu"]
         assert contest["how"]
         lowest = min(map(speed, contest["rows"]))
-        assert f"{contest['work']}: " in table
+        chosen = "" if contest["gemmgen"] == FIRST_CHOICE else f", gemmgen's {contest['gemmgen']}"
+        assert f"{contest['work']}{chosen}: " in table
         assert f"[{lowest:.2f}, " in table
     assert min(speed(row) for contest in contests for row in contest["rows"]) < 0.8
 
