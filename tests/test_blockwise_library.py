@@ -33,7 +33,7 @@ SPECS = ROOT / "specs"
 CARD = "NVIDIA H200"
 DENSE = tuple(
     spec_file(f"h100_e4m3_blockwise{name}")
-    for name in ("", "_rows16", "_rows32", "_split4", "_parallel", "_pingpong", "_cluster2")
+    for name in ("", "_rows16", "_rows32", "_split4", "_parallel", "_ping_pong", "_cluster2x1")
 )
 EXPERTS = ("grouped", "groups16", "groups32", "groups64")
 """The last parts of the names of specs of groups: of many rows, and of few."""

@@ -754,7 +754,7 @@ def ranking() -> Ranking:
 
 def test_the_first_of_the_list_is_what_is_planned() -> None:
     assert ranking().legal[0].plan == planned()
-    for path in ("h100_bf16_fp32out", "h100_bf16_row_bias_relu", "h100_int8_a_registers"):
+    for path in ("h100_bf16_fp32_out", "h100_bf16_row_bias_relu", "h100_int8_a_registers"):
         source = load_spec(spec_file(path))
         assert rank(source).legal[0].plan == plan_spec(source)
 
@@ -828,7 +828,7 @@ def test_an_explanation_names_rules_with_an_example_and_terms_with_a_margin() ->
 
 # --- the command
 
-SPEC = str(ROOT / "specs" / "h100_bf16_fp32out.yaml")
+SPEC = str(ROOT / "specs" / "h100_bf16_fp32_out.yaml")
 
 
 @pytest.fixture

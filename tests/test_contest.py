@@ -26,7 +26,7 @@ def stated(**members: object) -> SpecFile:
         "h100_bf16": "bf16",
         "h100_bf16_128x128": "bf16",
         "h100_bf16_nn": "bf16 B mn-major",
-        "h100_bf16_fp32out": "bf16 to fp32",
+        "h100_bf16_fp32_out": "bf16 to fp32",
         "h100_e4m3": "e4m3",
         "h100_e4m3_promoted": "e4m3 promoted",
         "h100_e4m3_scaled": "e4m3 + row_scale + column_scale",

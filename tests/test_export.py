@@ -485,7 +485,7 @@ def test_another_gpu_and_no_driver_are_named(tmp_path: Path) -> None:
 def test_a_workspace_is_made_once_and_a_k_of_zero_is_cleared(k: int, tmp_path: Path) -> None:
     arguments = f".m = 128, .n = 256, .k = {k}, .a = {{256, 64}}, .b = {{512, 64}}, .d = {{1024, 264}}"
     changes = ("m = 128", "m = 128")
-    found = called("h100_bf16_streamk", arguments, tmp_path, changes, workspace=True, parameters="mmmpppp")
+    found = called("h100_bf16_stream_k", arguments, tmp_path, changes, workspace=True, parameters="mmmpppp")
     assert found.said == ["m = 128: 0 ", "m = 128: 0 "]
     # One tile: 256 bytes for the counters of two consumers; 132 programs and the tile have places for the
     # sums of both, 64 x 256 in fp32 each.
@@ -498,7 +498,7 @@ def test_a_workspace_is_made_once_and_a_k_of_zero_is_cleared(k: int, tmp_path: P
 
 
 def test_kernels_of_one_program_share_the_launcher_and_are_not_confused(tmp_path: Path) -> None:
-    one, other = "h100_bf16", "h100_bf16_streamk"
+    one, other = "h100_bf16", "h100_bf16_stream_k"
     (tmp_path / "both.c").write_text(
         f"""#include "{one}.h"
 #include "{other}.h"

@@ -42,7 +42,7 @@ OFFSETS, MASKED, BATCHED, OF_K = (
     "h100_bf16_grouped",
     "h100_bf16_masked",
     "h100_bf16_batched",
-    "h100_bf16_wgrad_bf16out",
+    "h100_bf16_wgrad_bf16_out",
 )
 SUBJECT = Subject("specs/fake.yaml", "0" * 64, "1" * 64)
 
@@ -74,7 +74,7 @@ STATED = {
         " True"
     ),
     BATCHED: "cuBLAS's default choice: torch.bmm(a, b, out=d), bf16, reduced-precision reduction True",
-    "h100_bf16_batched_fp32out": (
+    "h100_bf16_batched_fp32_out": (
         "cuBLAS's default choice: torch.bmm(a, b, out_dtype=torch.float32, out=d), bf16"
     ),
     OF_K: "torch: torch._grouped_mm(a, b, offs=offs), bf16",
@@ -121,7 +121,7 @@ ON_A_CPU = sorted(
     path.stem
     for path in GROUPED_SPECS
     if "e4m3" not in path.stem
-    and "fp32out" not in path.stem  # torch.bmm(out_dtype=…) is for GPUs
+    and "fp32_out" not in path.stem  # torch.bmm(out_dtype=…) is for GPUs
     and not (load_spec(path).problem.gated and load_spec(path).problem.vectors)
     and not is_by_index(path)
 )

@@ -22,7 +22,7 @@ from gemmgen.module import import_generated
 
 BF16, INT = torch.bfloat16, torch.int32
 OFFSETS, BATCHED = "h100_bf16_grouped", "h100_bf16_batched"
-OF_OFFSETS = [OFFSETS, *(f"{OFFSETS}_{kind}" for kind in ("pingpong", "rows8", "rows16", "rows64", "512"))]
+OF_OFFSETS = [OFFSETS, *(f"{OFFSETS}_{kind}" for kind in ("ping_pong", "rows8", "rows16", "rows64", "512"))]
 OF_BATCHES = [BATCHED, f"{BATCHED}_rows8"]
 
 
@@ -219,7 +219,7 @@ def test_an_a_of_more_dimensions_has_the_rows_of_all(module: ModuleType) -> None
     assert torch.equal(more.ours(module).flatten(0, 1)[:30], call.torchs()[:30])
 
 
-@pytest.mark.parametrize("module", ["h100_bf16_batched_fp32out"], indirect=True)
+@pytest.mark.parametrize("module", ["h100_bf16_batched_fp32_out"], indirect=True)
 def test_a_module_may_have_a_d_of_float32_which_torch_documents_and_refuses(module: ModuleType) -> None:
     call = Call.of(3, m=70)
     with pytest.raises(RuntimeError, match=r"^Grouped gemm output dtype must match `mat_a` dtype$"):

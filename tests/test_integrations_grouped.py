@@ -231,7 +231,7 @@ def test_calls_of_the_other_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> No
         ("h100_bf16", "h100_bf16 computes no groups of a @ b"),
         ("h100_bf16_grouped_gated", "h100_bf16_grouped_gated computes no groups of a @ b"),
         ("h100_bf16_masked", "h100_bf16_masked computes no groups of a @ b"),
-        ("h100_bf16_batched_fp32out", "makes torch.float32 of torch.bfloat16"),
+        ("h100_bf16_batched_fp32_out", "makes torch.float32 of torch.bfloat16"),
         ("h100_e4m3_grouped", "h100_e4m3_grouped computes no groups of a @ b"),
     ],
 )

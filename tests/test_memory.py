@@ -177,7 +177,7 @@ def test_the_workspace_of_partial_sums_is_counted() -> None:
 # --- shapes that fit
 
 
-@pytest.mark.parametrize("stem", [MASKED, "h100_bf16_grouped_512", "h100_bf16_batched_fp32out"])
+@pytest.mark.parametrize("stem", [MASKED, "h100_bf16_grouped_512", "h100_bf16_batched_fp32_out"])
 def test_the_largest_acceptance_shape_fits_a_card_of_80_gb_with_all_groups(stem: str) -> None:
     case = case_of(stem, SQUARE)
     needed = needed_bytes(case, all_helds(case))

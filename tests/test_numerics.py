@@ -238,7 +238,7 @@ def test_bounds_by_hand() -> None:
 
 def test_promotion_of_bf16_has_a_tenth_of_the_error_at_a_long_k() -> None:
     (promoted,) = error_report(plan_of("h100_bf16_promoted"), depths=(8192,)).depths
-    (chain,) = error_report(plan_of("h100_bf16_fp32out"), depths=(8192,)).depths
+    (chain,) = error_report(plan_of("h100_bf16_fp32_out"), depths=(8192,)).depths
     for found, other in zip(promoted.errors, chain.errors, strict=True):
         assert found.relative < other.relative / 10, found.kind
     assert promoted.bound < chain.bound / 10
@@ -272,7 +272,7 @@ def test_the_errors_of_the_page_are_those_of_the_model() -> None:
     assert len(rows) >= 12
     for stem, depth, shown in rows:
         k = int(depth.replace(",", ""))
-        if k > 1024 and stem not in ("h100_bf16_fp32out", "h100_bf16_promoted"):  # the rest takes seconds
+        if k > 1024 and stem not in ("h100_bf16_fp32_out", "h100_bf16_promoted"):  # the rest takes seconds
             continue
         (found,) = error_report(plan_of(stem), depths=(k,)).depths
         assert shown.split(" | ") == [f"{error.relative:.1e}" for error in found.errors], stem

@@ -54,7 +54,7 @@ KINDS = (
     "h100_bf16_residual",
     "h100_bf16_split8_bias",
     "h100_bf16_split8_atomic",
-    "h100_bf16_streamk",
+    "h100_bf16_stream_k",
     "b200_mxfp8",
     "b200_nvfp4_residual",
     "h100_bf16_misaligned",

@@ -773,7 +773,7 @@ KINDS_OF_SPECS = {
     "h100_bf16_blocked": "non-persistent, not pipelined",
     "h100_bf16_single_tile": "single tile",
     "h100_bf16_split8_parallel": "persistent, warp-specialized (cooperative), split-K by 8 (parallel)",
-    "h100_bf16_streamk": "persistent, warp-specialized (cooperative), stream-K in the last wave",
+    "h100_bf16_stream_k": "persistent, warp-specialized (cooperative), stream-K in the last wave",
     "h100_bf16_rows16_split2": "non-persistent, pipelined, swap-AB, split-K by 2 (ordered)",
     "h100_bf16_early": "non-persistent, pipelined, swap-AB, PDL",
     "h100_bf16_grouped": "persistent, warp-specialized (cooperative), grouped (m_offsets)",

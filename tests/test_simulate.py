@@ -315,7 +315,7 @@ def test_a_kernel_that_the_compiler_refuses_is_an_error_with_its_words() -> None
 
 
 def test_the_same_seed_gives_the_same_trace(tmp_path: Path) -> None:
-    module = import_generated(ROOT / "generated" / "h100_bf16_cluster2.py")
+    module = import_generated(ROOT / "generated" / "h100_bf16_cluster2x1.py")
     traces: list[str] = []
     for _ in range(2):
         result, _, _ = launch(module, (256, 256, 256), schedules=("random",), seed=3)

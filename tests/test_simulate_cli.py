@@ -220,7 +220,7 @@ def test_a_spec_is_drawn(gemmgen_: Gemmgen) -> None:
 
 
 def test_a_timeline_shows_the_pipeline(gemmgen_: Gemmgen) -> None:
-    spec = ROOT / "specs" / "h100_bf16_cluster2.yaml"
+    spec = ROOT / "specs" / "h100_bf16_cluster2x1.yaml"
     assert gemmgen_("simulate", spec, "--schedules", 0, "--trace", "trace.json").code == 0
     events: list[dict[str, Any]] = json.loads(Path("trace.json").read_text())["traceEvents"]
     processes = {event["args"]["name"] for event in events if event["name"] == "process_name"}

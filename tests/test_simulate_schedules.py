@@ -35,7 +35,7 @@ def one_cta(schedules: tuple[str, ...], seed: int) -> Ran:
 
 def two_ctas(schedules: tuple[str, ...], seed: int) -> Ran:
     # As for one, with tiles of 256 x 256.
-    module = import_generated(module_file("h100_bf16_cluster2"))
+    module = import_generated(module_file("h100_bf16_cluster2x1"))
     return launch(module, (720, 248, 248), schedules=schedules, seed=seed)
 
 

@@ -21,7 +21,7 @@ from gemmgen.problem import Shape
 from gemmgen.verify.launches import Launch, parts_launch
 from gemmgen.verify.simulation import simulate_product
 
-STEMS = ("h100_bf16_streamk", "h100_bf16_streamk_gelu")
+STEMS = ("h100_bf16_stream_k", "h100_bf16_stream_k_gelu")
 DIVIDING = ("Steps", "Division", "divide", "Piece", "Tiles", "pieces_of_tile")
 """What of a module says which pieces there are, in its order."""
 LEAST_STEPS, LEAST_SAVED = 8, 40

@@ -41,7 +41,7 @@ STEMS = [stem for stem in FROM_ANY_ROW if made(spec_file(stem)).plan.problem.c i
 """Modules that compute products alone. Modules that add them to C are in tests/test_accumulated_groups.py.
 Modules with scales of blocks are in tests/test_grouped_scales.py.
 """
-FP32, PING_PONG = "h100_bf16_wgrad", "h100_bf16_wgrad_pingpong"
+FP32, PING_PONG = "h100_bf16_wgrad", "h100_bf16_wgrad_ping_pong"
 BF16, INT = torch.bfloat16, torch.int32
 every_spec = pytest.mark.parametrize("stem", STEMS)
 

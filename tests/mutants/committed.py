@@ -161,8 +161,8 @@ COOPERATIVE = {
 
 # Two consumers that take turns.
 bias, scales = of("h100_bf16_bias_gelu"), of("h100_e4m3_scaled")
-nt, tf32, fp32out, swizzled = (
-    of(f"h100_{name}") for name in ("bf16_nt", "tf32", "bf16_fp32out", "bf16_swizzle")
+nt, tf32, fp32_out, swizzled = (
+    of(f"h100_{name}") for name in ("bf16_nt", "tf32", "bf16_fp32_out", "bf16_swizzle")
 )
 VECTORS_WAIT = "    mbarrier.wait(buffers.vectors_ready, phase)\n"
 PAST_THE_OTHER = "        ring = ring.ahead(k_steps)\n"
@@ -217,10 +217,10 @@ PING_PONG = {
         (f"    {RELEASE}\n", f"    {RELEASE}\n    {RELEASE}\n"),
         also=((K.EARLY_ARRIVAL, "load_empty", RELEASE),),
     ),
-    "fp32out_store_wait_of_one": fp32out(
+    "fp32_out_store_wait_of_one": fp32_out(
         K.WRITE_AFTER_READ, "d_smem_0|d_smem_1", "d_smem.store(", changed_within(STORE_WAIT, "(0)", "(1)")
     ),
-    "fp32out_ring_of_the_second_consumer_at_the_first_tile": fp32out(
+    "fp32_out_ring_of_the_second_consumer_at_the_first_tile": fp32_out(
         K.READ_AFTER_WRITE,
         "a_smem|b_smem",
         MMA,

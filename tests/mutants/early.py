@@ -13,7 +13,7 @@ from mutants.mutant import NOTHING, of
 K = Kind
 
 roles, splits = of("h100_bf16_early_roles"), of("h100_bf16_early_roles_splits")
-pieces, group = of("h100_bf16_waiting_streamk"), of("h100_fp16_waiting_cluster2x2")
+pieces, group = of("h100_bf16_waiting_stream_k"), of("h100_fp16_waiting_cluster2x2")
 program, copies = of("h100_bf16_waiting_parts"), of("h100_bf16_waiting_misaligned")
 turns, parts = of("h100_fp16_early_a_ping_pong"), of("h100_bf16_early_parts")
 WAIT, LAUNCH, RESTART = "    gdc_wait()\n", "    gdc_launch_dependents()\n", "    ring = start\n"

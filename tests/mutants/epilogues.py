@@ -132,7 +132,7 @@ SUBTILES = {
     ),
 }
 
-pieces = of("h100_bf16_streamk_gelu")
+pieces = of("h100_bf16_stream_k_gelu")
 COUNT = 'sem="acq_rel", scope="gpu")'
 PIECES = {
     "gelu_pieces_counter_of_a_cta": pieces(

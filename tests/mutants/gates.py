@@ -10,7 +10,7 @@ K = Kind
 
 program, roles, scaled, in_turn, channels, biased, by_columns, added = (
     of("h100_bf16_gated_tiled"),
-    of("h100_bf16_gated_pingpong"),
+    of("h100_bf16_gated_ping_pong"),
     of("h100_e4m3_gated_scaled"),
     of("h100_bf16_gated_interleaved"),
     of("h100_e4m3_gated_channels"),

@@ -18,7 +18,7 @@ clusters, along_n, along_m, tiled = (
     of(f"h100_bf16_batched_{name}") for name in ("cluster2", "nn", "tt", "tiled")
 )
 one_a, one_b = (of(f"h100_bf16_broadcast_{name}") for name in ("a", "b"))
-ragged_clusters = of("h100_bf16_grouped_cluster2")
+ragged_clusters = of("h100_bf16_grouped_cluster2x1")
 END = "    end = gl.load(args.offs_ptr + number, mask=is_group, other=0)\n"
 CLAMPED_END = "    end = gl.minimum(gl.maximum(end, 0), args.m)\n"
 START = "args.offs_ptr + number - 1, mask=is_group & (number > 0), other=0"

@@ -9,7 +9,7 @@ from mutants.mutant import NOTHING, of
 K = Kind
 
 cooperative, in_turn, added, clusters = (
-    of(f"h100_bf16_wgrad{ending}") for ending in ("", "_pingpong", "_accumulated", "_cluster2")
+    of(f"h100_bf16_wgrad{ending}") for ending in ("", "_ping_pong", "_accumulated", "_cluster2x1")
 )
 STORED_ROW = "            tile.row + consumer * CONSUMER_TILE_M,\n"
 ROW, AHEAD = "gl.maximum(row, self.start)", "gl.minimum(row - self.start, 0)"

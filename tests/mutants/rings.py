@@ -8,7 +8,7 @@ from mutants.mutant import NOTHING, Mutant, of
 SHAPES = {
     # Four tiles in one program; 10 k-steps are 2 * 4 stages + 2. The last rows and columns are ragged.
     "h100_bf16": (208, 416, 640),
-    "h100_bf16_cluster2": (432, 416, 640),
+    "h100_bf16_cluster2x1": (432, 416, 640),
 }
 
 READY_WAIT = "mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)"
@@ -34,7 +34,7 @@ EARLY_LOAD = (Kind.WRITE_AFTER_READ, "a_smem|b_smem", LOAD)
 """What comes of a missing wait for an empty stage, beside an arrival too many."""
 
 
-one, two = of("h100_bf16"), of("h100_bf16_cluster2")
+one, two = of("h100_bf16"), of("h100_bf16_cluster2x1")
 
 
 K = Kind

@@ -10,8 +10,8 @@ K = Kind
 
 slabs, shared, by_turns, few_rows, columns, parts, in_flight, early = (
     of("h100_e4m3_blockwise"),
-    of("h100_e4m3_blockwise_cluster2"),
-    of("h100_e4m3_blockwise_pingpong"),
+    of("h100_e4m3_blockwise_cluster2x1"),
+    of("h100_e4m3_blockwise_ping_pong"),
     of("h100_e4m3_blockwise_rows16"),
     of("h100_e4m3_blockwise_wgrad"),
     of("h100_e4m3_blockwise_split4"),
