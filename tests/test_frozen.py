@@ -15,11 +15,12 @@ from unittest import mock
 import pytest
 from modules import EVERY_SPEC, made
 from modules import SPECS as MODULE_SPECS
+from ruamel.yaml import YAML
 from work import calls_of
 
 from gemmgen.cli import main
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import frozen, spec_text
+from gemmgen.plan.decisions import frozen
 from gemmgen.plan.ledger import differences
 from gemmgen.plan.planner import rank, warnings
 from gemmgen.plan.search import MOST_CONFIGURATIONS, spread
@@ -27,6 +28,7 @@ from gemmgen.product import make
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.spec.model import spec_of, stated
+from gemmgen.spec.writing import spec_text
 
 ROOT = Path(__file__).parent.parent
 HEAD = "title: t\ntarget: h100\noperands:\n  a: {dtype: bf16}\n  b: {dtype: bf16}\n  d: {dtype: bf16}\n"
@@ -306,6 +308,24 @@ def test_a_sample_has_the_first_combination_and_each_once() -> None:
 
 @pytest.mark.quick
 def test_plain_data_are_written_in_one_line_a_section() -> None:
-    assert spec_text({"title": 'a "b": c', "tile": {"m": 1}, "l": [[1, 2], ["x", 1.5]]}) == (
-        'title: "a \\"b\\": c"\ntile: {m: 1}\nl: [[1, 2], [x, 1.5]]\n'
+    data = {"title": 'a "b": c', "tile": {"m": 1}, "l": [[1, 2], ["x", 1.5]], "ops": [{"f": {"x": 1}}]}
+    assert spec_text(data) == (
+        'title: "a \\"b\\": c"\ntile: {m: 1}\nl: [[1, 2], [x, 1.5]]\nops: [{f: {x: 1}}]\n'
     )
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "title", ["true", "null", "1", "1e3", "a: b", "# a", "ä \u2028 \x85", "x" * 300, "it's", "~"]
+)
+def test_text_is_written_so_that_it_stays_text(title: str) -> None:
+    operands = {"a": {"dtype": "bf16"}}
+    read = YAML(typ="safe", pure=True).load(spec_text({"title": title, "operands": operands}))  # pyright: ignore[reportUnknownMemberType]
+    assert read == {"title": title, "operands": operands}
+
+
+@pytest.mark.quick
+def test_operands_have_a_line_each_unless_the_caller_says_otherwise() -> None:
+    data = {"title": "t", "operands": {"a": {"dtype": "bf16"}, "b": {"dtype": "bf16"}}}
+    assert spec_text(data) == "title: t\noperands:\n  a: {dtype: bf16}\n  b: {dtype: bf16}\n"
+    assert spec_text(data, apart=()) == "title: t\noperands: {a: {dtype: bf16}, b: {dtype: bf16}}\n"

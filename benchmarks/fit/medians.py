@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.fit.medians RECORD.jsonl TABLE.json`` makes a table of a record of
 ``gemmgen bench --suite``. A table has the specs of its kernels. The specs of a record are files in the
-folder ``specs`` beside it. ``python -m benchmarks.fit.medians TABLE.json FOLDER`` writes the specs of a table's
-kernels and a suite of its shapes: ``gemmgen bench FOLDER/*.yaml --suite FOLDER/suite/shapes.yaml`` measures
-them again.
+folder ``specs`` beside it. ``python -m benchmarks.fit.medians TABLE.json FOLDER`` writes the specs of the
+kernels of a table, and a suite of its shapes: ``gemmgen bench FOLDER/*.yaml --suite
+FOLDER/suite/shapes.yaml`` measures them again.
 """
 
 from __future__ import annotations

@@ -29,12 +29,13 @@ from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.product import make
 from gemmgen.spec import load_spec
+from gemmgen.spec.writing import spec_text
 from gemmgen.verify.launches import Launch
 from gemmgen.verify.simulation import simulate_product
 
 ROOT = Path(__file__).parents[2]
 STATED = ROOT / "specs" / "h100_bf16.yaml"
-OPEN = "title: t\ntarget: {}\noperands:\n  a: {{dtype: bf16}}\n  b: {{dtype: bf16}}\n  d: {{dtype: bf16}}\n"
+OPEN = {"title": "t", "operands": {operand: {"dtype": "bf16"} for operand in "abd"}}
 LARGE = {
     "tile.m": [64, 128, 256],
     "tile.n": [64, 96, 128, 160, 192, 256],
@@ -46,7 +47,7 @@ LARGE = {
     "buffering.stages": [3, 4, 5],
 }
 """A search of 52,488 combinations. The planner tries 10,000 of them."""
-WIDTH = "schedule: {width: 5000}\n"
+WIDTH = {"schedule": {"width": 5000}}
 """With which no combination is legal."""
 SAMPLES = 5
 
@@ -115,12 +116,12 @@ def figures(folder: Path) -> Iterator[tuple[str, list[float]]]:
     yield "plan a stated spec", repeated(lambda: plan_spec(stated), 4 * SAMPLES)
     for target in ("h100", "b200"):
         path = folder / f"{target}.yaml"
-        path.write_text(OPEN.format(target))
+        path.write_text(spec_text({**OPEN, "target": target}))
         source = load_spec(path)
         yield f"plan an open spec for {target}", repeated(lambda source=source: plan_spec(source))
-    for name, rest in (("legal", ""), ("all refused", WIDTH)):
+    for name, rest in (("legal", {}), ("all refused", WIDTH)):
         path = folder / "large.yaml"
-        path.write_text(f"{OPEN.format('h100')}{rest}search: {json.dumps(kept(LARGE, rest))}\n")
+        path.write_text(spec_text({**OPEN, "target": "h100", **rest, "search": kept(LARGE, rest)}))
         source = load_spec(path)
         yield f"search 10,000 combinations, {name}", repeated(lambda source=source: plan_spec(source))
     specs = sorted((ROOT / "specs").glob("*.yaml"))
@@ -131,9 +132,9 @@ def figures(folder: Path) -> Iterator[tuple[str, list[float]]]:
     yield "build a spec from scratch, with compiler and simulator", [build_seconds() for _ in range(3)]
 
 
-def kept(search: Mapping[str, object], stated: str) -> dict[str, object]:
-    """Return the fields of a search that are in other sections than the one that a spec states."""
-    return {name: values for name, values in search.items() if not stated.startswith(name.partition(".")[0])}
+def kept(search: Mapping[str, object], stated: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a search that are in other sections than those that a spec states."""
+    return {name: values for name, values in search.items() if name.partition(".")[0] not in stated}
 
 
 def simulated(shape: tuple[int, int, int]) -> Work:

@@ -200,15 +200,6 @@ class _SuiteReader:
             return None
         return extent
 
-    def _number(self, node: Node | None, where: str) -> int:
-        """Return a non-negative number; 0 if it is not stated."""
-        if node is None or not self._is(node, int, where, "a whole number"):
-            return 0
-        number = cast("int", node.value)
-        if number < 0:
-            self.report.add("out-of-range", f"expected at least 0, found {describe(node)}", node.place, where)
-        return number
-
     def _text(self, node: Node | None, where: str) -> str:
         if node is None or not self._is(node, str, where, "text"):
             return ""

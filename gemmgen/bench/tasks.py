@@ -17,7 +17,7 @@ from gemmgen.bench.record import Subject
 from gemmgen.bench.result_log import BASELINE, KernelEntry
 from gemmgen.bench.suite_file import Suite
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.plan.decisions import frozen, spec_text
+from gemmgen.plan.decisions import frozen
 from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.contest import Contest
@@ -26,6 +26,7 @@ from gemmgen.product import make
 from gemmgen.render import render
 from gemmgen.spec import SpecFile
 from gemmgen.spec.model import Runs
+from gemmgen.spec.writing import spec_text
 from gemmgen.verify.shapes import fitting, single_tile
 
 

@@ -282,8 +282,9 @@ def _print_candidates(products: list[Product], limit: int, *, explained: bool, a
 
 def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None:
     """Print a spec that states every decision of a candidate of each spec, the first one its plan."""
-    from gemmgen.plan.decisions import frozen, spec_text
+    from gemmgen.plan.decisions import frozen
     from gemmgen.plan.planner import rank
+    from gemmgen.spec.writing import spec_text
 
     if len(products) > 1 and not as_json:
         raise typer.BadParameter("prints one spec: name only one, or use --json", param_hint="--freeze")

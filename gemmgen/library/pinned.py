@@ -13,8 +13,8 @@ from gemmgen.plan.planner import family_for
 from gemmgen.problem import Request
 from gemmgen.problem.observation import Observation
 from gemmgen.spec import Spec, SpecFile
-from gemmgen.spec.model import spec_of
-from gemmgen.tune.candidates import spec_text
+from gemmgen.spec.model import spec_of, stated
+from gemmgen.spec.writing import spec_text
 
 if TYPE_CHECKING:
     pass
@@ -67,7 +67,7 @@ def pinned_text(kernel: Kernel, spec: Spec, title: str) -> str:
     found = spec_of({name: value for name, value in data.items() if value != {}})
     if found is None or anonymous(plan_spec(SpecFile.of(found))) != kernel:
         raise ValueError(f"{title} is not planned as it was")
-    return spec_text(found)
+    return spec_text(stated(found), apart=())
 
 
 def _is_stated(kernel: Kernel, path: str, value: object) -> bool:

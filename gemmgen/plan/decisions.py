@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import stated
 from gemmgen.spec.values import SIZE_LIMIT, TITLE_LIMIT
 from gemmgen.spec.words import Minor, Order, ScheduleKind
+from gemmgen.spec.writing import spec_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,29 +202,6 @@ def _padded(gradient: Gradient, axis: str, extent: Any, unit: int) -> Any:
     if axis != "n" or gradient.problem.copies_misaligned:
         return extent
     return min(round_up(extent, unit), SIZE_LIMIT // unit * unit)
-
-
-def spec_text(data: Mapping[str, Any]) -> str:
-    """Return a spec's plain data as YAML: a line for each section, and for each operand."""
-    lines: list[str] = []
-    for key, value in data.items():
-        if key == "operands":
-            lines += ["operands:", *(f"  {name}: {_flow(each)}" for name, each in value.items())]
-        else:
-            lines.append(f"{key}: {_flow(value)}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _flow(value: object) -> str:
-    """Return a value in one line of YAML; text that is no plain word is quoted."""
-    if isinstance(value, dict):
-        members = cast("dict[str, object]", value).items()
-        return f"{{{', '.join(f'{name}: {_flow(member)}' for name, member in members)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_flow, cast('list[object]', value)))}]"
-    if isinstance(value, str) and value.isidentifier():
-        return value
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _value(spec: Spec, path: str) -> object:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final
 
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
@@ -26,6 +25,7 @@ from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import Runs, spec_of, stated
 from gemmgen.spec.spelling import data_before
+from gemmgen.spec.writing import spec_text
 
 Value = int | bool | str
 Pins = Mapping[str, Value]
@@ -230,7 +230,7 @@ def candidate_of(tuned: TuningTarget, plan: Kernel) -> TuningCandidate:
     spec = tuned.spec(pins)
     if plan_spec(SpecFile.of(spec)) != plan:
         raise ValueError(f"{family_for(plan).label(plan)}: no spec states it")
-    text = spec_text(spec)
+    text = spec_text(stated(spec), apart=())
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     module = render(plan, spec_name=f"{tuned.stem}.yaml", spec_sha256=sha256)
     return TuningCandidate(_label(plan), pins, text, module, kernel_sha256(plan, tuned.stem))
@@ -346,28 +346,3 @@ def _moved(value: Value | None, steps: Sequence[str]) -> Iterator[int]:
     for step in steps:
         by = int(step[1:])
         yield {"+": value + by, "-": value - by, "*": value * by, "/": value // by}[step[0]]
-
-
-# --- a spec as text
-
-
-def spec_text(spec: Spec) -> str:
-    """Return a spec in YAML, in the form that a person would write: a section on a line."""
-    return "".join(f"{name}: {_flow(value)}\n" for name, value in stated(spec).items())
-
-
-PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
-"""Words that need no quotes in YAML, except the reserved ones."""
-RESERVED: Final = frozenset({"true", "false", "null"})
-
-
-def _flow(value: object) -> str:
-    if isinstance(value, dict):
-        members = cast("dict[str, object]", value).items()
-        return f"{{{', '.join(f'{name}: {_flow(member)}' for name, member in members)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_flow, cast('Sequence[object]', value)))}]"
-    if isinstance(value, str):
-        plain = PLAIN.fullmatch(value) and value.lower() not in RESERVED
-        return value if plain else json.dumps(value, ensure_ascii=False)
-    return json.dumps(value)
