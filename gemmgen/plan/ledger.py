@@ -10,7 +10,7 @@ from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.search import Estimate
-from gemmgen.problem import Groups, Matmul, Ranges, Shape, shape_text
+from gemmgen.problem import Groups, Ranges, Shape, shape_text
 from gemmgen.problem.group_sizes import GroupSizes
 
 __all__ = ["Difference", "Entry", "Ledger", "Section", "differences", "differences_text", "ledger"]
@@ -118,23 +118,11 @@ def _kernel(kernel: Kernel) -> Section:
     intensity = Entry(
         "intensity", round(kernel.l2_flops_per_byte, 1), "FLOP/B", "of a program's tile towards L2"
     )
-    kind = ", ".join((*kernel.kind, *_kind_of_problem(kernel.problem)))
+    kind = ", ".join((*kernel.kind, *kernel.problem.kind))
     return Section(
         f"kernel for {kernel.gpu.name} ({kernel.architecture.name}): {kind}",
         (*kernel.summary, *_order(kernel), intensity),
     )
-
-
-def _kind_of_problem(problem: Matmul) -> Iterator[str]:
-    """Yield the field's words for the groups, the gate and the block scales of a problem."""
-    if groups := problem.groups:
-        yield "batched" if groups.of == "batched" else f"grouped ({groups.of})"
-    if problem.epilogue.c_blocks:
-        yield "backward of a gate"
-    elif problem.gated:
-        yield "gated"
-    if problem.block_scaled:
-        yield "block-scaled"
 
 
 def _order(kernel: Kernel) -> tuple[Entry, ...]:

@@ -286,6 +286,20 @@ class Matmul:
         of_scales = [self.b.scale.format.rows] * self.has_tile_scales if self.b.scale else []
         return max((*of_scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
 
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """The field's words for what is more than a product of two matrices: groups, gates, block scales."""
+        found: list[str] = []
+        if self.groups:
+            found.append("batched" if self.groups.of == "batched" else f"grouped ({self.groups.of})")
+        if self.gated:
+            found.append("gated")
+        if self.epilogue.c_blocks:
+            found.append("backward of a gate")
+        if self.block_scaled:
+            found.append("block-scaled")
+        return tuple(found)
+
     @cached_property
     def block_scaled(self) -> bool:
         """True if A or B has a scale for each block of elements."""
