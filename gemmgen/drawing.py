@@ -95,10 +95,10 @@ def text_at(kind: str, x: float, y: float, text: str) -> str:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A panel that is drawn from its own top: alone, or under others."""
+    """A panel that is drawn from its own top, so that it can stand under others."""
 
     name: str
-    """Its name in options, and its anchor in a page."""
+    """Its name among the drawings of a kernel."""
     title: str
     remark: str
     lines: tuple[str, ...]
@@ -114,12 +114,6 @@ def stacked(title: str, spoken: str, drawings: Sequence[Drawing]) -> str:
         lines += [f'<g transform="translate(0 {top:g})">', *framed(drawing), "</g>"]
         top += drawing.height + GAP
     return svg(title, spoken, top - GAP + MARGIN, lines, MATRIX_STYLE)
-
-
-def alone(drawing: Drawing) -> str:
-    """Return a drawing for a page that has the styles."""
-    head = f'<svg viewBox="0 0 {WIDTH} {drawing.height:g}" role="img"><title>{markup(drawing.title)}</title>'
-    return "\n".join([head, *framed(drawing), "</svg>"])
 
 
 def framed(drawing: Drawing) -> Iterator[str]:
@@ -162,13 +156,9 @@ MATRIX_STYLE = "\n".join(
         "  .e { text-anchor: end }",
         "  .axis, .n { font-size: 10px }",
         "  .axis { fill: #59636e }",
-        "  .formula, .axis, .n { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }",
-        "  .formula { font-size: 11px }",
-        "  .rule { stroke: #8c959f; fill: none }",
+        "  .axis, .n { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }",
         "  .path { stroke: #8250df; fill: none; stroke-width: 1.5 }",
         "  .first { stroke: #8250df; stroke-width: 2.5; fill: none }",
-        "  .other { fill: #8c959f; fill-opacity: 0.3 }",
-        "  .free { fill: none; stroke: #8c959f; stroke-dasharray: 3 3 }",
         *(f"  .c{hue} {{ fill: {colour}; stroke: #8c959f }}" for hue, colour in enumerate(_LIGHT)),
         "  @media (prefers-color-scheme: dark) {",
         "    .axis { fill: #9198a1 }",
@@ -179,11 +169,12 @@ MATRIX_STYLE = "\n".join(
 )
 
 
-def notes(top: float, texts: Sequence[str], kind: str = "note") -> tuple[list[str], float]:
+def notes(top: float, texts: Sequence[str]) -> tuple[list[str], float]:
     """Return lines of text, wrapped to the width of a panel, and the height that they take."""
     most = int((WIDTH - 2 * LEFT) / (11 * LETTER_WIDTH))
     wrapped = [line for text in texts for line in textwrap.wrap(text, most)]
     lines = [
-        text_at(kind, LEFT, top + NOTE_HEIGHT * (number + 1) - 3, text) for number, text in enumerate(wrapped)
+        text_at("note", LEFT, top + NOTE_HEIGHT * (number + 1) - 3, text)
+        for number, text in enumerate(wrapped)
     ]
     return lines, NOTE_HEIGHT * len(wrapped) + 6

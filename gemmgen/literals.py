@@ -6,7 +6,6 @@ comes back as it is.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -73,11 +72,6 @@ def markup(text: str) -> str:
     return escape(visible(text))
 
 
-def script_json(value: object) -> str:
-    """Return JSON for a script element of HTML: no text in it can end the element."""
-    return json.dumps(value).replace("<", "\\u003c")
-
-
 def _inside_quotes(text: str) -> str:
     """Return a text between double quotes of Python: with escapes for quotes, backslashes, and no print."""
     return visible(text.replace("\\", "\\\\").replace('"', '\\"'))
@@ -99,7 +93,6 @@ FILTERS: Final[Mapping[str, Callable[..., str]]] = MappingProxyType(
         "docstring": docstring_text,
         "comment": comment_text,
         "c_comment": c_comment_text,
-        "script_json": script_json,
     }
 )
 """By the names that templates have for them."""

@@ -981,11 +981,11 @@ def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: 
     assert (code, json.loads(said)["results"]["kernels"]) == (0, [MANY, FEW, SOME])
     assert gemmgen("library", out / "tiny", "--check")[0] == 0
     # What a library has no more goes with the next one.
-    pages = tmp_path / "pages"
+    pictures = tmp_path / "pictures"
     one = ("--table", tuned, "--out", out, "--no-lower", "--kernels", 1)
-    _, said, _ = gemmgen("library", "tiny", *one, "--pictures", pages)
-    assert said.splitlines()[-1] == f"wrote {pages}: 1 page of pictures, one for each kernel"
-    assert [path.name for path in pages.iterdir()] == [f"{MANY}.html"]
+    _, said, _ = gemmgen("library", "tiny", *one, "--pictures", pictures)
+    assert said.splitlines()[-1] == f"wrote {pictures}: 1 picture, one for each kernel"
+    assert [path.name for path in pictures.iterdir()] == [f"{MANY}.svg"]
     assert [path.name for path in (out / "tiny").glob("tiny*.py")] == [f"{MANY}.py"]
     code, _, err = gemmgen("library", "tiny")
     assert code == 2

@@ -41,10 +41,8 @@ pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parent.parent
 TEMPLATES = ROOT / "templates"
-PARTS = sorted(
-    path for path in TEMPLATES.rglob("*.j2") if path.parent.name not in ("aot", "pictures", "report")
-)
-"""Those of modules; the tests of export, pictures and report have the others."""
+PARTS = sorted(path for path in TEMPLATES.rglob("*.j2") if path.parent.name not in ("aot", "report"))
+"""Those of modules; the tests of export and report have the others."""
 
 
 def ruff(*arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:

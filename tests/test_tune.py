@@ -1099,10 +1099,10 @@ def test_the_command_says_what_it_found_and_where_it_is(
     assert line.endswith(outcome.winner.label)
     assert err == ""
     (tmp_path / "shapes.json").write_text("[[8, 16, 32]]")
-    more = ("--shapes", tmp_path / "shapes.json", "--json", "--pictures", tmp_path / "pages")
+    more = ("--shapes", tmp_path / "shapes.json", "--json", "--pictures", tmp_path / "pictures")
     code, out, _ = gemmgen(*arguments, *more)
-    drawn = (tmp_path / "pages" / f"{outcome.path.stem}.html").read_text(encoding="utf-8")
-    assert drawn == pictures.page(make(outcome.path))
+    drawn = (tmp_path / "pictures" / f"{outcome.path.stem}.svg").read_text(encoding="utf-8")
+    assert drawn == pictures.svg(make(outcome.path))
     assert json.loads(out)["results"] == json.loads(json.dumps([{**outcome.as_dict(), "measured": 0}]))
 
 

@@ -1,4 +1,4 @@
-"""Pictures and pages that commands write as files."""
+"""Pictures that commands write as files."""
 
 from __future__ import annotations
 
@@ -40,28 +40,23 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class PlanPictures:
-    """Files for the pictures of a plan; a picture whose file is None is not drawn."""
+class PlanPicture:
+    """File for the picture of a plan; None if it is not drawn."""
 
     svg: Path | None
-    html: Path | None
 
     def refuse(self, specs: Sequence[Path]) -> None:
         """Raise BadParameter for several specs or for a file that cannot be written."""
-        files = {"--svg": self.svg, "--html": self.html}
-        _refuse(files, "a picture shows one spec" if len(specs) > 1 else None)
+        _refuse({"--svg": self.svg}, "a picture shows one spec" if len(specs) > 1 else None)
 
     def write(self, products: Sequence[Product]) -> None:
         """Draw the plan of each product."""
-        if not (self.svg or self.html):
+        if self.svg is None:
             return
         from gemmgen import pictures
 
         for product in products:
-            if self.svg:
-                write(self.svg, pictures.svg(product))
-            if self.html:
-                write(self.html, pictures.page(product))
+            write(self.svg, pictures.svg(product))
 
 
 def _refuse(files: Mapping[str, Path | None], problem: str | None) -> None:
@@ -71,8 +66,8 @@ def _refuse(files: Mapping[str, Path | None], problem: str | None) -> None:
             raise typer.BadParameter(why, param_hint=option)
 
 
-def write_pages(products: Iterable[Product], directory: Path | None) -> list[str]:
-    """Write a page of pictures for each plan, and return the lines to print about them."""
+def write_pictures(products: Iterable[Product], directory: Path | None) -> list[str]:
+    """Draw the plan of each product as an SVG, and return the lines to print about these files."""
     if directory is None:
         return []
     from gemmgen import pictures
@@ -80,6 +75,6 @@ def write_pages(products: Iterable[Product], directory: Path | None) -> list[str
     count = 0
     directory.mkdir(parents=True, exist_ok=True)
     for product in products:
-        write(directory / f"{product.source.stem}.html", pictures.page(product))
+        write(directory / f"{product.source.stem}.svg", pictures.svg(product))
         count += 1
-    return [f"wrote {directory}: {counted(count, 'page')} of pictures, one for each kernel"]
+    return [f"wrote {directory}: {counted(count, 'picture')}, one for each kernel"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gemmgen.cli.candidates import candidates_table, explanation
-from gemmgen.cli.drawings import PlanPictures
+from gemmgen.cli.drawings import PlanPicture
 from gemmgen.cli.options import (
     CANDIDATES,
     Candidates,
@@ -21,8 +21,7 @@ from gemmgen.cli.options import (
     Json,
     Lowering,
     Out,
-    PlanPage,
-    PlanPicture,
+    PlanFile,
     SarifFile,
     Simulating,
     Specs,
@@ -50,8 +49,7 @@ def plan(
     candidates: Candidates = None,
     explain: Explain = False,
     freeze: Freeze = None,
-    svg: PlanPicture = None,
-    html: PlanPage = None,
+    svg: PlanFile = None,
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
@@ -64,10 +62,10 @@ def plan(
     from gemmgen.plan.verdicts import standing_of
 
     choose(form, sarif)
-    pictures = PlanPictures(svg, html)
-    pictures.refuse(specs)
+    picture = PlanPicture(svg)
+    picture.refuse(specs)
     products, failed = _planned(specs)
-    pictures.write(products)
+    picture.write(products)
     if freeze:
         _print_frozen(products, freeze, as_json=as_json)
     elif candidates or explain:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmgen.cli.drawings import write_pages
+from gemmgen.cli.drawings import write_pictures
 from gemmgen.cli.options import (
     CANDIDATES,
     Format,
     Json,
-    Pages,
+    Pictures,
     SarifFile,
     Specs,
     range_of,
@@ -241,7 +241,7 @@ def tune_command(
     again: Annotated[
         bool, typer.Option("--again", help="Forget earlier trials of these specs and shapes.")
     ] = False,
-    pages: Pages = None,
+    pictures: Pictures = None,
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
@@ -287,7 +287,7 @@ def tune_command(
     except (SystemExit, KeyboardInterrupt):
         tell("interrupted: all trials so far are stored, and the same command resumes")
         raise
-    told = write_pages((make(path) for path in dict.fromkeys(o.path for o in outcomes)), pages)
+    told = write_pictures((make(path) for path in dict.fromkeys(o.path for o in outcomes)), pictures)
     if as_json:
         print_json([outcome.as_dict() for outcome in outcomes])
         return

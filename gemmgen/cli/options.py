@@ -81,21 +81,13 @@ Freeze = Annotated[
         help="Print the spec with every field of its plan, or of the N-th candidate.",
     ),
 ]
-PlanPicture = Annotated[
+PlanFile = Annotated[
     Path | None,
-    typer.Option(
-        "--svg", metavar="FILE", help="Draw the plan of one spec, down to the place of each element."
-    ),
+    typer.Option("--svg", metavar="FILE", help="Draw the memory, ring and tile order of one spec's plan."),
 ]
-PlanPage = Annotated[
+Pictures = Annotated[
     Path | None,
-    typer.Option(
-        "--html", metavar="FILE", help="Draw the plan of one spec as a page that looks up any element."
-    ),
-]
-Pages = Annotated[
-    Path | None,
-    typer.Option("--pictures", metavar="DIR", help="Also write a page with the pictures of each plan."),
+    typer.Option("--pictures", metavar="DIR", help="Also draw the plan of each kernel, as an SVG."),
 ]
 Explain = Annotated[
     bool,

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from gemmgen.cli.drawings import write_pages
-from gemmgen.cli.options import Format, Json, Lowering, Pages, SarifFile, Specs, refuse_duplicates
+from gemmgen.cli.drawings import write_pictures
+from gemmgen.cli.options import Format, Json, Lowering, Pictures, SarifFile, Specs, refuse_duplicates
 from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell
 from gemmgen.cli.running import progressing, run_each
 from gemmgen.device import require_compiler
@@ -83,7 +83,7 @@ def library_command(
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Rewrite the files of a library; keep its choice of kernels.")
     ] = False,
-    pages: Pages = None,
+    pictures: Pictures = None,
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
@@ -122,7 +122,7 @@ def library_command(
         )
         told += [f"wrote {exchange.write_hub(made, hub)}: its sources for the hub"] if hub else []
         told += [f"wrote {configs}: {exchange.write_configs(made, configs)}"] if configs else []
-        told += write_pages((member.product for member in made.members), pages)
+        told += write_pictures((member.product for member in made.members), pictures)
         if as_json:
             print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})
         else:

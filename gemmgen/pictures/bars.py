@@ -19,8 +19,6 @@ from gemmgen.drawing import (
 )
 from gemmgen.literals import markup
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.tcgen05 import Tcgen05Kernel
-from gemmgen.plan.wgmma import WgmmaKernel
 
 BAR_LEFT = LEFT + 150
 BAR_WIDTH = 520
@@ -108,18 +106,23 @@ def shared_memory(kernel: Kernel) -> Drawing:
 
 
 def registers(kernel: Kernel) -> Drawing:
-    """Draw the SM's register file by role, and the registers of a thread that multiplies or stores."""
+    """Draw the SM's register file by role, and the registers of a thread of the first role by contents.
+
+    The registers of a thread are left out if the kernel does not know their contents.
+    """
     whole = kernel.architecture.registers_per_sm
     bars = list(_roles(kernel))
     top = HEADER_HEIGHT + 6.0
     lines = list(_bars(bars, 0, whole, top))
     top += ROW_HEIGHT * len(bars) + 2
-    threads = list(_of_thread(kernel))
-    each = _thread_registers(kernel)
-    lines.append(text_at("note", LEFT, top + 14, f"a thread that holds sums, of at most {each} registers:"))
-    top += 22
-    lines += _bars(threads, 0, each, top)
-    top += ROW_HEIGHT * len(threads) + 8
+    if threads := list(_of_thread(kernel)):
+        each = _thread_registers(kernel)
+        text = f"a thread that holds sums, of at most {each} registers:"
+        lines.append(text_at("note", LEFT, top + 14, text))
+        top += 22
+        lines += _bars(threads, 0, each, top)
+        top += ROW_HEIGHT * len(threads)
+    top += 8
     used = int(sum(bar.size for bar in bars))
     return Drawing(
         "registers",
@@ -163,24 +166,15 @@ def _thread_registers(kernel: Kernel) -> int:
 
 
 def _of_thread(kernel: Kernel) -> Iterator[Bar]:
-    """Yield the bars of a thread's registers, in the first partition."""
+    """Yield the bars of a thread's registers in the first partition: the ledger's entries, and the rest."""
+    entries = kernel.register_entries
+    if not entries:
+        return
     each, begin = _thread_registers(kernel), 0
-    held: list[tuple[str, int, str]] = []
-    if isinstance(kernel, WgmmaKernel):
-        held.append(("accumulator", kernel.sum_registers, "of its tile"))
-        if kernel.promote_k:
-            held.append(("partial sums", kernel.partial_registers, f"of {kernel.promote_k} of k"))
-        if kernel.scale_registers:
-            held.append(("scales", kernel.scale_registers, "of its columns"))
-        if kernel.operand_registers:
-            held.append(("A", kernel.operand_registers, "of its rows"))
-    elif isinstance(kernel, Tcgen05Kernel):
-        threads = kernel.default_warps * kernel.architecture.threads_per_warp
-        sums = kernel.cta_tile_m * min(kernel.subtile_n, kernel.cta_tile_n) // threads
-        held.append(("sub-tile of sums", sums, "at a time"))
-    for name, amount, what in held:
-        yield Bar(name, begin, amount, f"{amount} registers, {what}", f"{name}: {amount} registers {what}")
+    for entry in entries:
+        amount = int(entry.amount)
+        told = f"{entry.name}: {amount} registers, {entry.derivation}"
+        yield Bar(entry.name, begin, amount, f"{amount} registers", told)
         begin += amount
-    yield Bar(
-        "all else", begin, max(0, each - begin), f"{each - begin} registers", "addresses, loops, the epilogue"
-    )
+    rest = max(0, each - begin)
+    yield Bar("all else", begin, rest, f"{rest} registers", "addresses, loops, the epilogue")

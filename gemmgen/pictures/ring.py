@@ -33,6 +33,35 @@ MOST_SLOTS = 12
 
 
 @dataclass(frozen=True)
+class Workers:
+    """The roles that multiply and store the tiles of a program."""
+
+    multipliers: tuple[str, ...]
+    """Names of the roles that multiply; these take the tiles in turn."""
+    storer: str
+    """Name of the role that stores the tiles; empty if each multiplier stores its own."""
+    places_of_sums: int
+    """Tiles whose sums have a place at a time."""
+    loads_ahead: bool
+    """True if the loads of a tile do not wait for the store of the previous one."""
+    mmas_in_flight: int | None
+    """MMAs that run while the next one is issued; None if the tensor cores queue them."""
+
+
+def workers(kernel: Kernel) -> Workers:
+    """Return the roles that multiply and store the tiles of a kernel."""
+    if isinstance(kernel, Tcgen05Kernel):
+        return Workers(("tensor cores",), "epilogue", kernel.accumulators, True, None)
+    assert isinstance(kernel, WgmmaKernel)
+    if kernel.ping_pong:
+        consumers = tuple(f"consumer {number}" for number in range(kernel.consumers))
+    else:
+        consumers = ("consumers" if kernel.consumers > 1 else "consumer",)
+    ahead = kernel.persistent and kernel.specialized
+    return Workers(consumers, "", len(consumers), ahead, kernel.outstanding_mmas)
+
+
+@dataclass(frozen=True)
 class Stage:
     """A K step on the time line, in its units."""
 
@@ -65,12 +94,11 @@ def pipeline(kernel: Kernel) -> Pipeline:
     A K step is requested as soon as its slot is free, and multiplied as soon as it is there and the sums of
     its tile have a place. Who keeps MMAs in flight frees a slot while the next step is multiplied.
     """
-    depth, ahead = kernel.stages, _in_flight(kernel)
+    depth, who = kernel.stages, workers(kernel)
     load_units = max(1, depth - 1) * STEP
     tile_steps = depth + 2
-    places = _places_of_sums(kernel)
-    gap = 0 if ahead else ISSUE
-    overlapped = (kernel.persistent and kernel.specialized) or isinstance(kernel, Tcgen05Kernel)
+    places = who.places_of_sums
+    gap = ISSUE if who.mmas_in_flight == 0 else 0
     stages: list[Stage] = []
     stores: list[tuple[int, int, int, int]] = []
     freed: list[int] = []
@@ -78,7 +106,7 @@ def pipeline(kernel: Kernel) -> Pipeline:
     for number in range(2 * depth + tile_steps // 2):
         tile, step = divmod(number, tile_steps)
         requested = freed[number - depth] if number >= depth else number % depth
-        if not overlapped and tile and stores:
+        if not who.loads_ahead and tile and stores:
             # The same warps load and store: a tile's first loads follow the store of the previous tile.
             requested = max(requested, stores[tile - 1][3] + step if step < depth else 0)
         if number and requested < stages[-1].requested:
@@ -96,23 +124,9 @@ def pipeline(kernel: Kernel) -> Pipeline:
     return Pipeline(tuple(stages), tuple(stores), load_units, tile_steps, places)
 
 
-def _in_flight(kernel: Kernel) -> bool:
-    """Return whether MMAs run while the next ones are issued."""
-    return isinstance(kernel, Tcgen05Kernel) or (
-        isinstance(kernel, WgmmaKernel) and kernel.outstanding_mmas > 0
-    )
-
-
-def _places_of_sums(kernel: Kernel) -> int:
-    """Return the tiles whose sums have a place at a time."""
-    if isinstance(kernel, Tcgen05Kernel):
-        return kernel.accumulators
-    return kernel.consumers if isinstance(kernel, WgmmaKernel) and kernel.ping_pong else 1
-
-
 def ring(kernel: Kernel) -> Drawing:
     """Draw the time line of each slot of the ring of A and B, of the MMAs and of the stores."""
-    found = pipeline(kernel)
+    found, who = pipeline(kernel), workers(kernel)
     end = max(stage.freed for stage in found.stages)
     per_unit = LANE_WIDTH / end
     slots = min(kernel.stages, MOST_SLOTS)
@@ -126,24 +140,19 @@ def ring(kernel: Kernel) -> Drawing:
                 lines += _drawn_stage(stage, y, per_unit)
     lines += _phases(kernel, found.stages, top, per_unit)
     y = top + LANE_HEIGHT * slots + 4
-    for lane, name in enumerate(_multipliers(kernel)):
+    for lane, name in enumerate(who.multipliers):
         lines.append(text_at("lane", LEFT, y + 12, name))
         for stage in found.stages:
-            if stage.tile % found.storers == lane or len(_multipliers(kernel)) == 1:
+            if stage.tile % len(who.multipliers) == lane:
                 told = f"tile {stage.tile}, K step {stage.step}, from slot {stage.slot}"
                 lines += _drawn_bar("mma", stage.multiplied, stage.done, y, per_unit, str(stage.step), told)
         for tile, storer, begin, finish in found.stores:
-            if (
-                storer == lane
-                and len(_multipliers(kernel)) == found.storers
-                and isinstance(kernel, WgmmaKernel)
-            ):
-                lines += _drawn_bar(
-                    "store", begin, min(finish, end), y, per_unit, "store", f"tile {tile} is stored"
-                )
+            if storer == lane and not who.storer:
+                told = f"tile {tile} is stored"
+                lines += _drawn_bar("store", begin, min(finish, end), y, per_unit, "store", told)
         y += LANE_HEIGHT
-    if isinstance(kernel, Tcgen05Kernel):
-        lines.append(text_at("lane", LEFT, y + 12, "epilogue"))
+    if who.storer:
+        lines.append(text_at("lane", LEFT, y + 12, who.storer))
         for tile, storer, begin, finish in found.stores:
             told = f"tile {tile} is stored from accumulator {storer}"
             lines += _drawn_bar("store", begin, min(finish, end), y, per_unit, f"tile {tile}", told)
@@ -152,7 +161,7 @@ def ring(kernel: Kernel) -> Drawing:
     drawn, height = _ring_legend(y)
     lines += drawn
     y += height
-    drawn, height = notes(y, list(_ring_remarks(kernel, found)))
+    drawn, height = notes(y, list(_ring_remarks(kernel.stages, found.load_units, who)))
     return Drawing(
         "ring",
         "the ring's time line",
@@ -160,14 +169,6 @@ def ring(kernel: Kernel) -> Drawing:
         (*lines, *drawn),
         y + height,
     )
-
-
-def _multipliers(kernel: Kernel) -> list[str]:
-    if isinstance(kernel, WgmmaKernel):
-        if kernel.ping_pong:
-            return [f"consumer {number}" for number in range(kernel.consumers)]
-        return ["consumers" if kernel.consumers > 1 else "consumer"]
-    return ["tensor cores"]
 
 
 def _drawn_stage(stage: Stage, y: float, per_unit: float) -> Iterator[str]:
@@ -225,17 +226,16 @@ def _ring_legend(y: float) -> tuple[list[str], float]:
     return lines, 18
 
 
-def _ring_remarks(kernel: Kernel, found: Pipeline) -> Iterator[str]:
-    hidden = found.load_units // STEP
+def _ring_remarks(stages: int, load_units: int, who: Workers) -> Iterator[str]:
+    hidden = load_units // STEP
     yield (
         "The order is the plan's, lengths are no times: loads are drawn as long as "
         f"{hidden} K step{'s' * (hidden > 1)}, the longest that this ring hides."
     )
-    if kernel.stages > MOST_SLOTS:
-        yield f"The first {MOST_SLOTS} of {kernel.stages} slots are shown."
-    if isinstance(kernel, WgmmaKernel):
-        if kernel.outstanding_mmas:
-            mmas = f"{kernel.outstanding_mmas} MMA{'s' * (kernel.outstanding_mmas > 1)} in flight"
-            yield f"{mmas} while the next is issued: the tensor cores have no gap."
-        else:
-            yield "No MMA is in flight while the next is issued: each K step waits for the one before."
+    if stages > MOST_SLOTS:
+        yield f"The first {MOST_SLOTS} of {stages} slots are shown."
+    if who.mmas_in_flight:
+        mmas = f"{who.mmas_in_flight} MMA{'s' * (who.mmas_in_flight > 1)} in flight"
+        yield f"{mmas} while the next is issued: the tensor cores have no gap."
+    elif who.mmas_in_flight == 0:
+        yield "No MMA is in flight while the next is issued: each K step waits for the one before."

@@ -19,12 +19,8 @@ PIPELINE_SHAPE: Shape = (256, 512, 384)
 DRAWN: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "plan_memory": ("h100_bf16", ("shared_memory", "registers")),
     "plan_order": ("h100_bf16", ("ring", "tile_order")),
-    "layout_k_major": ("h100_bf16", ("a_smem_0",)),
-    "layout_mn_major": ("h100_bf16_nn", ("b_smem",)),
-    "layout_accumulator": ("h100_bf16_nn", ("accumulator",)),
-    "layout_tensor_memory": ("b200_mxfp8", ("tensor_memory", "a_scale_tmem", "b_scale_tmem")),
 }
-"""The pictures of docs/layouts.md: the spec of each, and the names of its drawings."""
+"""The pictures of docs/pictures.md: the spec of each, and the names of its drawings."""
 
 
 def pipeline() -> str:

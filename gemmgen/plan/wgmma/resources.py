@@ -428,6 +428,8 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         if self.promote_k:
             each = f"of {self.promote_k} of K, then added to the accumulator in fp32"
             entries.append(Entry("partial sums", self.partial_registers, "registers", each))
+        if self.scale_registers:
+            entries.append(Entry("scales", self.scale_registers, "registers", "of the columns of a K step"))
         if self.operand_registers:
             steps = "a K step" if self.fragments == 1 else "a K step, and the next one,"
             entries.append(
