@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gluonsim.policies import POLICIES
     from gluonsim.progress import Progress
     from gluonsim.result import Result
-    from gluonsim.timeline.trace import Trace
+    from gluonsim.timeline import Trace
 
 __all__ = [
     "POLICIES",
@@ -43,7 +43,7 @@ _MODULES = {
     "Progress": "gluonsim.progress",
     "Result": "gluonsim.result",
     "Severity": "gluonsim.findings",
-    "Trace": "gluonsim.timeline.trace",
+    "Trace": "gluonsim.timeline",
     "gpu_of_target": "gluonsim.launch",
     "run": "gluonsim.execution",
     "simulate": "gluonsim.launch",

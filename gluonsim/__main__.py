@@ -51,12 +51,12 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = _parser()
     asked = parser.parse_args(arguments)
-    for option in ("trace", "svg", "sarif"):
+    for option in ("trace", "sarif"):
         path: Path | None = getattr(asked, option)
         if path and (path.is_dir() or not path.parent.is_dir()):
             parser.error(f"--{option}: no file can be written at {path}")
-    if (asked.trace or asked.svg) and len(asked.subjects) > 1:
-        parser.error("--trace and --svg: a timeline shows one program")
+    if asked.trace and len(asked.subjects) > 1:
+        parser.error("--trace: a timeline shows one program")
     is_called = asked.args is not None or asked.grid is not None
     if is_called and any("::" not in subject for subject in asked.subjects):
         parser.error("--args and --grid require FILE.py::FUNCTION")
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     _print(report, as_json=asked.json)
     try:
-        _write(report, asked.trace, asked.svg, asked.sarif)
+        _write(report, asked.trace, asked.sarif)
     except OSError as error:
         _tell(f"{error.filename}: error[cannot-write]: {error.strerror}")
         return max(report.exit_code, 1)
@@ -115,9 +115,11 @@ def _parser() -> argparse.ArgumentParser:
         ("--processes", None, 1, "Worker processes (default: the cores of this machine)."),
     ):
         parser.add_argument(option, metavar="N", type=_at_least(least), default=default, help=told)
-    parser.add_argument("--trace", metavar="FILE", type=Path, help="Write the timeline for Perfetto.")
     parser.add_argument(
-        "--svg", metavar="FILE", type=Path, help="Draw the first launch that has an error, or else the first."
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        help="Write the timeline of the first launch that has an error, or else the first, for Perfetto.",
     )
     parser.add_argument("--sarif", metavar="FILE", type=Path, help="Write findings as SARIF 2.1.0.")
     parser.add_argument("--json", action="store_true", help="Print results and diagnostics as JSON.")
@@ -157,16 +159,14 @@ def _print(report: Report, *, as_json: bool) -> None:
         sys.stdout.writelines(f"{visible(text, lines=True)}\n" for text in report.texts)
 
 
-def _write(report: Report, trace: Path | None, svg: Path | None, sarif: Path | None) -> None:
+def _write(report: Report, trace: Path | None, sarif: Path | None) -> None:
     """Write the files; the timeline is of the first launch with an error, or else of the first."""
     from gluonsim.result import sarif_log
 
     if sarif:
         sarif.write_text(json.dumps(sarif_log(report.findings), indent=2) + "\n", encoding="utf-8")
-    if trace and report.pictured:
-        report.pictured.trace.write(trace)
-    if svg and report.pictured:
-        svg.write_text(report.pictured.svg(), encoding="utf-8")
+    if trace and report.timed:
+        report.timed.trace.write(trace)
 
 
 def _show(progress: Progress) -> None:

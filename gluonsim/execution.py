@@ -32,7 +32,7 @@ from gluonsim.progress import Tell, Watch
 from gluonsim.result import Result
 from gluonsim.tensors.known import Known
 from gluonsim.tensors.restored import Restored
-from gluonsim.timeline.trace import Trace
+from gluonsim.timeline import Trace
 from gluonsim.verdicts import check_budget, resident_programs_of
 
 MIN_IDLE_OPERATIONS = 1 << 18

@@ -12,7 +12,7 @@ from gluonsim.policies import Grid, Pending, Policy
 from gluonsim.program import Agent, Cluster, IdleError, Kernel
 from gluonsim.progress import Watch
 from gluonsim.tensors.known import Known
-from gluonsim.timeline.trace import Span, Trace
+from gluonsim.timeline import Span, Trace
 from gluonsim.verdicts import judge_end, judge_stop
 from gluonsim.waits import BarrierWait, SpinWait
 

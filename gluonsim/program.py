@@ -37,7 +37,7 @@ from gluonsim.policies import Grid
 from gluonsim.tensors.deferred import Accumulator, Deferred, Undefined
 from gluonsim.tensors.descriptors import Home
 from gluonsim.tensors.known import Known
-from gluonsim.timeline.trace import Trace
+from gluonsim.timeline import Trace
 from gluonsim.waits import BarrierWait, Rendezvous, Wait, Watch
 
 Steps = Generator[Wait | None, None, Any]

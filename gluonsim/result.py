@@ -12,8 +12,7 @@ from gemmgen import errors
 from gemmgen.errors import GemmgenError, Region, Reported
 from gluonsim.findings import Finding, Severity, ring_of
 from gluonsim.lints.compiler import CompilerReport
-from gluonsim.timeline import picture
-from gluonsim.timeline.trace import Trace
+from gluonsim.timeline import Trace
 
 PHASES_TO_COVER = 3
 """A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""
@@ -125,21 +124,13 @@ class Result:
         """Return the timeline of `trace` as JSON that Perfetto opens."""
         return self.trace.as_json()
 
-    def svg(self, cta: int = 0) -> str:
-        """Return the pipeline of a CTA in the timeline of `trace`, with marks for findings, as an SVG."""
-        launch = f"grid {self._grid}, schedule {self.schedules[self.trace.position]}"
-        return picture.drawn(self.trace, self.kernel, launch, cta, self.findings)
-
     @property
     def headline(self) -> str:
         """What was run, and the number of findings, in a line."""
         schedules, found = counted(len(self.schedules), "schedule"), counted(len(self.findings), "finding")
         ran = f"a sample of {self.programs:,} of its {prod(self.grid):,} programs, " if self.is_sample else ""
-        return f"{self.kernel}, grid {self._grid}: {ran}{schedules}, {found}"
-
-    @property
-    def _grid(self) -> str:
-        return " x ".join(map(str, self.grid))
+        grid = " x ".join(map(str, self.grid))
+        return f"{self.kernel}, grid {grid}: {ran}{schedules}, {found}"
 
     def __str__(self) -> str:
         compiler = [str(self.compiler)] if self.compiler else []

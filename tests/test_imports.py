@@ -43,8 +43,7 @@ PLAN = {
 """Parts that plan a spec and render its module."""
 EXPLAIN = {"gemmgen.cli.explain", "gemmgen.cli.explanations", "gemmgen.cli.running", "gemmgen.cli.texts"}
 MAKE = {
-    *("gemmgen.cli.candidates", "gemmgen.cli.drawings", "gemmgen.cli.make", "gemmgen.cli.running"),
-    "gemmgen.cli.texts",
+    *("gemmgen.cli.candidates", "gemmgen.cli.make", "gemmgen.cli.running", "gemmgen.cli.texts"),
 }
 MOST: dict[str, set[str]] = {
     "": LEAST,

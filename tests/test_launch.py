@@ -77,7 +77,6 @@ print(sorted(name for name in sys.modules if name.startswith("gemmgen.")))
     parts = {name.split(".")[1] for name in json.loads(ran.stdout.replace("'", '"'))}
     assert parts == {
         "cache",
-        "drawing",
         "errors",
         "hardware",
         "literals",
@@ -347,11 +346,6 @@ def test_sarif_has_what_version_2_1_0_requires() -> None:
         assert place["region"] == {"startLine": finding.line, "snippet": {"text": finding.snippet}}
         assert place["artifactLocation"]["uri"].endswith("tests/kernels/copies.py")
     assert json.loads(copied().sarif())["runs"][0]["results"] == []
-
-
-def test_the_trace_is_chromes() -> None:
-    events = json.loads(copied().chrome_trace())["traceEvents"]
-    assert {"load", "store"} <= {event.get("cat") for event in events}
 
 
 def test_wrong_numbers_are_told_after_what_may_be_their_cause() -> None:

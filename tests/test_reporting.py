@@ -153,7 +153,7 @@ def closed(good: Path) -> Generator[Path]:
         (("bench", "--record", f"{LONG}/record.json"), 2, "File name too long"),
         (("simulate", "--trace", "closed/inner/trace.json"), 2, "Permission denied"),
         (("simulate", "--trace", LONG), 2, "File name too long"),
-        (("simulate", "--svg", f"{LONG}/x.svg"), 2, "File name too long"),
+        (("simulate", "--trace", f"{LONG}/x.json"), 2, "File name too long"),
         (("plan", "--sarif", LONG), 1, "cannot write: File name too long"),
         (("plan", "--sarif", "closed/inner/x.sarif"), 1, "cannot write: Permission denied"),
     ],

@@ -199,8 +199,6 @@ def test_what_the_simulator_does_not_know_is_told_by_the_modules_name(
         [SPEC, SPEC, "--trace", "trace.json"],
         [SPEC, "--trace", "."],
         [SPEC, "--trace", "nowhere/trace.json"],
-        [SPEC, SPEC, "--svg", "pipeline.svg"],
-        [SPEC, "--svg", "nowhere/pipeline.svg"],
     ],
     ids=lambda arguments: " ".join(map(str, arguments[1:])) or "nothing",
 )
@@ -211,12 +209,6 @@ def test_wrong_usage_exits_with_2(gemmgen_: Gemmgen, arguments: list[object]) ->
 
 
 # --- the timeline
-
-
-def test_a_spec_is_drawn(gemmgen_: Gemmgen) -> None:
-    options = ("--schedules", 0, "--shape", "128x256x64", "--svg", "pipeline.svg")
-    assert gemmgen_("simulate", SPEC, *options).code == 0
-    assert ">h100_bf16.py: 128x256x64, schedule lazy, CTA 0</text>" in Path("pipeline.svg").read_text()
 
 
 def test_a_timeline_shows_the_pipeline(gemmgen_: Gemmgen) -> None:
@@ -344,12 +336,11 @@ def program(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("subject", ["program.py", "program.py::copy"])
 def test_a_program_runs_as_on_a_gpu(gemmgen_: Gemmgen, program: Path, subject: str) -> None:
-    ran = gemmgen_("simulate", subject, "--schedules", "1", "--trace", "trace.json", "--svg", "pipeline.svg")
+    ran = gemmgen_("simulate", subject, "--schedules", "1", "--trace", "trace.json")
     assert ran.code == 0
     assert ran.stdout == f"{subject}: copy_kernel, grid 1 x 1 x 1: 4 schedules, 0 findings\n"
     assert "compared" in ran.stderr
     assert json.loads(Path("trace.json").read_text())["traceEvents"]
-    assert ">copy_kernel: grid 1 x 1 x 1, schedule lazy, CTA 0</text>" in Path("pipeline.svg").read_text()
 
 
 DESCRIBED = "*descriptors(torch.ones(64, 32), torch.zeros(64, 32)), 4"
@@ -418,10 +409,11 @@ def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: P
     assert json.loads(Path("found.sarif").read_text())["runs"][0]["results"]
 
 
-def test_the_launch_with_an_error_is_drawn(gemmgen_: Gemmgen, program: Path) -> None:
+def test_the_timeline_is_of_the_launch_with_an_error(gemmgen_: Gemmgen, program: Path) -> None:
     Path("both.py").write_text("from program import copy, race\ncopy()\nrace()\n")
-    gemmgen_("simulate", "both.py", "--schedules", "0", "--svg", "pipeline.svg")
-    assert 'class="error"' in Path("pipeline.svg").read_text()
+    gemmgen_("simulate", "both.py", "--schedules", "0", "--trace", "trace.json")
+    events: list[dict[str, Any]] = json.loads(Path("trace.json").read_text())["traceEvents"]
+    assert [event["cat"] for event in events if event["ph"] == "i"] == ["error"]
 
 
 def test_a_wait_that_is_missing_at_the_end_is_named(gemmgen_: Gemmgen, program: Path) -> None:

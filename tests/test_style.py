@@ -80,7 +80,7 @@ DOCSTRINGS = {
     "gemmgen/tune": 0,
     "gemmgen/verify": 0,
     "gemmgen_launch.py": 0,
-    "gluonsim": 168,
+    "gluonsim": 162,
 }
 """The number of docstrings of each package that `DECODED` catches: a rewrite lowers it."""
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from gemmgen.cli.candidates import candidates_table, explanation
-from gemmgen.cli.drawings import PlanPicture
 from gemmgen.cli.options import (
     CANDIDATES,
     Candidates,
@@ -26,8 +25,9 @@ from gemmgen.cli.options import (
     Simulating,
     Specs,
     refuse_duplicates,
+    refuse_file,
 )
-from gemmgen.cli.reporting import choose, complain, end, print_json, say
+from gemmgen.cli.reporting import choose, complain, end, print_json, say, write
 from gemmgen.cli.running import Show, prefixed, progressing, run_each
 from gemmgen.cli.texts import columns, resources_text
 from gemmgen.device import require_compiler
@@ -62,10 +62,13 @@ def plan(
     from gemmgen.plan.verdicts import standing_of
 
     choose(form, sarif)
-    picture = PlanPicture(svg)
-    picture.refuse(specs)
+    refuse_file("--svg", svg, specs, "a picture shows one spec")
     products, failed = _planned(specs)
-    picture.write(products)
+    if svg:
+        from gemmgen import pictures
+
+        for product in products:
+            write(svg, pictures.svg(product))
     if freeze:
         _print_frozen(products, freeze, as_json=as_json)
     elif candidates or explain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,10 +58,6 @@ Processes = Annotated[
 TraceFile = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Write the timeline of one spec or file, for Perfetto."),
-]
-PictureFile = Annotated[
-    Path | None,
-    typer.Option("--svg", metavar="FILE", help="Draw the first steps of the timeline of one spec or file."),
 ]
 CANDIDATES = 10
 """Configurations that are listed if no number is given."""
@@ -129,6 +126,19 @@ def refuse_duplicates(paths: list[Path]) -> None:
             message = f"makes the same module as {first[path.stem]}: rename one of the two"
             raise GemmgenError([Diagnostic(path.as_posix(), "module-name", message)])
         first[path.stem] = path
+
+
+def refuse_file(option: str, path: Path | None, subjects: Sequence[object], several: str) -> None:
+    """Raise BadParameter if a file of one subject has several subjects, or if it cannot be written.
+
+    Args:
+        option: The option that names the file.
+        path: The file, None if nothing is to be written.
+        subjects: All subjects of the command.
+        several: The message if there are several subjects.
+    """
+    if path and (problem := several if len(subjects) > 1 else unwritable(path)):
+        raise typer.BadParameter(problem, param_hint=option)
 
 
 def refuse_unwritable(record: Path, specs: list[Path]) -> None:

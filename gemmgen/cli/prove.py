@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmgen.cli.drawings import Timeline
 from gemmgen.cli.options import (
     Format,
     Json,
-    PictureFile,
     PinnedShape,
     Processes,
     SarifFile,
@@ -22,6 +21,7 @@ from gemmgen.cli.options import (
     Seed,
     Specs,
     TraceFile,
+    refuse_file,
 )
 from gemmgen.cli.reporting import choose, complain, end, print_json, say, write
 from gemmgen.cli.running import prefixed, progressing, run_each
@@ -34,6 +34,7 @@ from gemmgen.product import Product, load, make, staged
 
 if TYPE_CHECKING:
     from gemmgen.verify.simulation import Simulation
+    from gluonsim import Result
     from gluonsim.programs.program import Program
 
 
@@ -127,7 +128,6 @@ def simulate_command(
     seed: Seed = 0,
     processes: Processes = None,
     trace: TraceFile = None,
-    svg: PictureFile = None,
     form: Format = "text",
     sarif: SarifFile = None,
     as_json: Json = False,
@@ -141,10 +141,9 @@ def simulate_command(
     require_compiler()
     if files and len(files) < len(subjects):
         raise typer.BadParameter("name specs or programs, not both", param_hint="SPEC…|FILE.py…")
-    timeline = Timeline(trace, svg)
-    timeline.refuse(subjects)
+    refuse_file("--trace", trace, subjects, "a timeline shows one spec or file")
     options = SimulationOptions(
-        schedules, seed, processes or usable_cores(), timeline, as_json, programs if files else None
+        schedules, seed, processes or usable_cores(), trace, as_json, programs if files else None
     )
     if files:
         if shape:
@@ -167,7 +166,8 @@ class SimulationOptions:
     """Random ones, besides the fixed policies."""
     seed: int
     processes: int
-    timeline: Timeline
+    trace: Path | None
+    """File for the timeline; None if it is not written."""
     as_json: bool
     sample: int | None = None
     """Programs of each grid that run; None for all."""
@@ -208,8 +208,14 @@ def _simulate_programs(
             say(text)
     if sarif:
         write(sarif, json.dumps(sarif_log(report.findings), indent=2) + "\n")
-    options.timeline.write([report.pictured] if report.pictured else [])
+    _write_timeline(options.trace, [report.timed] if report.timed else [])
     end(report.exit_code)
+
+
+def _write_timeline(path: Path | None, simulated: Sequence[Simulation | Result]) -> None:
+    """Write the timeline of the first simulation, after its findings: a refusal here must not cost them."""
+    if path and simulated:
+        write(path, simulated[0].trace.as_json() + "\n")
 
 
 def _simulate_specs(specs: list[Path], shape: str, programs: int | None, options: SimulationOptions) -> None:
@@ -243,7 +249,7 @@ def _simulate_specs(specs: list[Path], shape: str, programs: int | None, options
             say(simulation_text(simulation))
     if options.as_json:
         print_json({simulation.spec: simulation.as_dict() for simulation in simulations})
-    options.timeline.write(simulations)
+    _write_timeline(options.trace, simulations)
     is_missing = any(not spec.exists() for spec in specs if spec != Path("-"))
     end(2 if is_missing else failed or any(simulation.problems for simulation in simulations))
 

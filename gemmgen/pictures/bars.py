@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gemmgen.drawing import (
+from gemmgen.literals import markup
+from gemmgen.pictures.drawing import (
     HEADER_HEIGHT,
     HUES,
     LEFT,
@@ -17,7 +18,6 @@ from gemmgen.drawing import (
     notes,
     text_at,
 )
-from gemmgen.literals import markup
 from gemmgen.plan.kernel import Kernel
 
 BAR_LEFT = LEFT + 150

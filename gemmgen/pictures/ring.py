@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gemmgen.drawing import (
+from gemmgen.pictures.drawing import (
     HEADER_HEIGHT,
     LEFT,
     MARGIN,
     WIDTH,
     Drawing,
     cell,
-    middle,
+    inside,
     notes,
     text_at,
     width_of,
@@ -207,7 +207,7 @@ def _drawn_bar(
     x, width = LANE_LEFT + begin * per_unit, (end - begin) * per_unit
     yield cell(kind, round(x + 0.5, 1), y + 1, round(width - 1, 1), LANE_HEIGHT - 4, tooltip)
     if text and width_of(text, 10) + 4 < width:
-        yield middle("inside", round(x + width / 2, 1), y + 12, text)
+        yield inside(round(x + width / 2, 1), y + 12, text)
 
 
 def _ring_legend(y: float) -> tuple[list[str], float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import PurePath
 
-from gemmgen.drawing import Drawing, stacked
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.pictures.bars import registers, shared_memory
+from gemmgen.pictures.drawing import Drawing, stacked
 from gemmgen.pictures.ring import ring
 from gemmgen.pictures.tile_order import tile_order
 from gemmgen.plan.kernel import Kernel

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gemmgen.drawing import (
+from gemmgen.pictures.drawing import (
     HEADER_HEIGHT,
     LEFT,
     LETTER_WIDTH,
@@ -16,7 +16,7 @@ from gemmgen.drawing import (
     Drawing,
     cell,
     ending,
-    middle,
+    inside,
     text_at,
     width_of,
 )
@@ -211,7 +211,7 @@ def _walk(places: Sequence[tuple[int, int]], grid: Grid) -> Iterator[str]:
     if room and len(places) <= MOST_NUMBERS:
         for number, point in enumerate(shown):
             if point:
-                yield middle("inside", round(point[0], 1), round(point[1] + 4, 1), str(number))
+                yield inside(round(point[0], 1), round(point[1] + 4, 1), str(number))
         return
     steps: list[str] = []
     for before, after in pairwise([None, *shown]):

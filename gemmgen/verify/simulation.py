@@ -40,8 +40,7 @@ from gluonsim.findings import Finding, Findings, Kind, Severity, brief, message
 from gluonsim.global_memory import GlobalMemory
 from gluonsim.progress import Tell
 from gluonsim.result import PHASES_TO_COVER, Result, counted
-from gluonsim.timeline.picture import drawn
-from gluonsim.timeline.trace import Trace
+from gluonsim.timeline import Trace
 
 
 def d_argument(plan: Kernel) -> str:
@@ -123,8 +122,6 @@ class Simulation:
     """Limits of a requested launch: faults that it cannot show."""
     trace: Trace
     """Timeline of the first launch that shows an error, or else of the first one."""
-    traced: int = 0
-    """Index of that launch."""
     divisions: tuple[GroupSizes | None, ...] = ()
     """How each launch divided its rows, or its K, into groups; None without groups."""
 
@@ -154,12 +151,6 @@ class Simulation:
             line=problem.lines[0] if problem.lines else None,
             severity=problem.severity.diagnosed,
         )
-
-    def svg(self, cta: int = 0) -> str:
-        """Return the pipeline of a CTA in the timeline of `trace`, with marks for findings, as an SVG."""
-        launch = self.launches[self.traced]
-        schedule = launch.schedules[self.trace.position]
-        return drawn(self.trace, self.module, f"{shape_text(launch.shape)}, schedule {schedule}", cta)
 
     @property
     def launched(self) -> tuple[str, ...]:
@@ -228,7 +219,6 @@ def _simulated(
         divisions.append(simulated.division)
         if simulated.uncovered and launch.inputs == "integers" and not launch.wraps:
             notes[f"{shape_text(launch.shape)}: {simulated.uncovered_text}"] = None
-    traced = next((i for i, trace in enumerate(traces) if trace.shows_errors), 0)
     return Simulation(
         product.source.path,
         path.name,
@@ -236,8 +226,7 @@ def _simulated(
         tuple(launches),
         tuple(sorted(problems.values(), key=lambda problem: problem.severity is Severity.LINT)),
         tuple(notes),
-        traces[traced],
-        traced,
+        next((trace for trace in traces if trace.shows_errors), traces[0]),
         tuple(divisions),
     )
 

@@ -22,7 +22,7 @@ from gluonsim.memory import View
 from gluonsim.operations import operation, resolved
 from gluonsim.program import Agent, Handler, Steps
 from gluonsim.tensors.deferred import Undefined
-from gluonsim.timeline.trace import Span
+from gluonsim.timeline import Span
 from gluonsim.waits import BarrierWait, JoinWait, Rendezvous, SpinWait
 
 GDC_WAIT = "tt.grid_dependency_wait"

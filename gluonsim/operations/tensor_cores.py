@@ -27,7 +27,7 @@ from gluonsim.places import Place
 from gluonsim.program import Agent, Event, Lane, Steps
 from gluonsim.tensors.deferred import Accumulator
 from gluonsim.tensors.known import Known
-from gluonsim.timeline.trace import Span
+from gluonsim.timeline import Span
 
 
 @operation(

@@ -25,7 +25,7 @@ from gluonsim.program import Agent, Event, Handler, Steps
 from gluonsim.tensors.accesses import RELAXED
 from gluonsim.tensors.descriptors import REDUCTIONS, Boxes, Descriptor
 from gluonsim.tensors.regions import Region
-from gluonsim.timeline.trace import Span
+from gluonsim.timeline import Span
 
 _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
 """Hints about speed."""

@@ -44,7 +44,7 @@ class Report:
         return GemmgenError(finding.diagnostic for finding in self.findings), *self.failures
 
     @property
-    def pictured(self) -> Result | None:
+    def timed(self) -> Result | None:
         """The launch whose timeline is worth a look: the first with an error, or else the first."""
         launches = [result for results in self.results.values() for result in results]
         return next((result for result in launches if result.errors), launches[0] if launches else None)

@@ -1,7 +1,7 @@
 """``python -m tools.quotations``: fill the marked blocks of the pages anew, and draw the pictures of docs."""
 
 from gemmgen.bench import plot
-from tools.quotations.drawings import PICTURE, PIPELINE, drawn, pipeline
+from tools.quotations.drawings import PICTURE, drawn
 from tools.quotations.kernel_records import shown
 from tools.quotations.pages import PAGES, refreshed
 
@@ -11,4 +11,3 @@ if __name__ == "__main__":
     plot(shown(), PICTURE)
     for picture, text in drawn().items():
         picture.write_text(text, encoding="utf-8")
-    PIPELINE.write_text(pipeline(), encoding="utf-8")

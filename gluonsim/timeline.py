@@ -94,15 +94,20 @@ class Trace:
         )
         self.phases.append(Phase(step, barrier.owner, barrier.name, barrier.phases, arrived))
 
-    def as_chrome(self) -> Mapping[str, object]:
-        """Return a value that JSON can hold: CTAs as processes, partitions and their lanes as rows."""
+    def as_chrome(self) -> Mapping[str, list[Event]]:
+        """Return a value that JSON can hold: CTAs as processes, partitions and their lanes as rows.
+
+        A finding is an instant in the row of its partition, and an argument of the accesses that it names.
+        """
         arrows = [(phase, self._cause(phase), list(self._waits(phase))) for phase in self.phases]
         causes = dict.fromkeys(cause for _, cause, waits in arrows if waits)
         spans = list(dict.fromkeys((*self.spans, *causes)))
         places = _places(spans)
-        events = list(_names(places))
+        events = [*_names(places), *(_instant(mark, places) for mark in self.marks)]
+        findings = self._findings_of_spans()
         for span in spans:
             cta, _, thread = places[span]
+            named = {"findings": findings[span]} if span in findings else {}
             events.append(
                 {
                     "pid": cta,
@@ -112,7 +117,7 @@ class Trace:
                     "cat": span.kind,
                     "ts": span.begin,
                     "dur": span.shown_end - span.begin,
-                    "args": {"line": span.line},
+                    "args": {"line": span.line, **named},
                 }
             )
         for phase, cause, waits in arrows:
@@ -127,6 +132,31 @@ class Trace:
     def write(self, path: Path) -> None:
         """Write the trace as JSON."""
         path.write_text(self.as_json() + "\n", encoding="utf-8")
+
+    def _findings_of_spans(self) -> dict[Span, list[str]]:
+        """Return the titles of the findings that name an access, by the access."""
+        found: dict[Span, list[str]] = {}
+        for mark in self.marks:
+            for span in self._named(mark):
+                found.setdefault(span, []).append(mark.finding.title)
+        return found
+
+    def _named(self, mark: Mark) -> Iterator[Span]:
+        """Yield the accesses that a fault is about, or else the newest of its partition in each line."""
+        if mark.works:
+            yield from (span for span in self.spans if not set(mark.works).isdisjoint(span.works))
+            return
+        finding = mark.finding
+        for line in finding.lines:
+            of_line = [
+                span
+                for span in self.spans
+                if (span.line, span.cta) == (line, finding.cta)
+                and span.begin <= mark.step
+                and span.row.startswith(finding.partition)
+            ]
+            if of_line:
+                yield max(of_line, key=lambda span: span.begin)
 
     def _cause(self, phase: Phase) -> Span:
         """Return the load whose bytes completed a phase, or else the last arrival."""
@@ -169,6 +199,26 @@ def _names(places: Mapping[Span, Place]) -> Iterator[Event]:
         yield {"ph": "M", "name": "process_name", "pid": cta, "args": {"name": f"CTA {cta}"}}
     for cta, row, line in sorted(set(places.values())):
         yield {"ph": "M", "name": "thread_name", "pid": cta, "tid": line, "args": {"name": row}}
+
+
+def _instant(mark: Mark, places: Mapping[Span, Place]) -> Event:
+    """Return a fault as an instant: in the first row of its partition, or in its CTA if that has no row."""
+    finding = mark.finding
+    lines = (
+        line
+        for cta, row, line in sorted(set(places.values()))
+        if cta == finding.cta and row.startswith(finding.partition)
+    )
+    line = next(lines, None)
+    return {
+        "pid": finding.cta,
+        "ph": "i",
+        "name": finding.title,
+        "cat": finding.severity.value,
+        "ts": mark.step,
+        "args": {"places": [str(place) for place in finding.places]},
+        **({"s": "p"} if line is None else {"s": "t", "tid": line}),
+    }
 
 
 def _arrow(number: int, phase: Phase, source: tuple[Span, Place], target: tuple[Span, Place]) -> list[Event]:

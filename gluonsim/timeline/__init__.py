@@ -1,1 +1,0 @@
-"""Timelines of simulated launches: traces, and pictures of them."""
