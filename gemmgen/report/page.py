@@ -1,4 +1,4 @@
-"""Records as one page for a browser: sections with drawings, rankings and tables."""
+"""Records as one page for a browser: a section of tables for each contest."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class ShapeLine:
     trial: RankedObservation
     tried: int
     first: float | None
+    share: float | None
+    """Rate over the lower ceiling at this intensity; None without ceilings."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class ReportPage:
         """Yield the shapes of a section, each with its fastest kernel."""
         for trial in section.best:
             shape = trial.shape
-            yield ShapeLine(trial, section.tried[shape], section.first.get(shape))
+            yield ShapeLine(trial, section.tried[shape], section.first.get(shape), section.share(trial))
 
     @property
     def count(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gemmgen.problem import Shape, shape_text
+from gemmgen.problem import Shape
 from gemmgen.problem.observation import Observation
 
 
@@ -20,14 +20,6 @@ class RankedObservation(Observation[str]):
     def quartiles(self) -> tuple[float, ...]:
         """Quartiles of the ratio; empty if the record has only medians."""
         return self.spread.quartiles if self.spread else ()
-
-    @property
-    def text(self) -> str:
-        """Text of one line with the shape, ratio, rate, times and kernel, for a tooltip."""
-        times = f"{self.seconds * 1e6:.1f} us, the baseline {self.baseline_seconds * 1e6:.1f} us"
-        spread = f" [{', '.join(f'{quartile:.3f}' for quartile in self.quartiles)}]" * bool(self.quartiles)
-        rate = f"{self.ratio:.3f}{spread}, {self.tflops:.0f} TFLOP/s"
-        return f"{shape_text(self.shape)}: {rate}, {times}, {self.kernel}"
 
 
 def ranked_observation(found: Observation[str], kernel: str, rank: int = 0) -> RankedObservation:

@@ -10,18 +10,12 @@ from pathlib import Path
 
 from gemmgen import tune
 from gemmgen.bench.figures.record_tables import cublas_name
-from gemmgen.bench.record import (
-    Ceilings,
-    Record,
-    measured_of,
-    peaks_of,
-)
+from gemmgen.bench.record import Ceilings, Record, measured_of, peaks_of
 from gemmgen.bench.result_log import Refused, ResultLog
 from gemmgen.bench.suite_figures import BEST, FIRST, RatioFigures, points_of, winners_of
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
-from gemmgen.report.charts import Chart, ratio_chart, roofline_chart
 from gemmgen.report.labels import labels_of
 from gemmgen.report.ranked import RankedObservation, ranked, ranked_observation
 
@@ -55,9 +49,10 @@ class ContestSection:
     """Number of kernels that were timed on a shape."""
     refused: tuple[tuple[Shape, str, str], ...]
     """Shapes and kernels that were not timed, with the reasons."""
-    moved_bytes: dict[Shape, int]
-    peak: Ceilings | None
-    measured: Ceilings | None
+    moved_bytes: Mapping[Shape, int]
+    """Bytes that a matmul of a shape has to move: A and B once, C if there is one, and D once."""
+    ceilings: Ceilings | None
+    """Ceilings of the GPU: measured ones, or else its datasheet's; None if neither is known."""
 
     @cached_property
     def figures(self) -> RatioFigures:
@@ -79,13 +74,11 @@ class ContestSection:
         found = (KernelSummary(kernel, won[kernel], _figures(of)) for kernel, of in by_kernel.items())
         return tuple(sorted(found, key=lambda r: (-r.best_at, -r.figures.geomean, r.kernel)))
 
-    @property
-    def charts(self) -> tuple[Chart, ...]:
-        """The fastest kernel's ratio by M, and its rate by intensity below the ceilings."""
-        return (
-            ratio_chart(self.name, self.best),
-            roofline_chart(self.name, self.best, self.moved_bytes, self.peak, self.measured),
-        )
+    def share(self, trial: RankedObservation) -> float | None:
+        """Return the rate of a trial over the lower ceiling at its intensity; None without ceilings."""
+        if self.ceilings is None:
+            return None
+        return self.ceilings.seconds(trial.flops, self.moved_bytes[trial.shape]) / trial.seconds
 
 
 def _figures(trials: Iterable[RankedObservation]) -> RatioFigures:
@@ -131,8 +124,7 @@ def sections_of_log(log: ResultLog) -> Iterator[ContestSection]:
                 if line.contest == contest
             ),
             moved_bytes={shape: facts.dtypes.moved_bytes(shape) for shape in fastest},
-            peak=facts.peak,
-            measured=facts.measured,
+            ceilings=facts.measured or facts.peak,
         )
 
 
@@ -167,8 +159,7 @@ def sections_of_records(records: Sequence[Record]) -> Iterator[ContestSection]:
             tried=Counter(trial.shape for trial in trials),
             refused=(),
             moved_bytes={trial.shape: types.moved_bytes(trial.shape) for trial in best},
-            peak=None,
-            measured=record.ceilings,
+            ceilings=record.ceilings,
         )
 
 
@@ -202,6 +193,5 @@ def sections_of_table(rows: Iterable[tune.TunedRow]) -> Iterator[ContestSection]
             tried={row.shape: row.tried for row in together},
             refused=(),
             moved_bytes={shape: kind.moved_bytes(shape) for shape, kind in dtypes.items()},
-            peak=peaks_of(gpu, bits),
-            measured=measured_of(gpu, kinds.a),
+            ceilings=measured_of(gpu, kinds.a) or peaks_of(gpu, bits),
         )
