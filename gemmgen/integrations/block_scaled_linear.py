@@ -6,17 +6,23 @@ from collections.abc import Iterable, MutableMapping
 from typing import Any, Final, Self, cast
 
 import torch
-from torch import Tag, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils import flop_counter
 
 from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, name_of, raise_unless_refused
 from gemmgen.integrations.layer import BIAS_OF_LAYER, WEIGHT, KernelLayer, LayerError
-from gemmgen.integrations.operator import LIBRARY, find_kernel, remember
+from gemmgen.integrations.operator import (
+    count_flops_of_layer,
+    find_kernel,
+    in_units,
+    new_d,
+    registered,
+    remember,
+)
 from gemmgen.integrations.quantize import BLOCK, E4M3, dequantized_weight, quantize_rows
 from gemmgen.integrations.reasons import rounds_twice, why_torch_blocks
 from gemmgen.integrations.scaled import ScaledKernel
-from gemmgen.integrations.scaled_operator import TILES, Functions, count_flops, multiplied, new_d
+from gemmgen.integrations.scaled_operator import TILES, Functions, multiplied
 
 SCALES: Final = "weight_scale_inv"
 """The name of the scales of a weight in checkpoints: an element is multiplied by its scale."""
@@ -293,8 +299,7 @@ def compute(
         numbers = a.float() * a_scale.repeat_interleave(BLOCK, 1)[:, : a.shape[1]]
         wide = dequantized_weight(weight, weight_scale, torch.float32)
         d = functional.linear(numbers, wide, None if bias is None else bias.float()).to(dtype)
-    made = new_d(a, weight.shape[0], dtype, device="meta")
-    return d if d.stride() == made.stride() or d.shape[0] <= 1 else new_d(a, weight.shape[0], dtype).copy_(d)
+    return in_units(d)
 
 
 def shape(
@@ -310,17 +315,11 @@ def shape(
     return new_d(a, weight.shape[0], dtype)
 
 
-def count_flops_of_layer(a: Any, weight: Any, *_: object, **__: object) -> int:
-    """Return 2 M N K by the shapes of the input and the weight."""
-    return count_flops(a, (weight[1], weight[0]))
-
-
-LIBRARY.define(
-    "block_scaled_mm(Tensor a, Tensor weight, Tensor a_scale, Tensor weight_scale, Tensor? bias, "
-    "ScalarType dtype, str kernel) -> Tensor",
-    tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides),
+block_scaled_mm: Final[Any] = registered(
+    "block_scaled_mm",
+    "(Tensor a, Tensor weight, Tensor a_scale, Tensor weight_scale, Tensor? bias, ScalarType dtype, "
+    "str kernel) -> Tensor",
+    compute,
+    shape,
+    count_flops_of_layer,
 )
-LIBRARY.impl("block_scaled_mm", compute, "CompositeExplicitAutograd")
-LIBRARY.impl("block_scaled_mm", shape, "Meta")
-block_scaled_mm: Final[Any] = cast(Any, torch.ops).gemmgen_integrations.block_scaled_mm
-cast(Any, flop_counter).register_flop_formula(block_scaled_mm)(count_flops_of_layer)

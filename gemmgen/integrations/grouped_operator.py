@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import torch
-from torch import Tag, Tensor
-from torch.utils import flop_counter
+from torch import Tensor
 
 from gemmgen.integrations.kernels import REFUSALS, raise_unless_refused
-from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, first_taken
+from gemmgen.integrations.operator import first_taken, in_units, new_d, registered
 
 ATEN_NAME: Final = "_grouped_mm"
 """The name of torch's operator: ``aten::_grouped_mm`` is the same in all releases, its function is not."""
@@ -55,37 +54,17 @@ def compute(
     except REFUSALS as error:
         raise_unless_refused(error)
         d = torchs(mat_a, mat_b, offs)
-    wanted = shape(mat_a, mat_b, offs, kernels, most_rows, device="meta").stride()
-    return d if d.stride() == wanted else shape(mat_a, mat_b, offs, kernels, most_rows).copy_(d)
+    return in_units(d)
 
 
-def shape(
-    mat_a: Tensor,
-    mat_b: Tensor,
-    offs: Tensor | None,  # noqa: ARG001 - the operator's signature
-    kernels: Sequence[str],  # noqa: ARG001
-    most_rows: Sequence[int],  # noqa: ARG001
-    *,
-    device: str | None = None,
-) -> Tensor:
-    """Return D before anything is written to it."""
-    unit = ROW_BYTES // mat_a.dtype.itemsize
-    columns = mat_b.shape[-1]
-    pitch = -(-columns // unit) * unit
-    return mat_a.new_empty((*mat_a.shape[:-1], pitch), device=device or mat_a.device)[..., :columns]
+def shape(mat_a: Tensor, mat_b: Tensor, *_: object) -> Tensor:
+    """Return D without memory."""
+    return new_d(mat_a, mat_b.shape[-1])
 
 
-def count_flops(mat_a: Any, mat_b: Any, *_: object, **__: object) -> int:
-    """Return 2 K N for each row of A, which torch's FlopCounterMode adds up, by the shapes of A and B."""
-    *rows, k = mat_a
-    return 2 * torch.Size(rows).numel() * k * mat_b[-1]
-
-
-LIBRARY.define(
-    "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor? offs, str[] kernels, int[] most_rows) -> Tensor",
-    tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides),
+grouped_mm: Final[Any] = registered(
+    "grouped_mm",
+    "(Tensor mat_a, Tensor mat_b, Tensor? offs, str[] kernels, int[] most_rows) -> Tensor",
+    compute,
+    shape,
 )
-LIBRARY.impl("grouped_mm", compute, "CompositeExplicitAutograd")
-LIBRARY.impl("grouped_mm", shape, "Meta")
-grouped_mm: Final[Any] = cast(Any, torch.ops).gemmgen_integrations.grouped_mm
-cast(Any, flop_counter).register_flop_formula(grouped_mm)(count_flops)

@@ -88,6 +88,68 @@ def first_taken(
     raise ValueError("; ".join(refusals))
 
 
+def new_d(
+    a: Tensor, n: int, dtype: torch.dtype | None = None, *, device: torch.device | str | None = None
+) -> Tensor:
+    """Return D [..., M, N] of an A [..., M, K] before anything is written to it, with rows of whole units.
+
+    Its type and device are A's unless others are given.
+    """
+    dtype = dtype or a.dtype
+    unit = ROW_BYTES // dtype.itemsize
+    pitch = -(-n // unit) * unit
+    return a.new_empty((*a.shape[:-1], pitch), dtype=dtype, device=device or a.device)[..., :n]
+
+
+def in_units(d: Tensor) -> Tensor:
+    """Return D, or a copy of it if its strides are others than those of `new_d`.
+
+    The stride of a dimension with one element does not matter.
+    """
+    wanted = new_d(d, d.shape[-1], device="meta").stride()
+    found = zip(d.shape, d.stride(), wanted, strict=True)
+    same = all(size <= 1 or stride == other for size, stride, other in found)
+    return d if same else new_d(d, d.shape[-1]).copy_(d)
+
+
+def count_flops(a: Any, b: Any, *_: object, **__: object) -> int:
+    """Return 2 K N for each row of A, which torch's FlopCounterMode adds up, by the shapes of A and B."""
+    *rows, k = a
+    return 2 * torch.Size(rows).numel() * k * b[-1]
+
+
+def count_flops_of_layer(a: Any, weight: Any, *_: object, **__: object) -> int:
+    """Return 2 M N K by the shapes of the input [M, K] and the weight [N, K]."""
+    return count_flops(a, (weight[1], weight[0]))
+
+
+LIBRARY: Final[Any] = torch.library.Library(NAMESPACE, "FRAGMENT")
+
+
+def registered(
+    name: str,
+    schema: str,
+    compute: Callable[..., Tensor],
+    shape: Callable[..., Tensor],
+    flops: Callable[..., int] = count_flops,
+) -> Any:
+    """Register an operator of the namespace, and return it.
+
+    Args:
+        name: Its name.
+        schema: Its parameters and its result, as torch writes them.
+        compute: Return D.
+        shape: Return D without memory, for the same arguments.
+        flops: Return the operations by the shapes of the arguments.
+    """
+    LIBRARY.define(f"{name}{schema}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
+    LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
+    LIBRARY.impl(name, shape, "Meta")
+    operator = getattr(getattr(cast(Any, torch.ops), NAMESPACE), name)
+    cast(Any, flop_counter).register_flop_formula(operator)(flops)
+    return operator
+
+
 def compute(input: Tensor, weight: Tensor, bias: Tensor | None, kernel: str) -> Tensor:  # noqa: A002
     """Return input [M, K] @ weight [N, K].T + bias [N] with rows of whole 16-byte units."""
     extras = {} if bias is None else {BIAS: bias}
@@ -96,39 +158,18 @@ def compute(input: Tensor, weight: Tensor, bias: Tensor | None, kernel: str) -> 
     except REFUSALS as error:
         raise_unless_refused(error)
         d = functional.linear(input, weight, bias)
-    wanted = shape(input, weight, bias, kernel, device="meta")
-    return (
-        d if d.stride() == wanted.stride() or d.shape[0] <= 1 else shape(input, weight, bias, kernel).copy_(d)
-    )
+    return in_units(d)
 
 
-def shape(
-    input: Tensor,  # noqa: A002
-    weight: Tensor,
-    bias: Tensor | None,  # noqa: ARG001 - the operator's signature
-    kernel: str,  # noqa: ARG001
-    *,
-    device: str | None = None,
-) -> Tensor:
-    """Return D [M, N] before anything is written to it."""
-    unit = ROW_BYTES // input.dtype.itemsize
-    columns = weight.shape[0]
-    rows = -(-columns // unit) * unit
-    return input.new_empty((input.shape[0], rows), device=device or input.device)[:, :columns]
+def shape(input: Tensor, weight: Tensor, *_: object) -> Tensor:  # noqa: A002
+    """Return D [M, N] without memory."""
+    return new_d(input, weight.shape[0])
 
 
-def count_flops(input: Any, weight: Any, *_: object, **__: object) -> int:  # noqa: A002
-    """Return 2 M N K, which torch's FlopCounterMode adds up, by the shapes of input and weight."""
-    m, k = input
-    return 2 * m * k * weight[0]
-
-
-LIBRARY: Final[Any] = torch.library.Library(NAMESPACE, "FRAGMENT")
-LIBRARY.define(
-    "linear(Tensor input, Tensor weight, Tensor? bias, str kernel) -> Tensor",
-    tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides),
+linear: Final[Any] = registered(
+    "linear",
+    "(Tensor input, Tensor weight, Tensor? bias, str kernel) -> Tensor",
+    compute,
+    shape,
+    count_flops_of_layer,
 )
-LIBRARY.impl("linear", compute, "CompositeExplicitAutograd")
-LIBRARY.impl("linear", shape, "Meta")
-linear: Final[Any] = cast(Any, torch.ops).gemmgen_integrations.linear
-cast(Any, flop_counter).register_flop_formula(linear)(count_flops)

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import torch
-from torch import Tag, Tensor
+from torch import Tensor
 from torch.nn import functional
-from torch.utils import flop_counter
 
 from gemmgen.integrations.kernels import BIAS, REFUSALS, raise_unless_refused
-from gemmgen.integrations.operator import LIBRARY, ROW_BYTES, first_taken
+from gemmgen.integrations.operator import first_taken, in_units, new_d, registered
 
 INFERRING_NAME: Final = "_scaled_mm"
 """The name of torch's older function and operator, which infer the recipe of scales from their shapes."""
@@ -134,16 +133,7 @@ def compute(
     except REFUSALS as error:
         raise_unless_refused(error)
         d = torchs(mat_a, mat_b, scale_a, scale_b, bias, recipe, inferred, out_dtype, use_fast_accum)
-    made = new_d(mat_a, mat_b.shape[1], out_dtype, device="meta")
-    same = d.stride() == made.stride() or d.shape[0] <= 1
-    return d if same else new_d(mat_a, mat_b.shape[1], out_dtype).copy_(d)
-
-
-def new_d(mat_a: Tensor, n: int, dtype: torch.dtype, *, device: str | None = None) -> Tensor:
-    """Return D [M, N] before anything is written to it."""
-    unit = ROW_BYTES // dtype.itemsize
-    pitch = -(-n // unit) * unit
-    return mat_a.new_empty((mat_a.shape[0], pitch), dtype=dtype, device=device or mat_a.device)[:, :n]
+    return in_units(d)
 
 
 def shape(
@@ -161,18 +151,10 @@ def shape(
     return new_d(mat_a, mat_b.shape[1], out_dtype)
 
 
-def count_flops(mat_a: Any, mat_b: Any, *_: object, **__: object) -> int:
-    """Return 2 M N K, which torch's FlopCounterMode adds up, by the shapes of A and B."""
-    m, k = mat_a
-    return 2 * m * k * mat_b[1]
-
-
-LIBRARY.define(
-    "scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, Tensor? bias, int recipe, "
-    "bool inferred, ScalarType out_dtype, bool use_fast_accum, str[] kernels, int[] most_rows) -> Tensor",
-    tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides),
+scaled_mm: Final[Any] = registered(
+    "scaled_mm",
+    "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, Tensor? bias, int recipe, bool inferred, "
+    "ScalarType out_dtype, bool use_fast_accum, str[] kernels, int[] most_rows) -> Tensor",
+    compute,
+    shape,
 )
-LIBRARY.impl("scaled_mm", compute, "CompositeExplicitAutograd")
-LIBRARY.impl("scaled_mm", shape, "Meta")
-scaled_mm: Final[Any] = cast(Any, torch.ops).gemmgen_integrations.scaled_mm
-cast(Any, flop_counter).register_flop_formula(scaled_mm)(count_flops)
