@@ -1,4 +1,6 @@
-"""Every rule of Blackwell plans, fired by a spec of its own; and what no spec can get wrong, on the text.
+"""Rules of choices and of Blackwell plans, and what no spec can get wrong, on the text of modules.
+
+tests/test_rules.py has what holds for every rule of both families.
 
 No Blackwell GPU was at hand: what Triton refuses, and what it compiles in silence, was found by lowering.
 """
@@ -12,21 +14,9 @@ from pathlib import Path
 import pytest
 import told
 from modules import BLACKWELL_SPECS, made
-from test_rules import (
-    PLAN,
-    assert_every_finding_is_shown,
-    beyond,
-    broken,
-    changed,
-    fixes,
-    judged,
-    places,
-    value_at,
-)
 
-from gemmgen.errors import Diagnostic
 from gemmgen.plan.choices import CHOICE_RULES
-from gemmgen.plan.rule import Rule, judge
+from gemmgen.plan.rule import judge
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.problem.operations import OPERATIONS
@@ -38,13 +28,8 @@ ROOT = Path(__file__).parent.parent
 DIRECTORY = Path("tests/invalid/blackwell")
 CHOICES = Path("tests/invalid/choices")
 """Specs that state what their target does not have, or search values that a field cannot have."""
-INVALID = sorted(path.stem for path in (ROOT / DIRECTORY).glob("*.yaml"))
-RULES: tuple[Rule[Tcgen05Kernel], ...] = TCGEN05_FAMILY.rules
-RULE_IDS = {rule.id for rule in RULES}
 
 Built = tuple[Tcgen05Kernel, str]
-
-every_invalid_spec = pytest.mark.parametrize("stem", INVALID)
 
 
 @pytest.fixture(autouse=True)
@@ -65,88 +50,6 @@ def built(request: pytest.FixtureRequest) -> Built:
     return product.plan, product.module
 
 
-def diagnosed(stem: str) -> tuple[Diagnostic, ...]:
-    """What the planner says about an invalid spec."""
-    return judged(DIRECTORY / f"{stem}.yaml")[0]
-
-
-# --- the texts
-
-
-@every_invalid_spec
-def test_a_spec_that_breaks_a_rule_gets_the_diagnostics_of_the_file(stem: str) -> None:
-    assert told.data_of(diagnosed(stem)) == told.committed(DIRECTORY.name)[stem]
-
-
-@pytest.mark.parametrize("stem", told.texts(DIRECTORY.name))
-def test_a_diagnostic_reads_as_the_style_sheet_has_it(stem: str) -> None:
-    text = "".join(f"{found}\n" for found in diagnosed(stem))
-    assert text == (DIRECTORY / f"{stem}.txt").read_text()
-
-
-def test_every_diagnostic_has_its_spec() -> None:
-    assert sorted(told.committed(DIRECTORY.name)) == INVALID
-
-
-@pytest.mark.parametrize("rule", sorted(RULE_IDS))
-def test_every_rule_is_fired_by_a_spec_named_after_it(rule: str) -> None:
-    stem, committed = rule.replace("-", "_"), told.committed(DIRECTORY.name)
-    named = [found for name, found in committed.items() if name == stem or name.startswith(f"{stem}_")]
-    assert named
-    assert all(rule in {each["code"] for each in found} for found in named)
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_a_rule_says_what_holds_in_a_sentence(rule: Rule[Tcgen05Kernel]) -> None:
-    sentence, _, source = rule.says.partition("\n\n")
-    assert re.fullmatch(r"[A-Z4`][^.\n]*\w\.", sentence)
-    assert not source or source.strip().startswith("[")
-
-
-@pytest.mark.check
-def test_every_finding_of_every_rule_is_shown_by_a_spec() -> None:
-    files = list(PLAN.glob("tcgen05/*_rules.py"))
-    assert len(files) == 2
-    assert_every_finding_is_shown(files, DIRECTORY.glob("*.yaml"))
-
-
-@every_invalid_spec
-def test_violations_are_reported_in_the_order_of_the_file(stem: str) -> None:
-    assert places(diagnosed(stem)) == sorted(places(diagnosed(stem)))
-
-
-def test_as_many_rules_as_are_broken_are_reported() -> None:
-    assert len(diagnosed("several_rules")) == 11
-    assert len({found.code for found in diagnosed("several_rules")}) == 11
-
-
-@every_invalid_spec
-def test_a_text_has_what_was_found_then_the_limit_then_the_fix(stem: str) -> None:
-    for found in diagnosed(stem):
-        assert re.fullmatch(r"[^;]+, [^;]+; (use|leave it out\b).*", found.message)
-        assert str(found).isprintable()
-
-
-BLAMES_AN_EXTENT = {"smem-capacity"}
-"""Its text gives what an extent of the tile or the epilogue comes to in memory."""
-
-
-@every_invalid_spec
-def test_a_text_points_at_the_value_and_quotes_it(stem: str) -> None:
-    path = DIRECTORY / f"{stem}.yaml"
-    lines = path.read_text().splitlines()
-    for found in diagnosed(stem):
-        assert found.line is not None
-        assert found.column is not None
-        here, value = lines[found.line - 1][found.column - 1 :], value_at(path, found.field or "")
-        if isinstance(value, dict):
-            assert here.startswith("{")
-            continue
-        assert here.startswith(str(value))
-        if str(value).isdecimal() and found.code not in BLAMES_AN_EXTENT:
-            assert re.search(rf"\b{int(value):,}\b", found.message)
-
-
 @pytest.mark.parametrize("stem", sorted(path.stem for path in (ROOT / CHOICES).glob("*.yaml")))
 def test_a_choice_that_a_target_does_not_have_gets_the_diagnostics_of_the_file(stem: str) -> None:
     path = CHOICES / f"{stem}.yaml"
@@ -157,46 +60,10 @@ def test_a_choice_that_a_target_does_not_have_gets_the_diagnostics_of_the_file(s
         assert "".join(f"{diagnostic}\n" for diagnostic in found) == path.with_suffix(".txt").read_text()
 
 
-# --- the fixes
-
-
-@pytest.mark.check
-@every_invalid_spec
-def test_each_fix_that_a_text_names_satisfies_the_rule(stem: str, tmp_path: Path) -> None:
-    path = DIRECTORY / f"{stem}.yaml"
-    for found in diagnosed(stem):
-        assert found.field
-        for change in fixes(found):
-            still = broken(changed(path, change, tmp_path))
-            assert {code for code, _ in still} <= RULE_IDS, "what the text names is no value of the field"
-            assert (found.code, found.field) not in still
-
-
-HAS_SEVERAL_MISTAKES = {"several_rules", "scale_format", "scale_format_alone_packed"}
-
-
-@pytest.mark.check
-@pytest.mark.parametrize("stem", sorted(set(INVALID) - HAS_SEVERAL_MISTAKES))
-def test_where_one_value_is_wrong_a_fix_makes_the_spec_legal(stem: str, tmp_path: Path) -> None:
-    path = DIRECTORY / f"{stem}.yaml"
-    (found,) = diagnosed(stem)
-    assert any(not told.diagnostics(changed(path, change, tmp_path)) for change in fixes(found))
-
-
-@pytest.mark.check
-@every_invalid_spec
-def test_no_value_past_the_named_one_is_legal(stem: str, tmp_path: Path) -> None:
-    path = DIRECTORY / f"{stem}.yaml"
-    for found in diagnosed(stem):
-        assert found.field
-        for change in beyond(found):
-            assert found.code in {code for code, _ in broken(changed(path, change, tmp_path))}
-
-
 # --- who is asked when
 
 
-@every_invalid_spec
+@pytest.mark.parametrize("stem", sorted(path.stem for path in (ROOT / DIRECTORY).glob("*.yaml")))
 def test_a_rule_of_the_problem_judges_no_decision(stem: str) -> None:
     # The planner asks one plan for all: the same problem with other decisions is judged the same.
     judged = {
@@ -207,7 +74,7 @@ def test_a_rule_of_the_problem_judges_no_decision(stem: str) -> None:
 
 
 def test_rules_of_the_store_are_rules() -> None:
-    assert TCGEN05_FAMILY.store_rules < RULE_IDS
+    assert TCGEN05_FAMILY.store_rules < {rule.id for rule in TCGEN05_FAMILY.rules}
     assert TCGEN05_FAMILY.store_rules.isdisjoint(TCGEN05_FAMILY.problem_rule_ids)
 
 
