@@ -30,6 +30,11 @@ class SecondCuda(Cuda):
     device = property(lambda self: torch.device("cuda", 1))  # pyright: ignore[reportAssignmentType]
 
 
+def cuda(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return zeros that claim to be on the first GPU."""
+    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
+
+
 class LaunchedInto:
     """A compiled kernel, and what compiles it: its launches are a function's, with programs and arguments."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -12,7 +13,10 @@ from typing import Any, cast
 import pytest
 import torch
 import triton  # pyright: ignore[reportMissingTypeStubs]
+from modules import module_file
 from torch import _C
+
+from gemmgen.module import import_generated
 
 nvidia: Any = cast(Any, triton).backends.nvidia.driver
 
@@ -140,3 +144,24 @@ def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fak
     monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
     monkeypatch.setattr(torch.cuda, "device", Device)
     return driver
+
+
+def imported(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import a committed module anew, as one that torch finds by its name."""
+    found = import_generated(module_file(stem))
+    monkeypatch.setitem(sys.modules, stem, found)
+    return found
+
+
+def assert_refused(module: ModuleType, driver: FakeDriver, given: Mapping[str, Any], text: str) -> None:
+    """Assert that both functions of a module refuse tensors and launch nothing.
+
+    `given` has them by their names, in the order of `plain_matmul`. The error of `matmul` begins with `text`.
+    """
+    tensors = [tensor for name, tensor in given.items() if name != "out"]
+    with pytest.raises((TypeError, ValueError)) as refused:
+        module.matmul(**given)
+    assert str(refused.value).startswith(text)
+    with pytest.raises((TypeError, ValueError)):
+        module.plain_matmul(*tensors, **({"out": given["out"]} if "out" in given else {}))
+    assert driver.jit == []

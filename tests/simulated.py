@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import kernel_arguments
+from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.product import Product
 from gluonsim.execution import run
@@ -46,22 +47,35 @@ def simulated_file(file: Path, product: Product, monkeypatch: pytest.MonkeyPatch
 
 
 class Simulated:
-    """The kernel of a module with a D of bf16 as a `matmul` without a wrapper, run by three programs."""
+    """The kernel of a module as a `matmul` without a wrapper, run by a few programs."""
 
-    def __init__(self, product: Product, file: Path) -> None:
-        self.product, self.module = product, import_generated(file)
+    def __init__(self, product: Product, file: Path, programs: int = 3) -> None:
+        self.product, self.module, self.programs = product, import_generated(file), programs
+        self.problem = product.source.problem
+
+    @classmethod
+    def of(cls, stem: str, programs: int = 3) -> Simulated:
+        """Return the kernel of a committed module."""
+        return cls(made(spec_file(stem)), module_file(stem), programs)
 
     def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
-        problem = self.product.source.problem
+        problem = self.problem
         inputs = Inputs(a, b, extras, problem.b_blocks)
         rows = extras["a_rows"].shape if "a_rows" in extras else a.shape[:-1]
+        if problem.groups and problem.groups.divides_k:
+            rows = (len(extras["offs"]), *rows)
         shape = (*rows, problem.d_blocks * b.shape[-1] // problem.b_blocks)
-        d = torch.full(shape, float("nan"), dtype=torch.bfloat16) if out is None else out
+        d = torch.full(shape, float("nan"), dtype=TORCH_DTYPES[problem.d.name]) if out is None else out
         arguments = kernel_arguments(self.module, problem, inputs, d)
         options = self.module.LAUNCH_OPTIONS
         target = self.product.plan.architecture
         result = run(
-            self.module.matmul_kernel, (3,), arguments, target=target, schedules=("random",), **options
+            self.module.matmul_kernel,
+            (self.programs,),
+            arguments,
+            target=target,
+            schedules=("random",),
+            **options,
         )
         assert result.findings == ()
         return d

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver, assert_refused
 from modules import made, module_file, spec_file
-from torch import Tensor
+from simulated import Simulated
 
 from gemmgen.module import import_generated
-from gemmgen.numerics.case import Case, kernel_arguments
+from gemmgen.numerics.case import Case
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.encoding import TORCH_DTYPES
-from gemmgen.numerics.inputs import Inputs, integer_inputs, random_inputs
+from gemmgen.numerics.inputs import integer_inputs, random_inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes
-from gemmgen.product import Product, make_of
+from gemmgen.product import make_of
 from gemmgen.spec.load import parse_spec
 from gemmgen.verify import verify
 from gemmgen.verify.divisions import other_divisions
 from gemmgen.verify.launches import all_launches
 from gemmgen.verify.simulation import simulate_product
 from gemmgen.verify.verification import in_place
-from gluonsim.execution import run
+
+pytest_plugins = ["fake_calls"]
 
 WGRAD, BATCHED = "h100_bf16_wgrad_accumulated", "h100_bf16_batched_accumulated"
+CALLED = WGRAD
 STEMS = (WGRAD, BATCHED)
 every_spec = pytest.mark.parametrize("stem", STEMS)
 BF16, FP32, INT = torch.bfloat16, torch.float32, torch.int32
@@ -79,31 +79,6 @@ def test_an_open_spec_with_a_c_is_planned(kind: str) -> None:
 
 
 # --- the simulator
-
-
-class Simulated:
-    """The `matmul` of a module, in the simulator."""
-
-    def __init__(self, product: Product, module: ModuleType) -> None:
-        self.product, self.module, self.problem = product, module, product.source.problem
-
-    @classmethod
-    def of(cls, stem: str) -> Simulated:
-        return cls(made(spec_file(stem)), import_generated(module_file(stem)))
-
-    def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
-        c = extras["c"]
-        d = torch.full(c.shape, float("nan"), dtype=TORCH_DTYPES[self.problem.d.name]) if out is None else out
-        result = run(
-            self.module.matmul_kernel,
-            (3,),
-            kernel_arguments(self.module, self.problem, Inputs(a, b, extras), d),
-            target=self.product.plan.architecture,
-            schedules=("random",),
-            **self.module.LAUNCH_OPTIONS,
-        )
-        assert result.findings == ()
-        return d
 
 
 def case_of(stem: str, shape: tuple[int, int, int] = (72, 136, 200)) -> Case:
@@ -224,7 +199,7 @@ def test_a_variant_is_clean_in_the_simulator(text: bytes) -> None:
 def test_d_over_c_changes_no_row_of_no_group(tmp_path: Path) -> None:
     product = make_of(parse_spec(VARIANTS["swap-AB"], "rows"))
     (tmp_path / "rows.py").write_text(product.module, encoding="utf-8")
-    simulated = Simulated(product, import_generated(tmp_path / "rows.py"))
+    simulated = Simulated(product, tmp_path / "rows.py")
     problem = product.source.problem
     inputs = integer_inputs((72, 136, 128), problem, torch.Generator().manual_seed(1))
     c, expected = inputs.extras["c"], reference(inputs, problem)
@@ -240,25 +215,6 @@ def test_d_over_c_changes_no_row_of_no_group(tmp_path: Path) -> None:
 
 
 # --- the function
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    found = import_generated(module_file(WGRAD))
-    monkeypatch.setitem(sys.modules, WGRAD, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
 
 
 def test_c_has_a_dimension_for_groups(module: ModuleType, driver: FakeDriver) -> None:
@@ -296,13 +252,8 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_c_is_refused_by_both_paths(case: str, module: ModuleType, driver: FakeDriver) -> None:
     c, text = WRONG[case]
-    a, b, offs = cuda(64, 40).T, cuda(64, 56), cuda(3, dtype=INT)
-    with pytest.raises((TypeError, ValueError)) as refused:
-        module.matmul(a, b, c=c, offs=offs)
-    assert str(refused.value).startswith(text)
-    with pytest.raises((TypeError, ValueError)):
-        module.plain_matmul(a, b, c, offs)
-    assert driver.jit == []
+    given = {"a": cuda(64, 40).T, "b": cuda(64, 56), "c": c, "offs": cuda(3, dtype=INT)}
+    assert_refused(module, driver, given, text)
 
 
 def test_an_out_that_overlaps_c_elsewhere_is_refused(module: ModuleType, driver: FakeDriver) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver, imported
 from hopper import hopper
 from modules import made, module_file, spec_file
 from torch import Tensor
@@ -27,6 +26,8 @@ from gemmgen.spec.load import parse_spec
 from gemmgen.verify import verify
 from gemmgen.verify.launches import all_launches
 from gemmgen.verify.simulation import simulate_product
+
+pytest_plugins = ["fake_calls"]
 
 ONE_A, ONE_B = "h100_bf16_broadcast_a", "h100_bf16_broadcast_b"
 STEMS = (ONE_A, ONE_B)
@@ -134,24 +135,9 @@ def test_a_variant_is_clean_in_the_simulator(text: bytes) -> None:
 # --- the function
 
 
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
-
-
 @pytest.fixture(params=STEMS)
 def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    stem: str = request.param
-    found = import_generated(module_file(stem))
-    monkeypatch.setitem(sys.modules, stem, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
+    return imported(request.param, monkeypatch)
 
 
 def passed(module: ModuleType, shared: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver, imported
 from hopper import hopper
-from modules import made, module_file, spec_file
+from modules import made, spec_file
 from simulated import Simulated
 from torch import Tensor
 
@@ -23,7 +22,6 @@ from gemmgen.bench.baseline import cublas
 from gemmgen.build import lowered_of
 from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
-from gemmgen.module import import_generated
 from gemmgen.numerics.evaluation import activated, columns_of
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
@@ -40,13 +38,11 @@ from gemmgen.problem.operations import (
 from gemmgen.product import make
 from gemmgen.spec import parse_spec
 
+pytest_plugins = ["fake_calls"]
+
 BLOCKS, IN_TURN, GEGLU = "h100_bf16_dgated", "h100_bf16_dgated_interleaved", "h100_bf16_dgated_geglu"
 STEMS = (BLOCKS, IN_TURN, GEGLU)
 BF16 = torch.bfloat16
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 # --- the plan
@@ -226,17 +222,7 @@ def test_the_baseline_computes_both_gradients_by_kernels_of_its_own(stem: str) -
 
 @pytest.fixture(params=[BLOCKS, IN_TURN])
 def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    found = import_generated(module_file(request.param))
-    monkeypatch.setitem(sys.modules, request.param, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
+    return imported(request.param, monkeypatch)
 
 
 def test_d_is_as_wide_as_c(module: ModuleType, driver: FakeDriver) -> None:

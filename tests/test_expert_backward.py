@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -10,15 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver
 from hopper import hopper
 from modules import made, module_file, spec_file
 from simulated import Simulated
 from torch import Tensor
 
 from gemmgen.build import lowered_of
-from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.inputs import Matrix, random_inputs, touched
 from gemmgen.numerics.reference import references_of_saved, saved_deviation
@@ -26,15 +24,13 @@ from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.product import make
 from gemmgen.verify.divisions import other_divisions
 
+pytest_plugins = ["fake_calls"]
+
 SAVED, DGATED = "h100_bf16_grouped_saved", "h100_bf16_grouped_dgated"
 MASKED, BATCHED = "h100_bf16_masked_saved", "h100_bf16_batched_dgated"
 STEMS = (SAVED, DGATED, MASKED, BATCHED)
 BF16, INT = torch.bfloat16, torch.int32
 any_torch: Any = torch  # whose functions are partly untyped
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 # --- the plan
@@ -327,21 +323,6 @@ def test_saved_sums_are_compared_group_by_group(stem: str) -> None:
 
 
 # --- the function
-
-
-@pytest.fixture
-def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    found = import_generated(module_file(request.param))
-    monkeypatch.setitem(sys.modules, request.param, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
 
 
 @pytest.mark.parametrize("module", [SAVED], indirect=True)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
+from fake_gpu import cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from hopper import hopper
 from modules import EVERY_SPEC, GROUPED_SPECS, made, module_file, spec_file
@@ -33,17 +33,16 @@ from gemmgen.problem.observation import Observation
 from gemmgen.spec import SpecFile, parse_spec
 from gemmgen.verify.shapes import acceptance_shapes, refuse_extents
 
+pytest_plugins = ["fake_calls"]
+
 STEM = "h100_bf16_gated"
+CALLED = STEM
 INTERLEAVED = "h100_bf16_gated_interleaved"
 CHANNELS = "h100_e4m3_gated_channels"
 GPT_OSS = "h100_bf16_gptoss_gated"
 BY_COLUMNS = "h100_bf16_gated_nn"
 STEMS = sorted(path.stem for path in EVERY_SPEC if "_gated" in path.stem and path not in GROUPED_SPECS)
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 # --- the plan
@@ -349,21 +348,6 @@ def test_an_n_between_places_of_tma_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 # --- the function
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    found = import_generated(module_file(STEM))
-    monkeypatch.setitem(sys.modules, STEM, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
 
 
 def test_b_is_described_by_rows_of_both_blocks_in_boxes_of_one(

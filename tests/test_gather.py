@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver, assert_refused
 from hopper import hopper
 from modules import made, module_file, spec_file
 from simulated import Simulated
@@ -24,14 +23,13 @@ from gemmgen.spec.load import parse_spec
 from gemmgen.verify.launches import all_launches
 from gemmgen.verify.simulation import simulate_product
 
+pytest_plugins = ["fake_calls"]
+
 PLAIN, ROWS16, GATED = (f"h100_bf16_gather{name}" for name in ("", "_rows16", "_gated"))
+CALLED = PLAIN
 STEMS = [PLAIN, ROWS16, GATED]
 BF16, INT = torch.bfloat16, torch.int32
 every_spec = pytest.mark.parametrize("stem", STEMS)
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 # --- the kernel
@@ -54,8 +52,8 @@ def test_threads_copy_sixteen_bytes_at_a_time_and_all_arrive(stem: str) -> None:
 
 def gathered(stem: str, a_rows: list[int], height: int, offs: list[int]) -> tuple[Tensor, Inputs]:
     """Run a kernel of 32 groups on some rows of A; return D, in which other rows are NaN, and the inputs."""
-    simulated = Simulated(made(spec_file(stem)), module_file(stem))
-    problem = simulated.product.source.problem
+    simulated = Simulated.of(stem)
+    problem = simulated.problem
     drawn = integer_inputs((max(height, len(a_rows)), 136, 200), problem, torch.Generator().manual_seed(1))
     index = torch.tensor(a_rows, dtype=INT)
     ends = torch.tensor(offs + offs[-1:] * (32 - len(offs)), dtype=INT)
@@ -125,22 +123,6 @@ def test_a_producer_has_registers_for_the_copies_of_a_tall_tile() -> None:
 # --- the function
 
 
-@pytest.fixture
-def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    stem: str = getattr(request, "param", PLAIN)
-    found = import_generated(module_file(stem))
-    monkeypatch.setitem(sys.modules, stem, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
-
-
 def call(**changed: Any) -> dict[str, Any]:
     """Return the tensors of a call by name: 16 rows of D of seven of A, five groups, an N of 32."""
     b, offs, a_rows = cuda(5, 32, 64).mT, cuda(5, dtype=INT), cuda(16, dtype=INT)
@@ -199,14 +181,7 @@ WRONG = {
 def test_a_wrong_tensor_is_named_before_anything_is_launched(
     case: str, module: ModuleType, driver: FakeDriver
 ) -> None:
-    given, text = WRONG[case]
-    with pytest.raises((TypeError, ValueError)) as refused:
-        module.matmul(**given)
-    assert str(refused.value).startswith(text)
-    out = {"out": given["out"]} if "out" in given else {}
-    with pytest.raises((TypeError, ValueError)):
-        module.plain_matmul(*(given[name] for name in ("a", "b", "offs", "a_rows")), **out)
-    assert driver.jit == []
+    assert_refused(module, driver, *WRONG[case])
 
 
 # --- a GPU

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
+from fake_gpu import cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from modules import libraries_folder, module_file
 from torch import Tensor, nn
@@ -71,10 +71,6 @@ def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
 @pytest.fixture
 def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return on_a_fake_driver(module, monkeypatch)
-
-
-def cuda(*shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=BF16).as_subclass(Cuda)
 
 
 def prepared(module: ModuleType, call: str) -> Callable[[], None]:

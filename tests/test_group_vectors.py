@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver, assert_refused
 from modules import made, module_file, spec_file
 from torch import Tensor
 
@@ -18,6 +17,8 @@ from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import reference
 
+pytest_plugins = ["fake_calls"]
+
 BIAS, GPTOSS, SCALED, MASKED = (
     "h100_bf16_grouped_bias",
     "h100_bf16_grouped_gptoss",
@@ -25,26 +26,6 @@ BIAS, GPTOSS, SCALED, MASKED = (
     "h100_bf16_masked_weighted",
 )
 BF16, INT, FP32, E4M3 = torch.bfloat16, torch.int32, torch.float32, torch.float8_e4m3fn
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
-
-
-@pytest.fixture
-def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    stem: str = request.param
-    found = import_generated(module_file(stem))
-    monkeypatch.setitem(sys.modules, stem, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
 
 
 # --- the reference
@@ -125,13 +106,8 @@ def test_a_wrong_vector_is_named_before_anything_is_launched(
 ) -> None:
     changed, text = WRONG[case]
     right = {"column_bias": cuda(5, 32), "row_scale": cuda(16, dtype=FP32), "offs": cuda(5, dtype=INT)}
-    a, b, vectors = cuda(16, 64), cuda(5, 32, 64).mT, {**right, **changed}
-    with pytest.raises((TypeError, ValueError)) as refused:
-        module.matmul(a, b, **vectors)
-    assert str(refused.value).startswith(text)
-    with pytest.raises((TypeError, ValueError)):
-        module.plain_matmul(a, b, *vectors.values())
-    assert driver.jit == []
+    given = {"a": cuda(16, 64), "b": cuda(5, 32, 64).mT, **right, **changed}
+    assert_refused(module, driver, given, text)
 
 
 @pytest.mark.parametrize("module", [MASKED], indirect=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver, assert_refused
 from hopper import hopper
 from modules import COMMITTED, GROUPED_SPECS, made, module_file, spec_file
 from simulated import Simulated
@@ -35,17 +34,16 @@ from gemmgen.verify.launches import Launch, all_launches
 from gemmgen.verify.simulation import simulate_product
 from tools.rendered import PAIRS
 
+pytest_plugins = ["fake_calls"]
+
 STEMS = [path.stem for path in GROUPED_SPECS]
 OFFSETS, GATED, MASKED, BATCHED = (
     f"h100_bf16_{name}" for name in ("grouped", "grouped_gated", "masked", "batched")
 )
+CALLED = OFFSETS
 BF16, INT = torch.bfloat16, torch.int32
 DIGESTS = (COMMITTED / "ptx.json", PAIRS.digests.with_name("ptx.json"))
 every_spec = pytest.mark.parametrize("stem", STEMS)
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 # --- the problem
@@ -175,7 +173,7 @@ def test_other_divisions_write_nothing_outside_of_groups(stem: str) -> None:
 
 
 def test_negative_ends_and_ends_behind_the_last_row_write_nothing_outside_of_d() -> None:
-    simulated = Simulated(made(spec_file(OFFSETS)), module_file(OFFSETS))
+    simulated = Simulated.of(OFFSETS)
     problem = simulated.product.source.problem
     inputs = integer_inputs((90, 136, 200), problem, torch.Generator().manual_seed(1))
     offs = inputs.extras["offs"]
@@ -227,22 +225,6 @@ def test_divisions_have_a_number_for_each_group(kind: GroupKind) -> None:
 
 
 # --- the function
-
-
-@pytest.fixture
-def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    stem: str = getattr(request, "param", OFFSETS)
-    found = import_generated(module_file(stem))
-    monkeypatch.setitem(sys.modules, stem, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
 
 
 def weights(groups: int, n: int, k: int) -> Tensor:
@@ -353,15 +335,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_wrong_tensor_is_named_before_anything_is_launched(
     case: str, module: ModuleType, driver: FakeDriver
 ) -> None:
-    given, text = WRONG[case]
-    a, b = given["a"], given["b"]
-    others = {name: tensor for name, tensor in given.items() if name not in "ab"}
-    for call in (module.matmul, module.plain_matmul):
-        with pytest.raises((TypeError, ValueError)) as refused:
-            call(a, b, **others) if call is module.matmul else call(a, b, others.pop("offs"), **others)
-        if call is module.matmul:
-            assert str(refused.value).startswith(text)
-    assert driver.jit == []
+    assert_refused(module, driver, *WRONG[case])
 
 
 @pytest.mark.parametrize("module", [BATCHED], indirect=True)

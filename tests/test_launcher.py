@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
+from fake_gpu import Cuda, cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from modules import ROOT, module_file
 from torch import Tensor
@@ -33,10 +33,6 @@ OPTIONAL = (
 )
 """Private names without which calls are still launched again."""
 NAMES = (*gemmgen_launch.PRIVATE, *OPTIONAL)
-
-
-def cuda(*shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=BF16).as_subclass(Cuda)
 
 
 def owner_of(path: str) -> tuple[Any, str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
+from fake_gpu import Cuda, cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,10 +40,6 @@ STEMS = (
     "h100_bf16_split8_parallel",  # a second kernel
 )
 """Modules of D = A @ B in bf16 whose wrappers differ."""
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import Cuda, SecondCuda, always, on_a_fake_gpu
+from fake_gpu import Cuda, SecondCuda, always, cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from modules import EVERY_SPEC, module_file
 from torch import Tensor
@@ -20,10 +20,6 @@ from gemmgen.module import import_generated
 BF16 = torch.bfloat16
 REFUSED = (TypeError, ValueError)
 LIMIT = 2**31 - 256
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 @dataclass

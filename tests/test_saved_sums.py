@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -10,29 +9,26 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver, imported
 from hopper import hopper
-from modules import made, module_file, spec_file
+from modules import made, spec_file
 from simulated import Simulated
 from torch import Tensor
 
 from gemmgen.bench.arms import deviation_of, dtypes_of
 from gemmgen.build import lowered_of
-from gemmgen.module import import_generated
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import reference, saved_deviation
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.product import make
 
+pytest_plugins = ["fake_calls"]
+
 BLOCKS, IN_TURN = "h100_bf16_gated_saved", "h100_bf16_saved_interleaved"
 STEMS = (BLOCKS, IN_TURN)
 BF16 = torch.bfloat16
 any_torch: Any = torch  # whose functions are partly untyped
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 # --- the plan
@@ -166,17 +162,7 @@ def test_d_is_compared_with_the_d_of_the_sums_that_were_saved(stem: str) -> None
 
 @pytest.fixture(params=STEMS)
 def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    found = import_generated(module_file(request.param))
-    monkeypatch.setitem(sys.modules, request.param, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
+    return imported(request.param, monkeypatch)
 
 
 def test_a_call_returns_d_and_the_sums(module: ModuleType, driver: FakeDriver) -> None:

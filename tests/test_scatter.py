@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver, assert_refused
 from modules import made, module_file, spec_file
 from simulated import Simulated
-from torch import Tensor
 
 from gemmgen.lower import lower
 from gemmgen.module import import_generated
@@ -23,14 +21,13 @@ from gemmgen.spec.load import parse_spec
 from gemmgen.verify.launches import all_launches
 from gemmgen.verify.simulation import simulate_product
 
+pytest_plugins = ["fake_calls"]
+
 PLAIN, ROWS16, WEIGHTED = (f"h100_bf16_scatter{name}" for name in ("", "_rows16", "_weighted"))
+CALLED = PLAIN
 STEMS = [PLAIN, ROWS16, WEIGHTED]
 BF16, INT = torch.bfloat16, torch.int32
 every_spec = pytest.mark.parametrize("stem", STEMS)
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 # --- the kernel
@@ -49,8 +46,8 @@ def test_threads_store_sixteen_bytes_of_a_row_and_tma_stores_none(stem: str) -> 
 
 def scattered(stem: str, d_rows: list[int], height: int, offs: list[int]) -> tuple[Inputs, Matrix]:
     """Run a kernel of 32 groups on rows with an index; return its inputs, and the memory of D."""
-    simulated = Simulated(made(spec_file(stem)), module_file(stem))
-    problem = simulated.product.source.problem
+    simulated = Simulated.of(stem)
+    problem = simulated.problem
     inputs = integer_inputs((len(d_rows), 136, 200), problem, torch.Generator().manual_seed(1))
     inputs.extras["offs"].copy_(torch.tensor(offs + offs[-1:] * (32 - len(offs)), dtype=INT))
     inputs.extras["d_rows"].copy_(torch.tensor(d_rows, dtype=INT))
@@ -112,22 +109,6 @@ def test_other_specs_are_planned_and_clean_in_the_simulator(more: str, major: st
 
 
 # --- the function
-
-
-@pytest.fixture
-def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    stem: str = getattr(request, "param", PLAIN)
-    found = import_generated(module_file(stem))
-    monkeypatch.setitem(sys.modules, stem, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
 
 
 def call(**changed: Any) -> dict[str, Any]:
@@ -211,14 +192,7 @@ WRONG = {
 def test_a_wrong_tensor_is_named_before_anything_is_launched(
     case: str, module: ModuleType, driver: FakeDriver
 ) -> None:
-    given, text = WRONG[case]
-    with pytest.raises((TypeError, ValueError)) as refused:
-        module.matmul(**given)
-    assert str(refused.value).startswith(text)
-    out = {"out": given["out"]} if "out" in given else {}
-    with pytest.raises((TypeError, ValueError)):
-        module.plain_matmul(*(given[name] for name in ("a", "b", "offs", "d_rows")), **out)
-    assert driver.jit == []
+    assert_refused(module, driver, *WRONG[case])
 
 
 # --- a GPU

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from types import ModuleType
 from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_gpu import cuda
+from fake_triton import FakeDriver, assert_refused
 from hopper import hopper
 from modules import GROUPED_SPECS, made, module_file, spec_file
+from simulated import Simulated
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from gemmgen.module import import_generated
-from gemmgen.numerics.case import Case, kernel_arguments
+from gemmgen.numerics.case import Case
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.encoding import TORCH_DTYPES
-from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, random_inputs
+from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes, l2_bytes
@@ -29,7 +28,8 @@ from gemmgen.spec.load import parse_spec
 from gemmgen.verify import verify
 from gemmgen.verify.divisions import divisions, other_divisions
 from gluonsim import simulate
-from gluonsim.execution import run
+
+pytest_plugins = ["fake_calls"]
 
 descriptors: Any = importlib.import_module("kernels.descriptors")
 gl: Any = importlib.import_module("triton.experimental.gluon.language")
@@ -42,12 +42,9 @@ STEMS = [stem for stem in FROM_ANY_ROW if made(spec_file(stem)).plan.problem.c i
 Modules with scales of blocks are in tests/test_grouped_scales.py.
 """
 FP32, PING_PONG = "h100_bf16_wgrad", "h100_bf16_wgrad_ping_pong"
+CALLED = FP32
 BF16, INT = torch.bfloat16, torch.int32
 every_spec = pytest.mark.parametrize("stem", STEMS)
-
-
-def cuda(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 # --- the problem
@@ -102,29 +99,6 @@ def test_an_open_spec_is_planned_with_roles_in_programs_of_one_cta() -> None:
 # --- the simulator
 
 
-class Simulated:
-    """The `matmul` of a module, in the simulator."""
-
-    def __init__(self, stem: str, programs: int = 3) -> None:
-        self.product, self.module = made(spec_file(stem)), import_generated(module_file(stem))
-        self.problem, self.programs = self.product.source.problem, programs
-
-    def __call__(self, a: Tensor, b: Tensor, *, offs: Tensor, out: Tensor | None = None) -> Tensor:
-        shape = len(offs), len(a), b.shape[1]
-        d = torch.full(shape, float("nan"), dtype=TORCH_DTYPES[self.problem.d.name]) if out is None else out
-        inputs = Inputs(a, b, {"offs": offs})
-        result = run(
-            self.module.matmul_kernel,
-            (self.programs,),
-            kernel_arguments(self.module, self.problem, inputs, d),
-            target=self.product.plan.architecture,
-            schedules=("random",),
-            **self.module.LAUNCH_OPTIONS,
-        )
-        assert result.findings == ()
-        return d
-
-
 SHAPE = 136, 200, 400
 """A group has fewer K than a step, or several steps; M and N end within tiles."""
 DIVISIONS = {
@@ -144,7 +118,7 @@ DIVISIONS = {
 @pytest.mark.parametrize("division", DIVISIONS)
 @pytest.mark.parametrize("stem", [FP32, PING_PONG])
 def test_each_group_has_its_product_and_nothing_else_is_written(stem: str, division: str) -> None:
-    simulated, ends = Simulated(stem), DIVISIONS[division]
+    simulated, ends = Simulated.of(stem), DIVISIONS[division]
     inputs = integer_inputs(SHAPE, simulated.problem, torch.Generator().manual_seed(1))
     offs = torch.tensor(ends, dtype=INT)
     m, n, k = SHAPE
@@ -170,7 +144,7 @@ def test_each_group_has_its_product_and_nothing_else_is_written(stem: str, divis
 @pytest.mark.parametrize("group", [0, 1, 4, 7])
 @every_spec
 def test_nan_in_all_other_groups_changes_no_element(stem: str, group: int) -> None:
-    simulated = Simulated(stem)
+    simulated = Simulated.of(stem)
     inputs = integer_inputs(SHAPE, simulated.problem, torch.Generator().manual_seed(2))
     count = simulated.problem.groups.count if simulated.problem.groups else 0
     ends = [*DIVISIONS["ragged"], *[400] * (count - 8)]
@@ -186,7 +160,7 @@ def test_nan_in_all_other_groups_changes_no_element(stem: str, group: int) -> No
 
 @every_spec
 def test_other_divisions_are_right_with_nan_in_the_k_of_no_group(stem: str) -> None:
-    simulated = Simulated(stem)
+    simulated = Simulated.of(stem)
     generator = torch.Generator().manual_seed(1)
     case = Case(simulated, (72, 136, 200), simulated.problem, generator, repeats=1, promote_k=None)
     checks = list(other_divisions(case))
@@ -196,7 +170,7 @@ def test_other_divisions_are_right_with_nan_in_the_k_of_no_group(stem: str) -> N
 
 @pytest.mark.parametrize("programs", [1, 2, 5, 16])
 def test_any_number_of_programs_passes_the_ring_of_a_ping_pong_kernel(programs: int) -> None:
-    simulated = Simulated(PING_PONG, programs)
+    simulated = Simulated.of(PING_PONG, programs)
     inputs = integer_inputs(SHAPE, simulated.problem, torch.Generator().manual_seed(3))
     d = simulated(inputs.a, inputs.b, offs=inputs.extras["offs"])
     assert torch.equal(d.flatten(0, 1), reference(inputs, simulated.problem).to(d.dtype))
@@ -232,21 +206,6 @@ def test_the_reference_is_a_loop_over_groups() -> None:
 
 
 # --- the function
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    found = import_generated(module_file(FP32))
-    monkeypatch.setitem(sys.modules, FP32, found)
-    return found
-
-
-@pytest.fixture
-def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    on_a_fake_gpu(monkeypatch)
-    found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
-    return found
 
 
 def test_a_call_describes_a_b_and_d_as_boxes_of_rows(module: ModuleType, driver: FakeDriver) -> None:
@@ -322,15 +281,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_wrong_tensor_is_named_before_anything_is_launched(
     case: str, module: ModuleType, driver: FakeDriver
 ) -> None:
-    found, text = WRONG[case]
-    a, b, offs = found["a"], found["b"], found["offs"]
-    options = {name: tensor for name, tensor in found.items() if name == "out"}
-    with pytest.raises((TypeError, ValueError)) as refused:
-        module.matmul(a, b, offs=offs, **options)
-    assert str(refused.value).startswith(text)
-    with pytest.raises((TypeError, ValueError)):
-        module.plain_matmul(a, b, offs, **options)
-    assert driver.jit == []
+    assert_refused(module, driver, *WRONG[case])
 
 
 def test_without_k_each_d_is_zero(module: ModuleType, driver: FakeDriver) -> None:

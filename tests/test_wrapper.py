@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, SecondCuda, launch_into, on_a_fake_gpu
+from fake_gpu import Cuda, SecondCuda, cuda, launch_into, on_a_fake_gpu
 from fake_triton import on_a_fake_driver
 from hopper import hopper
 from modules import HOPPER_SPECS, SPECS, made, module_file, spec_file
@@ -770,10 +770,6 @@ def test_another_gpu_is_refused_on_every_call(
 
 def other(stem: str) -> ModuleType:
     return import_generated(module_file(stem))
-
-
-def cuda(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
 def launched(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
