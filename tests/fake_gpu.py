@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -182,3 +182,13 @@ class FakeMachine:
     @contextmanager
     def watched(self) -> Generator[Callable[[float], GpuState | None]]:
         yield lambda _: GpuState(sm_clock_mhz=1400.0, power_w=650.0, temperature_c=60.0)
+
+
+class NamedMachine(FakeMachine):
+    """The same, of a product that a spec can name, and so slow that starting it takes no time."""
+
+    def now(self) -> float:
+        return 1e3 * super().now()
+
+    def environment(self) -> Environment:
+        return replace(super().environment(), gpu="NVIDIA H200")

@@ -20,10 +20,12 @@ from typing import Any
 
 import pytest
 import torch
+from commands import Gemmgen
 from contests import BF16, E4M3
 from fake_gpu import FakeMachine
 from modules import ROOT
 from rich.console import Console
+from told import refusal
 from torch import Tensor
 
 from gemmgen.bench import (
@@ -50,7 +52,6 @@ from gemmgen.bench.result_log import BASELINE, Line, PlannerRanking, Refused, Re
 from gemmgen.bench.suite_figures import BEST, FIRST, GROUPS, RatioFigures, group_of, grouped, points_of
 from gemmgen.bench.suite_file import Suite
 from gemmgen.bench.tasks import Task
-from gemmgen.cli import main
 from gemmgen.cli.options import range_of
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
@@ -69,7 +70,8 @@ SPEC = (ROOT / "specs" / "h100_bf16.yaml").read_text()
 PROTOCOL = Rounds(rounds=3, warm_up_seconds=0.01, settle_seconds=0.005)
 TWO_SHAPES = "title: t\ndtypes: [bf16]\nfamilies: {x: {shapes: [[8, 16, 32], [64, 16, 32]]}}\n"
 CONTEST = BF16
-Command = Callable[..., tuple[int, str, str]]
+
+pytest_plugins = ["commands"]
 
 
 class Arms:
@@ -351,12 +353,12 @@ def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
     run(tmp_path, arms, ResultLog(), *names, prepare=watched)
     ((tasks, found),) = seen
     assert [(task.shape, len(task.participants)) for task in tasks] == [((8, 16, 32), 5), ((64, 16, 32), 5)]
-    assert found.failures == {
-        "kernel_b": "compiling and running it ended its process: signal 6",
-        "kernel_c": "RuntimeError: CUDA error: an illegal memory access was encountered",
-        "kernel_e": "compiling and running it ended its process: signal 14",
+    assert {name: why.rpartition(": ")[2] for name, why in found.failures.items()} == {
+        "kernel_b": "signal 6",
+        "kernel_c": "an illegal memory access was encountered",
+        "kernel_e": "signal 14",
     }
-    assert told == ["compiling 5 kernels, and naming the baseline's on 2 shapes"]
+    assert len(told) == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -433,8 +435,8 @@ def test_a_kernel_that_is_wrong_is_not_timed_and_the_others_are(tmp_path: Path, 
     log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
     assert [[arm.kernel for arm in result.kernels] for result in results(log)] == [["kernel_a"]] * 2
     assert [(line.kernel, line.why) for line in refusals(log)] == [("kernel_b", "wrong")] * 2
-    assert re.match(r"relative error 0\.0\d+, the limit is 0\.004; a wrong kernel", refusals(log)[0].message)
-    assert errors_of(log)[0].startswith("bf16 8x16x32: kernel_b is wrong: relative error 0.0")
+    assert "0.004" in refusals(log)[0].message
+    assert errors_of(log)[0].startswith("bf16 8x16x32: kernel_b ")
 
 
 def test_a_kernel_that_leaves_something_behind_is_seen_after_the_rounds(tmp_path: Path, arms: Arms) -> None:
@@ -452,7 +454,6 @@ def test_a_kernel_that_leaves_something_behind_is_seen_after_the_rounds(tmp_path
     assert first.playoff is not None
     assert first.playoff.kernel == "kernel_b"
     assert (refusals(log)[0].kernel, refusals(log)[0].why) == ("kernel_a", "wrong")
-    assert refusals(log)[0].message.startswith("after many replays: relative error 0.")
 
 
 def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: Arms) -> None:
@@ -467,7 +468,6 @@ def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: A
     ]
     assert [len(result.kernels) for result in results(log)] == [1, 2]
     assert errors_of(log) == []
-    assert "not timed" in text_of(log)
     assert re.search(r"bf16 +kernel_b +1 +8x16x32 +ValueError: m must be 64", text_of(log))
 
 
@@ -493,13 +493,11 @@ def test_a_shape_that_the_baseline_cannot_compute_is_left_out(
 
 def test_a_kernel_that_cannot_be_compiled_is_an_error_on_each_shape(tmp_path: Path, arms: Arms) -> None:
     def failing(tasks: Sequence[Task], progress: Progress) -> Prepared:
-        return Prepared({}, {"kernel_b": "compiling and running it ended its process: signal 6"})
+        return Prepared({}, {"kernel_b": "it ended: signal 6"})
 
     log = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", prepare=failing)
     assert len(errors_of(log)) == 2
-    assert errors_of(log)[0] == (
-        "bf16 8x16x32: kernel_b failed: compiling and running it ended its process: signal 6"
-    )
+    assert errors_of(log)[0].endswith(": signal 6")
     assert [len(result.kernels) for result in results(log)] == [1, 1]
 
 
@@ -613,16 +611,14 @@ def test_a_spec_that_is_rejected_stops_all_before_the_gpu_is_used(tmp_path: Path
     machinery = SuiteMachinery(machine=arms.machine, prepare=prepared)
     with pytest.raises(GemmgenError, match=r"bad\.yaml:1:8: error\[wrong-type\] title"):
         time_suite([good, bad], suite_in(tmp_path), ResultLog(), machinery=machinery)
-    with pytest.raises(GemmgenError, match=r"error\[module-name\]: another spec has this name"):
-        time_suite([good, good], suite_in(tmp_path), ResultLog(), machinery=machinery)
-    other = ROOT / "specs" / "b200_bf16.yaml"
-    with pytest.raises(
-        GemmgenError, match=r"\[no-gpu\]: these specs are for Blackwell and Hopper: name specs for one"
+    other, fp16 = ROOT / "specs" / "b200_bf16.yaml", TWO_SHAPES.replace("bf16", "fp16")
+    for specs, suite, code in (
+        ([good, good], TWO_SHAPES, "module-name"),
+        ([good, other], TWO_SHAPES, "no-gpu"),
+        ([good], fp16, "no-shapes"),
     ):
-        time_suite([good, other], suite_in(tmp_path), ResultLog(), machinery=machinery)
-    fp16 = suite_in(tmp_path, TWO_SHAPES.replace("bf16", "fp16"))
-    with pytest.raises(GemmgenError, match=r"error\[no-shapes\]: has no shapes for the types of these specs"):
-        time_suite([good], fp16, ResultLog(), machinery=machinery)
+        with pytest.raises(GemmgenError, match=rf"error\[{code}\]"):
+            time_suite(specs, suite_in(tmp_path, suite), ResultLog(), machinery=machinery)
     assert arms.machine.timed == []
 
 
@@ -679,9 +675,7 @@ def test_a_record_is_of_one_machine(tmp_path: Path, arms: Arms) -> None:
     path = tmp_path / "record.jsonl"
     run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
     path.write_text(path.read_text().replace("Fake H200", "Fake H100"))
-    message = "was measured with another gpu, Fake H100, here it is Fake H200: use another record file"
-    with pytest.raises(GemmgenError, match=rf"error\[other-machine\]: {message}"):
-        run(tmp_path, arms, ResultLog.opened(path), "kernel_b")
+    assert refusal(lambda: run(tmp_path, arms, ResultLog.opened(path), "kernel_b")).code == "other-machine"
     path.write_text(path.read_text().replace("Fake H100", "Fake H200"))
     with pytest.raises(GemmgenError, match="another protocol"):
         run(tmp_path, arms, ResultLog.opened(path), "kernel_b", protocol=Rounds())
@@ -733,22 +727,24 @@ def test_a_record_that_was_tampered_with_is_refused_with_its_line(tmp_path: Path
     path = tmp_path / "record.jsonl"
     run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
     lines = path.read_text().splitlines()
-    for content, message in (
-        (b"{}\n", ":1: error[bad-record]: no line of a suite's record"),
-        (b"[\n", ":1: error[bad-record]: no line of a suite's record"),
-        ("\n".join([*lines[1:], ""]).encode(), ":1: error[bad-record]: a record begins with its session"),
-        (put(lines, 0, schema=1), ":1: error[bad-record] schema: is 1; this gemmgen reads 3"),
-        (put(lines, 1, shape=[1, 2]), ":2: error[bad-record] shape.2: is missing"),
-        (put(lines, 2, host="x"), ":3: error[bad-record] host: is not known"),
-        (put(lines, 2, kernels=[{}]), ":3: error[bad-record] kernels.0.kernel: is missing"),
+    for content, line, field in (
+        (b"{}\n", 1, None),
+        (b"[\n", 1, None),
+        ("\n".join([*lines[1:], ""]).encode(), 1, None),
+        (put(lines, 0, schema=1), 1, "schema"),
+        (put(lines, 1, shape=[1, 2]), 2, "shape.2"),
+        (put(lines, 2, host="x"), 3, "host"),
+        (put(lines, 2, kernels=[{}]), 3, "kernels.0.kernel"),
     ):
         path.write_bytes(content)
-        with pytest.raises(GemmgenError, match=f"^{re.escape(path.as_posix() + message)}"):
+        with pytest.raises(GemmgenError) as caught:
             ResultLog.opened(path)
-    with pytest.raises(GemmgenError, match=r"error\[bad-record\]: cannot read the record: Is a directory"):
-        ResultLog.opened(tmp_path)
-    with pytest.raises(GemmgenError, match=r"error\[cannot-write\]: cannot write the record: No such file"):
-        ResultLog(tmp_path / "missing" / "r.jsonl").write(refused((1, 1, 1), "cannot"))
+        found = caught.value.diagnostics[0]
+        assert (found.path, found.code) == (path.as_posix(), "bad-record")
+        assert (found.line, found.field) == (line, field)
+    assert refusal(lambda: ResultLog.opened(tmp_path)).code == "bad-record"
+    missing = ResultLog(tmp_path / "missing" / "r.jsonl")
+    assert refusal(lambda: missing.write(refused((1, 1, 1), "cannot"))).code == "cannot-write"
 
 
 def refused(shape: Shape, why: Any) -> Refused:
@@ -808,7 +804,6 @@ def test_figures_are_those_computed_by_hand(tmp_path: Path, arms: Arms) -> None:
 def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> None:
     log = hand_made(arms, tmp_path)
     shown = text_of(log)
-    assert "bf16: the best of 2 kernels, over an invented baseline" in shown
     assert re.search(r"1-16 +3 +0\.794 +0\.500 +16x8x8 +33%", shown)
     assert re.search(r"split K +2 +1\.000 +0\.500 +16x8x8 +50%", shown)
     assert re.search(r"kernel_a +4 +4 +0\.794 +1\.000 +1\.000 +0\.841 +0\.500 +50%", shown)
@@ -816,7 +811,6 @@ def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> N
     assert re.search(
         r"16x8x8 +0\.500 \[0\.500, 0\.500\] +40\.0 +20\.0 +kernel_a +TNT, splitKreduce_kernel", shown
     )
-    assert "ratio [quartiles]" in shown
     report: Any = json.loads(json.dumps(report_of(log)))
     (contest,) = report["contests"]
     assert (contest["contest"], contest["description"]) == (asdict(BF16), "bf16")
@@ -857,10 +851,9 @@ def test_faster_than_the_datasheet_is_an_error(tmp_path: Path, arms: Arms) -> No
     result = results(log)[0]
     # 2 * 4096**3 operations at 989.4 TFLOP/s take 138.9 us; the kernel claims 10 us, and the baseline 20.
     log.lines.append(replace(result, shape=(4096, 4096, 4096)))
-    assert errors_of(log)[:2] == [
-        "bf16 4096x4096x4096: best at 13.89 of the datasheet: do not believe it",
-        "bf16 4096x4096x4096: the baseline at 6.95 of the datasheet: do not believe it",
-    ]
+    ours, theirs = errors_of(log)[:2]
+    assert "13.89" in ours
+    assert "6.95" in theirs
 
 
 # --- pictures
@@ -891,18 +884,10 @@ def test_ratios_are_drawn_over_m_in_a_panel_for_each_contest(tmp_path: Path, arm
     ratio_picture(pictured(tmp_path, arms), path)
     texts = texts_of(path)
     # 2, 0.5, 0.5, 1 and 0.2: the fifth root of 0.1.
-    assert "bf16: geometric mean 0.631, 40% of 5 shapes at 1 or above" in texts
-    assert "e4m3: geometric mean 0.500, 0% of 1 shapes at 1 or above" in texts
-    for words in (
-        "half of the shapes of an M",
-        "their median",
-        "a shape, by its best kernel",
-        "the same, and the baseline splits K",
-        "0.20",  # the arrow's
-        "16",
-        "4096",
-    ):
-        assert words in texts
+    for name, *figures in (("bf16", "0.631", "40%", "5"), ("e4m3", "0.500", "0%", "1")):
+        (title,) = [text for text in texts if text.startswith(f"{name}: ")]
+        assert {*figures} <= {*re.split("[ ,]+", title)}
+    assert {"0.20", "16", "4096"} <= {*texts}  # the first is the arrow's
     assert {text for text in texts if re.fullmatch(r"[012]\.\d+", text)} >= {"0.5", "0.9", "1.25"}
     assert "4" not in texts  # nothing flattens the axis
     assert_follows_a_dark_scheme(path)
@@ -911,20 +896,13 @@ def test_ratios_are_drawn_over_m_in_a_panel_for_each_contest(tmp_path: Path, arm
 def test_rates_are_drawn_under_the_ceilings(tmp_path: Path, arms: Arms) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "roofline.svg"
-    roofline_picture(pictured(tmp_path, arms), path)
+    log = pictured(tmp_path, arms)
+    roofline_picture(log, path)
     texts = texts_of(path)
-    for words in (
-        "ceilings of the datasheet",
-        "ceilings that were measured",
-        "the baseline",
-        "the best kernel",
-        "bf16: 5 shapes",
-        "operations per byte that has to move",
-    ):
-        assert words in texts
-    note = " ".join(texts)
-    assert "datasheet of the H200, not measured: dense MMA of 16-bit operands; memory bandwidth" in note
-    assert "device-to-device copy, bytes read plus bytes written" in note
+    assert any(re.fullmatch("bf16: 5 .+", text) for text in texts)
+    contest = log.sessions[0].contests[0]
+    for ceilings in filter(None, (contest.peak, contest.measured)):
+        assert ceilings.source in " ".join(texts)
     assert_follows_a_dark_scheme(path)
 
 
@@ -946,10 +924,9 @@ def test_a_picture_has_the_same_bytes_each_time(
     for path in paths:
         draw(log, path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: the name must end in \.svg or \.png"):
-        draw(log, tmp_path / "x.jpg")
-    with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: there is no measurement to plot"):
-        draw(ResultLog(None, log.lines[:1]), paths[0])
+    for of, path in ((log, tmp_path / "x.jpg"), (ResultLog(None, log.lines[:1]), paths[0])):
+        with pytest.raises(GemmgenError, match=r"error\[bad-plot\]"):
+            draw(of, path)
 
 
 def test_the_axis_of_ratios_ends_at_ticks() -> None:
@@ -1029,91 +1006,43 @@ X = "title: t\nfamilies: {x: {dtypes: [bf16], shapes: [[1, 2, 3]]}}"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "field", "place"),
     [
-        (None, ": error[file-missing]: there is no such file"),
-        ("", ": error[file-empty]: the file is empty; a suite has `families`"),
-        ("# a\n", ": error[file-empty]: the file holds only comments; a suite has `families`"),
-        (
-            X.replace("t\n", "&x t\n"),
-            ":1:8: error[yaml-feature]: an anchor is not part of a suite; remove it",
-        ),
-        (X.replace("title: t\n", ""), ":1:1: error[missing-field]: has no `title`"),
-        ("title: t\nfamilies: {}", ":2:11: error[wrong-length] families: there is no family in it"),
-        (
-            X.replace("t\n", "5\n"),
-            ":1:8: error[wrong-type] title: expected text, found the whole number 5",
-        ),
-        (
-            f"{X}\nsources: x",
-            (
-                ':3:1: error[unknown-key]: unknown key "sources", the keys here are title, source, dtypes, m'
-                " and families; did you mean source?"
-            ),
-        ),
-        (
-            X.replace("shapes", "shape"),
-            (
-                ':2:32: error[unknown-key] families.x: unknown key "shape", the keys here are dtypes, m, nk'
-                " and shapes; did you mean shapes?"
-            ),
-        ),
-        (
-            X.replace("bf16", "bf17"),
-            (
-                ":2:25: error[not-a-choice] families.x.dtypes.0: expected bf16, fp16, tf32, fp32, e4m3, e5m2,"
-                ' int8, int32, e2m1 or ue8m0, found the text "bf17"'
-            ),
-        ),
-        (
-            X.replace(", 3]", "]"),
-            ":2:41: error[wrong-length] families.x.shapes.0: expected [M, N, K], found a list of 2",
-        ),
+        (None, "file-missing", None, (None, None)),
+        ("", "file-empty", None, (None, None)),
+        ("# a\n", "file-empty", None, (None, None)),
+        (X.replace("t\n", "&x t\n"), "yaml-feature", None, (1, 8)),
+        (X.replace("title: t\n", ""), "missing-field", None, (1, 1)),
+        ("title: t\nfamilies: {}", "wrong-length", "families", (2, 11)),
+        (X.replace("t\n", "5\n"), "wrong-type", "title", (1, 8)),
+        (f"{X}\nsources: x", "unknown-key", None, (3, 1)),
+        (X.replace("shapes", "shape"), "unknown-key", "families.x", (2, 32)),
+        (X.replace("bf16", "bf17"), "not-a-choice", "families.x.dtypes.0", (2, 25)),
+        (X.replace(", 3]", "]"), "wrong-length", "families.x.shapes.0", (2, 41)),
         (
             X.replace("shapes: [[1, 2, 3]]", "m: [1], nk: [[1, 0]]"),
-            (
-                ":2:49: error[out-of-range] families.x.nk.0.1: expected 1 to 2,147,483,647, found the whole"
-                " number 0"
-            ),
+            *("out-of-range", "families.x.nk.0.1", (2, 49)),
         ),
-        (
-            X.replace("shapes: [[1, 2, 3]]", "nk: [[1, 2]]"),
-            (
-                ":2:32: error[missing-field] families.x.nk: needs `m`, a list of M, here or at the top of the"
-                " file"
-            ),
-        ),
-        (
-            X.replace("dtypes: [bf16], ", ""),
-            (
-                ":2:12: error[missing-field] families.x: needs `dtypes`, a list of types of A and B, here or"
-                " at the top of the file"
-            ),
-        ),
-        (
-            X.replace(", shapes: [[1, 2, 3]]", ""),
-            ":2:12: error[missing-field] families.x: has neither `shapes` nor `nk`",
-        ),
-        (
-            "title: t\nfamilies: {x: 3}",
-            (
-                ":2:15: error[wrong-type] families.x: expected a mapping with the keys dtypes, m, nk and"
-                " shapes, found the whole number 3"
-            ),
-        ),
-        (
-            X.replace("3]", "true]"),
-            ":2:48: error[wrong-type] families.x.shapes.0.2: expected a whole number, found the boolean true",
-        ),
+        (X.replace("shapes: [[1, 2, 3]]", "nk: [[1, 2]]"), "missing-field", "families.x.nk", (2, 32)),
+        (X.replace("dtypes: [bf16], ", ""), "missing-field", "families.x", (2, 12)),
+        (X.replace(", shapes: [[1, 2, 3]]", ""), "missing-field", "families.x", (2, 12)),
+        ("title: t\nfamilies: {x: 3}", "wrong-type", "families.x", (2, 15)),
+        (X.replace("3]", "true]"), "wrong-type", "families.x.shapes.0.2", (2, 48)),
     ],
 )
-def test_a_broken_suite_is_explained_at_its_line(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_broken_suite_is_explained_at_its_line(
+    tmp_path: Path,
+    text: str | None,
+    code: str,
+    field: str | None,
+    place: tuple[int | None, int | None],
+) -> None:
     path = tmp_path / "suite.yaml"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(GemmgenError) as caught:
-        load_suite(path)
-    assert str(caught.value) == f"{path.as_posix()}{message}"
+    found = refusal(lambda: load_suite(path))
+    assert (found.path, found.code, found.field) == (path.as_posix(), code, field)
+    assert (found.line, found.column) == place
 
 
 def test_all_that_is_wrong_with_a_suite_is_told_at_once(tmp_path: Path) -> None:
@@ -1134,23 +1063,8 @@ def test_all_that_is_wrong_with_a_suite_is_told_at_once(tmp_path: Path) -> None:
 # --- the command
 
 
-@pytest.fixture
-def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command in this process; return its exit code, stdout and stderr."""
-
-    def run_command(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        out, err = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, out, err
-
-    return run_command
-
-
 def test_the_command_times_specs_tells_figures_and_draws_pictures(
-    tmp_path: Path, arms: Arms, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, arms: Arms, gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
     specs = specs_in(tmp_path, "kernel_a", "kernel_b")
@@ -1173,66 +1087,58 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
 
     monkeypatch.setattr("gemmgen.bench.time_suite", timed)
     out = tmp_path / "new" / "out"
-    code, shown, told = gemmgen("bench", *specs, "--suite", suite, "--m", "1-64", "--out", out)
+    code, shown, told = gemmgen_("bench", *specs, "--suite", suite, "--m", "1-64", "--out", out)
     assert (code, told) == (0, "")
     assert calls == [(range(1, 65), None)]
-    gemmgen("bench", *specs, "--suite", suite, "--candidates")
-    gemmgen("bench", *specs, "--candidates", 3, "--suite", suite)
+    gemmgen_("bench", *specs, "--suite", suite, "--candidates")
+    gemmgen_("bench", *specs, "--candidates", 3, "--suite", suite)
     assert [asked for _, asked in calls] == [None, 10, 3]
-    assert "bf16: the best of 2 kernels, over an invented baseline" in shown
+    assert "an invented baseline" in shown
     assert sorted(path.name for path in out.iterdir()) == ["ratio.svg", "record.jsonl", "roofline.svg"]
-    code, again, told = gemmgen("bench", out / "record.jsonl")
+    code, again, told = gemmgen_("bench", out / "record.jsonl")
     assert (code, again, told) == (0, shown, "")
-    code, report, _ = gemmgen("bench", out / "record.jsonl", "--json")
+    code, report, _ = gemmgen_("bench", out / "record.jsonl", "--json")
     told = json.loads(json.dumps(report_of(ResultLog.opened(out / "record.jsonl"))))
     assert json.loads(report) == {"diagnostics": [], "results": told}
 
 
 def test_without_matplotlib_there_are_figures_and_a_warning(
-    tmp_path: Path, arms: Arms, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, arms: Arms, gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     path = tmp_path / "record.jsonl"
     run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
-    code, out, err = gemmgen("bench", path, "--out", tmp_path)
-    assert code == 0
-    assert "bf16: one kernel, over an invented baseline" in out
-    assert err == (
-        f"{tmp_path}/ratio.svg: warning[missing-package]: plots need matplotlib: "
-        "run `pip install '.[plot]'` in a checkout of gemmgen\n"
-    )
+    ran = gemmgen_("bench", path, "--out", tmp_path)
+    assert (ran.code, ran.codes) == (0, ["missing-package"])
+    assert "an invented baseline" in ran.stdout
 
 
-def test_a_record_with_errors_is_a_failure(tmp_path: Path, arms: Arms, gemmgen: Command) -> None:
+def test_a_record_with_errors_is_a_failure(tmp_path: Path, arms: Arms, gemmgen_: Gemmgen) -> None:
     arms.spoil["kernel_b"] = lambda d: d.mul_(1.05)
     path = tmp_path / "record.jsonl"
     run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
-    code, out, err = gemmgen("bench", path)
+    code, _, err = gemmgen_("bench", path)
     assert code == 1
-    assert "the best of 1" not in out
-    assert err.startswith("bf16 8x16x32: kernel_b is wrong: relative error 0.0")
+    assert err.startswith("bf16 8x16x32: kernel_b ")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "option"),
     [
-        (["s.yaml", "--m", "1-64"], "--m: requires --suite"),
-        (["s.yaml", "--candidates"], "--candidates: requires --suite"),
-        (["s.yaml", "--suite", "x.yaml", "--shapes", "1x8x8"], "--shapes: is not an option of suites"),
-        (["r.jsonl", "--plot", "x.svg"], "--plot: is not an option of suites, which have --out"),
-        (["r.jsonl", "q.jsonl"], "RECORD…: show one record of a suite at a time"),
-        (
-            ["s.yaml", "--suite", str(SUITE), "--m", "0-64"],
-            "--m: `0-64` is no range: write 1-64, 4096- or 16",
-        ),
+        (["s.yaml", "--m", "1-64"], "--m"),
+        (["s.yaml", "--candidates"], "--candidates"),
+        (["s.yaml", "--suite", "x.yaml", "--shapes", "1x8x8"], "--shapes"),
+        (["r.jsonl", "--plot", "x.svg"], "--plot"),
+        (["r.jsonl", "q.jsonl"], "RECORD…"),
+        (["s.yaml", "--suite", str(SUITE), "--m", "0-64"], "--m"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
-    gemmgen: Command, arguments: list[str], message: str
+    gemmgen_: Gemmgen, arguments: list[str], option: str
 ) -> None:
-    code, _, err = gemmgen("bench", *arguments)
+    code, _, err = gemmgen_("bench", *arguments)
     assert code == 2
-    assert message in " ".join(err.replace("│", " ").split())
+    assert f" {option}: " in err
 
 
 @pytest.mark.parametrize(

@@ -15,80 +15,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from commands import SPEC, Gemmgen, Ran
 from modules import SPECS, WANTED
 from ruamel.yaml import YAML
 
 import gemmgen.device
 from gemmgen import __version__, triton_api
-from gemmgen.cli import main
 from gemmgen.cli.app import COMMANDS as LISTED
 from gemmgen.cli.commands import ListedCommand
+from gemmgen.errors import install_advice
 from gemmgen.product import Product
 from gemmgen.spec.model import json_schema
 
 ROOT = Path(__file__).parent.parent
 
-SPEC = """\
-title: a matmul
-target: h100
-operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}
-tile: {m: 128, n: 256, k: 64}
-"""
-
-DIAGNOSTIC = re.compile(r"(?:(?P<path>.+?)(?::\d+:\d+)?: )?error\[(?P<code>[a-z-]+)\].*: .+")
-EXCERPT = re.compile(r" *\d+ \| .*| + \| +\^")
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command has done."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def diagnostics(self) -> list[str]:
-        """The lines on stderr that show no line of a file."""
-        return [line for line in self.stderr.splitlines() if not EXCERPT.fullmatch(line)]
-
-    @property
-    def results(self) -> Any:
-        """What stdout has of the results, as JSON."""
-        told = json.loads(self.stdout)
-        assert list(told) == ["diagnostics", "results"]
-        assert [found["code"] for found in told["diagnostics"]] == self.codes
-        return told["results"]
-
-    @property
-    def codes(self) -> list[str]:
-        """The code of each diagnostic; every line must be one."""
-        found = [DIAGNOSTIC.fullmatch(line) for line in self.diagnostics]
-        assert all(found), self.stderr
-        return [match["code"] for match in found if match]
-
-
-Gemmgen = Callable[..., Ran]
-
-
-@pytest.fixture
-def gemmgen_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Gemmgen:
-    """Runs the command line in this process."""
-
-    def run(*arguments: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        written = capsys.readouterr()
-        return Ran(int(caught.value.code or 0), written.out, written.err)
-
-    return run
+pytest_plugins = ["commands"]
 
 
 def subprocess_of(
@@ -114,14 +60,6 @@ def subprocess_of(
     # It compiles afresh: what interrupts it, or measures it, must find it at work.
     variables = os.environ | {"PYTHONPATH": str(ROOT), "GEMMGEN_CACHE_DIR": ""} | (environment or {})
     return subprocess.Popen(command, env=variables, text=True, stderr=stderr, **options)
-
-
-@pytest.fixture
-def good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A legal spec in a current directory that is otherwise empty."""
-    monkeypatch.chdir(tmp_path)
-    Path("good.yaml").write_text(SPEC)
-    return Path("good.yaml")
 
 
 # --- help and usage
@@ -173,15 +111,6 @@ def test_the_listed_line_of_a_command_is_the_first_of_its_help(listed: ListedCom
     assert help_of_command.partition("\n")[0] == listed.help
 
 
-def test_the_help_lists_one_command_per_stage(gemmgen_: Gemmgen) -> None:
-    ran = gemmgen_("--help")
-    assert ran.code == 0
-    assert re.findall(r"^  (\w+) {2,}[A-Z]", ran.stdout, re.MULTILINE) == COMMANDS
-    assert {"init", "plan", "build", "check", "lower", "simulate", "doctor", "schema", "list"} <= set(
-        COMMANDS
-    )
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -206,11 +135,6 @@ def test_wrong_usage_is_told_on_stderr_and_exits_with_2(
     assert re.search(r"^Error: .+\.?$", ran.stderr, re.MULTILINE)
     assert "Traceback" not in ran.stderr
     assert list(Path().iterdir()) == [good]
-
-
-def test_an_unknown_artifact_is_told_with_those_that_there_are(gemmgen_: Gemmgen, good: Path) -> None:
-    ran = gemmgen_("build", good, "--emit", "ptx,elf,o")
-    assert "Invalid value for --emit: elf, o: choose among ttgir, llir, ptx, cubin, sass" in ran.stderr
 
 
 # --- what a user can get wrong
@@ -289,12 +213,6 @@ def test_bad_input_leaves_valid_json(gemmgen_: Gemmgen, good: Path, command: str
     assert ran.codes == ["file-missing"]
 
 
-def test_a_diagnostic_names_the_place_of_the_mistake(gemmgen_: Gemmgen, good: Path) -> None:
-    Path("deep.yaml").write_text(too_many_stages())
-    (line,) = gemmgen_("plan", "deep.yaml").diagnostics
-    assert line.startswith("deep.yaml:5:21: error[smem-capacity] buffering.stages: 9 stages of 49,152 bytes")
-
-
 @pytest.mark.parametrize("command", [["plan"], ["build", "--no-lower"]], ids=" ".join)
 def test_one_bad_spec_among_several_does_not_stop_the_others(
     gemmgen_: Gemmgen, good: Path, command: list[str]
@@ -343,9 +261,7 @@ def test_a_file_s_name_hides_neither_keys_nor_rules(gemmgen_: Gemmgen, good: Pat
 def test_a_spec_of_any_file_name_is_planned_with_a_warning(gemmgen_: Gemmgen, good: Path) -> None:
     Path("my-gemm.yaml").write_text(SPEC)
     ran = gemmgen_("plan", "my-gemm.yaml")
-    assert ran.code == 0
-    assert ran.stderr.startswith("my-gemm.yaml: warning[module-name]: ")
-    assert "shared memory per CTA" in ran.stdout
+    assert (ran.code, ran.codes) == (0, ["module-name"])
     assert gemmgen_("diff", "my-gemm.yaml", good).code == 0
 
 
@@ -353,9 +269,7 @@ def test_two_specs_of_one_name_are_refused_before_anything_is_built(gemmgen_: Ge
     Path("other").mkdir()
     Path("other/good.yaml").write_text(SPEC)
     ran = gemmgen_("build", "--no-lower", good, "other/good.yaml")
-    assert (ran.code, ran.stdout) == (1, "")
-    message = "makes the same module as good.yaml: rename one of the two"
-    assert ran.stderr == f"other/good.yaml: error[module-name]: {message}\n"
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", ["module-name"])
     assert not Path("generated").exists()
 
 
@@ -366,9 +280,7 @@ def test_a_spec_named_as_the_gradient_of_another_is_refused_before_anything_is_b
     assert gemmgen_("build", "--no-lower", good, "good_grad_b.yaml").code == 0
     good.write_text(SPEC + "backward: true\n")
     ran = gemmgen_("build", "--no-lower", good, "good_grad_b.yaml", "--out", "other")
-    assert (ran.code, ran.stdout) == (1, "")
-    message = "makes the same module as a gradient of good.yaml: rename one of the two"
-    assert ran.stderr == f"good_grad_b.yaml: error[module-name]: {message}\n"
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", ["module-name"])
     assert not Path("other").exists()
 
 
@@ -391,28 +303,20 @@ def test_the_same_spec_twice_is_built_twice(gemmgen_: Gemmgen, good: Path) -> No
 def test_a_place_that_cannot_be_written_is_one_diagnostic(gemmgen_: Gemmgen, good: Path) -> None:
     Path("file").touch()
     ran = gemmgen_("build", "--no-lower", good, "--out", "file")
-    assert (ran.code, ran.stdout) == (1, "")
-    assert ran.diagnostics == ["file: error[cannot-write]: cannot write: File exists"]
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", ["cannot-write"])
 
 
 # --- plan, build, lower
 
 
-def test_plan_prints_the_ledger(gemmgen_: Gemmgen, good: Path) -> None:
+def test_plan_prints_the_ledger_and_writes_nothing(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("plan", good)
     assert (ran.code, ran.stderr) == (0, "")
     kind = "persistent, warp-specialized (cooperative)"
     assert ran.stdout.startswith(f"good.yaml: a matmul\n\nkernel for H100 SXM (sm_90a): {kind}\n")
-    assert "\nshared memory per CTA\n" in ran.stdout
-    assert not Path("generated").exists()
-
-
-def test_plan_takes_json(gemmgen_: Gemmgen, good: Path) -> None:
-    report = gemmgen_("plan", good, "--json").results
-    assert [section["title"] for section in report["good.yaml"]["sections"]][:2] == [
-        "kernel for H100 SXM (sm_90a): persistent, warp-specialized (cooperative)",
-        "shared memory per CTA",
-    ]
+    for section in gemmgen_("plan", good, "--json").results["good.yaml"]["sections"]:
+        assert section["title"] in ran.stdout
+    assert list(Path().iterdir()) == [good]
 
 
 def test_build_without_the_compiler_writes_the_module(gemmgen_: Gemmgen, good: Path) -> None:
@@ -420,7 +324,6 @@ def test_build_without_the_compiler_writes_the_module(gemmgen_: Gemmgen, good: P
     assert ran.code == 0
     assert ran.stderr == ""
     assert ran.stdout.endswith("\nwrote some/place/good.py\n")
-    assert "measured by the compiler" not in ran.stdout
     assert sorted(path.name for path in Path("some/place").iterdir()) == [
         "gemmgen_launch.py",
         "good.json",
@@ -444,8 +347,7 @@ def test_build_compiles_confirms_and_emits(gemmgen_: Gemmgen, good: Path) -> Non
 def test_lower_reports_and_writes_nothing(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("lower", good)
     assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout.startswith("good.yaml\n\nmeasured by the compiler\n  shared memory")
-    assert "spills           0 bytes, 0 bytes of stack" in ran.stdout
+    assert ran.stdout.startswith("good.yaml\n")
     assert list(Path().iterdir()) == [good]
 
 
@@ -457,9 +359,9 @@ def test_check_without_arguments_is_about_all_of_specs(
 ) -> None:
     monkeypatch.chdir(ROOT)
     ran = gemmgen_("check")
-    # Of the one spec with a backward there are three modules.
-    says = f"{len(WANTED)} specs, {len(WANTED) + 4} modules under generated: all up to date\n"
-    assert ran == Ran(0, says, "")
+    assert (ran.code, ran.stderr) == (0, "")
+    # Of the two specs with a backward there are three modules each.
+    assert [*map(int, re.findall(r"\d+", ran.stdout))] == [len(WANTED), len(WANTED) + 4]
 
 
 def test_check_shows_what_differs(gemmgen_: Gemmgen, good: Path) -> None:
@@ -492,11 +394,7 @@ def test_check_finds_orphans_only_when_it_knows_all_specs(gemmgen_: Gemmgen, goo
 def test_check_without_specs_says_so(gemmgen_: Gemmgen, good: Path) -> None:
     good.unlink()
     ran = gemmgen_("check")
-    assert ran == Ran(
-        1,
-        "",
-        ".: error[no-specs]: there is no spec in specs/ or in this directory: name the specs to check\n",
-    )
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", ["no-specs"])
 
 
 def test_specs_of_either_suffix_are_found(gemmgen_: Gemmgen, good: Path) -> None:
@@ -514,7 +412,7 @@ def test_a_spec_with_a_backward_is_one_row_whose_state_is_that_of_all_its_module
     Path("specs/learns.yml").write_text(SPEC + "backward: true\n")
     gemmgen_("build", "--no-lower", "specs/learns.yml")
     assert "from learns.yml:" in Path("generated/learns_grad_a.yaml").read_text()
-    assert gemmgen_("check") == Ran(0, "1 spec, 3 modules under generated: all up to date\n", "")
+    assert gemmgen_("check").code == 0
     assert [row["module"] for row in gemmgen_("list", "--json").results] == ["up to date"]
     Path("generated/learns_grad_b.py").unlink()
     assert [(row["spec"], row["module"]) for row in gemmgen_("list", "--json").results] == [
@@ -530,20 +428,18 @@ def test_list_shows_every_spec_and_the_state_of_its_module(gemmgen_: Gemmgen, go
     gemmgen_("build", "--no-lower", "specs/built.yaml")
     ran = gemmgen_("list")
     assert (ran.code, ran.stderr) == (0, "")
-    header, built, missing = ran.stdout.splitlines()
-    assert header.split() == ["spec", "dtypes", "tile", "cluster", "stages", "module", "title"]
-    assert re.match(r"built +bf16 x bf16 -> bf16 +128x256x64 .* up to date +a matmul", built)
-    assert re.match(r"missing .* missing +a matmul", missing)
-    assert [row["module"] for row in gemmgen_("list", "--json").results] == [
-        "up to date",
-        "missing",
-    ]
+    header, *shown = ran.stdout.splitlines()
+    rows = gemmgen_("list", "--json").results
+    assert [(row["spec"], row["module"]) for row in rows] == [("built", "up to date"), ("missing", "missing")]
+    assert header.split() == list(rows[0])
+    for line, row in zip(shown, rows, strict=True):
+        assert all(str(value) in line for value in row.values())
 
 
 def test_list_of_nothing_is_no_error(gemmgen_: Gemmgen, good: Path) -> None:
     good.unlink()
-    message = "there is no spec in specs/ or in this directory: `gemmgen init` writes one\n"
-    assert gemmgen_("list") == Ran(0, message, "")
+    ran = gemmgen_("list")
+    assert (ran.code, ran.stderr) == (0, "")
     assert gemmgen_("list", "--json").results == []
 
 
@@ -624,17 +520,17 @@ def test_doctor_says_what_runs_without_a_gpu(gemmgen_: Gemmgen, monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ran = gemmgen_("doctor")
     assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout.startswith(f"gemmgen                    {__version__}\n")
-    assert "build, lower, simulate     yes\n" in ran.stdout
+    assert re.match(rf"gemmgen +{re.escape(__version__)}\n", ran.stdout)
     report = gemmgen_("doctor", "--json").results
     assert report["gpu"] == "no GPU"
     assert report["versions"]["torch"] == torch.__version__
-    reason = "no: needs a Hopper or Blackwell GPU (compute capability 9.0 or 10.0), found no GPU"
-    assert report["stages"] == {
-        "plan, check, schema, list": "yes",
-        "build, lower, simulate": "yes",
-        "test, bench": reason,
-    }
+    assert answers(report) == ["yes", "yes", "no"]
+
+
+def answers(report: Mapping[str, Any]) -> list[str]:
+    """If the stages of a report can run: those that plan, those that compile, and those on a GPU."""
+    assert list(report["stages"]) == ["plan, check, schema, list", "build, lower, simulate", "test, bench"]
+    return [re.split("[:,]", answer)[0] for answer in report["stages"].values()]
 
 
 @pytest.mark.parametrize(
@@ -642,10 +538,7 @@ def test_doctor_says_what_runs_without_a_gpu(gemmgen_: Gemmgen, monkeypatch: pyt
     [
         ((9, 0), "yes, of specs for h100 and h200"),
         ((10, 0), "yes, of specs for b200"),
-        (
-            (12, 0),
-            "no: needs a Hopper or Blackwell GPU (compute capability 9.0 or 10.0), found NVIDIA X",
-        ),
+        ((12, 0), "no: "),
     ],
 )
 def test_doctor_knows_the_gpus_that_specs_are_for(
@@ -654,7 +547,7 @@ def test_doctor_knows_the_gpus_that_specs_are_for(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA X")
-    assert gemmgen_("doctor", "--json").results["stages"]["test, bench"] == expected
+    assert gemmgen_("doctor", "--json").results["stages"]["test, bench"].startswith(expected)
 
 
 @pytest.mark.parametrize(("capability", "measures"), [((9, 0), True), ((10, 0), False)])
@@ -695,15 +588,14 @@ def test_doctor_says_what_a_cpu_build_and_a_machine_without_a_driver_lack(
     assert (versions["CUDA of torch"], versions["NVIDIA driver"]) == ("none: a CPU build", "none")
 
 
-INSTALL = "run `pip install '.[compile]'` in a checkout of gemmgen"
+INSTALL = install_advice("compile")
 
 
 def test_doctor_refuses_another_triton(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_api, "SUPPORTED", "2.1")
-    stages = gemmgen_("doctor", "--json").results["stages"]
-    reason = rf"no: found Triton 3\.9\.\d+, and this needs Triton 2\.1: {re.escape(INSTALL)}"
-    assert re.fullmatch(reason, stages["build, lower, simulate"])
-    assert stages["test, bench"] == stages["build, lower, simulate"]
+    report = gemmgen_("doctor", "--json").results
+    assert answers(report) == ["yes", "no", "no"]
+    assert report["stages"]["build, lower, simulate"].endswith(INSTALL)
 
 
 COMPILING = [["build"], ["lower"], ["simulate"], ["test"], ["bench"]]
@@ -738,24 +630,16 @@ def test_doctor_runs_without_torch_and_triton(gemmgen_: Gemmgen, monkeypatch: py
     report = ran.results
     assert (ran.code, report["gpu"]) == (0, "unknown (torch: not installed)")
     assert (report["versions"]["torch"], report["versions"]["triton"]) == ("not installed", "not installed")
-    missing = f"no: torch is not installed, and this needs it: {INSTALL}"
-    assert report["stages"] == {
-        "plan, check, schema, list": "yes",
-        "build, lower, simulate": missing,
-        "test, bench": missing,
-    }
+    assert answers(report) == ["yes", "no", "no"]
+    assert report["stages"]["build, lower, simulate"].endswith(INSTALL)
 
 
 # --- init
 
 
 def test_init_writes_a_spec_that_can_be_built(gemmgen_: Gemmgen, good: Path) -> None:
-    told = gemmgen_("init")
-    assert (told.code, told.stderr) == (0, "")
-    wrote, following = told.stdout.splitlines()
-    assert wrote == "wrote matmul.yaml, and gemmgen.schema.json for editors"
-    hinted = re.findall("`gemmgen (plan|build) matmul.yaml`", following)
-    assert hinted == ["plan", "build"]
+    ran = gemmgen_("init")
+    assert (ran.code, ran.stderr) == (0, "")
     assert gemmgen_("init", "theirs", "--json").results == {"wrote": ["theirs.yaml", "gemmgen.schema.json"]}
     assert gemmgen_("init", "some where/mine").code == 0
     for path in ("matmul.yaml", "some where/mine.yaml"):
@@ -781,7 +665,7 @@ def test_init_build_check_and_list_fit_together(
     assert json.loads(Path("gemmgen.schema.json").read_text()) == json_schema()
     assert [row["module"] for row in gemmgen_("list", "--json").results] == ["missing"]
     assert gemmgen_("build", "--no-lower", "mine.yaml").code == 0
-    assert gemmgen_("check") == Ran(0, "1 spec, 1 module under generated: all up to date\n", "")
+    assert gemmgen_("check").code == 0
     assert [row["spec"] for row in gemmgen_("list", "--json").results] == ["mine"]
 
 
@@ -800,7 +684,8 @@ def test_init_renews_its_own_schema_and_leaves_another_file_of_that_name(
 def test_a_link_to_nowhere_is_not_offered_for_itself(gemmgen_: Gemmgen, good: Path) -> None:
     Path("dangling.yaml").symlink_to("nowhere")
     ran = gemmgen_("plan", "dangling.yaml")
-    assert ran.stderr == "dangling.yaml: error[file-missing]: there is no such file\n"
+    assert ran.codes == ["file-missing"]
+    assert ran.stderr.count("dangling.yaml") == 1
 
 
 @pytest.mark.parametrize("command", ["check", "list"])
@@ -809,13 +694,13 @@ def test_two_specs_of_one_stem_are_told_and_none_is_called_stale(
 ) -> None:
     Path("good.yml").write_text(SPEC)
     ran = gemmgen_(command)
-    message = "makes the same module as good.yaml: rename one of the two"
-    assert ran == Ran(1, "", f"good.yml: error[module-name]: {message}\n")
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", ["module-name"])
 
 
 def test_a_record_that_is_not_there_is_told_without_an_errno(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("bench", "nope.json")
-    assert ran.stderr == "nope.json: error[bad-record]: cannot be read: No such file or directory\n"
+    assert ran.codes == ["bad-record"]
+    assert "Errno" not in ran.stderr
 
 
 def test_a_temporary_file_is_never_named(gemmgen_: Gemmgen, good: Path) -> None:
@@ -840,17 +725,18 @@ def test_every_command_with_specs_writes_annotations_for_github(
 
 
 @pytest.mark.parametrize("command", ["bench", "tune", "export", "library", "report"])
-def test_every_other_command_that_can_fail_has_the_option_too(gemmgen_: Gemmgen, command: str) -> None:
-    assert "--format text|github" in gemmgen_(command, "--help").stdout
+def test_every_other_command_that_can_fail_has_the_option_too(command: str) -> None:
+    (listed,) = (each for each in LISTED if each.name == command)
+    assert "--format" in {option for parameter in listed.loaded().params for option in parameter.opts}
 
 
 def test_a_diagnostic_about_this_machine_names_no_file(
     gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert gemmgen_("lower", good).stderr.startswith("error[no-torch]: torch is not installed")
+    assert gemmgen_("lower", good).stderr.startswith("error[no-torch]: ")
     ran = gemmgen_("lower", good, "--format", "github", "--sarif", "log.sarif")
-    assert ran.stderr.startswith("::error title=no-torch::torch is not installed")
+    assert ran.stderr.startswith("::error title=no-torch::")
     (run,) = json.loads(Path("log.sarif").read_text())["runs"]
     assert "locations" not in run["results"][0]
 
@@ -859,7 +745,8 @@ def test_sarif_says_what_the_states_of_modules_mean(gemmgen_: Gemmgen, good: Pat
     gemmgen_("check", "--sarif", "log.sarif")
     (run,) = json.loads(Path("log.sarif").read_text())["runs"]
     (rule,) = run["tool"]["driver"]["rules"]
-    assert rule == {"id": "missing", "shortDescription": {"text": "A generated file is not there."}}
+    assert rule["id"] == "missing"
+    assert rule["shortDescription"]["text"] != "missing"
 
 
 # --- repositories of users
@@ -906,7 +793,7 @@ def test_init_overwrites_nothing(gemmgen_: Gemmgen, good: Path) -> None:
     before = good.read_text()
     for name in ("good", "good.yaml"):
         ran = gemmgen_("init", name)
-        assert ran == Ran(1, "", "good.yaml: error[file-exists]: exists already: choose another name\n")
+        assert (ran.code, ran.stdout, ran.codes) == (1, "", ["file-exists"])
     assert good.read_text() == before
 
 
@@ -952,7 +839,6 @@ def test_a_machine_without_a_place_for_temporary_files_says_so(
     monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     ran = gemmgen_("lower", good)
     assert (ran.code, ran.codes) == (1, ["no-scratch"])
-    assert "let TMPDIR name one that can be written" in ran.stderr
 
 
 def test_what_the_machine_refuses_is_told_in_words(
@@ -963,7 +849,8 @@ def test_what_the_machine_refuses_is_told_in_words(
 
     monkeypatch.setattr("gemmgen.cli.make.make", full)
     ran = gemmgen_("plan", good)
-    assert ran == Ran(1, "", "/some/file: error[machine]: No space left on device\n")
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", ["machine"])
+    assert ran.stderr.startswith("/some/file: ")
 
 
 # --- as a process

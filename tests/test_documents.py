@@ -24,6 +24,7 @@ from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
+from commands import Gemmgen
 from contests import BF16, E4M3
 from modules import ROOT
 
@@ -42,8 +43,7 @@ from gemmgen.bench.result_log import (
     Rounds,
     Session,
 )
-from gemmgen.cli import main
-from gemmgen.errors import GemmgenError
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.kinds import LEAST_SECONDS, MOST_EXTENT
 from gemmgen.library import package
 from gemmgen.library.manifest import MANIFEST, read_manifest
@@ -51,8 +51,10 @@ from gemmgen.problem.dtypes import Dtypes
 from gemmgen.render import render_template
 from gemmgen.tune import read_table
 
-Run = Callable[..., tuple[int, str, str]]
 Json = Any
+
+pytest_plugins = ["commands"]
+
 Place = tuple[str | int, ...]
 
 SPEC = """\
@@ -123,26 +125,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in this process; return its exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            code = exit_.code
-        out, err = capsys.readouterr()
-        return code or 0, out, err
-
-    return run
-
-
-@pytest.fixture
-def made(world: Path, gemmgen: Run) -> Path:
+def made(world: Path, gemmgen_: Gemmgen) -> Path:
     """A library that a good table makes."""
-    code, _, err = gemmgen("library", "mylib", "--table", "good.jsonl", "--out", "libs", "--no-lower")
+    code, _, err = gemmgen_("library", "mylib", "--table", "good.jsonl", "--out", "libs", "--no-lower")
     assert code == 0, err
     return world / "libs" / "mylib"
 
@@ -166,11 +151,17 @@ def files_of(*folders: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
 
 
-def refusal(function: Callable[[], object]) -> str:
-    """Return the first diagnostic that a call ends with, without the folders of its path."""
+def refusal(function: Callable[[], object]) -> Diagnostic:
+    """Return the first diagnostic that a call ends with."""
     with pytest.raises(GemmgenError) as error:
         function()
-    return re.sub(r"/\S*/(?=[\w.]+[:, ])", "", str(error.value.diagnostics[0]))
+    return error.value.diagnostics[0]
+
+
+def refused(function: Callable[[], object]) -> tuple[str, str]:
+    """Return the name of the file that the first diagnostic is about, and its code."""
+    found = refusal(function)
+    return Path(found.path).name, found.code
 
 
 def changed(path: Path, **members: Json) -> None:
@@ -238,47 +229,44 @@ def test_a_template_of_code_refuses_a_text_that_passed_no_filter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "said"),
+    ("members", "field"),
     [
-        ({"seconds": float("inf")}, "seconds: input should be a finite number, not Infinity"),
-        ({"seconds": float("nan")}, "seconds: input should be a finite number, not NaN"),
-        ({"seconds": -1e-5}, "seconds: must be seconds from 1e-09 to 1e+06, not -1e-05"),
-        ({"seconds": 1e-320}, "seconds: must be seconds from 1e-09 to 1e+06, not 1e-320"),
-        ({"baseline_seconds": 0}, "baseline_seconds: must be seconds from 1e-09 to 1e+06, not 0.0"),
-        ({"first_seconds": True}, "first_seconds: input should be a valid number, not true"),
-        ({"m": 10**30}, "m: must be from 1 to 2,147,483,392, not 1000000000000000000000000000000"),
-        ({"tried": 10**40}, "tried: must be a number from 1, not 1000"),
-        ({"m": 2**31}, "m: must be from 1 to 2,147,483,392, not 2147483648"),
-        ({"n": True}, "n: input should be a valid integer, not true"),
-        ({"k": 4096.0}, "k: input should be a valid integer, not 4096.0"),
-        ({"tried": -1}, "tried: must be a number from 1, not -1"),
-        ({"gpu": "\u202e"}, "gpu: must be the name of a GPU"),
-        ({"gpu": f'NVIDIA H200"; {RUNS}; x = "'}, "gpu: must be the name of a GPU"),
-        ({"description": f'bf16"""\n{RUNS}\n"""'}, "description: must be one line of printable text"),
-        ({"problem": "bf16"}, 'problem: input should be an object, not "bf16"'),
-        ({"problem": {"matmul": RUNS, "promoted": False}}, "problem.matmul: must be 64 hexadecimal digits"),
-        ({"problem": asdict(E4M3)}, f"problem: is {E4M3}, and the spec lib_a.yaml is of {BF16}"),
-        (
-            {"dtypes": {"a": "bf16", "b": "bf16", "d": "fp32"}},
-            "dtypes: are a bf16, b bf16 and d fp32, and those of the spec lib_a.yaml are a bf16, b bf16 and",
-        ),
-        ({"dtypes": {"a": "bf16", "b": "bf16", "d": "bf17"}}, "dtypes.d: must be one of bf16, fp16,"),
-        ({"gpu": "NVIDIA B200"}, "gpu: is NVIDIA B200, a GPU of Blackwell, and the kernel is for Hopper, as"),
-        ({"kernel_sha256": "x"}, 'kernel_sha256: must be 64 hexadecimal digits, not "x"'),
-        ({"more": 1}, "more: is not known"),
+        ({"seconds": float("inf")}, "seconds"),
+        ({"seconds": float("nan")}, "seconds"),
+        ({"seconds": -1e-5}, "seconds"),
+        ({"seconds": 1e-320}, "seconds"),
+        ({"baseline_seconds": 0}, "baseline_seconds"),
+        ({"first_seconds": True}, "first_seconds"),
+        ({"m": 10**30}, "m"),
+        ({"tried": 10**40}, "tried"),
+        ({"m": 2**31}, "m"),
+        ({"n": True}, "n"),
+        ({"k": 4096.0}, "k"),
+        ({"tried": -1}, "tried"),
+        ({"gpu": "\u202e"}, "gpu"),
+        ({"gpu": f'NVIDIA H200"; {RUNS}; x = "'}, "gpu"),
+        ({"description": f'bf16"""\n{RUNS}\n"""'}, "description"),
+        ({"problem": "bf16"}, "problem"),
+        ({"problem": {"matmul": RUNS, "promoted": False}}, "problem.matmul"),
+        ({"problem": asdict(E4M3)}, "problem"),
+        ({"dtypes": {"a": "bf16", "b": "bf16", "d": "fp32"}}, "dtypes"),
+        ({"dtypes": {"a": "bf16", "b": "bf16", "d": "bf17"}}, "dtypes.d"),
+        ({"gpu": "NVIDIA B200"}, "gpu"),
+        ({"kernel_sha256": "x"}, "kernel_sha256"),
+        ({"more": 1}, "more"),
     ],
 )
 def test_a_row_that_cannot_be_is_refused_at_its_line_and_member(
-    world: Path, gemmgen: Run, members: dict[str, Json], said: str
+    world: Path, gemmgen_: Gemmgen, members: dict[str, Json], field: str
 ) -> None:
     path = world / "bad.jsonl"
     path.write_text(f"{json.dumps(ROW)}\n{json.dumps({**ROW, **members})}\n")
     if "gpu" in members and "B200" in members["gpu"]:  # one table is of one GPU
         path.write_text(f"{json.dumps({**ROW, **members})}\n")
     line = 1 if path.read_text().count("\n") == 1 else 2
-    code, out, err = gemmgen("library", "poisoned", "--table", path.name, "--out", "libs", "--no-lower")
+    code, out, err = gemmgen_("library", "poisoned", "--table", path.name, "--out", "libs", "--no-lower")
     assert (code, out) == (1, "")
-    assert err.startswith(f"bad.jsonl:{line}: error[bad-table] {said}")
+    assert err.startswith(f"bad.jsonl:{line}: error[bad-table] {field}: ")
     assert not (world / "libs").exists()
 
 
@@ -295,7 +283,7 @@ def test_the_extents_and_times_at_the_ends_are_read(world: Path) -> None:
 # --- manifests
 
 
-def test_a_manifest_that_names_a_file_outside_deletes_nothing(made: Path, gemmgen: Run) -> None:
+def test_a_manifest_that_names_a_file_outside_deletes_nothing(made: Path, gemmgen_: Gemmgen) -> None:
     victim = made.parent.parent.parent / "outside" / "victim"
     manifest = json.loads((made / MANIFEST).read_text())
     good = files_of(made.parent.parent.parent)
@@ -307,7 +295,7 @@ def test_a_manifest_that_names_a_file_outside_deletes_nothing(made: Path, gemmge
             ("library", made, "--check"),
             ("library", "mylib", "--table", "good.jsonl", "--out", "libs", "--no-lower"),
         ):
-            code, _, err = gemmgen(*command)
+            code, _, err = gemmgen_(*command)
             assert code == 1, command
             assert "error[bad-library] sha256:" in err or "error[foreign-file]" in err
             assert files_of(made.parent.parent.parent) == before
@@ -316,69 +304,68 @@ def test_a_manifest_that_names_a_file_outside_deletes_nothing(made: Path, gemmge
 
 
 @pytest.mark.parametrize(
-    ("members", "said"),
+    ("members", "field"),
     [
-        ({"name": "../elsewhere"}, 'name: must be a name that a module can have, not "../elsewhere"'),
-        ({"name": "other"}, 'name: is other, and the folder is "mylib": give both one name'),
-        ({"name": "torch"}, 'name: must be a name that a module can have, not "torch"'),
-        ({"kernels": ["../../outside/victim"]}, "kernels.0: must be a name that a module can have"),
-        ({"kernels": ["timing"]}, "kernels: must be names of modules, each once, and no name that the"),
-        ({"kernels": []}, "kernels: must be names of modules"),
-        ({"kernels": ["other"]}, "sha256: "),
-        ({"gpu": 'x"'}, "gpu: must be the name of a GPU"),
-        ({"gpu": None}, "table.0: has no range of M, or there is no GPU that it was measured on"),
-        ({"baseline": "a\nb"}, "baseline: must be one line of printable text"),
-        ({"description": f'bf16"""\n{RUNS}\n"""'}, "description: must be one line of printable text"),
-        ({"problem": {"matmul": RUNS, "promoted": 0}}, "problem.matmul: must be 64 hexadecimal digits"),
-        ({"table": [[4096, 4096, [[5, 4, "mylib_cooperative"]]]]}, "table.0: must have ranges of M in"),
-        ({"table": [[4096, 4096, [[1, 2**40, "x"]]]]}, "table.0.2.0.1: must be from 1 to 2,147,483,392"),
-        ({"sources": [["../x", "0" * 64]]}, "sources.0.0: must be the name of a file without its folder"),
-        ({"more": 1}, "more: is not known"),
+        ({"name": "../elsewhere"}, "name"),
+        ({"name": "other"}, "name"),
+        ({"name": "torch"}, "name"),
+        ({"kernels": ["../../outside/victim"]}, "kernels.0"),
+        ({"kernels": ["timing"]}, "kernels"),
+        ({"kernels": []}, "kernels"),
+        ({"kernels": ["other"]}, "sha256"),
+        ({"gpu": 'x"'}, "gpu"),
+        ({"gpu": None}, "table.0"),
+        ({"baseline": "a\nb"}, "baseline"),
+        ({"description": f'bf16"""\n{RUNS}\n"""'}, "description"),
+        ({"problem": {"matmul": RUNS, "promoted": 0}}, "problem.matmul"),
+        ({"table": [[4096, 4096, [[5, 4, "mylib_cooperative"]]]]}, "table.0"),
+        ({"table": [[4096, 4096, [[1, 2**40, "x"]]]]}, "table.0.2.0.1"),
+        ({"sources": [["../x", "0" * 64]]}, "sources.0.0"),
+        ({"more": 1}, "more"),
     ],
 )
-def test_a_manifest_that_no_library_has_is_refused(made: Path, members: dict[str, Json], said: str) -> None:
+def test_a_manifest_that_no_library_has_is_refused(made: Path, members: dict[str, Json], field: str) -> None:
     changed(made / MANIFEST, **members)
     for function in (package.check, package.read_library, package.contestants):
-        assert refusal(lambda function=function: function(made)).startswith(
-            f"library.json: error[bad-library] {said}"
-        )
+        found = refusal(lambda function=function: function(made))
+        assert (found.code, found.field) == ("bad-library", field)
 
 
-def test_a_package_that_is_a_link_is_neither_written_nor_read(made: Path, gemmgen: Run) -> None:
+def test_a_package_that_is_a_link_is_neither_written_nor_read(made: Path, gemmgen_: Gemmgen) -> None:
     outside = made.parent.parent.parent / "outside"
     shutil.move(made, outside / "mylib")
     made.symlink_to(outside / "mylib")
     before = files_of(outside)
-    assert "is a link to another folder: a library lies in its own" in refusal(lambda: package.check(made))
-    code, _, err = gemmgen("library", "mylib", "--table", "good.jsonl", "--out", "libs", "--no-lower")
+    assert "a link" in refusal(lambda: package.check(made)).message
+    code, _, err = gemmgen_("library", "mylib", "--table", "good.jsonl", "--out", "libs", "--no-lower")
     assert (code, "error[foreign-file]" in err) == (1, True)
     made.unlink()
     shutil.move(outside / "mylib", made)
     shutil.move(made / "specs", outside / "specs")
     (made / "specs").symlink_to(outside / "specs")
     for command in ("--check", "--refresh"):
-        assert gemmgen("library", made, command, "--no-lower")[0] == 1
+        assert gemmgen_("library", made, command, "--no-lower")[0] == 1
     assert files_of(outside).keys() - {outside / "specs" / path.name for path in outside.glob("specs/*")} == {
         path for path in before if "mylib" not in path.parts
     }
 
 
-def test_a_file_that_is_a_link_is_replaced_and_not_written_through(made: Path, gemmgen: Run) -> None:
+def test_a_file_that_is_a_link_is_replaced_and_not_written_through(made: Path, gemmgen_: Gemmgen) -> None:
     victim = made.parent.parent.parent / "outside" / "victim.py"
     (made / "timing.py").unlink()
     (made / "timing.py").symlink_to(victim)
-    assert gemmgen("library", made, "--refresh", "--no-lower")[0] == 0
+    assert gemmgen_("library", made, "--refresh", "--no-lower")[0] == 0
     assert victim.read_text() == "mine"
     assert not (made / "timing.py").is_symlink()
 
 
 def test_a_library_in_the_current_directory_is_refreshed_where_it_lies(
-    made: Path, gemmgen: Run, monkeypatch: pytest.MonkeyPatch
+    made: Path, gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = files_of(made.parent)
     monkeypatch.chdir(made)
-    assert gemmgen("library", ".", "--refresh", "--no-lower")[0] == 0
-    assert gemmgen("library", ".", "--check") == (0, ".: up to date\n", "")
+    assert gemmgen_("library", ".", "--refresh", "--no-lower")[0] == 0
+    assert gemmgen_("library", ".", "--check") == (0, ".: up to date\n", "")
     assert files_of(made.parent) == before
 
 
@@ -402,21 +389,23 @@ def test_a_library_in_the_current_directory_is_refreshed_where_it_lies(
 def test_measurements_that_no_library_has_are_refused_and_not_run(made: Path, text: str) -> None:
     stem = read_manifest(made).kernels[0]
     (made / "measured.py").write_text(text.replace("STEM", stem))
-    assert refusal(lambda: package.read_library(made)).startswith("measured.py: error[bad-library]")
+    assert refused(lambda: package.read_library(made)) == ("measured.py", "bad-library")
 
 
 # --- what is imported
 
 
-def test_a_package_that_was_edited_is_refused_and_not_imported_by_bench(made: Path, gemmgen: Run) -> None:
+def test_a_package_that_was_edited_is_refused_and_not_imported_by_bench(
+    made: Path, gemmgen_: Gemmgen
+) -> None:
     (made.parent.parent / "suite.yaml").write_text(
         "title: one\nfamilies: {one: {dtypes: [bf16], shapes: [[128, 4096, 4096]]}}\n"
     )
     for name in ("__init__.py", "timing.py"):
         before = (made / name).read_text()
         (made / name).write_text(f"{before}\n{RUNS}\n")
-        assert refusal(lambda: package.contestants(made)).startswith(f"{name}: error[hand-edited]: edited by")
-        code, _, err = gemmgen("bench", made, "--suite", "suite.yaml")
+        assert refused(lambda: package.contestants(made)) == (name, "hand-edited")
+        code, _, err = gemmgen_("bench", made, "--suite", "suite.yaml")
         assert (code, f"{name}: error[hand-edited]" in err) == (1, True)
         (made / name).write_text(before)
     # As if somebody had written the hash too: it is not what this gemmgen makes.
@@ -425,7 +414,7 @@ def test_a_package_that_was_edited_is_refused_and_not_imported_by_bench(made: Pa
     (made / "timing.py").write_text(edited)
     digest = hashlib.sha256(edited.encode()).hexdigest()
     changed(made / MANIFEST, sha256={**manifest["sha256"], "timing.py": digest})
-    assert refusal(lambda: package.contestants(made)).startswith("timing.py: error[stale]")
+    assert refused(lambda: package.contestants(made)) == ("timing.py", "stale")
 
 
 def test_what_python_would_import_in_place_of_a_package_s_files_is_not_imported(made: Path) -> None:
@@ -434,9 +423,7 @@ def test_what_python_would_import_in_place_of_a_package_s_files_is_not_imported(
         path = made / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(RUNS)
-        assert refusal(lambda: package.contestants(made)).endswith(
-            "error[orphaned]: the library does not name it: delete it"
-        )
+        assert refusal(lambda: package.contestants(made)).code == "orphaned"
         path.unlink()
         if path.parent != made:
             path.parent.rmdir()
@@ -450,21 +437,23 @@ def test_what_python_would_import_in_place_of_a_package_s_files_is_not_imported(
     assert choose((128, 4096, 4096)) == specs[0].stem
 
 
-def test_a_library_does_not_take_the_place_of_a_module_that_is_imported(world: Path, gemmgen: Run) -> None:
+def test_a_library_does_not_take_the_place_of_a_module_that_is_imported(
+    world: Path, gemmgen_: Gemmgen
+) -> None:
     """`told` is imported by other tests; a name that an installed package has is refused."""
     import told
 
-    assert gemmgen("library", "told", "--table", "good.jsonl", "--out", "libs", "--no-lower")[0] == 0
+    assert gemmgen_("library", "told", "--table", "good.jsonl", "--out", "libs", "--no-lower")[0] == 0
     specs, choose = package.contestants(world / "libs" / "told")
     assert choose(SHAPE) == specs[0].stem
     assert sys.modules["told"] is told
-    assert gemmgen("library", "rich", "--table", "good.jsonl", "--out", "libs", "--no-lower")[0] == 1
+    assert gemmgen_("library", "rich", "--table", "good.jsonl", "--out", "libs", "--no-lower")[0] == 1
 
 
-def test_a_gpu_whose_name_has_a_slash_is_none_of_a_folder(world: Path, gemmgen: Run) -> None:
+def test_a_gpu_whose_name_has_a_slash_is_none_of_a_folder(world: Path, gemmgen_: Gemmgen) -> None:
     (world / "slash.jsonl").write_text(json.dumps({**ROW, "gpu": "X/../../outside/y"}))
     command = ("library", "mylib", "--table", "slash.jsonl", "--out", "libs", "--no-lower", "--vllm", "tiles")
-    assert gemmgen(*command)[0] == 0
+    assert gemmgen_(*command)[0] == 0
     (path,) = (world / "tiles").rglob("*.json")
     assert path.name == "N=4096,K=4096,device_name=X_.._.._outside_y.json"
 
@@ -601,7 +590,7 @@ class Fuzz:
     """Runs commands over documents, and holds each to what they promise."""
 
     world: Path
-    gemmgen: Run
+    gemmgen: Gemmgen
     base: dict[str, str]
     """The trees of the modules of a good library."""
     documents: int = 0
@@ -665,13 +654,13 @@ class Fuzz:
 
 
 @pytest.fixture
-def fuzz(made: Path, world: Path, gemmgen: Run) -> Fuzz:
+def fuzz(made: Path, world: Path, gemmgen_: Gemmgen) -> Fuzz:
     """Commands, and a good library to compare with."""
     base = {path.name: shape_of(path.read_text()) for path in made.glob("*.py")}
     (kernel,) = [tree for name, tree in base.items() if name not in package.PARTS]
     shutil.copytree(made, world / "made" / "mylib")
     (world / "lib_a.yaml").write_text(SPEC)
-    return Fuzz(world, gemmgen, {**base, "kernel": kernel})
+    return Fuzz(world, gemmgen_, {**base, "kernel": kernel})
 
 
 def test_no_text_of_a_table_runs_or_leads_out(fuzz: Fuzz, world: Path) -> None:

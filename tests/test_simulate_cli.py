@@ -7,16 +7,16 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Gemmgen
 
 import gemmgen.build
 from gemmgen.build import build
-from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import Lowered, Resources
 from gemmgen.product import Product, make
@@ -25,36 +25,13 @@ ROOT = Path(__file__).parent.parent
 SPEC = ROOT / "specs" / "h100_bf16.yaml"
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What a command has done."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def diagnostics(self) -> list[str]:
-        """The lines on stderr."""
-        return self.stderr.splitlines()
+pytest_plugins = ["commands"]
 
 
-Gemmgen = Callable[..., Ran]
-
-
-@pytest.fixture
-def gemmgen_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gemmgen:
-    """Runs the command line in this process, in an empty directory."""
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run commands in an empty directory."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        written = capsys.readouterr()
-        return Ran(int(caught.value.code or 0), written.out, written.err)
-
-    return run
 
 
 def mutant(*changes: tuple[str, str]) -> Product:
@@ -88,13 +65,14 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Product], None]:
 def test_a_clean_kernel_is_reported_on_stdout(gemmgen_: Gemmgen) -> None:
     ran = gemmgen_("simulate", SPEC, "--schedules", 1)
     assert (ran.code, ran.diagnostics) == (0, [])
+    assert ran.stdout.startswith(f"{SPEC}: ")
+    (report,) = gemmgen_("simulate", SPEC, "--schedules", 1, "--json").results.values()
+    assert (report["module"], report["findings"]) == ("h100_bf16.py", [])
     # 4 stages: 10 steps of 64, and 2 x 2 tiles of 128 x 256, the last third of each left out.
     # Groups are 16 tiles high: 17 x 3 tiles.
-    assert ran.stdout.splitlines() == [
-        f"{SPEC}: simulated: 5 schedules, 0 findings",
-        "  214x427x619, integers, 1 program, 4 schedules",
-        "  2134x683x43, normal, 2 programs, 1 schedule",
-    ]
+    assert [
+        (launch["shape"], launch["programs"], len(launch["schedules"])) for launch in report["launches"]
+    ] == [([214, 427, 619], 1, 4), ([2134, 683, 43], 2, 1)]
     assert list(Path().iterdir()) == []
 
 
@@ -102,19 +80,9 @@ def test_a_pinned_shape_that_wraps_no_ring_is_a_note(gemmgen_: Gemmgen) -> None:
     ran = gemmgen_("simulate", SPEC, "--schedules", 0, "--shape", "128x256x256")
     assert (ran.code, ran.diagnostics) == (0, [])
     # Four steps of K fill each of four stages once.
-    note = "faults may hide in barriers that complete fewer than 3 phases: load_ready (1), load_empty (1)"
-    assert ran.stdout.splitlines()[1:] == [
-        "  128x256x256, integers, 1 program, 3 schedules",
-        "  128x256x256, normal, 2 programs, 1 schedule",
-        f"  note: 128x256x256: {note}",
-    ]
-
-
-def test_a_report_can_be_json(gemmgen_: Gemmgen) -> None:
-    ran = gemmgen_("simulate", SPEC, "--schedules", 0, "--shape", "64x64x64", "--json")
-    (report,) = json.loads(ran.stdout)["results"].values()
-    assert (ran.code, report["module"], report["findings"]) == (0, "h100_bf16.py", [])
-    assert [launch["shape"] for launch in report["launches"]] == [[64, 64, 64]] * 2
+    *_, note = ran.stdout.splitlines()
+    assert note.startswith("  note: 128x256x256: ")
+    assert note.endswith(": load_ready (1), load_empty (1)")
 
 
 RELEASE = "        mbarrier.arrive(args.load_empty.index(ring.stage))\n"
@@ -251,7 +219,7 @@ def test_a_build_simulates_before_it_writes(gemmgen_: Gemmgen, monkeypatch: pyte
     monkeypatch.setattr(gemmgen.build, "lower", nothing_lowered)
     ran = gemmgen_("build", SPEC)
     assert ran.code == 0
-    assert "\n\nsimulated: 3 schedules, 0 findings\n\nwrote generated/h100_bf16.py\n" in ran.stdout
+    assert ran.stdout.endswith("\nwrote generated/h100_bf16.py\n")
     (report,) = json.loads(gemmgen_("build", SPEC, "--json").stdout)["results"]
     assert report["simulation"]["launches"][0]["schedules"] == ["lazy", "eager", "random"]
 
@@ -363,38 +331,24 @@ def test_a_function_of_a_file_is_called_as_the_shell_says(gemmgen_: Gemmgen, pro
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "code"),
     [
-        (
-            ("copies.py::copy_kernel",),
-            "error[no-grid]: copy_kernel is a kernel: name its --grid, and its --args",
-        ),
+        (("copies.py::copy_kernel",), "no-grid"),
         (
             ("copies.py::copy_kernel", "--grid", "-1", "--args", f"{DESCRIBED}, True, num_warps=4"),
-            "error[bad-launch]: the grid is -1: it must be one to three numbers of programs",
+            "bad-launch",
         ),
-        (("program.py::copy", "--grid", "1"), "error[no-kernel]: copy is no Gluon kernel, and has no --grid"),
-        (
-            ("copies.py::copy_kernel", "--grid", "1", "--args", "unknown"),
-            "error[bad-arguments]: --args unknown: NameError: name 'unknown' is not defined",
-        ),
-        (
-            ("copies.py::copy_kernel", "--grid", "1 +", "--args", "1"),
-            "error[bad-arguments]: --grid 1 +: SyntaxError: invalid syntax",
-        ),
-        (
-            ("copies.py::copy_kernel", "--grid", "1", "--args", "1"),
-            "error[bad-launch]: copy_kernel() missing 4 required",
-        ),
+        (("program.py::copy", "--grid", "1"), "no-kernel"),
+        (("copies.py::copy_kernel", "--grid", "1", "--args", "unknown"), "bad-arguments"),
+        (("copies.py::copy_kernel", "--grid", "1 +", "--args", "1"), "bad-arguments"),
+        (("copies.py::copy_kernel", "--grid", "1", "--args", "1"), "bad-launch"),
     ],
 )
 def test_what_cannot_be_called_is_wrong_usage_in_one_line(
-    gemmgen_: Gemmgen, program: Path, arguments: tuple[str, ...], told: str
+    gemmgen_: Gemmgen, program: Path, arguments: tuple[str, ...], code: str
 ) -> None:
     ran = gemmgen_("simulate", *arguments)
-    assert ran.code == 2
-    (diagnostic,) = ran.diagnostics
-    assert told in diagnostic
+    assert (ran.code, ran.codes) == (2, [code])
 
 
 def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: Path) -> None:
@@ -422,10 +376,8 @@ def test_a_wait_that_is_missing_at_the_end_is_named(gemmgen_: Gemmgen, program: 
     assert end in copies
     Path("copies.py").write_text(copies.replace(end, "    mbarrier.invalidate"))
     ran = gemmgen_("simulate", "program.py::race", "--schedules", "0")
-    told = (
-        "buffer: partition 0 ends without having awaited the TMA store from it: tma.store_wait(0) must come"
-    )
-    assert [line for line in ran.diagnostics if f"error[work-in-flight] {told} before its end (" in line]
+    told = "error[work-in-flight] buffer: partition 0 "
+    assert [line for line in ran.diagnostics if told in line and "tma.store_wait(0)" in line]
 
 
 def test_what_a_program_says_of_wrong_numbers_comes_after_their_cause(
@@ -444,19 +396,18 @@ def test_notes_of_a_program_are_told(gemmgen_: Gemmgen, program: Path) -> None:
         PROGRAM.replace("4, awaited", "2, awaited").replace("close(source, target)", "close(0, 0)")
     )
     ran = gemmgen_("simulate", "program.py::copy", "--schedules", "0")
-    assert ran.stdout.splitlines() == [
-        "program.py::copy: copy_kernel, grid 1 x 1 x 1: 3 schedules, 0 findings",
-        "  note: copy_kernel: faults may hide in barriers with fewer than 3 phases: ready",
-    ]
+    _, note = ran.stdout.splitlines()
+    assert note.startswith("  note: copy_kernel: ")
+    assert note.endswith(": ready")
 
 
 @pytest.mark.parametrize(
     ("subject", "code", "told"),
     [
         ("program.py::fails", 1, "program.py:20: error[program-failed]: ValueError: its own reason"),
-        ("program.py::takes", 2, "program.py: error[no-function]: takes takes arguments"),
-        ("program.py::none", 2, "program.py: error[no-function]: has no function none"),
-        ("none.py", 2, "none.py: error[no-file]: there is no such file"),
+        ("program.py::takes", 2, "program.py: error[no-function]: "),
+        ("program.py::none", 2, "program.py: error[no-function]: "),
+        ("none.py", 2, "none.py: error[no-file]: "),
     ],
 )
 def test_a_program_that_does_not_run_is_an_error_in_one_line(
@@ -512,11 +463,8 @@ def scale():
 def test_a_sample_of_the_programs_can_run(gemmgen_: Gemmgen, program: Path) -> None:
     Path("many.py").write_text(MANY)
     ran = gemmgen_("simulate", "many.py::scale", "--programs", "3", "--schedules", "0")
-    ran_of = "a sample of 3 of its 20 programs"
     assert ran.code == 0
-    assert (
-        ran.stdout == f"many.py::scale: scaled_kernel, grid 20 x 1 x 1: {ran_of}, 3 schedules, 0 findings\n"
-    )
+    assert " 3 of its 20 programs" in ran.stdout
     (found,) = json.loads(gemmgen_("simulate", "many.py::scale", "--programs", "3", "--json").stdout)[
         "results"
     ]["many.py::scale"]
@@ -529,18 +477,13 @@ def test_a_sample_of_programs_that_wait_for_each_other_is_wrong_usage(gemmgen_: 
     ran = gemmgen_(
         "simulate", "atomics.py::announce_kernel", "--grid", "4", "--args", arguments, "--programs", "2"
     )
-    assert ran.code == 2
-    assert "error[no-sample]: its programs may wait for each other" in ran.diagnostics[0]
+    assert (ran.code, ran.codes) == (2, ["no-sample"])
 
 
 def test_a_program_that_launches_nothing_is_no_success(gemmgen_: Gemmgen) -> None:
     Path("nothing.py").write_text("x = 1\n")
     ran = gemmgen_("simulate", "nothing.py")
-    assert (ran.code, ran.stdout) == (1, "")
-    (told,) = ran.diagnostics
-    assert told.startswith(
-        "nothing.py: error[no-launch]: launches no Gluon kernel: name a function that does"
-    )
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", ["no-launch"])
 
 
 def test_a_lint_of_a_program_is_told_and_fails_nothing(gemmgen_: Gemmgen, program: Path) -> None:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
@@ -68,6 +71,14 @@ def diagnostics(path: Path) -> tuple[Diagnostic, ...]:
     except GemmgenError as error:
         return error.diagnostics
     return ()
+
+
+def refusal(call: Callable[[], object]) -> Diagnostic:
+    """Return the one diagnostic that a call ends with."""
+    with pytest.raises(GemmgenError) as caught:
+        call()
+    (found,) = caught.value.diagnostics
+    return found
 
 
 def main() -> None:
