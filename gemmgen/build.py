@@ -5,10 +5,9 @@ The files are a module with its manifest, or a cubin with a launcher in C.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from gemmgen import triton_api
 from gemmgen.compiled_advice import with_compiled_advice
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.launch_facts import code_differences
 from gemmgen.lower import Lowered, Resources, ShortageError, lower
 from gemmgen.plan.exportable import refusals
 from gemmgen.plan.kernel import Kernel
@@ -305,41 +305,13 @@ def _exportable(product: Product) -> Lowered:
     return lowered_of(product)
 
 
-PARAMETER = re.compile(r"\.param (?:\.align (\d+) )?\.[bu](\d+)[^,\n]*matmul_kernel_param_\d+(?:\[(\d+)\])?")
-"""A parameter in a kernel's PTX: its alignment where it is an array, the bits of an element, their number."""
-
-
 def launch_differences(facts: LaunchFacts, lowered: Lowered) -> Iterator[str]:
     """Yield each difference between the facts of a launch and the compiled kernel."""
-    ptx = lowered.artifacts["ptx"].decode()
-    expected = [(parameter.bytes, parameter.alignment) for parameter in facts.parameters]
-    found = [
-        (int(bits) // 8 * int(count or 1), int(alignment or int(bits) // 8))
-        for alignment, bits, count in PARAMETER.findall(ptx)
-    ]
-    if found != expected:
-        yield f"the launcher passes parameters of {_sizes(expected)} bytes, the compiler has {_sizes(found)}"
+    planned, compiled = facts.launch, lowered.kernels[0].facts
+    if differences := [*code_differences(planned, lowered.artifacts["ptx"].decode())]:
+        yield from differences
         return
-    first = len(expected) - 2
-    if re.search(rf"ld\.param\S*\s[^\n]*matmul_kernel_param_({first}|{first + 1})\b", ptx):
-        yield "the launcher passes no scratch memory, the compiled kernel uses it"
-    threads, ctas = (
-        int(match[1]) if (match := re.search(rf"^\.{name} (\d+)", ptx, re.MULTILINE)) else 1
-        for name in ("reqntid", "reqnctapercluster")
-    )
-    if (threads, ctas) != (facts.plan.threads, facts.plan.cluster_size):
-        planned = f"{facts.plan.threads} threads and {facts.plan.cluster_size} CTAs"
-        yield f"the launcher starts clusters of {planned}, the compiler has {threads} and {ctas}"
-    maps = triton_api.tensor_maps(lowered.artifacts["ttgir"])
-    for tensor, compiled in zip(facts.tensors, maps, strict=True):
-        # Box, swizzle, type and bytes of an element.
-        element_bytes = tensor.argument.dtype.bytes
-        described = (tensor.box, tensor.swizzle[1], tensor.type[1], element_bytes)
-        asked = (compiled.box, compiled.swizzle, compiled.element_type, compiled.element_bytes)
-        if described != asked:
-            name = tensor.argument.name
-            yield f"the launcher describes {name} as {described}, the compiler has {asked}"
-
-
-def _sizes(parameters: Sequence[tuple[int, int]]) -> str:
-    return " ".join(f"{size}@{alignment}" for size, alignment in parameters)
+    for wanted, found in zip(planned.maps, compiled.maps, strict=True):
+        if (described := wanted.map) != (asked := found.map):
+            name = wanted.name.removesuffix("_desc")
+            yield f"the launcher describes {name} as {astuple(described)}, the compiler has {astuple(asked)}"

@@ -17,6 +17,7 @@ from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.hardware.gpus import round_up
+from gemmgen.launch_facts import CompiledKernel, KernelFacts, Passed
 from gemmgen.module import import_generated
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
@@ -65,8 +66,8 @@ def _type_of(argument: str, table: Mapping[str, tuple[Any, ...]]) -> str:
 STAGES = ("ttgir", "llir", "ptx", "cubin", "sass")
 """Artifacts of the compiler, in their order; the last one is disassembled on request."""
 
-REDUCTION = "reduction.ptx"
-"""The PTX of the kernel that adds up the sums of parts of K, among the files of a compilation."""
+REDUCTION = "reduction"
+"""The start of the names of the files of the kernel that adds up the sums of parts of K."""
 
 TIMEOUT_SECONDS = 300
 """A kernel of this family compiles in three seconds; what takes longer than this hangs."""
@@ -130,6 +131,8 @@ class Lowered:
     resources: Resources
     reduction_ptx: bytes | None = None
     """PTX of the kernel that adds up the sums of parts of K, None for a module without one."""
+    kernels: tuple[CompiledKernel, ...] = ()
+    """The module's kernels with the facts of a launch, in the order in which they are launched."""
 
 
 def lower(
@@ -195,7 +198,12 @@ def _lowered_of(files: cache.Files) -> Lowered:
     artifacts = {stage: files[stage] for stage in STAGES if stage != "sass"}
     figures = {name: int(value) for name, value in json.loads(files["figures"]).items()}
     resources = _measure(artifacts["ptx"].decode(), files["ptxas"].decode(), figures)
-    return Lowered(artifacts, resources, files.get(REDUCTION))
+    first, *second = map(KernelFacts.from_dict, json.loads(files["facts"]))
+    kernels = [CompiledKernel(first, artifacts["ptx"].decode(), artifacts["cubin"])]
+    for facts in second:
+        ptx, cubin = (files[f"{REDUCTION}.{stage}"] for stage in ("ptx", "cubin"))
+        kernels.append(CompiledKernel(facts, ptx.decode(), cubin))
+    return Lowered(artifacts, resources, files.get(f"{REDUCTION}.ptx"), tuple(kernels))
 
 
 def _in_child(
@@ -227,18 +235,18 @@ def _in_child(
         if child.returncode != 0:
             message = _failure(child.returncode, child.stderr, module_path)
             raise GemmgenError([Diagnostic(path, "lowering-failed", message)])
-        made = {name: (directory / f"kernel.{name}").read_bytes() for name in (*STAGES[:-1], "figures")}
-        if (reduction := directory / f"kernel.{REDUCTION}").exists():
-            made[REDUCTION] = reduction.read_bytes()
+        made = {path.name.removeprefix("kernel."): path.read_bytes() for path in directory.glob("kernel.*")}
         return made | {"ptxas": child.stdout.encode()}
 
 
 def _compile_here(path: Path, capability: int, sums: str) -> None:
-    """In the child: write ``kernel.<stage>`` and ``kernel.figures`` beside a module."""
+    """In the child: write ``kernel.<stage>``, ``kernel.figures`` and ``kernel.facts`` beside a module."""
     imported = import_generated(path)
+    signature = signature_of(imported, sums)
     compiled = triton_api.compile_kernel(
-        imported.matmul_kernel, signature_of(imported, sums), capability, imported.LAUNCH_OPTIONS
+        imported.matmul_kernel, signature, capability, imported.LAUNCH_OPTIONS
     )
+    facts = [_facts_of(compiled, signature)]
     for stage, data in compiled.stages.items():
         path.with_name(f"kernel.{stage}").write_bytes(data)
     figures = {name: getattr(compiled, name) for name in ("smem_bytes", "warps", "tmem_columns")}
@@ -247,8 +255,36 @@ def _compile_here(path: Path, capability: int, sums: str) -> None:
         signature = _signature(imported, second, sums)
         reduction = triton_api.compile_kernel(second, signature, capability, imported.REDUCTION_OPTIONS)
         figures["reduction_smem_bytes"] = reduction.smem_bytes
-        path.with_name(f"kernel.{REDUCTION}").write_bytes(reduction.stages["ptx"])
+        facts.append(_facts_of(reduction, signature))
+        for stage in ("ptx", "cubin"):
+            path.with_name(f"kernel.{REDUCTION}.{stage}").write_bytes(reduction.stages[stage])
     path.with_name("kernel.figures").write_text(json.dumps(figures), encoding="utf-8")
+    known = json.dumps([each.as_dict() for each in facts])
+    path.with_name("kernel.facts").write_text(known, encoding="utf-8")
+
+
+def _facts_of(compiled: triton_api.Compiled, signature: Mapping[str, str]) -> KernelFacts:
+    """Return the facts of a compiled kernel, whose arguments have the types of a signature."""
+    maps = iter(triton_api.tensor_maps(compiled.stages["ttgir"]))
+    arguments = (_passed(name, spelled, maps) for name, spelled in signature.items())
+    return KernelFacts(
+        compiled.entry,
+        tuple(arguments),
+        compiled.warps * triton_api.WARP_THREADS,
+        compiled.smem_bytes,
+        compiled.cluster_ctas,
+        compiled.is_dependent,
+        compiled.scratch_bytes,
+    )
+
+
+def _passed(name: str, spelled: str, maps: Iterator[triton_api.TensorMap]) -> Passed:
+    """Return an argument of a type as a signature spells it; of a descriptor, with the next of the maps."""
+    if spelled.startswith("tensordesc"):
+        return Passed(name, "map", next(maps))
+    if spelled.startswith("*"):
+        return Passed(name, "pointer")
+    return Passed(name, "i64" if spelled == "i64" else "i32")
 
 
 TELLING = (

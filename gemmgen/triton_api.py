@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,9 @@ COMPILER_ENVIRONMENT = {"TRITON_DUMP_PTXAS_LOG": "1"}
 
 CACHE_VARIABLE = "TRITON_CACHE_DIR"
 """The directory of Triton's compile cache."""
+
+PTXAS_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
+"""The paths of the assemblers that Triton runs for GPUs up to Hopper, and for those after it."""
 
 FUSION_VARIABLE = "TRITON_DEFAULT_FP_FUSION"
 """Triton 3.9 warns when it is unset."""
@@ -125,6 +129,43 @@ def cuda_include() -> Path:
     return (installed_directory() or library_directory()) / "backends" / "nvidia" / "include"
 
 
+@contextmanager
+def assembled_by(ptxas: Path | None) -> Generator[None]:
+    """Let Triton run another ptxas than its own; kernels are then compiled anew, past the cache.
+
+    Raises:
+        GemmgenError: The file is no ptxas (``no-ptxas``).
+    """
+    if ptxas is None:
+        yield
+        return
+    try:
+        told = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise GemmgenError([Diagnostic(ptxas.as_posix(), "no-ptxas", f"cannot be run: {error}")]) from error
+    if "ptxas" not in told:
+        raise GemmgenError([Diagnostic(ptxas.as_posix(), "no-ptxas", "is not the ptxas of a CUDA toolkit")])
+    variables = dict.fromkeys(PTXAS_VARIABLES, str(ptxas.resolve()))
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def assembler_release(compute_capability: int) -> tuple[int, int]:
+    """Return the release of CUDA whose ptxas Triton runs for a compute capability: (12, 9)."""
+    from triton.backends.nvidia.compiler import get_ptxas  # pyright: ignore[reportMissingTypeStubs]
+
+    major, minor = cast(Any, get_ptxas)(compute_capability).version.split(".")
+    return int(major), int(minor)
+
+
 _LOADING = Lock()
 
 
@@ -137,6 +178,9 @@ def load() -> None:
 
 # --- text to machine code
 
+WARP_THREADS = 32
+"""Threads of a warp of every GPU that is compiled for."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -147,6 +191,13 @@ class Compiled:
     smem_bytes: int
     warps: int
     tmem_columns: int
+    entry: str
+    """The name of the kernel in its PTX and its machine code."""
+    cluster_ctas: int
+    is_dependent: bool
+    """True if it is launched with programmatic dependent launch."""
+    scratch_bytes: int
+    """Global memory that Triton's launcher allocates for each CTA, also of instrumented kernels."""
 
 
 def compile_kernel(
@@ -161,7 +212,7 @@ def compile_kernel(
     from triton.experimental.gluon import GluonASTSource  # pyright: ignore[reportMissingTypeStubs]
 
     source = GluonASTSource(kernel, dict(signature))
-    target = GPUTarget("cuda", compute_capability, 32)
+    target = GPUTarget("cuda", compute_capability, WARP_THREADS)
     # Triton names the entries of its cache by a digest of its whole library, half a gigabyte: a third of a
     # second, for a name that only the cache of this one compilation needs.
     with replaced([(importlib.import_module("triton.runtime.cache"), "triton_key", lambda: SUPPORTED)]):
@@ -171,7 +222,16 @@ def compile_kernel(
     metadata = compiled.metadata
     # Kernels without tensor memory have no figure for it.
     tmem_columns = getattr(metadata, "tmem_size", None) or 0
-    return Compiled(stages, metadata.shared, metadata.num_warps, tmem_columns)
+    return Compiled(
+        stages,
+        metadata.shared,
+        metadata.num_warps,
+        tmem_columns,
+        metadata.name,
+        metadata.num_ctas,
+        bool(metadata.launch_pdl),
+        metadata.global_scratch_size + metadata.profile_scratch_size,
+    )
 
 
 def described(dtype: str, box: Sequence[int], layout: object) -> str:
@@ -190,6 +250,8 @@ class TensorMap:
     element_type: int
     """The driver's number for it, without the rounding to tf32 that a launch may add."""
     element_bytes: int
+    pads_fp4: bool = False
+    """True if the two 4-bit elements of a byte take two bytes in shared memory."""
 
 
 def tensor_maps(ttgir: bytes) -> tuple[TensorMap, ...]:
@@ -212,6 +274,7 @@ def tensor_maps(ttgir: bytes) -> tuple[TensorMap, ...]:
             each["swizzle"],
             cast(Any, TMA_DTYPE_DEVICE_TO_HOST)[each["elem_type"]],
             each["elem_size"],
+            bool(each["fp4_padded"]),
         )
         for each in found
     )

@@ -25,6 +25,7 @@ from gemmgen.build import Exported, export, launch_differences
 from gemmgen.cli import app, main
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
+from gemmgen.launch_facts import TENSOR_MAP_BYTES
 from gemmgen.literals import c_comment_text
 from gemmgen.lower import lower
 from gemmgen.plan.exportable import refusals
@@ -34,7 +35,6 @@ from gemmgen.render.aot.facts import (
     MAP_TYPE_OF_BYTES,
     MAP_TYPES,
     SWIZZLES,
-    TENSOR_MAP_BYTES,
     LaunchFacts,
 )
 from gemmgen.triton_api import cuda_include
@@ -272,7 +272,7 @@ def test_a_launcher_that_differs_from_the_kernel_is_seen() -> None:
     )
     halved = LaunchFacts(replace(plan, subtile_n=32), "x", b"")
     assert differences(halved) == (
-        "the launcher describes d as ((64, 16), 2, 9, 2), the compiler has ((64, 64), 3, 9, 2)"
+        "the launcher describes d as ((64, 16), 2, 9, 2, False), the compiler has ((64, 64), 3, 9, 2, False)"
     )
     assert differences(other).startswith("the launcher passes parameters of ")
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
 from gemmgen.hardware import DType
+from gemmgen.launch_facts import KernelFacts, Passed
 from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.aot.extents import MemoryExtent, axes_in_memory, extents_of
 from gemmgen.render.arguments import TMA_UNIT_BYTES
+from gemmgen.render.spelling import argument_name
 from gemmgen.render.wrapper import Wrapper
+from gemmgen.triton_api import TensorMap
 
-TENSOR_MAP_BYTES = 128  # [cuda] sizeof(CUtensorMap)
-TENSOR_MAP_ALIGNMENT_BYTES = 64  # [gluon] of the parameter; cuda.h may ask for more where it is a variable
 TMA_BOX_MOST = 256  # [cuda] elements of a box along each dimension
 SWIZZLES = {0: ("NONE", 0), 32: ("32B", 1), 64: ("64B", 2), 128: ("128B", 3)}
 """[cuda] The driver's name and number of a swizzle, by its bytes."""
@@ -41,19 +41,6 @@ Passing = Literal["VECTOR", "MATRIX", "BOX_OF_GROUP", "BOX_AT_ROW", "BOX_BEFORE_
 def map_type(dtype: DType) -> tuple[str, int]:
     """Return the driver's name and number of an element type."""
     return MAP_TYPE_OF_BYTES if dtype.bits == 8 else MAP_TYPES[dtype.name]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """Bytes and alignment of a parameter of the kernel."""
-
-    bytes: int
-    alignment: int
-
-
-POINTER = Parameter(8, 8)
-SCRATCH = (POINTER, POINTER)
-"""The last parameters of a kernel: scratch memory of Triton, which no exported kernel uses."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +79,10 @@ class Described:
         return self.box[::-1]
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters of the kernel for this tensor: the map, each extent, and each stride."""
-        extents, strides = [Parameter(4, 4)] * self.dimensions, [Parameter(8, 8)] * self.dimensions
-        return (Parameter(TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT_BYTES), *extents, *strides)
+    def passed(self) -> Passed:
+        """The argument as the kernel gets it."""
+        found = TensorMap(self.box, self.swizzle[1], self.type[1], self.argument.dtype.bytes)
+        return Passed(argument_name(self.argument), "map", found)
 
 
 @dataclass(frozen=True)
@@ -109,9 +96,9 @@ class Pointer:
     """Its elements in words."""
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The parameter of the kernel: an address."""
-        return (POINTER,)
+    def passed(self) -> Passed:
+        """The argument as the kernel gets it: an address."""
+        return Passed(argument_name(self.argument), "pointer")
 
 
 @dataclass(frozen=True)
@@ -170,11 +157,17 @@ class LaunchFacts:
         return [argument.tensor for argument in self.plan.arguments].index("d")
 
     @property
-    def parameters(self) -> Iterator[Parameter]:
-        """All parameters of the kernel, in order."""
-        for argument in self.arguments:
-            yield from argument.parameters
-        yield from SCRATCH
+    def launch(self) -> KernelFacts:
+        """The facts that the compiled kernel must have too."""
+        plan = self.plan
+        return KernelFacts(
+            "matmul_kernel",
+            tuple(argument.passed for argument in self.arguments),
+            plan.threads,
+            plan.smem_bytes,
+            plan.cluster_size,
+            is_dependent=plan.dependent,
+        )
 
     def _argument(self, argument: Argument, buffer: SharedBuffer | None) -> Described | Pointer:
         if argument.kind == "workspace":

@@ -52,7 +52,7 @@ class FactsTable:
     @property
     def rows(self) -> Iterator[str]:
         """The members of the kernel's facts, each with its value, in lines."""
-        facts, plan = self.facts, self.facts.plan
+        facts, plan, launch = self.facts, self.facts.plan, self.facts.launch
         major, minor = facts.capability
         workspace = facts.workspace
         lines: tuple[Fields, ...] = (
@@ -100,11 +100,11 @@ class FactsTable:
                 ("most_counted", workspace.most_counted if workspace else 0),
             ),
             (
-                ("cluster_ctas", plan.cluster_size),
-                ("threads", plan.threads),
-                ("smem_bytes", plan.smem_bytes),
+                ("cluster_ctas", launch.cluster_ctas),
+                ("threads", launch.threads),
+                ("smem_bytes", launch.smem_bytes),
             ),
-            (("is_dependent", int(plan.dependent)),),
+            (("is_dependent", int(launch.is_dependent)),),
         )
         for line in lines:
             yield " ".join(f".{name} = {value}," for name, value in line)
