@@ -97,6 +97,7 @@ class Host:
         pack_scales: Callable[[Tensor], Tensor] | None = None,
         copy: Callable[[list[tuple[Tensor, Tensor]]], None] | None = None,
         backward: tuple[Callable[..., None], Callable[..., tuple[Any, ...]]] | None = None,
+        namespace: str = "gemmgen",
     ) -> None:
         """Register the operator of a module.
 
@@ -113,23 +114,41 @@ class Host:
             pack_scales: Packs the scales of blocks as the kernel reads them.
             copy: Copies matrices to aligned ones; only modules that take misaligned tensors have it.
             backward: A function that keeps tensors for the backward, and one that computes the gradients.
+            namespace: Where torch has the operator: ``torch.ops.<namespace>.<module>``.
         """
         self.launch, self.copy, self.has_backward = launch, copy, backward is not None
         self.contract = contract = Contract(
             arguments, computes, transposed, pack_scales, copies=bool(copy), has_backward=self.has_backward
         )
         self.workspaces = Workspaces(make_workspace, make_sums, count_sums)
-        self.replay = Replay(is_deterministic=computes.get("deterministic", True))
-        self.traced = traced = Operator(operator_name(module), contract)
-        # `run` reads these of itself: a lookup less for each.
-        self.known, self.launches = self.replay.known, self.replay.launches
-        self.must_look = self.replay.must_look
+        self.is_deterministic = computes.get("deterministic", True)
+        self.traced = traced = Operator(operator_name(module), contract, namespace)
         self.memory, self.keeps_memory = self.workspaces.of_stream, bool(self.workspaces.make_tensors)
         self.is_per_thread, self.d_dtype = self.workspaces.is_per_thread, contract.arguments["out"].dtype
         self.written = contract.written
+        self.start_keeping()
         run, count_flops = self.run_as_operator, traced.count_flops
         parameters = [f"Tensor(b!) {name}" if name in self.written else name for name in contract.inputs]
-        define_operator(traced.name, parameters, run, traced.shape, backward, count_flops=count_flops)
+        define_operator(
+            traced.name,
+            parameters,
+            run,
+            traced.shape,
+            backward,
+            count_flops=count_flops,
+            namespace=namespace,
+        )
+
+    def start_keeping(self) -> None:
+        """Keep no launch yet."""
+        self.replay = Replay(is_deterministic=self.is_deterministic)
+        # `run` reads these of itself: a lookup less for each.
+        self.known, self.launches = self.replay.known, self.replay.launches
+        self.must_look = self.replay.must_look
+
+    def launching(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
+        """Let this thread launch kernels on a GPU, with a CUDA context."""
+        return using_triton(device)
 
     def __call__(
         self, *inputs: Tensor, out: Tensor | None = None, workspace: tuple[Tensor, ...] | None = None
@@ -209,7 +228,7 @@ class Host:
             if contract.has_scales:
                 raise ValueError("a must have a K of 1 or more: without scales there is no product")
             return self.run(*self.zeros(*inputs[:2]), *inputs[2:], out=out)
-        if not self.replay.is_deterministic and not a.is_meta:
+        if not self.is_deterministic and not a.is_meta:
             refuse_in_deterministic_mode(self.traced.name)
         d = contract.find_output(a, out, checked)
         result = d if out is None else out
@@ -226,7 +245,7 @@ class Host:
             self.workspaces.check(workspace, m, n, a.device)
         elif extents := self.workspaces.extents(m, n):
             memory = self.workspaces.find(extents, a.device)
-        with using_triton(a.device):
+        with self.launching(a.device):
             self.copy_all([*checked.copies.values()])
             launched = self.launch(*passed, d, *workspace, *memory)
             if d.data_ptr() != result.data_ptr():
@@ -235,20 +254,27 @@ class Host:
         places = [tensor.data_ptr() for tensor in (*inputs, result)]
         if places == [tensor.data_ptr() for tensor in (*passed, d)]:
             tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-            groups = d.shape[0] if d.dim() > 2 else 0
-            columns = d.shape[-1]
-            sizes = (
-                math.prod(d.shape[:-1]),
-                columns,
-                contract.arguments["out"].padded(columns),
-                extents,
-                groups,
-            )
-            self.replay.keep(key, tensors, sizes, d, memory, launched)
+            self.keep(key, tensors, d, extents, memory, launched, checked)
         if out is not None:
             increment_version(out)  # autograd learns of the write
         self.increment_versions(inputs)
         return result
+
+    def keep(
+        self,
+        key: Any,
+        tensors: tuple[Tensor, ...],
+        d: Tensor,
+        extents: tuple[int, ...],
+        memory: tuple[Tensor, ...],
+        launched: list[tuple[Any, tuple[int, ...], list[Any]]],
+        checked: Checked,  # noqa: ARG002 - what other hosts keep with a launch
+    ) -> None:
+        """Keep a launch for later calls: `extents` is that of the `memory` for partial sums."""
+        columns, groups = d.shape[-1], d.shape[0] if d.dim() > 2 else 0
+        padded = self.contract.arguments["out"].padded(columns)
+        sizes = (math.prod(d.shape[:-1]), columns, padded, extents, groups)
+        self.replay.keep(key, tensors, sizes, d, memory, launched)
 
     def increment_versions(self, inputs: tuple[Tensor, ...]) -> None:
         """Let autograd learn of the writes to tensors beside D."""
@@ -282,7 +308,7 @@ class Host:
         aligned = self.contract.check(name, tensor, checked)
         if not checked.copies:
             return tensor
-        with using_triton(tensor.device):
+        with self.launching(tensor.device):
             self.copy_all([*checked.copies.values()])
         return aligned
 
@@ -1174,15 +1200,15 @@ def overlap(x: Place, y: Place) -> bool:
 class Operator:
     """The operator of one module: a call that torch sees, and the answers that torch's tracers need."""
 
-    def __init__(self, name: str, contract: Contract) -> None:
+    def __init__(self, name: str, contract: Contract, namespace: str = "gemmgen") -> None:
         """Name the operator; `define_operator` registers it."""
-        self.name, self.contract = name, contract
+        self.name, self.contract, self.namespace = name, contract, namespace
 
     def __call__(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the D that the operator returns, or `out`, which it writes."""
         if self.contract.has_more_dimensions(inputs[0]):
             return self.contract.flattened(self, inputs, out)
-        operator = getattr(torch.ops.gemmgen, self.name)
+        operator = getattr(getattr(torch.ops, self.namespace), self.name)
         return operator(*inputs) if out is None else operator(*inputs, out=out) or out
 
     def shape(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
@@ -1261,6 +1287,11 @@ def operator_name(module: str) -> str:
     return module.replace(".", "__").strip("_")
 
 
+def operator_key(namespace: str, name: str) -> str:
+    """Return the key of an operator in the table of the process; earlier releases use names alone."""
+    return name if namespace == "gemmgen" else f"{namespace}::{name}"
+
+
 def define_operator(
     name: str,
     inputs: Sequence[str],
@@ -1269,8 +1300,9 @@ def define_operator(
     backward: tuple[Callable[..., None], Callable[..., tuple[Any, ...]]] | None = None,
     *,
     count_flops: Callable[..., int],
+    namespace: str = "gemmgen",
 ) -> None:
-    """Let ``torch.ops.gemmgen.<name>`` call these functions, also from handles that torch holds already.
+    """Let ``torch.ops.<namespace>.<name>`` call these functions, also from handles that torch holds already.
 
     Copies of this file beside several packages share the operators of a process. A module that is executed
     again keeps its operator, which calls the module executed last; with other inputs it is defined anew.
@@ -1283,41 +1315,45 @@ def define_operator(
         shape: Returns D without memory, for fake and meta tensors.
         backward: A function that keeps tensors for the backward, and one that computes the gradients.
         count_flops: Returns the operations of a call by the shapes of its inputs.
+        namespace: Where torch has the operator.
     """
     operators = shared_in_process("operators", dict)
-    kind = tuple(inputs), backward is not None
-    if name not in operators or operators[name].kind != kind:
-        if operators.pop(name, None) and hasattr(torch.ops.gemmgen, name):  # torch has looked it up already
-            delattr(torch.ops.gemmgen, name)
-        library = torch.library.Library("gemmgen", "FRAGMENT")
+    kind, found = (tuple(inputs), backward is not None), getattr(torch.ops, namespace)
+    key = operator_key(namespace, name)
+    if key not in operators or operators[key].kind != kind:
+        if operators.pop(key, None) and hasattr(found, name):  # torch has looked it up already
+            delattr(found, name)
+        library = torch.library.Library(namespace, "FRAGMENT")
         reads = ", ".join(each if " " in each else f"Tensor {each}" for each in inputs)
         tags = Tag.pt2_compliant_tag, Tag.needs_exact_strides
         # Each function looks up the module executed last, because torch keeps the functions it is given.
         for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
             library.define(f"{name}{overload}({reads}{end}", tags=tags)
             library.impl(
-                name + overload, lambda *a, **k: operators[name].run(*a, **k), "CompositeExplicitAutograd"
+                name + overload, lambda *a, **k: operators[key].run(*a, **k), "CompositeExplicitAutograd"
             )
-            library.impl(name + overload, lambda *a, **k: operators[name].shape(*a, **k), "Meta")
+            library.impl(name + overload, lambda *a, **k: operators[key].shape(*a, **k), "Meta")
         if backward:
             torch.library.register_autograd(
-                f"gemmgen::{name}",
-                lambda *a: operators[name].differentiate(*a),
-                setup_context=lambda **k: operators[name].keep(**k),
+                f"{namespace}::{name}",
+                lambda *a: operators[key].differentiate(*a),
+                setup_context=lambda **k: operators[key].keep(**k),
                 lib=library,
             )
-        operators[name] = types.SimpleNamespace(kind=kind, library=library)
-        UNCOUNTED.append(name)
+        operators[key] = types.SimpleNamespace(kind=kind, library=library)
+        UNCOUNTED.append((namespace, name))
     keep, differentiate = backward or (None, None)
-    vars(operators[name]).update(
+    vars(operators[key]).update(
         run=run, shape=shape, keep=keep, differentiate=differentiate, count_flops=count_flops
     )
     if "triton" in sys.modules:
         register_flop_formulas()
 
 
-UNCOUNTED: list[str] = []
-"""Operators that FlopCounterMode does not count yet: a library's, until its first kernel imports Triton."""
+UNCOUNTED: list[tuple[str, str]] = []
+"""Namespaces and names of operators that FlopCounterMode does not count yet: a library's are counted when its
+first kernel imports Triton.
+"""
 UNCOUNTED_LOCK = threading.Lock()
 """Held by the thread that takes names from the list: several threads may import modules at once."""
 
@@ -1329,10 +1365,11 @@ def register_flop_formulas() -> None:
     operators = shared_in_process("operators", dict)
     with UNCOUNTED_LOCK:
         while UNCOUNTED:
-            name = UNCOUNTED.pop()
-            count = functools.partial(lambda name, *a, **k: operators[name].count_flops(*a, **k), name)
+            namespace, name = UNCOUNTED.pop()
+            key = operator_key(namespace, name)
+            count = functools.partial(lambda key, *a, **k: operators[key].count_flops(*a, **k), key)
             count.__name__ = name  # pyright: ignore[reportAttributeAccessIssue] - which torch wraps
-            register_flop_formula(getattr(torch.ops.gemmgen, name))(count)
+            register_flop_formula(getattr(getattr(torch.ops, namespace), name))(count)
 
 
 def shared_in_process(name: str, make: Callable[[], Any]) -> Any:
