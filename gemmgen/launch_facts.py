@@ -102,11 +102,15 @@ class KernelFacts:
             Passed(each["name"], each["kind"], _map_of(each["map"]), each["tensor"])
             for each in values["arguments"]
         )
-        return cls(**{**values, "arguments": tuple(arguments)})
+        found: dict[str, Any] = {**values, "arguments": tuple(arguments)}
+        return cls(**found)
 
 
 def _map_of(values: Mapping[str, Any] | None) -> TensorMap | None:
-    return TensorMap(**{**values, "box": tuple(values["box"])}) if values else None
+    if not values:
+        return None
+    found: dict[str, Any] = {**values, "box": tuple(values["box"])}
+    return TensorMap(**found)
 
 
 @dataclass(frozen=True)

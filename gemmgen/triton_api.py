@@ -145,9 +145,8 @@ def assembled_by(ptxas: Path | None) -> Generator[None]:
         raise GemmgenError([Diagnostic(ptxas.as_posix(), "no-ptxas", f"cannot be run: {error}")]) from error
     if "ptxas" not in told:
         raise GemmgenError([Diagnostic(ptxas.as_posix(), "no-ptxas", "is not the ptxas of a CUDA toolkit")])
-    variables = dict.fromkeys(PTXAS_VARIABLES, str(ptxas.resolve()))
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    before = {name: os.environ.get(name) for name in PTXAS_VARIABLES}
+    os.environ |= {name: str(ptxas.resolve()) for name in before}
     try:
         yield
     finally:

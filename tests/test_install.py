@@ -175,14 +175,16 @@ def test_each_file_of_the_packages_is_in_exactly_one_wheel(wheels: Path) -> None
     assert gemmgen_names & gluonsim_names == set()
     assert packages <= gemmgen_names | gluonsim_names
     assert templates | shown | {"gemmgen/example.yaml", "gemmgen/rules.md"} <= gemmgen_names
-    assert {name.split("/")[0] for name in gemmgen_names} == {"gemmgen", "gemmgen_launch.py"}
+    launchers = {"gemmgen_driver.py", "gemmgen_launch.py"}
+    assert {name.split("/")[0] for name in gemmgen_names} == {"gemmgen", *launchers}
 
 
 def test_the_sdist_has_no_tests_and_no_records(wheels: Path) -> None:
     (sdist,) = wheels.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         tops = {Path(name).parts[1] for name in archive.getnames() if len(Path(name).parts) > 1}
-    files = {"pyproject.toml", "README.md", "LICENSE", ".gitignore", "PKG-INFO", "gemmgen_launch.py"}
+    files = {"pyproject.toml", "README.md", "LICENSE", ".gitignore", "PKG-INFO"}
+    files |= {"gemmgen_driver.py", "gemmgen_launch.py"}
     assert tops == {"gemmgen", "gluonsim", "wheels", *files}
 
 
@@ -479,7 +481,7 @@ def test_nothing_tells_a_user_to_install_a_name_that_is_on_no_index() -> None:
             for path in (ROOT / folder).rglob("*")
             if path.suffix in (".py", ".j2", ".yaml", ".yml", ".md")
         ]
-    told.append(ROOT / "gemmgen_launch.py")
+    told += ROOT.glob("gemmgen_*.py")
     assert [path for path in told if BARE.search(path.read_text(encoding="utf-8"))] == []
 
 

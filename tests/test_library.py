@@ -885,8 +885,8 @@ def test_the_command_writes_checks_and_refreshes_a_library(
     # What a library has no more goes with the next one.
     pictures = tmp_path / "pictures"
     one = ("--table", tuned, "--out", out, "--no-lower", "--kernels", 1)
-    assert gemmgen_("library", "tiny", *one, "--pictures", pages).code == 0
-    assert [path.name for path in pages.iterdir()] == [f"{MANY}.svg"]
+    assert gemmgen_("library", "tiny", *one, "--pictures", pictures).code == 0
+    assert [path.name for path in pictures.iterdir()] == [f"{MANY}.svg"]
     assert [path.name for path in (out / "tiny").glob("tiny*.py")] == [f"{MANY}.py"]
     assert gemmgen_("library", "tiny").code == 2
 

@@ -46,7 +46,7 @@ FEW_LINES: Final = 3
 
 def counted() -> dict[str, int]:
     """Return the counts by their names."""
-    python = [*ROOT.glob("gemmgen/**/*.py"), ROOT / "gemmgen_launch.py"]
+    python = [*ROOT.glob("gemmgen/**/*.py"), *ROOT.glob("gemmgen_*.py")]
     templates = [*ROOT.glob("templates/**/*.j2")]
     code = {path: NO_CODE.sub("", path.read_text(encoding="utf-8")) for path in python}
     texts = code | {path: path.read_text(encoding="utf-8") for path in templates}

@@ -45,6 +45,7 @@ COMMANDS = (
     ListedCommand(
         "export", "ship:export_command", "Write a cubin and its facts in C per spec, and a C launcher."
     ),
+    ListedCommand("pack", "ship:pack_command", "Make a wheel of compiled kernels that needs torch alone."),
     ListedCommand(
         "report", "measure:report_command", "Make an HTML page of records: ratios, roofline, ranking."
     ),

@@ -1,4 +1,4 @@
-"""Commands that write kernels for others' programs: library and export."""
+"""Commands that write kernels for others' programs: library, export and pack."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell
 from gemmgen.cli.running import progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.errors import GemmgenError
+from gemmgen.launcher_file import PACK_NAME
 from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.library import assemble, exchange, package
 from gemmgen.plan.rule import counted
@@ -166,4 +167,72 @@ def export_command(
         say("\n".join(f"wrote {path}" for item in exported for path in item.files))
         flags = shlex.join(["-isystem", str(cuda_include())])
         tell(f"compile the launcher with `{flags}`, or with the headers of a CUDA toolkit, and link `-ldl`")
+    end(failed)
+
+
+def pack_command(
+    specs: Annotated[
+        list[Path], typer.Argument(metavar="SPEC…|DIR", help="Spec files; with --check the folder of a pack.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory of packs.")] = Path("packs"),
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Name of the package and of its wheel.")
+    ] = PACK_NAME,
+    ptxas: Annotated[
+        Path | None,
+        typer.Option(
+            "--ptxas",
+            metavar="FILE",
+            help="The ptxas that makes the machine code, for drivers older than Triton's own ptxas needs.",
+        ),
+    ] = None,
+    checking: Annotated[
+        bool,
+        typer.Option("--check", help="Compare the files of a pack with its manifest; on a GPU, run it too."),
+    ] = False,
+    form: Format = "text",
+    sarif: SarifFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a wheel of compiled kernels that needs torch alone."""
+    choose(form, sarif)
+    if checking:
+        _check_packs(specs, as_json=as_json)
+        return
+    require_compiler()
+    from gemmgen import packing
+    from gemmgen.triton_api import assembled_by
+
+    refuse_duplicates(specs)
+    with assembled_by(ptxas), progressing("packing") as progress:
+        members, failed = run_each(specs, packing.compiled, progress, parallel=True)
+    if not failed:
+        pack = packing.pack_of(name, [member for of_spec in members for member in of_spec])
+        written = packing.write(pack, out)
+        if as_json:
+            print_json({**written.as_dict(), **pack.as_dict()})
+        else:
+            say(f"wrote {written.folder}: {pack}\nwrote {written.wheel}")
+            tell(f"it needs torch, and a driver for CUDA {pack.driver_text} or newer")
+    end(failed)
+
+
+def _check_packs(folders: list[Path], *, as_json: bool) -> None:
+    """Print the files of packs that are missing or changed; on a GPU, also the numbers of each module."""
+    from gemmgen import packing
+
+    faults = {folder: [*packing.faults_of(folder)] for folder in folders}
+    for diagnostics in filter(None, faults.values()):
+        complain(GemmgenError(diagnostics))
+    told: dict[str, object] = {}
+    failed = any(faults.values())
+    for folder in () if failed else folders:
+        found = packing.checked(folder)
+        failed |= False in found.values()
+        told[folder.as_posix()] = found
+        words = {True: "right", False: "wrong", None: "whole, but no GPU of this machine runs it"}
+        if not as_json:
+            say("\n".join(f"{folder}: {stem} is {words[verdict]}" for stem, verdict in found.items()))
+    if as_json:
+        print_json(told)
     end(failed)

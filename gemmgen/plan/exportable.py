@@ -1,4 +1,4 @@
-"""The kernels that a launcher in C can launch, and why it cannot launch the others."""
+"""The kernels that a launcher in C can launch, those that a pack can have, and why not the others."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def refusals(plan: Kernel) -> Iterator[Violation]:
     for field, found in _of_groups(problem):
         limit = "but the launcher in C describes an A and a B of each group, and D, whose rows are neighbours"
         yield Violation("export-groups", field, found, limit, module)
+
+
+def refusals_of_packs(plan: Kernel) -> Iterator[Violation]:
+    """Yield why no pack has a kernel."""
+    if plan.problem.copies_misaligned:
+        limit = "but a pack has no kernel that copies matrices of any type"
+        module = hint("the Python module")
+        yield Violation("pack-misaligned", "operands.misaligned", "copy", limit, leave_out() | module)
 
 
 def _beside_d(problem: Matmul, module: Fix) -> Iterator[Violation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import cast
 
@@ -19,6 +19,7 @@ from gemmgen.render.aot.facts import LaunchFacts
 from gemmgen.render.aot.table import FactsTable
 from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.kernel import KernelView
+from gemmgen.render.packed import PackedView
 from gemmgen.render.spelling import fit_call, fit_sum_call
 from gemmgen.render.user_names import with_free_names
 from gemmgen.render.wgmma.view import HopperView
@@ -69,19 +70,41 @@ def render_template(name: str, /, **values: object) -> str:
 
 def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
     """Return the source of the plan's module: the same bytes on every machine."""
-
-    def source_of(plan: Kernel) -> str:
-        return render_template(
-            "shared/module.py.j2",
-            plan=plan,
-            view=VIEWS[plan.architecture.mma](plan),
-            module_format=MODULE_FORMAT,
-            spec_name=spec_name,
-            stem=PurePath(spec_name).stem,
-            spec_sha256=spec_sha256,
-        )
-
+    source_of = partial(_module_source, spec_name=spec_name, spec_sha256=spec_sha256)
     return source_of(with_free_names(plan, source_of))
+
+
+def render_packed(plan: Kernel, *, spec_name: str, spec_sha256: str, namespace: str) -> str:
+    """Return the source of the plan's module in a pack, whose operators are in a namespace of torch."""
+    source_of = partial(_module_source, spec_name=spec_name, spec_sha256=spec_sha256)
+    # The kernel was compiled from the other module, which has the same names.
+    plan = with_free_names(plan, source_of)
+    return render_template(
+        "pack/module.py.j2",
+        plan=plan,
+        view=PackedView(VIEWS[plan.architecture.mma](plan), PurePath(spec_name).stem, namespace),
+        module_format=MODULE_FORMAT,
+        spec_name=spec_name,
+        spec_sha256=spec_sha256,
+    )
+
+
+def render_pack(pack: object) -> str:
+    """Return the source of a pack's package, by its name, versions, modules and the driver it needs."""
+    return render_template("pack/init.py.j2", pack=pack)
+
+
+def _module_source(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
+    """Return the source of a module as it is for the names in a plan."""
+    return render_template(
+        "shared/module.py.j2",
+        plan=plan,
+        view=VIEWS[plan.architecture.mma](plan),
+        module_format=MODULE_FORMAT,
+        spec_name=spec_name,
+        stem=PurePath(spec_name).stem,
+        spec_sha256=spec_sha256,
+    )
 
 
 def render_launcher(facts: LaunchFacts, *, spec_name: str, spec_sha256: str) -> dict[str, str]:

@@ -26,6 +26,8 @@ class ArgumentTable:
     """The tables ARGUMENTS and COMPUTES of one plan's module."""
 
     plan: Kernel
+    is_packed: bool = False
+    """True for the module of a pack: its kernels are compiled, and it does not import Triton."""
 
     @property
     def vanishes(self) -> bool:
@@ -110,7 +112,10 @@ class ArgumentTable:
             yield head + fit("(", entry, "),", indent=4 + len(head), margin=4)
 
     def _box(self, name: str) -> tuple[str, str]:
-        """Return the TMA box of an argument and its layout; None and None if it is read by address."""
+        """Return the TMA box of an argument and its layout; None and None if it is read by address.
+
+        A packed module has no layouts: its compiled kernels have them.
+        """
         buffer = next((buffer for buffer in self.plan.shared_buffers if buffer.operand == name), None)
         if buffer is None:
             return "None", "None"
@@ -119,7 +124,7 @@ class ArgumentTable:
         leading = self._leading_axes(buffer.tensor)
         extents = ["1"] * leading + extents
         layout = layout_name(buffer, self.plan.shared_buffers, boxed=leading > 0)
-        return f"[{', '.join(extents)}]", f"{layout}.value"
+        return f"[{', '.join(extents)}]", "None" if self.is_packed else f"{layout}.value"
 
     def _leading_axes(self, tensor: str) -> int:
         """Return the dimensions of a descriptor before rows and columns: of groups, boxes and blocks."""

@@ -197,6 +197,11 @@ class KernelView(ABC):
     # --- constants
 
     @property
+    @abstractmethod
+    def constants(self) -> Iterator[tuple[str, object, str]]:
+        """The name, value and meaning of each constant."""
+
+    @property
     def order_constants(self) -> tuple[tuple[str, int, str], ...]:
         """The name, value and meaning of each constant that the order of tiles needs."""
         width, along_m = self.plan.width, self.plan.minor == "m"

@@ -20,14 +20,19 @@ class LaunchView(ArgumentTable):
         return f", dtype={problem.d.torch}" * (problem.d.torch != problem.a.dtype.torch)
 
     @property
+    def cdiv(self) -> str:
+        """The function that returns a quotient, rounded up: Triton's, or that of a pack's launcher."""
+        return "cdiv" if self.is_packed else "triton.cdiv"
+
+    @property
     def tiles(self) -> str:
         """The tiles of D."""
         if self.plan.schedule_kind == "single_tile":
             return "1"
-        along_m = "triton.cdiv(m, PROGRAM_TILE_M.value)"
+        along_m = f"{self.cdiv}(m, PROGRAM_TILE_M.value)"
         if (together := self.plan.tiles_together) > 1:
-            return f"{along_m} * triton.cdiv(n, {together} * PROGRAM_TILE_N.value) * {together}"
-        return f"{along_m} * triton.cdiv(n, PROGRAM_TILE_N.value)"
+            return f"{along_m} * {self.cdiv}(n, {together} * PROGRAM_TILE_N.value) * {together}"
+        return f"{along_m} * {self.cdiv}(n, PROGRAM_TILE_N.value)"
 
     @property
     def out_unit(self) -> int:
@@ -121,7 +126,7 @@ class LaunchView(ArgumentTable):
         if self.plan.splits_per_tile > 1:
             programs = programs.replace("tiles", "tiles * SPLITS.value")
         if self.plan.divides_last_wave:
-            programs = programs.replace("tiles", "tiles * triton.cdiv(k, PROGRAM_TILE_K.value)")
+            programs = programs.replace("tiles", f"tiles * {self.cdiv}(k, PROGRAM_TILE_K.value)")
         return programs
 
     @property
@@ -269,10 +274,10 @@ class LaunchView(ArgumentTable):
         """The statements that find the tiles; of rows that only the GPU knows, the most that there can be."""
         groups = self.plan.problem.groups
         assert groups is not None
-        along_n = "triton.cdiv(n, PROGRAM_TILE_N.value)"
+        along_n = f"{self.cdiv}(n, PROGRAM_TILE_N.value)"
         several = self.plan.problem.d_blocks > 1
         if groups.stacks("d"):
-            along_m = "triton.cdiv(m, PROGRAM_TILE_M.value)"
+            along_m = f"{self.cdiv}(m, PROGRAM_TILE_M.value)"
             extents = "(groups, m), n = out.shape[:2], b.shape[2]" if several else "groups, m, n = out.shape"
             return f"{extents}\n    tiles = groups * {along_m} * {along_n}"
         most = (

@@ -301,14 +301,23 @@ class Wrapper(MatmulDocs):
     @property
     def make_host(self) -> str:
         """The call that makes the launcher of the module."""
+        return fit("Host(", ["__name__", *self._host_arguments], ")", indent=len("    call = "), margin=4)
+
+    def make_packed_host(self, stem: str, namespace: str) -> str:
+        """Return the call that makes the launcher of a packed module, with an operator in a namespace."""
+        arguments = [f'"{stem}"', *self._host_arguments, f'namespace="{namespace}"']
+        return fit("DriverHost(", arguments, ")", indent=len("call = "), margin=0)
+
+    @property
+    def _host_arguments(self) -> list[str]:
+        """The arguments after the name, of the call that makes the launcher of the module."""
         options = [f"transposed={self.transposed_matrices}"]
         options += ["make_workspace=make_workspace"] * self.workspace
         options += ["make_sums=make_sums", "count_sums=count_sums"] * self.plan.reduces_apart
         options += ["pack_scales=pack_scales"] * self.packs_scales
         options += ["copy=copy"] * self.plan.problem.copies_misaligned
         options += ["backward=(keep, backward)"] * bool(self.gradients)
-        arguments = ["__name__", "ARGUMENTS", "COMPUTES", "launch", *options]
-        return fit("Host(", arguments, ")", indent=len("    call = "), margin=4)
+        return ["ARGUMENTS", "COMPUTES", "launch", *options]
 
     @property
     def _descriptions(self) -> set[str]:
@@ -325,7 +334,7 @@ class Wrapper(MatmulDocs):
             **{each: f"describe_{each}" in self._descriptions for each in DESCRIPTIONS},
             "boxes_of_k": self.plan.problem.loads_k_from_any_row,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
-            "plain": True,
+            "plain": not self.is_packed,
             "sums": self.plan.reduces_apart,
             f"workspace{'_stream_k' * self.plan.divides_last_wave}": self.workspace,
             "pack_scales": self.packs_scales,
