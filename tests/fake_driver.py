@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -167,3 +167,17 @@ def assert_in_order(expected: Sequence[str], lines: Sequence[str]) -> None:
     left = iter(lines)
     for wanted in expected:
         assert any(line.startswith(wanted) for line in left), (wanted, lines)
+
+
+def assert_launched(found: Called, expected: Sequence[str]) -> None:
+    """Fail unless a call succeeded and its launch has the expected arguments among others."""
+    assert (found.returncode, found.said) == (0, ["m = right.m: 0 "])
+    assert_in_order(expected, found.launch)
+
+
+def assert_refused(call: tuple[str, str, Path], expected: Mapping[str, tuple[int, str]]) -> None:
+    """Fail unless each change of the arguments of `called` has this status, and names this argument."""
+    lines = called(*call, [*expected]).said
+    for line, (change, (status, name)) in zip(lines, expected.items(), strict=True):
+        assert re.fullmatch(rf"{re.escape(change)}: {status} ({name} must .+)?", line), line
+        assert line.endswith(" ") == (not name)

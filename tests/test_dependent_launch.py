@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from kernels.launch import FIXED, lines_of
-from torch import Tensor
+from kernels.launch import FIXED, changed_kernels, integers, lines_of
 from triton.experimental.gluon.language import (  # pyright: ignore[reportMissingTypeStubs]
     NVMMASharedLayout,
 )
@@ -24,23 +22,6 @@ from gluonsim import Kind, Result, Severity, run, simulate
 
 KERNELS = Path(__file__).parent / "kernels" / "dependent.py"
 SCHEDULES = (*FIXED, *["random"] * 10)
-
-
-def imported(path: Path, *changes: tuple[str, str]) -> ModuleType:
-    """Return the kernels of this file with some changes, as a module at a path."""
-    text = KERNELS.read_text(encoding="utf-8")
-    for old, new in changes:
-        assert text.count(old) == 1, f"{text.count(old)} times {old!r}"
-        text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")
-    module = ModuleType(path.stem)
-    module.__file__ = str(path)
-    exec(compile(text, path, "exec"), module.__dict__)
-    return module
-
-
-def integers(*shape: int) -> Tensor:
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(1), dtype=torch.int32)
 
 
 Case = Callable[..., Result]
@@ -211,7 +192,7 @@ LAUNCHES = {
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_all_that_comes_too_early_is_found_and_nothing_else(name: str, tmp_path: Path) -> None:
     launch, path = LAUNCHES[name], tmp_path / "kernels.py"
-    result = launch.case(imported(path, *launch.changes), early=launch.early, launch_pdl=True)
+    result = launch.case(changed_kernels(KERNELS, path, *launch.changes), early=launch.early, launch_pdl=True)
     lines = ["", *path.read_text(encoding="utf-8").splitlines()]
     found: dict[Any, tuple[int, ...]] = {
         (finding.kind, finding.severity, finding.name, finding.line, finding.text): finding.lines[1:]
@@ -237,12 +218,12 @@ def test_a_launch_that_begins_when_the_kernel_ahead_has_ended_needs_no_wait(
     options: dict[str, bool], tmp_path: Path
 ) -> None:
     for name, changes in (("with", ()), ("without", ((ADD, ADD.replace(WAIT, "")),))):
-        module = imported(tmp_path / f"{name}.py", *changes)
+        module = changed_kernels(KERNELS, tmp_path / f"{name}.py", *changes)
         assert add(module, early=(), **options).findings == ()
 
 
 def test_simulate_takes_what_may_be_read_early(tmp_path: Path) -> None:
-    kernel = imported(tmp_path / "kernels.py").add_kernel
+    kernel = changed_kernels(KERNELS, tmp_path / "kernels.py").add_kernel
     args = (integers(256), integers(256), torch.zeros(256, dtype=torch.int32))
     assert simulate(kernel, early=("weight_ptr",))[2,](*args, launch_pdl=True).findings == ()
     (finding,) = simulate(kernel)[2,](*args, launch_pdl=True).findings
@@ -262,7 +243,7 @@ def count(module: Any, **options: Any) -> Result:
 
 
 def test_a_counter_that_the_last_program_resets_is_as_it_was_found(tmp_path: Path) -> None:
-    module = imported(tmp_path / "kernels.py")
+    module = changed_kernels(KERNELS, tmp_path / "kernels.py")
     assert count(module, restored=("counter_ptr",)).findings == ()
     (finding,) = count(module, restored=("last_ptr",)).findings
     assert (finding.kind, finding.name) == (Kind.WORKSPACE_NOT_RESTORED, "last_ptr")
@@ -276,7 +257,7 @@ def test_a_counter_that_is_left_changed_is_named_with_who_wrote_it(
     reset: str, writer: str, left: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "kernels.py"
-    module = imported(path, (RESET, reset))
+    module = changed_kernels(KERNELS, path, (RESET, reset))
     assert count(module).findings == ()
     (finding,) = count(module, restored=("counter_ptr",)).findings
     assert (finding.kind, finding.severity) == (Kind.WORKSPACE_NOT_RESTORED, Severity.ERROR)
@@ -296,4 +277,4 @@ def test_a_counter_that_is_left_changed_is_named_with_who_wrote_it(
 )
 def test_what_names_no_tensor_is_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(GemmgenError, match=said):
-        count(imported(tmp_path / "kernels.py"), **options)
+        count(changed_kernels(KERNELS, tmp_path / "kernels.py"), **options)

@@ -6,7 +6,6 @@ import importlib
 import math
 import random
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,15 +14,13 @@ import pytest
 import torch
 from fake_driver import assert_compiles, assert_in_order, called, exported
 from fake_gpu import always
+from made_library import library_of, made_library
 from modules import EVERY_SPEC, made, spec_file
 from simulated import on_a_gpu, signs, simulated_file
 from torch import Tensor
 
-from gemmgen import library
 from gemmgen.errors import GemmgenError
 from gemmgen.library import exchange, package
-from gemmgen.library.assemble import Library, assemble
-from gemmgen.library.sources import read
 from gemmgen.plan.exportable import refusals
 from gemmgen.plan.planner import family_for
 from gemmgen.product import make
@@ -51,18 +48,9 @@ CARD = "NVIDIA H200"
 # --- libraries
 
 
-def library_of(stems: Sequence[str], name: str) -> Library:
-    found = read([spec_file(stem) for stem in stems])
-    return assemble(name, found, library.choose(found))
-
-
 def imported(stem: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return the library of one spec, written into a folder and imported."""
-    package.write(library_of([stem], f"only_{stem}"), folder)
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    for known in [known for known in sys.modules if known.split(".")[0] == f"only_{stem}"]:
-        monkeypatch.delitem(sys.modules, known)
-    return importlib.import_module(f"only_{stem}")
+    """Return the library of one committed spec."""
+    return made_library(f"only_{stem}", [spec_file(stem)], folder, monkeypatch)
 
 
 @pytest.mark.parametrize("stem", [DENSE, GROUPED])
@@ -83,7 +71,7 @@ def test_two_kernels_are_chosen_between_by_the_columns_of_d(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call of B [K, 2N] asks for the kernel of N columns."""
-    package.write(library_of([DENSE, "h100_bf16_gated_tiled"], "two_gates"), tmp_path)
+    package.write(library_of("two_gates", [spec_file(DENSE), spec_file("h100_bf16_gated_tiled")]), tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     two = importlib.import_module("two_gates")
     asked: list[tuple[int, ...]] = []
@@ -133,8 +121,8 @@ def test_a_library_computes_a_gate_by_the_kernel_that_it_chooses(
 
 @pytest.mark.parametrize("stem", EXPORTED)
 def test_a_warmup_has_a_b_of_all_columns(stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_library = imported(stem, tmp_path, monkeypatch)
-    made_library.warmup([(256, 512, 1024), (8, 512, 1024)], device="meta")  # launches nothing
+    shapes = [(256, 512, 1024), (8, 512, 1024)]
+    imported(stem, tmp_path, monkeypatch).warmup(shapes, device="meta")  # launches nothing
 
 
 @pytest.mark.parametrize(
@@ -178,7 +166,7 @@ def test_the_operator_of_a_library_returns_half_of_the_columns_and_counts_all(
 
 def test_tables_for_vllm_are_refused_for_gates(tmp_path: Path) -> None:
     with pytest.raises(GemmgenError, match="its kernels compute a gate, and these tables are for plain"):
-        exchange.write_configs(library_of([DENSE], "gates"), tmp_path)
+        exchange.write_configs(library_of("gates", [spec_file(DENSE)]), tmp_path)
 
 
 def test_a_docstring_of_a_library_has_the_extents_of_b(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_grouped_library import of_specs
+from made_library import made_library
 
 from gemmgen.errors import GemmgenError
 from gemmgen.numerics.divided_rows import bounds, drawn_rows
@@ -162,7 +162,7 @@ def test_a_library_of_few_masked_groups_chooses_for_one_row(
     paths = [tmp_path / f"h200_masked_{m}.yaml" for m in (64, 1024)]
     for path, m in zip(paths, (64, 1024), strict=True):
         path.write_text(spec_text("m_masked", count, m=m))
-    package = of_specs(f"few_{count}", paths, tmp_path / "out", monkeypatch)
+    package = made_library(f"few_{count}", paths, tmp_path / "out", monkeypatch)
     assert package.choose(1, 4096, 4096).kernel == "h200_masked_64"
 
 

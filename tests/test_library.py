@@ -18,7 +18,7 @@ import tarfile
 import tomllib
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -28,6 +28,7 @@ import pytest
 import torch
 from commands import Gemmgen
 from contests import BF16, E4M3_TENSOR, contest
+from made_library import tuned_row
 from modules import ROOT, libraries_folder, spec_file
 from told import refusal
 from work import calls_of
@@ -46,7 +47,6 @@ from gemmgen.plan.wgmma.cost import card_of
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import load_spec
-from gemmgen.tune.candidates import kernel_sha256
 from tools.rendered import libraries, packed
 from tools.rendered import library as built_library
 
@@ -73,30 +73,7 @@ FP16 = contest("h100_fp16")
 
 def row(spec: str, shape: Sequence[int], seconds: float, **other: object) -> dict[str, object]:
     """Return a row of a table of `gemmgen tune` for a committed spec that lies beside it."""
-    product = make(SPECS / spec)
-    m, n, k = shape
-    return {
-        "table": "gemmgen tune",
-        "format": 2,
-        "gpu": CARD,
-        "m": m,
-        "n": n,
-        "k": k,
-        "dtypes": {"a": "bf16", "b": "bf16", "d": "bf16"},
-        "problem": asdict(BF16),
-        "description": "bf16",
-        "spec": spec,
-        "kernel_sha256": kernel_sha256(product.plan, product.source.stem),
-        "seconds": seconds,
-        "baseline_seconds": 5e-5,
-        "first_seconds": 6e-5,
-        "tried": 3,
-        "date": "2026-11-22T23:30:00Z",
-        "gemmgen": "0.1.0",
-        "torch": "2.11.0",
-        "triton": "3.9.0",
-        **other,
-    }
+    return tuned_row(SPECS / spec, shape, seconds, **other)
 
 
 def table(path: Path, *rows: dict[str, object]) -> Path:
@@ -782,7 +759,7 @@ def test_a_table_of_another_order_of_sums_breaks_a_promise_too(tmp_path: Path, t
     found = refusal(lambda: read([tuned, path]))
     assert found.code == "library-batch-invariance"
     assert "parts.yaml" in found.message
-    assert " 1 in table.jsonl: " in found.message
+    assert "table.jsonl: " in found.message
 
 
 def test_kernels_that_no_library_can_have_are_refused() -> None:

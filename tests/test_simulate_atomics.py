@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from kernels.launch import FIXED, lines_of
+from kernels.launch import FIXED, changed_kernels, integers, lines_of
 from torch import Tensor
 from triton.experimental.gluon.language import (  # pyright: ignore[reportMissingTypeStubs]
     NVMMASharedLayout,
@@ -30,23 +29,6 @@ pytestmark = pytest.mark.simulator
 KERNELS = Path(__file__).parent / "kernels" / "atomics.py"
 SCHEDULES = (*FIXED, *["random"] * 5)
 MANY = (*FIXED, *["random"] * 40)
-
-
-def imported(path: Path, *changes: tuple[str, str]) -> ModuleType:
-    """Return the kernels of this file with some changes, as a module at a path."""
-    text = KERNELS.read_text(encoding="utf-8")
-    for old, new in changes:
-        assert text.count(old) == 1, f"{text.count(old)} times {old!r}"
-        text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")
-    module = ModuleType(path.stem)
-    module.__file__ = str(path)
-    exec(compile(text, path, "exec"), module.__dict__)
-    return module
-
-
-def integers(*shape: int) -> Tensor:
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(1), dtype=torch.int32)
 
 
 def tile_of(tensor: Tensor) -> Any:
@@ -147,7 +129,7 @@ CASES: dict[Case, list[int]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_waits_rightly_is_clean_and_exact_under_many_schedules(case: Case, tmp_path: Path) -> None:
-    ran = case(imported(tmp_path / "kernels.py"), schedules=MANY)
+    ran = case(changed_kernels(KERNELS, tmp_path / "kernels.py"), schedules=MANY)
     assert ran.result.findings == ()
     assert ran.result.deterministic
     assert torch.equal(ran.found, ran.expected)
@@ -155,7 +137,7 @@ def test_what_waits_rightly_is_clean_and_exact_under_many_schedules(case: Case, 
 
 
 def test_programs_that_wait_for_those_that_begin_later_get_them(tmp_path: Path) -> None:
-    module = imported(tmp_path / "kernels.py")
+    module = changed_kernels(KERNELS, tmp_path / "kernels.py")
     ran = relaxation(module, programs=40, schedules=("lazy", "random"))  # more than begin at first
     assert ran.result.findings == ()
     assert torch.equal(ran.found, ran.expected)
@@ -167,7 +149,7 @@ def test_programs_that_wait_for_those_that_begin_later_get_them(tmp_path: Path) 
 
 @pytest.mark.parametrize("case", [split_k, stream_k, relaxation])
 def test_the_semaphores_are_ready_for_another_launch(case: Case, tmp_path: Path) -> None:
-    module = imported(tmp_path / "kernels.py")
+    module = changed_kernels(KERNELS, tmp_path / "kernels.py")
     first = case(module, schedules=("random",))
     second = case(module, first.semaphores, schedules=SCHEDULES)
     assert second.result.findings == ()
@@ -362,7 +344,7 @@ FAULTS = {
 def first_of(fault: Fault, path: Path) -> Finding:
     """Return the first finding of a fault, which names its cause."""
     options = {"schedules": SCHEDULES, "resident_programs": fault.resident}
-    findings = fault.case(imported(path, *fault.changes), **options).result.findings
+    findings = fault.case(changed_kernels(KERNELS, path, *fault.changes), **options).result.findings
     assert findings
     # A race has two sides, and which comes second is up to the schedule.
     shown = findings[0].lines[: 2 if fault.kind is Kind.GLOBAL_RACE else 1]
@@ -391,7 +373,7 @@ def test_a_planted_fault_is_named_first(name: str, tmp_path: Path) -> None:
 def test_a_semaphore_that_is_not_reset_shows_in_the_next_launch(
     case: Case, reset: str, tmp_path: Path
 ) -> None:
-    module = imported(tmp_path / "faulty.py", (reset, ""))
+    module = changed_kernels(KERNELS, tmp_path / "faulty.py", (reset, ""))
     first = case(module, schedules=SCHEDULES)
     assert first.result.findings == ()
     assert torch.equal(first.found, first.expected)
@@ -409,7 +391,7 @@ def test_a_semaphore_that_is_not_reset_shows_in_the_next_launch(
 
 
 def test_a_tile_that_two_programs_hand_on_through_tma_lacks_a_proxy_fence(tmp_path: Path) -> None:
-    ran = message(imported(tmp_path / "kernels.py"), read_by_tma=True, schedules=SCHEDULES)
+    ran = message(changed_kernels(KERNELS, tmp_path / "kernels.py"), read_by_tma=True, schedules=SCHEDULES)
     (finding,) = ran.result.findings
     assert (finding.kind, finding.severity) == (Kind.MISSING_FENCE, Severity.LINT)
     assert torch.equal(ran.found, ran.expected)
@@ -418,7 +400,7 @@ def test_a_tile_that_two_programs_hand_on_through_tma_lacks_a_proxy_fence(tmp_pa
 def test_a_tma_load_of_what_threads_stored_lacks_a_proxy_fence(tmp_path: Path) -> None:
     stores = "gl.store(message_ptr + offsets, gl.load(x_ptr + offsets))"
     path = tmp_path / "faulty.py"
-    module = imported(path, (SEND, stores), (AWAIT_SENT, "pass"))
+    module = changed_kernels(KERNELS, path, (SEND, stores), (AWAIT_SENT, "pass"))
     (finding,) = message(module, read_by_tma=True, schedules=SCHEDULES).result.findings
     assert (finding.kind, finding.severity) == (Kind.MISSING_FENCE, Severity.ERROR)
     (loads,), (stored,) = lines_of(path, "tma.async_load(message_desc"), lines_of(path, stores)
@@ -427,7 +409,9 @@ def test_a_tma_load_of_what_threads_stored_lacks_a_proxy_fence(tmp_path: Path) -
 
 def test_a_lock_of_the_whole_system_will_do(tmp_path: Path) -> None:
     ran = locked_sum(
-        imported(tmp_path / "kernels.py", (LOCK, LOCK.replace('acquire"', 'acquire", scope="sys"'))),
+        changed_kernels(
+            KERNELS, tmp_path / "kernels.py", (LOCK, LOCK.replace('acquire"', 'acquire", scope="sys"'))
+        ),
         schedules=SCHEDULES,
     )
     assert ran.result.findings == ()
@@ -436,7 +420,10 @@ def test_a_lock_of_the_whole_system_will_do(tmp_path: Path) -> None:
 
 def test_a_counter_may_be_reset_by_a_plain_store_of_the_last(tmp_path: Path) -> None:
     reset = 'gl.atomic_store(counter_ptr + tile, 0, sem="relaxed")'
-    ran = split_k(imported(tmp_path / "k.py", (reset, "gl.store(counter_ptr + tile, 0)")), schedules=MANY)
+    ran = split_k(
+        changed_kernels(KERNELS, tmp_path / "k.py", (reset, "gl.store(counter_ptr + tile, 0)")),
+        schedules=MANY,
+    )
     assert ran.result.findings == ()
     assert torch.equal(ran.found, ran.expected)
 
@@ -444,7 +431,9 @@ def test_a_counter_may_be_reset_by_a_plain_store_of_the_last(tmp_path: Path) -> 
 def test_a_relaxed_atomic_hands_on_what_another_released(tmp_path: Path) -> None:
     # A read-modify-write does not break the chain from a release to an acquire [ptx].
     counted = ARRIVE.replace("arrived = ", "").replace(", 1,", ", 0,").replace("acq_rel", "relaxed")
-    ran = relaxation(imported(tmp_path / "k.py", (ARRIVE, f"{ARRIVE}\n    {counted}")), schedules=MANY)
+    ran = relaxation(
+        changed_kernels(KERNELS, tmp_path / "k.py", (ARRIVE, f"{ARRIVE}\n    {counted}")), schedules=MANY
+    )
     assert ran.result.findings == ()
     assert torch.equal(ran.found, ran.expected)
 
@@ -452,7 +441,7 @@ def test_a_relaxed_atomic_hands_on_what_another_released(tmp_path: Path) -> None
 def test_a_loop_that_counts_its_tries_lets_others_go_on(tmp_path: Path) -> None:
     spin = f"    while {LOCK} == 1:\n        pass\n"
     counting = f"    tries = 1\n    while {LOCK} * tries > 0:\n        tries += 1\n"
-    ran = locked_sum(imported(tmp_path / "k.py", (spin, counting)), schedules=MANY)
+    ran = locked_sum(changed_kernels(KERNELS, tmp_path / "k.py", (spin, counting)), schedules=MANY)
     assert ran.result.findings == ()
     assert torch.equal(ran.found, ran.expected)
 
@@ -460,7 +449,7 @@ def test_a_loop_that_counts_its_tries_lets_others_go_on(tmp_path: Path) -> None:
 def test_read_modify_writes_compute_what_the_device_does(tmp_path: Path) -> None:
     x, y, old = integers(1029), integers(384).float(), torch.zeros(384, dtype=torch.int32)
     before, floats, o = x.clone(), y.clone(), torch.arange(128, dtype=torch.int32)
-    module = imported(tmp_path / "kernels.py")
+    module = changed_kernels(KERNELS, tmp_path / "kernels.py")
     result = run(module.arithmetic_kernel, (1,), (x, y, old), schedules=("lazy",))
     assert result.findings == ()
     parts = before[:1024].view(8, 128)
@@ -481,12 +470,12 @@ def test_read_modify_writes_compute_what_the_device_does(tmp_path: Path) -> None
 def test_a_poll_with_a_timeout_is_refused(tmp_path: Path) -> None:
     timed = POLL_FLAG.replace('"acquire"', '"acquire", timeout_ns=100')
     with pytest.raises(GemmgenError, match="polls with a timeout are not known to the simulator"):
-        stream_k(imported(tmp_path / "k.py", (POLL_FLAG, timed)), schedules=("lazy",))
+        stream_k(changed_kernels(KERNELS, tmp_path / "k.py", (POLL_FLAG, timed)), schedules=("lazy",))
 
 
 def test_programs_hold_at_least_one_place(tmp_path: Path) -> None:
     with pytest.raises(GemmgenError, match="resident_programs is 0: it must be positive"):
-        locked_sum(imported(tmp_path / "k.py"), resident_programs=0)
+        locked_sum(changed_kernels(KERNELS, tmp_path / "k.py"), resident_programs=0)
 
 
 @pytest.mark.parametrize(
@@ -498,8 +487,8 @@ def test_the_compiler_has_all_warps_wait_before_a_release_and_after_an_acquire(
 ) -> None:
     # So it is right that the warps of a partition run as one here: a kernel needs no barrier of its own.
     monkeypatch.setenv(triton_api.CACHE_VARIABLE, str(tmp_path / "cache"))
-    kernel = imported(
-        tmp_path / f"{order}.py", ('1, sem="release")  #', f'1, sem="{order}")  #')
+    kernel = changed_kernels(
+        KERNELS, tmp_path / f"{order}.py", ('1, sem="release")  #', f'1, sem="{order}")  #')
     ).announce_kernel
     types = {"x_ptr": "*i32", "flag_ptr": "*i32"}
     with forked(lambda: triton_api.compile_kernel(kernel, types, 90, {"num_warps": 4}).stages["ptx"]) as ptx:

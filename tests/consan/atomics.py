@@ -15,7 +15,8 @@ from typing import Any
 
 import test_simulate_atomics as simulated
 import torch
-from test_simulate_atomics import FAULTS, SCHEDULES, imported, tile_of
+from kernels.launch import changed_kernels
+from test_simulate_atomics import FAULTS, KERNELS, SCHEDULES, tile_of
 from torch import Tensor
 
 from consan.case import CLEAN, Device, Simulated
@@ -191,7 +192,7 @@ class AtomicCase:
         return f"`{lines[line - 1].strip()}`"
 
     def _module(self, folder: Path) -> ModuleType:
-        return imported(folder / "kernels.py", *self.changes)
+        return changed_kernels(KERNELS, folder / "kernels.py", *self.changes)
 
 
 def repeated(kernel: Any, problem: Problem, launches: int, device: Device) -> str:

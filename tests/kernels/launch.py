@@ -50,3 +50,21 @@ def lines_of(path: Path, snippet: str) -> set[int]:
     found = {number for number, line in enumerate(lines, 1) if snippet in line}
     assert found, f"{path.name} has no line with {snippet!r}"
     return found
+
+
+def changed_kernels(kernels: Path, path: Path, *changes: tuple[str, str]) -> ModuleType:
+    """Return the kernels of a file with some changes, as a module at another path."""
+    text = kernels.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert text.count(old) == 1, f"{text.count(old)} times {old!r}"
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    exec(compile(text, path, "exec"), module.__dict__)
+    return module
+
+
+def integers(*shape: int) -> Tensor:
+    """Return small integers, the same in each call."""
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(1), dtype=torch.int32)

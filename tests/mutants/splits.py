@@ -6,6 +6,7 @@ That `gl.barrier()` is missing before the counter is none: the compiler has all 
 from __future__ import annotations
 
 from gluonsim import Kind
+from mutants.counters import COUNTS, faults_of_counter
 from mutants.kinds import WRONG_NUMBERS
 from mutants.mutant import NOTHING, of
 
@@ -36,21 +37,9 @@ READY_WAIT = "mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)"
 FINAL_WAIT = "        tma.store_wait(0)\n"
 TMA_STORE = "tma.async_store("
 LOAD = "tma.async_load("
-COUNTS = "arrived = gl.atomic_add("
 DIVIDED = {
     # The counter: what it orders, for whom, and how it is left.
-    "split_counter_relaxed": splits(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
-    ),
-    "split_counter_only_releases": splits(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
-    ),
-    "split_counter_only_acquires": splits(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "acquire"))
-    ),
-    "split_counter_of_a_cta": splits(
-        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace('"gpu"', '"cta"'))
-    ),
+    **faults_of_counter("split_counter", splits, COUNT, RESET),
     "split_counter_no_atomic": splits(
         K.GLOBAL_RACE,
         "counters_ptr",
@@ -60,7 +49,6 @@ DIVIDED = {
     "split_counter_of_the_first_tile": splits(
         K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (COUNT, COUNT.replace(" + share", " + share * 0"))
     ),
-    "split_counter_not_reset": splits(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
     "split_counter_reset_to_one": splits(
         K.WORKSPACE_NOT_RESTORED, "counters_ptr", RESET.strip()[:-2], (RESET, RESET.replace("0)", "1)"))
     ),
@@ -260,10 +248,7 @@ EARLY_SPLITS = {
     "early_split_vectors_of_everyone": both(
         K.WORK_IN_FLIGHT, "column_bias_smem", COLUMN_BIAS_LOAD, (IF_LAST + VECTORS, VECTORS[4:] + IF_LAST)
     ),
-    "early_split_counter_relaxed": both(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
-    ),
-    "early_split_counter_not_reset": both(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
+    **faults_of_counter("early_split_counter", both, COUNT, RESET, "relaxed not_reset"),
     "early_split_begins_where_the_first_does": both(
         WRONG_NUMBERS, "d_desc", "", (EARLY_PROLOGUE, EARLY_PROLOGUE.replace("loads.k_step + stage", "stage"))
     ),
@@ -469,16 +454,7 @@ def both_shares(left_out: str) -> tuple[tuple[str, str], ...]:
 
 
 SHARES = {
-    "shares_counter_relaxed": shares(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
-    ),
-    "shares_counter_only_releases": shares(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
-    ),
-    "shares_counter_of_a_cta": shares(
-        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace('"gpu"', '"cta"'))
-    ),
-    "shares_counter_not_reset": shares(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
+    **faults_of_counter("shares_counter", shares, COUNT, RESET, "relaxed only_releases of_a_cta not_reset"),
     "shares_counter_of_both_consumers": shares(
         K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, *both_shares(" + consumer")
     ),
@@ -549,16 +525,9 @@ BIAS = "            load_vectors(args, args.buffers, tile.column)\n"
 ORIGIN = "            tile = tiles.at(item)\n"
 FLIP = "            phase ^= 1\n"
 ATOMIC = {
-    "atomic_counter_relaxed": atomic(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
+    **faults_of_counter(
+        "atomic_counter", atomic, COUNT, RESET, "relaxed only_releases only_acquires not_reset"
     ),
-    "atomic_counter_only_releases": atomic(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
-    ),
-    "atomic_counter_only_acquires": atomic(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "acquire"))
-    ),
-    "atomic_counter_not_reset": atomic(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
     "atomic_sums_not_cleared": atomic(K.WORKSPACE_NOT_RESTORED, "partials_ptr", ADDS, (CLEAR, "")),
     "atomic_sums_cleared_to_themselves": atomic(
         K.WORKSPACE_NOT_RESTORED,

@@ -9,6 +9,7 @@ release.
 from __future__ import annotations
 
 from gluonsim import Kind
+from mutants.counters import COUNTS, faults_of_counter
 from mutants.kinds import WRONG_NUMBERS
 from mutants.mutant import of
 
@@ -52,7 +53,6 @@ LOADS = f"""                load_vectors(args, args.buffers[consumer], {ROW})
 STORE = "                phase,\n            )\n"
 FLIP = "            phase ^= 1\n"
 
-COUNTS = "arrived = gl.atomic_add("
 STORES_PIECE, LOADS_PIECES = "gl.store(sum_addresses(", "gl.load(sum_addresses("
 EITHER_PIECE = f"{STORES_PIECE}|{LOADS_PIECES}"
 EITHER_COUNTER = "gl.store(args.counters_ptr|gl.atomic_add(args.counters_ptr"
@@ -61,19 +61,7 @@ LOAD = "tma.async_load("
 
 MUTANTS = {
     # The counter: what it orders, for whom, and how it is left.
-    "pieces_counter_relaxed": pieces(
-        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
-    ),
-    "pieces_counter_only_releases": pieces(
-        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
-    ),
-    "pieces_counter_only_acquires": pieces(
-        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "acquire"))
-    ),
-    "pieces_counter_of_a_cta": pieces(
-        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace('"gpu"', '"cta"'))
-    ),
-    "pieces_counter_not_reset": pieces(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
+    **faults_of_counter("pieces_counter", pieces, COUNT, RESET, unordered="counters_ptr"),
     "pieces_counter_of_the_next_tile_reset": pieces(
         K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, RESET.replace("divided", "(divided + 1)"))
     ),
