@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from cpu_kernels import Fp8Linear, kernel_on_the_cpu
 from modules import module_file
 from simulated import on_a_gpu, simulated
 from torch import Tensor, nn
@@ -310,22 +310,6 @@ def test_other_kernels_are_refused() -> None:
 # --- the layers of a model
 
 
-class Fp8Linear(nn.Module):
-    """A layer as models of such checkpoints have it."""
-
-    def __init__(self, *, bias: bool = False) -> None:
-        super().__init__()
-        weight, scales = weights()
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.weight_scale_inv = nn.Parameter(scales, requires_grad=False)
-        self.bias = nn.Parameter(torch.zeros(N).bfloat16(), requires_grad=False) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the product with the dequantised weight, and the bias."""
-        weight = dequantized_weight(self.weight, self.weight_scale_inv, x.dtype)
-        return nn.functional.linear(x, weight, self.bias)
-
-
 def model_of(**layers: nn.Module) -> nn.Module:
     model = nn.Module()
     model.mlp = nn.ModuleDict(layers)
@@ -430,10 +414,7 @@ def test_the_operator_computes_and_falls_back() -> None:
             raise ValueError("b must be another one")
         return torch.full((a.shape[0], N), 7.0, dtype=BF16)
 
-    def as_it_is(_: str, scales: Tensor) -> Tensor:
-        return scales
-
-    remember(SimpleNamespace(__name__="sevens", matmul=matmul, arrange_scales=as_it_is))
+    remember(kernel_on_the_cpu("sevens", matmul))
     assert torch.equal(
         block_scaled_mm(a, weight, a_scale, scales, None, BF16, "sevens"), torch.full((6, N), 7.0).bfloat16()
     )

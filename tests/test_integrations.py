@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from cpu_kernels import kernel_on_the_cpu
 from fake_gpu import Cuda, SecondCuda, launch_into, on_a_fake_gpu
 from modules import SPECS, made, module_file
 from torch import Tensor, nn
@@ -84,12 +85,8 @@ def product_and_bias(a: Tensor, b: Tensor, *, column_bias: Tensor, out: Tensor |
     return torch.addmm(column_bias, a, b)
 
 
-PRODUCT = SimpleNamespace(__name__="product", matmul=product, COMPUTES={"inputs": ("a", "b"), "epilogue": ()})
-BIASED = SimpleNamespace(
-    __name__="biased",
-    matmul=product_and_bias,
-    COMPUTES={"inputs": ("a", "b", "column_bias"), "epilogue": ("column_bias",)},
-)
+PRODUCT = kernel_on_the_cpu("product", product)
+BIASED = kernel_on_the_cpu("biased", product_and_bias, "column_bias")
 """Kernels of this CPU."""
 
 

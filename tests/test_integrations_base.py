@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import pytest
 import torch
+from cpu_kernels import Fp8Linear
 from modules import module_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -31,29 +32,11 @@ from gemmgen.integrations import (
     replace_linear,
     replace_scaled_mm,
 )
-from gemmgen.integrations.quantize import dequantized_weight
 from gemmgen.module import import_generated
 
 any_torch: Any = cast(Any, torch)
 E4M3, FP32, BF16 = torch.float8_e4m3fn, torch.float32, torch.bfloat16
 N, K = 144, 272
-
-
-class Fp8Linear(nn.Module):
-    """A layer as models of checkpoints with scales of blocks have it."""
-
-    def __init__(self, n: int = N, k: int = K, device: str = "cpu") -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        weight = torch.randn(n, k, generator=generator).to(E4M3).to(device)
-        scales = (torch.rand(-(-n // 128), -(-k // 128), generator=generator) + 0.5).to(device)
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.weight_scale_inv = nn.Parameter(scales, requires_grad=False)
-        self.block_size = [128, 128]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the product with the dequantised weight."""
-        return functional.linear(x, dequantized_weight(self.weight, self.weight_scale_inv, x.dtype))
 
 
 class Row(nn.Linear):

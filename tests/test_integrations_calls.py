@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from cpu_kernels import kernel_on_the_cpu
 from modules import module_file
 from own_process import in_own_process
 from torch import Tensor, nn
@@ -42,11 +43,8 @@ def rounded(a: Tensor, b: Tensor, *, column_bias: Tensor | None = None, out: Ten
 
 asked: list[Tensor] = []
 """The A of each call of a kernel here."""
-BIAS = ("column_bias",)
-PLAIN = SimpleNamespace(__name__="plain", matmul=rounded, COMPUTES={"inputs": ("a", "b"), "epilogue": ()})
-BIASED = SimpleNamespace(
-    __name__="biased", matmul=rounded, COMPUTES={"inputs": ("a", "b", *BIAS), "epilogue": BIAS}
-)
+PLAIN = kernel_on_the_cpu("plain", rounded)
+BIASED = kernel_on_the_cpu("biased", rounded, "column_bias")
 
 
 @pytest.fixture(autouse=True)
@@ -329,7 +327,7 @@ def test_a_layer_follows_autocast(cast_to: torch.dtype, dtype: torch.dtype, comp
 
 
 def test_autocast_leaves_float64_and_other_devices_alone() -> None:
-    wide = SimpleNamespace(__name__="wide", matmul=torch.mm, COMPUTES=PLAIN.COMPUTES)
+    wide = kernel_on_the_cpu("wide", torch.mm)
     layer = Linear(16, 24, bias=False, kernel=wide, dtype=torch.float64)
     with torch.autocast("cpu", dtype=BF16):
         assert layer(torch.zeros(2, 16, dtype=torch.float64)).dtype == torch.float64

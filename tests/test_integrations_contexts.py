@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
-from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
+from cpu_kernels import kernel_on_the_cpu
 from modules import ROOT, module_file
 from torch import Tensor
 from torch.nn import functional
@@ -37,11 +37,6 @@ ALL_PLACES: dict[str, tuple[Any, str]] = {
 PLACES = {name: (module, key) for name, (module, key) in ALL_PLACES.items() if hasattr(module, key)}
 
 
-def as_it_is(_: str, scales: Tensor) -> Tensor:
-    """Arrange scales for a kernel that reads any."""
-    return scales
-
-
 def kernel_of(name: str, called: list[str], *, scaled: bool) -> Any:
     """Return a kernel of this CPU that notes its calls."""
 
@@ -49,11 +44,10 @@ def kernel_of(name: str, called: list[str], *, scaled: bool) -> Any:
         called.append(name)
         return a.new_zeros((a.shape[0], b.shape[-1]), dtype=BF16)
 
-    computes: dict[str, Any] = {"inputs": ("a", "b", "offs"), "epilogue": ()}
-    if scaled:
-        inputs = "a", "b", "a_scale", "b_scale"
-        computes |= {"inputs": inputs, "scale_vector": 128, "scale_columns": 128, "out_dtype": BF16}
-    return SimpleNamespace(__name__=name, matmul=matmul, arrange_scales=as_it_is, COMPUTES=computes)
+    if not scaled:
+        return kernel_on_the_cpu(name, matmul, "offs")
+    blocks = {"scale_vector": 128, "scale_columns": 128, "out_dtype": BF16}
+    return kernel_on_the_cpu(name, matmul, "a_scale", "b_scale", **blocks)
 
 
 def arguments_of(place: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -8,11 +8,12 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
 import torch
+from cpu_kernels import kernel_on_the_cpu
 from grouped_calls import ENDS, REFUSED, TORCHS, Call, changed, grouped_mm
 from modules import module_file
 from simulated import on_a_gpu, signs, simulated
@@ -57,12 +58,6 @@ def in_order(a: Tensor, b: Tensor, *, offs: Tensor | None = None, out: Tensor | 
 
 asked: list[Tensor] = []
 """The A of each call of a kernel of this CPU."""
-
-
-def of_this_cpu(name: str, *inputs: str) -> Any:
-    """Return a kernel that computes on this CPU, of groups with `offs` or without."""
-    computes = {"inputs": ("a", "b", *inputs), "epilogue": ()}
-    return SimpleNamespace(__name__=name, matmul=in_order, COMPUTES=computes)
 
 
 @pytest.fixture(autouse=True)
@@ -264,7 +259,7 @@ def test_a_tensor_with_rules_of_its_own_is_of_torch(ours: GroupedMM) -> None:
 
 
 def test_autocast_to_another_type_leaves_a_call_to_torch() -> None:
-    call, ours = Call.of([3, 3, 10, 20, 40]), GroupedMM(of_this_cpu("offsets_of_cpu", "offs"))
+    call, ours = Call.of([3, 3, 10, 20, 40]), GroupedMM(kernel_on_the_cpu("offsets_of_cpu", in_order, "offs"))
     for wanted, count in ((torch.float16, 0), (BF16, 1)):
         with torch.autocast("cpu", dtype=wanted):
             found, theirs = ours(call.a, call.b, offs=call.offs), call.torchs()
@@ -322,10 +317,10 @@ def test_calls_of_a_model_reach_the_kernels_in_the_context_alone(function: Calla
     call = Call.of([3, 3, 10, 20, 40])
     model = Experts(call.b.mT, function)
     theirs = model(call.a, call.offs)
-    with replace_grouped_mm(of_this_cpu("offsets_of_cpu", "offs")) as ours:
+    with replace_grouped_mm(kernel_on_the_cpu("offsets_of_cpu", in_order, "offs")) as ours:
         assert torch.equal(model(call.a, call.offs), theirs)
         assert (len(asked), ours.reason) == (1, "")
-        with replace_grouped_mm(of_this_cpu("batches_of_cpu")) as inner:
+        with replace_grouped_mm(kernel_on_the_cpu("batches_of_cpu", in_order)) as inner:
             model(call.a, call.offs)
         assert (len(asked), inner.reason) == (1, "no kernel takes a call with offs")
         model(call.a, call.offs)
@@ -336,13 +331,14 @@ def test_calls_of_a_model_reach_the_kernels_in_the_context_alone(function: Calla
 
 def test_an_error_in_the_context_gives_torch_its_functions_back() -> None:
     before = any_torch._grouped_mm
-    with pytest.raises(KeyError), replace_grouped_mm(of_this_cpu("offsets_of_cpu", "offs")):
+    with pytest.raises(KeyError), replace_grouped_mm(kernel_on_the_cpu("offsets_of_cpu", in_order, "offs")):
         raise KeyError
     assert any_torch._grouped_mm is before
 
 
 def test_a_kernel_is_refused_before_the_context() -> None:
-    with pytest.raises(ValueError, match="computes no groups"), replace_grouped_mm(of_this_cpu("c", "c")):
+    kernel = kernel_on_the_cpu("c", in_order, "c")
+    with pytest.raises(ValueError, match="computes no groups"), replace_grouped_mm(kernel):
         pass
 
 
@@ -480,7 +476,8 @@ def test_an_exported_model_is_saved_and_loaded(strict: bool, modules: list[Modul
 @pytest.mark.parametrize("n", [32, 30])
 @pytest.mark.parametrize("with_offs", [False, True])
 def test_the_operator_is_a_kernel_and_torch_if_all_refuse(with_offs: bool, n: int) -> None:
-    kernel = of_this_cpu(f"{'offsets' if with_offs else 'batches'}_of_cpu", *(["offs"] * with_offs))
+    name = "offsets_of_cpu" if with_offs else "batches_of_cpu"
+    kernel = kernel_on_the_cpu(name, in_order, *(["offs"] * with_offs))
     remember(kernel)
     call = Call.of([3, 3, 10, 20, 40] if with_offs else 5, n=n)
     by_columns = Call(call.a, torch.cat([call.b.contiguous()] * 8, 2)[..., :n], call.offs)

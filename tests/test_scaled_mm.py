@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from cpu_kernels import kernel_on_the_cpu
 from modules import module_file
 from simulated import on_a_gpu, simulated
 from torch import Tensor, nn
@@ -148,11 +149,6 @@ def test_a_module_with_a_bias_takes_the_calls_with_a_bias(ours: ScaledMM) -> Non
     assert_close(found, call.exact() + bias.double())
 
 
-def as_it_is(_: str, scales: Tensor) -> Tensor:
-    """Arrange scales for a kernel that reads any."""
-    return scales
-
-
 def test_few_rows_have_a_kernel_of_their_own() -> None:
     calls: list[str] = []
 
@@ -161,14 +157,8 @@ def test_few_rows_have_a_kernel_of_their_own() -> None:
             calls.append(name)
             return torch.zeros(a.shape[0], b.shape[1], dtype=BF16)
 
-        computes = {
-            "inputs": ("a", "b", "a_scale", "b_scale"),
-            "epilogue": (),
-            "scale_vector": 128,
-            "scale_columns": 128,
-            "out_dtype": BF16,
-        }
-        return SimpleNamespace(__name__=name, matmul=matmul, arrange_scales=as_it_is, COMPUTES=computes)
+        blocks = {"scale_vector": 128, "scale_columns": 128, "out_dtype": BF16}
+        return kernel_on_the_cpu(name, matmul, "a_scale", "b_scale", **blocks)
 
     few = ScaledMM(kernel("many"), few_rows={16: kernel("sixteen"), 4: kernel("four")})
     for m in (3, 4, 5, 16, 17):
@@ -392,7 +382,7 @@ def test_the_operator_computes_and_falls_back() -> None:
         raise ValueError("a must be something else")
 
     for name, function in (("on_this_cpu", matmul), ("refuses", refuse)):
-        remember(SimpleNamespace(__name__=name, matmul=function, arrange_scales=as_it_is))
+        remember(kernel_on_the_cpu(name, function))
     names = ["refuses", "on_this_cpu"], [2**31 - 1, 2**31 - 1]
     given = (call.a, call.b, call.a_scale)
     assert_close(operator(*given, call.scale_b, None, TILES, False, BF16, False, *names), call.exact())
