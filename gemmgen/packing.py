@@ -215,6 +215,7 @@ class Pack:
                 spec_name=source.name,
                 spec_sha256=source.sha256,
                 namespace=self.namespace,
+                kernels=tuple(member.facts["kernels"]),
             )
             files[f"{member.stem}.yaml"] = member.spec.encode()
             files[f"{member.stem}.py"] = module.encode()

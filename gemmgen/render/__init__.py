@@ -74,15 +74,20 @@ def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
     return source_of(with_free_names(plan, source_of))
 
 
-def render_packed(plan: Kernel, *, spec_name: str, spec_sha256: str, namespace: str) -> str:
-    """Return the source of the plan's module in a pack, whose operators are in a namespace of torch."""
+def render_packed(
+    plan: Kernel, *, spec_name: str, spec_sha256: str, namespace: str, kernels: tuple[str, ...]
+) -> str:
+    """Return the source of the plan's module in a pack, whose operators are in a namespace of torch.
+
+    `kernels` are the names of its compiled kernels.
+    """
     source_of = partial(_module_source, spec_name=spec_name, spec_sha256=spec_sha256)
     # The kernel was compiled from the other module, which has the same names.
     plan = with_free_names(plan, source_of)
     return render_template(
         "pack/module.py.j2",
         plan=plan,
-        view=PackedView(VIEWS[plan.architecture.mma](plan), PurePath(spec_name).stem, namespace),
+        view=PackedView(VIEWS[plan.architecture.mma](plan), PurePath(spec_name).stem, namespace, kernels),
         module_format=MODULE_FORMAT,
         spec_name=spec_name,
         spec_sha256=spec_sha256,

@@ -20,6 +20,8 @@ class PackedView:
     """The name of the module, and of the file with the facts of its kernels."""
     namespace: str
     """The namespace of its operator in torch."""
+    kernels: tuple[str, ...]
+    """The names of its compiled kernels."""
 
     @property
     def plan(self) -> Kernel:
@@ -45,11 +47,6 @@ class PackedView:
     def constants(self) -> Iterator[tuple[str, object, str]]:
         """The name, value and meaning of each constant of the kernel."""
         return self.kernel.constants
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """The names of the module's compiled kernels."""
-        return ("matmul_kernel", *("reduction_kernel",) * self.plan.reduces_apart)
 
     @property
     def make_host(self) -> str:
