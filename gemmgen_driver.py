@@ -298,6 +298,7 @@ class Launch:
             grid[0] * ctas, *grid[1:], facts.threads, 1, 1, facts.smem_bytes, None, None, count
         )
         self.config.attributes = ctypes.addressof(self.attributes)
+        self.configuration = ctypes.byref(self.config)
 
     def keep(self, value: Any) -> int:
         """Keep a value alive, and return its address."""
@@ -366,7 +367,7 @@ class Launch:
     def start(self, stream: int) -> None:
         """Launch on a stream; raises PackError if the driver refuses."""
         self.config.stream = stream
-        result = driver().launch(ctypes.byref(self.config), self.function, self.parameters, None)
+        result = driver().launch(self.configuration, self.function, self.parameters, None)
         driver().check("cuLaunchKernelEx", result)
 
 
@@ -456,25 +457,26 @@ def relaxed_capture(api: Driver) -> Generator[None]:
 # --- calls
 
 
-class Together(NamedTuple):
+class Apart(NamedTuple):
     """A tensor that the kernel writes, and another tensor of the call that must share no memory with it."""
 
     written: int
     """Its number among the tensors of the call."""
     other: int
-    place_of_written: Place
-    """As all places here, at address 0."""
-    place_of_other: Place
+    written_bytes: int
+    """From its first byte to its last one."""
+    other_bytes: int
+    places: tuple[Place, Place]
+    """The rows of both, at address 0."""
     may_be_same: bool
     """True if both may lie at the same address: C and D."""
 
-    def collide(self, addresses: Sequence[int]) -> bool:
-        """Return True if the tensors share memory where they lie now, and must not."""
-        written, other = addresses[self.written], addresses[self.other]
+    def collide(self, written: int, other: int) -> bool:
+        """Return True if the tensors share memory at these addresses, and must not."""
         if written == other and self.may_be_same:
             return False
-        of_written = self.place_of_written._replace(address=written)
-        return overlap(of_written, self.place_of_other._replace(address=other))
+        of_written, of_other = self.places
+        return overlap(of_written._replace(address=written), of_other._replace(address=other))
 
 
 @dataclasses.dataclass
@@ -488,7 +490,7 @@ class Ready:
     """Pointers, likewise."""
     unaligned: list[int]
     """For each tensor that the caller passes, the bits of its address that must be 0."""
-    apart: list[Together]
+    apart: list[Apart]
     new_d: Callable[[], Tensor]
     """Makes a D for a call without `out`."""
     extents: tuple[int, ...]
@@ -501,7 +503,13 @@ class Ready:
         for address, bits in zip(addresses, self.unaligned, strict=True):
             if address & bits or not address:
                 return False
-        return not self.is_in_use and not any(each.collide(addresses) for each in self.apart)
+        for pair in self.apart:
+            written, other = addresses[pair.written], addresses[pair.other]
+            # Most tensors lie far apart; rows that interleave are compared one by one.
+            is_apart = written + pair.written_bytes <= other or other + pair.other_bytes <= written
+            if not is_apart and pair.collide(written, other):
+                return False
+        return not self.is_in_use
 
     def start(self, addresses: Sequence[int], stream: int) -> None:
         """Launch for tensors at these addresses; raises PackError if the driver refuses."""
@@ -542,14 +550,14 @@ class DriverHost(Host):
     def run(self, *inputs: Tensor, out: Tensor | None = None, workspace: tuple[Tensor, ...] = ()) -> Tensor:
         """Launch with the parameters of an earlier call like this one; check and prepare any other call."""
         tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-        key = self.key_of(tensors)
+        key = self.key_of(tensors, out)
         ready = self.of_thread.ready.get(key) if key else None
         if ready is None:
             return self.run_checked(inputs, out, workspace, key)
         addresses = [tensor.data_ptr() for tensor in tensors]
         if not ready.takes(addresses):
             return self.run_checked(inputs, out, workspace, None)
-        device = inputs[0].device.index
+        device = inputs[0].get_device()
         stream = current_stream(device)
         if out is None:
             d = ready.new_d()
@@ -558,7 +566,7 @@ class DriverHost(Host):
             d = out
         held = ()  # memory stays alive until its launch is queued: other threads may evict it
         if ready.extents:
-            held, places = self.sums_of(stream, ready.extents, inputs[0].device)
+            held, places = self.sums_of(stream, ready.extents, device)
             addresses += places
         try:
             ready.start(addresses, stream)
@@ -572,7 +580,7 @@ class DriverHost(Host):
             self.increment_versions(inputs)
         return d
 
-    def key_of(self, tensors: tuple[Tensor, ...]) -> Any:
+    def key_of(self, tensors: tuple[Tensor, ...], out: Tensor | None) -> Any:
         """Return what calls have in common that take the same parameters; None for calls to be checked anew.
 
         These are calls of other tensors than dense ones of the current GPU, calls inside of a transform of
@@ -583,23 +591,35 @@ class DriverHost(Host):
         if not self.is_deterministic and torch.are_deterministic_algorithms_enabled():
             return None
         key: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
-        for tensor in tensors:
-            if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
-                return None
-            flags = tensor.requires_grad, tensor.is_neg(), tensor.is_inference()
-            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, *flags)
-        device = tensors[0].device
-        return tuple(key) if device.type == "cuda" and device.index == torch.cuda.current_device() else None
+        try:
+            for tensor in tensors:
+                key += (
+                    tensor.shape,
+                    tensor.stride(),
+                    tensor.dtype,
+                    tensor.get_device(),
+                    tensor.requires_grad,
+                    tensor.is_neg(),
+                )
+            key += [
+                tensor.is_inference()
+                for tensor in (tensors if self.written else (out,))
+                if tensor is not None
+            ]
+        except (AttributeError, RuntimeError, TypeError):
+            return None  # no tensor, or one without strides
+        device = key[5]
+        return tuple(key) if device >= 0 and device == torch.cuda.current_device() else None
 
     def sums_of(
-        self, stream: int, extents: tuple[int, ...], device: torch.device
+        self, stream: int, extents: tuple[int, ...], device: int
     ) -> tuple[tuple[Tensor, ...], list[int]]:
         """Return memory for partial sums and its addresses, of the stream or the graph that captures it."""
         if is_captured(stream):
-            made = self.workspaces.make_tensors(*extents, device)
+            made = self.workspaces.make_tensors(*extents, torch.device("cuda", device))
             return made, [tensor.data_ptr() for tensor in made]
         thread = threading.get_ident() if self.is_per_thread else 0
-        return self.memory(stream, thread, extents, device.index)
+        return self.memory(stream, thread, extents, device)
 
     def keep(
         self,
@@ -650,7 +670,7 @@ class DriverHost(Host):
         argument = self.contract.arguments.get(name)
         return 0 if argument is None or argument.is_read_by_element else argument.alignment - 1
 
-    def apart(self, checked: Checked, numbers: dict[str, int]) -> Iterator[Together]:
+    def apart(self, checked: Checked, numbers: dict[str, int]) -> Iterator[Apart]:
         """Yield the pairs of tensors of a checked call that must share no memory."""
         places = {name: place._replace(address=0) for name, place in checked.places.items()}
         for written in (*self.written, *(("out",) if "out" in places else ())):
@@ -658,7 +678,9 @@ class DriverHost(Host):
                 is_d = name == "c" and written == "out" and place == places["out"]
                 may_be_same = is_d and self.contract.computes.get("d_may_be_c", True)
                 if name != written:
-                    yield Together(numbers[written], numbers[name], places[written], place, may_be_same)
+                    both = places[written], place
+                    spans = [(each.rows - 1) * each.pitch + each.width for each in both]
+                    yield Apart(numbers[written], numbers[name], *spans, both, may_be_same)
 
     def new_like(self, shape: Sequence[int], device: torch.device) -> Tensor:
         """Return memory for a D of this shape, in rows of whole 16-byte units."""

@@ -212,10 +212,10 @@ class Pack:
             source = member.product.source
             module = render_packed(
                 member.product.plan,
+                tuple(kernel.facts.entry for kernel in member.kernels),
                 spec_name=source.name,
                 spec_sha256=source.sha256,
                 namespace=self.namespace,
-                kernels=tuple(member.facts["kernels"]),
             )
             files[f"{member.stem}.yaml"] = member.spec.encode()
             files[f"{member.stem}.py"] = module.encode()

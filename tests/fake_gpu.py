@@ -23,6 +23,10 @@ class Cuda(Tensor):
     device = property(lambda self: torch.device("cuda", 0))  # pyright: ignore[reportAssignmentType]
     is_cuda = True  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
 
+    def get_device(self) -> int:
+        """Return the number of that GPU."""
+        return self.device.index or 0
+
 
 class SecondCuda(Cuda):
     """The same, of the second GPU."""

@@ -75,11 +75,11 @@ def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
 
 
 def render_packed(
-    plan: Kernel, *, spec_name: str, spec_sha256: str, namespace: str, kernels: tuple[str, ...]
+    plan: Kernel, kernels: tuple[str, ...], *, spec_name: str, spec_sha256: str, namespace: str
 ) -> str:
-    """Return the source of the plan's module in a pack, whose operators are in a namespace of torch.
+    """Return the source of the plan's module in a pack, with compiled kernels of these names.
 
-    `kernels` are the names of its compiled kernels.
+    Its operator is in a namespace of torch.
     """
     source_of = partial(_module_source, spec_name=spec_name, spec_sha256=spec_sha256)
     # The kernel was compiled from the other module, which has the same names.
