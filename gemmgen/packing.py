@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, Final
 
@@ -27,6 +27,10 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.files import read_text
 from gemmgen.launch_facts import CompiledKernel, code_differences
 from gemmgen.launcher_file import DRIVER, LAUNCHER, driver_text, launcher_text
+from gemmgen.library.assemble import Library
+from gemmgen.library.assemble import Member as LibraryMember
+from gemmgen.library.manifest import spec_file
+from gemmgen.library.view import choosing
 from gemmgen.lower import Lowered
 from gemmgen.plan.exportable import refusals_of_packs
 from gemmgen.plan.rule import counted
@@ -133,6 +137,12 @@ def compiled(spec: Path) -> tuple[Member, ...]:
     )
 
 
+def compiled_member(member: LibraryMember) -> Member:
+    """Compile a kernel of a library for a pack; raises GemmgenError as `compiled` does."""
+    lowered, release = _packable(member.product)
+    return Member(member.product, member.spec, lowered.kernels, release)
+
+
 def _packable(product: Product) -> tuple[Lowered, tuple[int, int]]:
     """Compile a module that a pack can have; return it with the release of the assembler."""
     source = product.source
@@ -157,12 +167,15 @@ class Pack:
 
     name: str
     members: tuple[Member, ...]
+    library: Library | None = None
+    """The library whose kernels these are; None for a pack of specs."""
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the machine code, the facts and the launchers, in eight hexadecimal digits."""
+        """A digest of the facts, which have those of machine code, and of the launchers, in eight digits."""
         facts = [member.facts for member in self.members]
-        texts = (self.name, launcher_text(), driver_text(), json.dumps(facts, sort_keys=True))
+        texts = [self.name, launcher_text(), driver_text(), json.dumps(facts, sort_keys=True)]
+        texts += choosing(self.library).values() if self.library else []
         return _sha256("\0".join(texts).encode())[:8]
 
     @property
@@ -203,11 +216,10 @@ class Pack:
     @cached_property
     def files(self) -> dict[str, bytes]:
         """The files of the package by their names."""
-        files = {
-            "__init__.py": render_pack(self).encode(),
-            LAUNCHER: launcher_text().encode(),
-            DRIVER: driver_text().encode(),
-        }
+        texts = {"__init__.py": render_pack(self), LAUNCHER: launcher_text()}
+        if self.library:
+            texts = choosing(self.library, self.namespace)
+        files = {name: text.encode() for name, text in (texts | {DRIVER: driver_text()}).items()}
         for member in self.members:
             source = member.product.source
             module = render_packed(
@@ -217,7 +229,7 @@ class Pack:
                 spec_sha256=source.sha256,
                 namespace=self.namespace,
             )
-            files[f"{member.stem}.yaml"] = member.spec.encode()
+            files[spec_file(member.stem)] = member.spec.encode()
             files[f"{member.stem}.py"] = module.encode()
             files[f"{member.stem}.json"] = f"{json.dumps(member.facts, indent=1)}\n".encode()
             files |= member.cubins
@@ -242,8 +254,8 @@ class Pack:
         return f"{modules}, {counted(kernels, 'kernel')} for {self.targets}"
 
 
-def pack_of(name: str, members: Sequence[Member]) -> Pack:
-    """Return the pack of modules.
+def pack_of(name: str, members: Sequence[Member], library: Library | None = None) -> Pack:
+    """Return the pack of modules, or of a library by its kernels.
 
     Raises:
         GemmgenError: No package can have the name (``pack-name``), or two modules have one name
@@ -255,7 +267,7 @@ def pack_of(name: str, members: Sequence[Member]) -> Pack:
     for stem in sorted({stem for stem in stems if stems.count(stem) > 1}):
         message = f"two specs have the module {stem}: rename one, or make two packs"
         raise GemmgenError([Diagnostic("", "duplicate-module", message)])
-    return Pack(name, tuple(members))
+    return Pack(name, tuple(members), library)
 
 
 # --- on the disk
@@ -295,7 +307,8 @@ def _files_of(folder: Path) -> set[str]:
     if folder.is_symlink() or not (folder / MANIFEST).is_file():
         message = "exists and is not a pack made by gemmgen: move it, or choose another --out"
         raise GemmgenError([Diagnostic(folder.as_posix(), "foreign-file", message)])
-    return {name for name in digests_of(folder) if Path(name).name == name}
+    places = ((name, PurePosixPath(name)) for name in digests_of(folder))
+    return {name for name, place in places if not place.is_absolute() and ".." not in place.parts}
 
 
 def digests_of(folder: Path) -> Mapping[str, str]:
@@ -340,7 +353,7 @@ def checked(folder: Path) -> dict[str, bool | None]:
     found: dict[str, bool | None] = {}
     package = imported(folder)
     for stem in package.KERNELS:
-        module, source = import_module(f"{package.__name__}.{stem}"), load(folder / f"{stem}.yaml")
+        module, source = import_module(f"{package.__name__}.{stem}"), load(folder / spec_file(stem))
         wanted, found[stem] = module.COMPUTES["capability"], None
         if torch.cuda.is_available() and torch.cuda.get_device_capability() == wanted:
             deterministic = module.COMPUTES.get("deterministic", True)

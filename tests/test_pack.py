@@ -26,8 +26,12 @@ from modules import module_file, spec_file
 from torch import Tensor
 
 from gemmgen import packing, triton_api
+from gemmgen.library import choose
+from gemmgen.library.assemble import assemble
+from gemmgen.library.sources import read
 from gemmgen.lower import Lowered
 from gemmgen.module import import_generated
+from gemmgen.packing import Pack
 
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 Tensors = dict[str, Tensor]
@@ -468,6 +472,43 @@ def test_a_callers_workspace_is_passed_on(load: Load) -> None:
         workspace = {"workspace": mine}
         pack.call({**tensors, **cast("Tensors", workspace)})
         assert pack.cuda.launches[-1].parameters[-4:-2] == tuple(each.data_ptr() for each in mine)
+
+
+# --- libraries
+
+
+@cache
+def library() -> Pack:
+    """Return the pack of a library of two kernels, of which the planner's rule chooses one."""
+    found = read([spec_file("h100_bf16"), spec_file("h100_bf16_cluster2")])
+    made = assemble("packed_library", found, choose(found))
+    return packing.pack_of(made.name, [*map(packing.compiled_member, made.members)], made)
+
+
+def test_a_packed_library_chooses_and_launches_its_kernels(load: Load, tmp_path: Path) -> None:
+    at = packing.write(library(), tmp_path).folder
+    pack = load("h100_bf16", at)
+    package = importlib.import_module("packed_library")
+    tensors = plain(m=256, n=512)
+    assert package.matmul(**tensors) is tensors["out"]
+    chosen = package.choose(256, 512, 128).kernel
+    (launch,) = pack.cuda.launches
+    ctas = {"h100_bf16": 1, "h100_bf16_cluster2": 2}[chosen]
+    assert launch.attributes.get(4, (1, 1, 1)) == (ctas, 1, 1)
+    assert package.matmul(**tensors) is tensors["out"]
+    assert (len(pack.cuda.launches), pack.encodings) == (2, 3)
+    forget("packed_library")
+
+
+def test_a_packed_library_has_its_operator_in_the_packs_namespace(load: Load, tmp_path: Path) -> None:
+    load("h100_bf16", packing.write(library(), tmp_path).folder)
+    package = importlib.import_module("packed_library")
+    operator = getattr(torch.ops, library().namespace).packed_library
+    assert package.OPERATOR is operator
+    a, b = (tensor.as_subclass(Tensor).to("meta") for tensor in list(plain().values())[:2])
+    assert operator(a, b).shape == (200, 136)
+    assert "Needs torch\nalone." in str(package.__doc__)
+    forget("packed_library")
 
 
 # --- what cannot run

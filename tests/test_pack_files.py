@@ -52,6 +52,11 @@ def pack() -> Pack:
     return packing.pack_of("gemmgen_pack", packing.compiled(spec_file(STEM)))
 
 
+def files_in(folder: Path) -> set[str]:
+    """Return the files below a folder."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
 def traced(ran: subprocess.CompletedProcess[str]) -> None:
     """Fail unless the program has traced a call of the operator."""
     assert ran.returncode == 0, ran.stderr
@@ -63,9 +68,9 @@ def traced(ran: subprocess.CompletedProcess[str]) -> None:
 
 def test_a_package_has_the_files_that_its_manifest_lists(tmp_path: Path) -> None:
     written = packing.write(pack(), tmp_path)
-    names = {path.name for path in written.folder.iterdir()}
+    names = files_in(written.folder)
     shared = {"__init__.py", "gemmgen_driver.py", "gemmgen_launch.py", "pack.json"}
-    assert names == {*shared, *(f"{STEM}.{end}" for end in ("py", "json", "yaml", "cubin"))}
+    assert names == {*shared, *(f"{STEM}.{end}" for end in ("py", "json", "cubin")), f"specs/{STEM}.yaml"}
     assert packing.digests_of(written.folder).keys() == names - {"pack.json"}
     assert [*packing.faults_of(written.folder)] == []
     assert {path.name for path in tmp_path.iterdir()} == {"gemmgen_pack", written.wheel.name}
@@ -119,7 +124,7 @@ def test_a_wheel_has_the_package_and_is_the_same_each_time(tmp_path: Path) -> No
         assert (digest, int(size)) == (f"sha256={sha256}", len(files[name]))
     assert {name for name, *_ in rows} == {*files}
     packed = {name.partition("/")[2] for name in files if name.startswith("gemmgen_pack/")}
-    assert packed == {path.name for path in written.folder.iterdir()}
+    assert packed == files_in(written.folder)
     assert b"Requires-Dist: torch>=" in files[f"{info}/METADATA"]
 
 
@@ -237,20 +242,21 @@ def test_the_command_prints_json(
 @pytest.mark.nightly
 def test_a_pack_needs_no_triton_and_writes_nothing(tmp_path: Path) -> None:
     folder = packing.write(pack(), tmp_path).folder
-    for path in (*folder.iterdir(), folder):
+    for path in (*folder.rglob("*"), folder):
         path.chmod(path.stat().st_mode & ~0o222)
     blocked = tmp_path / "blocked"
     blocked.mkdir()
     (blocked / "triton.py").write_text('raise ImportError("this Triton is another release")')
-    before = {path: path.read_bytes() for path in folder.iterdir()}
+    before = {name: (folder / name).read_bytes() for name in files_in(folder)}
     program = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(blocked)!r}]\n{TRACE}"
     traced(
         subprocess.run(
             [sys.executable, "-B", "-I", "-c", program], capture_output=True, text=True, check=False
         )
     )
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    folder.chmod(0o755)
+    assert {name: (folder / name).read_bytes() for name in files_in(folder)} == before
+    for path in (folder, folder / "specs"):
+        path.chmod(0o755)
 
 
 def test_a_wheel_is_installed_beside_a_torch_without_triton_and_traces(tmp_path: Path) -> None:

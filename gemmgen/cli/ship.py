@@ -172,12 +172,20 @@ def export_command(
 
 def pack_command(
     specs: Annotated[
-        list[Path], typer.Argument(metavar="SPEC…|DIR", help="Spec files; with --check the folder of a pack.")
+        list[Path],
+        typer.Argument(
+            metavar="SPEC…|DIR", help="Spec files, or a library; with --check the folder of a pack."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory of packs.")] = Path("packs"),
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Name of the package and of its wheel.")
-    ] = PACK_NAME,
+        str,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help=f"Name of the package and of its wheel. Default: {PACK_NAME}, or the library's.",
+        ),
+    ] = "",
     ptxas: Annotated[
         Path | None,
         typer.Option(
@@ -204,10 +212,15 @@ def pack_command(
     from gemmgen.triton_api import assembled_by
 
     refuse_duplicates(specs)
+    made = package.read_library(specs[0]) if len(specs) == 1 and specs[0].is_dir() else None
     with assembled_by(ptxas), progressing("packing") as progress:
-        members, failed = run_each(specs, packing.compiled, progress, parallel=True)
+        if made:
+            members, failed = run_each(made.members, packing.compiled_member, progress, parallel=True)
+        else:
+            each, failed = run_each(specs, packing.compiled, progress, parallel=True)
+            members = [member for of_spec in each for member in of_spec]
     if not failed:
-        pack = packing.pack_of(name, [member for of_spec in members for member in of_spec])
+        pack = packing.pack_of(name or (made.name if made else PACK_NAME), members, made)
         written = packing.write(pack, out)
         if as_json:
             print_json({**written.as_dict(), **pack.as_dict()})

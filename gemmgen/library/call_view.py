@@ -33,6 +33,13 @@ class CallView:
     """The calls of a library as its template sees them."""
 
     library: Library
+    pack: str = ""
+    """The namespace of the operators of a pack that has the library's kernels; empty without a pack."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its operator in torch."""
+        return self.pack or "gemmgen"
 
     @property
     def plan(self) -> Kernel:
@@ -326,6 +333,7 @@ class CallView:
         hint = ["int? expected_m=None"] * self.call.expects_rows
         inputs = ", ".join(map(python_literal, ("a", "b", *self.wrapper.extras, *hint)))
         arguments = ["operator_name(__name__)", f"({inputs})", "_run", "_shaped", "count_flops=_count_flops"]
+        arguments += [f"namespace={python_literal(self.pack)}"] if self.pack else []
         return fit("define_operator(", arguments, ")")
 
     @property

@@ -34,7 +34,16 @@ from gemmgen.render.spelling import LINE_LENGTH
 
 def rendered(library: Library) -> dict[str, str]:
     """Return the package by the names of its files; the manifest, which has the hashes, comes last."""
-    view = LibraryView(library)
+    found = choosing(library)
+    for member in library.members:
+        found[module_file(member.stem)] = member.product.module
+        found[spec_file(member.stem)] = member.spec
+    return found | {MANIFEST: _manifest(library, found)}
+
+
+def choosing(library: Library, pack: str = "") -> dict[str, str]:
+    """Return the files that choose a kernel, and the launcher; of a pack, with its namespace of operators."""
+    view = LibraryView(library, pack)
     values: dict[str, object] = {"library": library, "view": view, "library_format": LIBRARY_FORMAT}
     found = {
         "__init__.py": render_template("library/init.py.j2", **values),
@@ -47,10 +56,7 @@ def rendered(library: Library) -> dict[str, str]:
     }
     if view.groups:
         found |= {"group_forecast.py": _source(group_forecast), "groups.py": _source(groups)}
-    for member in library.members:
-        found[module_file(member.stem)] = member.product.module
-        found[spec_file(member.stem)] = member.spec
-    return found | {MANIFEST: _manifest(library, found)}
+    return found
 
 
 def _manifest(library: Library, files: Mapping[str, str]) -> str:
@@ -97,6 +103,16 @@ def _sha256(text: str) -> str:
 @dataclass(frozen=True)
 class LibraryView(CallView):
     """A library as its templates see it."""
+
+    @property
+    def rest_of_needs(self) -> str:
+        """The end of the sentence about the packages that the library needs, after torch."""
+        return "alone." if self.pack else f"and Triton {self.wrapper.triton}."
+
+    @property
+    def prepares(self) -> str:
+        """The verb for the work of a kernel's first call."""
+        return "loads" if self.pack else "compiles"
 
     @property
     def and_allowed(self) -> str:
