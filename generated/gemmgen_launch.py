@@ -1346,7 +1346,7 @@ def define_operator(
     vars(operators[key]).update(
         run=run, shape=shape, keep=keep, differentiate=differentiate, count_flops=count_flops
     )
-    if "triton" in sys.modules:
+    if sys.modules.keys() & {"triton", "torch.utils.flop_counter"}:
         register_flop_formulas()
 
 

@@ -21,7 +21,9 @@ from typer.testing import CliRunner
 from gemmgen import packing, triton_api
 from gemmgen.cli import app, main
 from gemmgen.errors import GemmgenError
+from gemmgen.lower import Lowered
 from gemmgen.packing import Pack
+from gemmgen.product import Product
 
 STEM = "h100_bf16"
 TRACE = """
@@ -168,7 +170,11 @@ def test_a_kernel_that_needs_scratch_memory_is_named(monkeypatch: pytest.MonkeyP
     lowered = packing.lowered_of(pack().members[0].product)
     (kernel,) = lowered.kernels
     other = replace(kernel, facts=replace(kernel.facts, scratch_bytes=128))
-    monkeypatch.setattr(packing, "lowered_of", lambda _: replace(lowered, kernels=(other,)))
+
+    def with_scratch(_: Product) -> Lowered:
+        return replace(lowered, kernels=(other,))
+
+    monkeypatch.setattr(packing, "lowered_of", with_scratch)
     message = r"error\[pack-scratch\]: matmul_kernel needs scratch memory of Triton"
     with pytest.raises(GemmgenError, match=message):
         packing.compiled(spec_file(STEM))

@@ -5,10 +5,12 @@ Each module is checked as `gemmgen test` checks it, and then beside torch's own 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -228,6 +230,60 @@ print(json.dumps(told))
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize("rows", [8, 4096])
+def test_a_tensor_map_with_another_address_is_the_one_that_is_encoded_for_it(
+    rows: int, package: Callable[[str], Any]
+) -> None:
+    """Also below 128 KiB, for which the launcher clears a bit of the map."""
+    module, ready = package("h100_bf16"), package("h100_bf16").call.of_thread.ready
+    calls = [made(rows, 512, 64, seed) for seed in range(2)]
+    maps: list[Any] = []
+    for a, b, _ in calls:
+        ready.clear()
+        module.matmul(a, b, out=torch.empty(rows, 512, device="cuda", dtype=BF16))
+        (found,) = ready.values()
+        maps.append(found)
+    replace_address = sys.modules["pack_on_gpu.gemmgen_driver"].driver().replace_address
+    addresses = [tensor.data_ptr() for tensor in calls[1][:2]]
+    for (place, number, _), (other, _, _) in zip(maps[0].maps[:2], maps[1].maps[:2], strict=True):
+        assert replace_address(place, addresses[number]) == 0
+        assert words(place) == words(other)
+
+
+def words(place: Any) -> list[int]:
+    """Return the words of a tensor map."""
+    return [*(ctypes.c_uint64 * 16).from_address(place.value)]
+
+
+def test_the_time_of_a_call_on_the_host_is_told_beside_torchs(
+    package: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    matmul, count = package("h100_bf16").matmul, 1000
+    memory, weight = torch.randn(count, 8, 512, device="cuda", dtype=BF16), made(8, 512, 512)[1]
+    out = torch.empty(8, 512, device="cuda", dtype=BF16)
+
+    def us(run: Callable[[Tensor], object]) -> float:
+        rounds: list[float] = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for x in memory[:200]:
+                run(x)
+            rounds.append((time.perf_counter() - begin) / 200 * 1e6)
+        return sorted(rounds)[2]
+
+    times = {
+        "out given": (
+            us(lambda x: matmul(x, weight, out=out)),
+            us(lambda x: torch.matmul(x, weight, out=out)),
+        ),
+        "a new D": (us(lambda x: matmul(x, weight)), us(lambda x: torch.matmul(x, weight))),
+    }
+    with capsys.disabled():
+        for what, (ours, torchs) in times.items():
+            sys.stdout.write(f"\nhost time with {what}: {ours:.1f} us, torch.matmul {torchs:.1f}\n")
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
