@@ -39,6 +39,7 @@ if __package__:
 else:
     from gemmgen_launch import Checked, Host, Place, find_private, in_transform, is_captured, overlap
 
+SUMS = ("partials", "counters")  # names of memory for partial sums among a kernel's arguments
 FORMAT = 1  # of the file with the facts of a module's kernels
 MAX_KEPT = 4096  # calls whose parameters a module keeps for a thread; then it starts anew
 TF32 = 11  # [cuda] CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: TMA rounds fp32 as it loads them
@@ -50,7 +51,7 @@ current_stream: Callable[[int], int] = find_private(
 
 
 class PackError(RuntimeError):
-    """A pack cannot run here: a file of it is missing or changed, or the driver or the GPU is another."""
+    """A pack cannot run here: a file is missing or changed, or the driver is too old or reports an error."""
 
 
 # --- the driver
@@ -75,7 +76,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 def open_library() -> Any:
-    """Return the driver's library. A call by it keeps Python's lock, and takes less time so."""
+    """Return the driver's library, whose functions keep Python's lock: it is not worth its release."""
     try:
         return ctypes.PyDLL("libcuda.so.1")
     except OSError as error:
@@ -570,7 +571,7 @@ class DriverHost(Host):
             addresses += places
         try:
             ready.start(addresses, stream)
-        except PackError:
+        except BaseException:
             self.of_thread.ready.clear()  # parameters of a launch that failed are not used again
             raise
         del held
@@ -634,15 +635,13 @@ class DriverHost(Host):
         """Keep the parameters of a launch for later calls of this thread."""
         if key is None:
             return
-        contract, sums = self.contract, ("partials", "counters")
-        passed = [*contract.inputs]
-        passed += sums[: len(tensors) - len(passed) - ("out" in checked.places)]
-        names = [*passed, "out", *sums[: len(memory)]]
+        # The order of `run`: what the caller passes, a new D, and memory for partial sums.
+        inputs, has_out = self.contract.inputs, "out" in checked.places
+        of_caller = SUMS[: len(tensors) - len(inputs) - has_out]
+        names = [*inputs, *of_caller, "out", *SUMS[: len(memory)]]
         numbers = {name: number for number, name in enumerate(names)}
-        has_out = "out" in checked.places
-        places = [tensor.data_ptr() for tensor in tensors]
-        places += [] if has_out else [d.data_ptr()]
-        places += [tensor.data_ptr() for tensor in memory]
+        held = (*tensors, *(() if has_out else (d,)), *memory)
+        places = [tensor.data_ptr() for tensor in held]
         maps, pointers = list[tuple[Any, int, int]](), list[tuple[Any, int, int]]()
         for launch, _, _ in launched:
             for each in launch.addresses:
