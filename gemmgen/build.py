@@ -312,6 +312,7 @@ def launch_differences(facts: LaunchFacts, lowered: Lowered) -> Iterator[str]:
         yield from differences
         return
     for wanted, found in zip(planned.maps, compiled.maps, strict=True):
-        if (described := wanted.map) != (asked := found.map):
+        described, asked = wanted.map, found.map
+        if described and asked and described != asked:
             name = wanted.name.removesuffix("_desc")
             yield f"the launcher describes {name} as {astuple(described)}, the compiler has {astuple(asked)}"

@@ -172,7 +172,7 @@ class Pack:
 
     @cached_property
     def digest(self) -> str:
-        """A digest in eight digits: of the launchers, and of the facts, which have digests of machine code."""
+        """A digest in eight digits: of the launchers, and of the facts, which have digests of the code."""
         facts = [member.facts for member in self.members]
         texts = [self.name, launcher_text(), driver_text(), json.dumps(facts, sort_keys=True)]
         texts += choosing(self.library).values() if self.library else []
