@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from gemmgen.cli.commands import HelpedCommand
 from gemmgen.cli.reporting import unwritable
 from gemmgen.errors import Diagnostic, GemmgenError
 
@@ -93,7 +93,7 @@ Explain = Annotated[
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory of the modules.")]
 
 
-class CountedOption(TyperCommand):
+class CountedOption(HelpedCommand):
     """A command whose ``--candidates`` and ``--freeze`` may stand without their numbers."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

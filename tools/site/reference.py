@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from gemmgen.cli.app import commands
+from gemmgen.cli.commands import argument_name
 from gemmgen.cli.explanations import Explanation, explanations
 from gemmgen.spec.model import json_schema
 
@@ -81,23 +82,18 @@ def commands_page() -> str:
     ]
     for name, command in commands().items():
         arguments = [each for each in command.params if each.param_type_name == "argument"]
-        usage = " ".join([f"gemmgen {name} [OPTIONS]", *map(_argument, arguments)])
+        usage = " ".join([f"gemmgen {name} [OPTIONS]", *map(argument_name, arguments)])
         parts += [f"## gemmgen {name}\n", f"{command.help}\n", f"```text\n{usage}\n```\n"]
         context = typer.Context(command, info_name=f"gemmgen {name}")
         parts.append("| option or argument | effect |\n|---|---|")
         for each in command.get_params(context):
             if record := each.get_help_record(context):
                 label, text = (" ".join(part.split()) for part in record)
-                name_of = _argument(each) if each in arguments else label
+                name_of = argument_name(each) if each in arguments else label
                 # A bar within code ends no cell.
                 parts.append(f"| `{name_of}` | {text.replace('|', chr(92) + '|')} |")
         parts.append("")
     return "\n".join(parts)
-
-
-def _argument(parameter: Any) -> str:
-    """Return an argument of a command as its declaration names it, in brackets if it can be left out."""
-    return parameter.metavar or parameter.name.upper()
 
 
 def rules_page(text: str) -> str:
