@@ -58,7 +58,7 @@ Files = Mapping[str, bytes]
 def cache_directory() -> Path | None:
     """Return where the cache is: ``$GEMMGEN_CACHE_DIR``, or else gemmgen's place among the user's caches.
 
-    None where the variable is set to nothing, or where the user has no home.
+    None if the variable is empty, or if the user has no home.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:

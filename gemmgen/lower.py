@@ -97,7 +97,7 @@ class Resources:
     ptxas_notes: tuple[str, ...]
     """Warnings of the C75xx family: MMAs serialized, register requests ignored."""
     launch_registers: int | None = None
-    """Registers per thread that the launch is limited to, None where it is not."""
+    """Registers per thread that the launch is limited to; None if it has no limit."""
     reduction_smem_bytes: int | None = None
     """Bytes of shared memory of the reduction kernel of split-K, None if there is no such kernel."""
     registers: int = 0

@@ -359,7 +359,7 @@ class Specialized:
     def digest(self) -> str | None:
         """Return what Triton's own cache would tell kernels, argument types and options apart by.
 
-        None where Triton cannot tell: it then refuses the kernel too, in its own words.
+        None if Triton cannot tell: then it refuses the kernel too, in its own words.
         """
         try:
             return f"{self._source.hash()} {self.terms.options.hash()} {self.terms.target}"

@@ -68,7 +68,7 @@ of bf16, 0.2 %, so become 1 % after one quantisation, 3 % after two, and 6 % aft
 MOST_OF_FORMAT = 1.2
 """Largest error of a layer beside the same layer without quantised activations, over the reference's error.
 
-The reference has the error of the format alone, and the kernels add little to it.
+The reference only has the error of quantisation, and the kernels may add a fifth of it.
 """
 COLD_BYTES = 128 << 20
 """Bytes of the weights of timed calls at least, so that weights come from memory and not from L2."""

@@ -69,7 +69,7 @@ def ledger(kernel: Kernel) -> Ledger:
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing in which two plans differ; None where one of them has no such thing."""
+    """One thing in which two plans differ; None if one of them has no such thing."""
 
     name: str
     """The path of a field, or a section of the ledger with an entry."""

@@ -283,7 +283,7 @@ def first_broken(plan: Judged, rules: Sequence[Rule[Judged]]) -> Rule[Judged] | 
 def decisions_read(plan: Planned, broken: Rule[Planned]) -> frozenset[str] | None:
     """Return the decisions of a plan that a broken rule reads: the same values break it in any plan.
 
-    None where it might say nothing in another plan, because it consults rules that this one keeps or breaks.
+    None if it might say nothing in another plan, because it consults rules that this one keeps or breaks.
     """
     if any(_Judgement(plan, {}).broken(part) for part in broken.consults):
         return None

@@ -45,7 +45,7 @@ class Geometry(Decisions, ABC):
 
     @property
     def read_early(self) -> Literal["a", "b"] | None:
-        """The operand that is read before the kernel ahead has ended; None where all waits for that."""
+        """The operand that is read before the kernel ahead has ended, or None."""
         return None
 
     @property

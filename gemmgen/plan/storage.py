@@ -75,7 +75,7 @@ class Extent:
 
     size: int
     measure: Measure | None = None
-    """None where the hardware fixes it."""
+    """None if the hardware fixes it."""
 
 
 @dataclass(frozen=True)

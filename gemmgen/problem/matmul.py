@@ -288,7 +288,7 @@ class Matmul:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """The field's words for what is more than a product of two matrices: groups, gates, block scales."""
+        """The field's words for groups, gates and block scales; empty for a plain product of two matrices."""
         found: list[str] = []
         if self.groups:
             found.append("batched" if self.groups.of == "batched" else f"grouped ({self.groups.of})")

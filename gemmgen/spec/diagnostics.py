@@ -356,7 +356,7 @@ class _Composer:
 
 
 def _letters(event: ScalarEvent) -> Place | None:
-    """Return where the text of a scalar begins behind its quote; None where it is written otherwise.
+    """Return where the text of a scalar begins behind its quote; None if it is written otherwise.
 
     Then it has as many characters as stand in the file: no escape, no doubled quote and no break of a line.
     """

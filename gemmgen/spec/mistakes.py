@@ -57,7 +57,7 @@ def _report_field(detail: ErrorDetails, root: Node, report: Report) -> None:
 def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
     """Return the code and the text for an error of Pydantic's; no other function knows its error types.
 
-    The node is the value that is wrong, None where it was left out.
+    The node is the value that is wrong, None if it was left out.
     """
     found = describe(node) if node else "nothing"
     limits = detail.get("ctx", {})

@@ -431,7 +431,7 @@ def stated(spec: Spec) -> dict[str, Any]:
 
 
 def spec_of(data: Mapping[str, object]) -> Spec | None:
-    """Return the spec that plain data states, None where it is none."""
+    """Return the spec that plain data states, or None if the data are no valid spec."""
     try:
         return Spec.model_validate(data)
     except ValidationError:

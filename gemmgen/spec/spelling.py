@@ -40,7 +40,7 @@ RENAMED: Final = (SWAP_AB,)
 
 
 def today(pins: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by the paths of their fields with the names of today."""
+    """Return values by the current paths of fields, for values by current or earlier paths."""
     found = dict(pins)
     for field in RENAMED:
         if field.earlier in found:
@@ -49,7 +49,7 @@ def today(pins: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def before(pins: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by the earlier paths of their fields: digests still use these names."""
+    """Return values by the earlier paths of fields, for values by current ones; digests use these."""
     found = dict(pins)
     for field in RENAMED:
         if field.path in found:

@@ -24,7 +24,7 @@ def spec_text(data: Mapping[str, Any], apart: Collection[str] = ("operands",)) -
 
     Args:
         data: Statements by their sections.
-        apart: Sections, mappings all, each member of which has a line of its own.
+        apart: Sections that are mappings, and have a line for each member.
     """
     document = CommentedMap()
     for section, value in data.items():

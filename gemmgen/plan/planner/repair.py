@@ -293,7 +293,7 @@ def _decides(change: Advice) -> bool:
 def _any_plan(source: SpecFile, most_tried: int, most_judged: int) -> tuple[Kernel | None, int]:
     """Return a legal plan for a spec, of a part of its configurations, and how many kernels were judged.
 
-    The plan is None where none is among them.
+    The plan is None if there is none among them.
     """
     family = family_of(source)
     if foreign_choices(source, family):

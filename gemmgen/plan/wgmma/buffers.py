@@ -39,7 +39,7 @@ class ConsumerResources:
     read.
     """
     epilogue: EpilogueStorage | None
-    """None where it leaves its sums to another kernel."""
+    """None if it leaves its sums to another kernel."""
 
 
 @dataclass(frozen=True)

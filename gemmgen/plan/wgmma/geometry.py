@@ -156,7 +156,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def read_early(self) -> Literal["a", "b"] | None:
-        """The operand that is read before the kernel ahead has ended; None where all waits for that."""
+        """The operand that is read before the kernel ahead has ended, or None."""
         return None if self.early_operand in ("none", "nothing") else self.early_operand
 
     @property

@@ -131,7 +131,7 @@ class ReductionView:
 
     @property
     def storing(self) -> str:
-        """How a thread stores: neighbours of a row are together, unless the operands are exchanged."""
+        """How a thread stores: two neighbours of a row at once, unless the kernel has swap-AB."""
         return "single" if self.plan.swap_ab else "pairs"
 
     @property
