@@ -70,7 +70,7 @@ def test_a_stage_has_the_bytes_of_the_plain_kernel_and_loads_b_twice() -> None:
 def test_a_plan_tells_columns_of_b_from_columns_of_d() -> None:
     tile = {entry.name: entry for entry in hopper(made(spec_file(STEM)).plan).summary}["CTA tile n"]
     assert (tile.amount, tile.unit) == (256, "columns")
-    assert tile.derivation == "of B for 128 of D, stored as 1 x 128"
+    assert tile.derivation == "of B for 128 of D, stored 128 at a time"
 
 
 def test_bytes_and_operations_are_of_both_blocks() -> None:

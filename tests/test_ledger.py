@@ -115,7 +115,7 @@ def test_the_ridge_goes_with_the_bits_of_the_operands(dtype: str, ridge: float) 
     d = {"int8": "int32", "tf32": "fp32"}.get(dtype, "bf16")
     plan = planned((8192, 8192, 8192), dtype, d)
     assert plan.gpu.ridge_flops_per_byte(plan.problem.a.dtype.bits) == pytest.approx(ridge)
-    assert f"the ridge at {ridge:.1f}" in entries(plan, "problem")["intensity"].derivation
+    assert f"the ridge is at {ridge:.1f}" in entries(plan, "problem")["intensity"].derivation
 
 
 def test_a_type_of_fewer_bits_needs_more_operations_per_byte() -> None:

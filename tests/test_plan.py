@@ -800,16 +800,16 @@ def test_a_ledger_is_data_that_json_can_hold() -> None:
 
 LEDGER = """\
 kernel for H100 SXM (sm_90a): persistent, warp-specialized (cooperative)
-  CTA tile m              128 rows       2 x 64 by consumer
-  CTA tile n              256 columns    stored as 2 x 128
-  CTA tile k               64 elements   16,384 of A + 32,768 of B bytes per stage
+  CTA tile m              128 rows       64 for each of 2 consumers
+  CTA tile n              256 columns    stored 128 at a time
+  CTA tile k               64 elements   per stage: 16,384 bytes of A + 32,768 bytes of B
   cluster                   1 CTAs       1 x 1
-  occupancy                 1 CTAs       per SM, whose shared memory holds 1
+  occupancy                 1 CTAs       per SM; its shared memory has room for 1
   stages                    4 tiles      256 of K in flight
-  outstanding               0 MMAs       older MMAs that run while a step is issued
+  outstanding               0 MMAs       of earlier K steps in flight while one is issued
   instructions              4 wgmma      m64n256k16 per warpgroup and K step
-  order                    16 tiles      snake: rows of tiles walked together
-  intensity              85.3 FLOP/B     of a program's tile towards L2
+  order                    16 tiles      snake: rows of tiles in a group
+  intensity              85.3 FLOP/B     of a program's tile, by bytes read from L2
 
 shared memory per CTA
   a_smem_0             32,768 bytes      4 x 64 x 64 bf16, swizzle 128
@@ -819,7 +819,7 @@ shared memory per CTA
   d_smem_1             16,384 bytes      1 x 64 x 128 bf16, swizzle 128
   load_ready               32 bytes      4 mbarriers
   load_empty               32 bytes      4 mbarriers
-  captures                144 bytes      12 values handed to the workers
+  captures                144 bytes      12 values passed to the workers
   worker state              8 bytes      of 8 worker warps
   padding                   0 bytes      alignment
   total               229,592 bytes      98.8% of 232,448: one CTA per SM
@@ -838,9 +838,9 @@ barriers
 problem 8192 x 8192 x 8192
   tiles                 2,048 tiles      64 x 32 for 132 programs
   waves                 15.52 waves      97.0% of the SM time is used
-  intensity           2,730.7 FLOP/B     towards DRAM: bound by tensor cores, with the ridge at 295.3
-  from L2               12.88 GB         32.0 times what DRAM moves at least
-  time                1,642.7 us         predicted, only to rank by: 71% tensor cores, 21% power, \
+  intensity           2,730.7 FLOP/B     by bytes of DRAM: bound by tensor cores, the ridge is at 295.3
+  from L2               12.88 GB         32.0 times the least traffic of DRAM
+  time                1,642.7 us         predicted, to rank kernels only: 71% tensor cores, 21% power, \
 4% drained MMAs"""
 
 

@@ -116,7 +116,10 @@ def _cell(value: object) -> str:
 
 def _kernel(kernel: Kernel) -> Section:
     intensity = Entry(
-        "intensity", round(kernel.l2_flops_per_byte, 1), "FLOP/B", "of a program's tile towards L2"
+        "intensity",
+        round(kernel.l2_flops_per_byte, 1),
+        "FLOP/B",
+        "of a program's tile, by bytes read from L2",
     )
     kind = ", ".join((*kernel.kind, *kernel.problem.kind))
     return Section(
@@ -134,7 +137,7 @@ def _order(kernel: Kernel) -> tuple[Entry, ...]:
         "column": "columns of tiles",
         "hilbert": "tiles along a square's side",
     }
-    grouped = f"{'rows' if kernel.minor == 'm' else 'columns'} of tiles walked together"
+    grouped = f"{'rows' if kernel.minor == 'm' else 'columns'} of tiles in a group"
     return (Entry("order", kernel.width, "tiles", f"{kernel.order}: {lines.get(kernel.order, grouped)}"),)
 
 
@@ -148,7 +151,7 @@ def _shared_memory(kernel: Kernel) -> Section:
         Entry(b.name, b.bytes, "bytes", f"{b.ring.depth} mbarrier{'s' * (b.ring.depth > 1)}")
         for b in memory.barriers
     )
-    captures = f"{memory.captures} values handed to the workers"
+    captures = f"{memory.captures} values passed to the workers"
     compiler = (
         Entry("captures", memory.capture_bytes, "bytes", captures),
         Entry("worker state", memory.worker_state_bytes, "bytes", f"of {memory.worker_warps} worker warps"),
@@ -251,20 +254,20 @@ def _bound(kernel: Kernel, shape: Shape, found: Estimate) -> Entry:
     flops = kernel.problem.flops(shape)
     intensity, ridge = flops / found.dram_bytes, gpu.ridge_flops_per_byte(bits)
     bound = "tensor cores" if intensity > ridge else "DRAM"
-    meaning = f"towards DRAM: bound by {bound}, with the ridge at {ridge:.1f}"
+    meaning = f"by bytes of DRAM: bound by {bound}, the ridge is at {ridge:.1f}"
     return Entry("intensity", round(intensity, 1), "FLOP/B", meaning)
 
 
 def _l2_reads(kernel: Kernel, found: Estimate) -> str:
     shared = f", {kernel.shared_operands} once for all CTAs of a cluster" if kernel.multicast else ""
-    return f"{found.l2_bytes / found.dram_bytes:.1f} times what DRAM moves at least{shared}"
+    return f"{found.l2_bytes / found.dram_bytes:.1f} times the least traffic of DRAM{shared}"
 
 
 def _shares(found: Estimate) -> str:
     """Return the largest three terms of a predicted time in words."""
     if found.seconds > found.cycles / found.hz:
         limit = "DRAM" if found.dram_seconds == found.seconds else "the tensor cores' peak rate"
-        return f"predicted, only to rank by: as long as {limit} takes"
+        return f"predicted, to rank kernels only: as long as {limit} takes"
     shares = sorted(((cycles / found.cycles, cause) for cause, cycles in found.terms.items()), reverse=True)
     named = ", ".join(f"{share:.0%} {cause}" for share, cause in shares[:3])
-    return f"predicted, only to rank by: {named}"
+    return f"predicted, to rank kernels only: {named}"

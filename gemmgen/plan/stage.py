@@ -151,13 +151,13 @@ class Stage:
 
     @property
     def words(self) -> str:
-        """The bytes of each tensor, as a ledger says them: ``8,192 of A + 8,192 of B bytes per stage``."""
+        """The bytes of each tensor in words: ``per stage: 8,192 bytes of A + 8,192 bytes of B``."""
         kinds = {payload.tensor: payload.kind for payload in self.payloads}
         matrices = [name for name in self.tensors if kinds[name] == "matrix"]
         scales = [f"{self.bytes_of(name):,}" for name in self.tensors if kinds[name] == "block_scales"]
-        matrix_bytes = " + ".join(f"{self.bytes_of(name):,} of {name.upper()}" for name in matrices)
+        matrix_bytes = " + ".join(f"{self.bytes_of(name):,} bytes of {name.upper()}" for name in matrices)
         of_scales = f" + {' + '.join(scales)} of scales" if scales else ""
-        return f"{matrix_bytes} bytes per stage{of_scales}"
+        return f"per stage: {matrix_bytes}{of_scales}"
 
     def bytes_of(self, tensor: str) -> int:
         """Return the bytes of a tensor's payloads in the shared memory of one CTA; 0 without any."""

@@ -124,7 +124,7 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
         instruction = f"{self.mma_kind}, n {n}, k {k}, {pair}, per K step"
         return (
             Entry("CTA tile m", self.cta_tile_m, "rows", "each a lane of tensor memory"),
-            Entry("CTA tile n", self.cta_tile_n, "columns", f"stored as {self.subtiles} x {self.subtile_n}"),
+            Entry("CTA tile n", self.cta_tile_n, "columns", f"stored {self.subtile_n} at a time"),
             Entry("CTA tile k", self.cta_tile_k, "elements", self.stage.words),
             self.cluster_entry,
             Entry("stages", self.stages, "tiles", f"{self.stages * self.cta_tile_k} of K in flight"),

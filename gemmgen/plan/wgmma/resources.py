@@ -306,9 +306,9 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def summary(self) -> tuple[Entry, ...]:
         """The decisions of the kernel, each with its consequence."""
-        shares = f"{self.row_shares} x {self.cta_consumer_tile_m} by consumer"
+        shares = f"{self.cta_consumer_tile_m} for each of {self.row_shares} consumers"
         if self.row_shares == 1:
-            shares = "all of them of each consumer" if self.consumers > 1 else "all of one consumer"
+            shares = "all for each consumer" if self.consumers > 1 else "all for one consumer"
         of_b = f"of B for {self.cta_columns} of D, " * self.problem.gated
         return (
             Entry("CTA tile m", self.cta_tile_m, "rows", shares),
@@ -316,13 +316,20 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
                 "CTA tile n",
                 self.cta_tile_n,
                 "columns",
-                f"{self._parts}{of_b}stored as {self.subtiles} x {self.subtile_n}",
+                f"{self._parts}{of_b}stored {self.subtile_n} at a time",
             ),
             Entry("CTA tile k", self.cta_tile_k, "elements", self.stage.words),
             self.cluster_entry,
-            Entry("occupancy", self.occupancy, "CTAs", f"per SM, whose shared memory holds {self._fitting}"),
+            Entry(
+                "occupancy", self.occupancy, "CTAs", f"per SM; its shared memory has room for {self._fitting}"
+            ),
             Entry("stages", self.stages, "tiles", f"{self.stages * self.cta_tile_k} of K in flight"),
-            Entry("outstanding", self.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
+            Entry(
+                "outstanding",
+                self.outstanding_mmas,
+                "MMAs",
+                "of earlier K steps in flight while one is issued",
+            ),
             *self._split_entries,
             *self._early_entries,
             Entry(
