@@ -62,7 +62,7 @@ ACCUMULATOR_LAYOUT = gl.constexpr(TensorMemoryLayout(block=[128, 64], col_stride
 
 @gluon.aggregate
 class Args:
-    """What the kernel hands to its device functions: descriptors, shared memory, barriers, extents."""
+    """Arguments of the device functions: descriptors, shared memory, barriers, extents."""
 
     a_desc: tma.tensor_descriptor
     b_desc: tma.tensor_descriptor
@@ -139,7 +139,7 @@ class Tiles:
 
     @gluon.jit
     def stride(self):
-        """From an item of this program to its next one."""
+        """The distance from an item of this program to its next one."""
         return gl.num_programs(0)
 
     @gluon.jit

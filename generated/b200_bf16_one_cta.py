@@ -70,7 +70,7 @@ CLC_LAYOUT = gl.constexpr(gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=
 
 @gluon.aggregate
 class Args:
-    """What the kernel hands to its device functions: descriptors, shared memory, barriers, extents."""
+    """Arguments of the device functions: descriptors, shared memory, barriers, extents."""
 
     a_desc: tma.tensor_descriptor
     b_desc: tma.tensor_descriptor

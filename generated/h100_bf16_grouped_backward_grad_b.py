@@ -64,7 +64,7 @@ ACCUMULATOR_LAYOUT = gl.constexpr(
 
 @gluon.aggregate
 class Args:
-    """What the kernel hands to its device functions: descriptors, shared memory, barriers, extents."""
+    """Arguments of the device functions: descriptors, shared memory, barriers, extents."""
 
     a_desc: tma.tensor_descriptor
     b_desc: tma.tensor_descriptor
@@ -153,7 +153,7 @@ class Steps:
 
     @gluon.jit
     def count(self):
-        """How many there are."""
+        """The number of steps."""
         return self.end - self.first
 
 
@@ -198,12 +198,12 @@ class Tiles:
 
     @gluon.jit
     def stride(self):
-        """From an item of this program to its next one."""
+        """The distance from an item of this program to its next one."""
         return gl.num_programs(0)
 
     @gluon.jit
     def piece(self, item):
-        """Return an item's tile and K; whatever the tensor holds, no row outside of A and B is of a group."""
+        """Return an item's tile and K. Ends are clamped, so that no K step lies outside of A and B."""
         group = item // (self.args.tiles_m * self.args.tiles_n)
         start = gl.where(group > 0, gl.load(self.args.offs_ptr + gl.maximum(group - 1, 0)), 0)
         start = gl.minimum(gl.maximum(start, 0), self.args.k)

@@ -109,7 +109,7 @@ def copy_kernel(
 
 @gluon.aggregate
 class Args:
-    """What the kernel hands to its device functions: descriptors, shared memory, barriers, extents."""
+    """Arguments of the device functions: descriptors, shared memory, barriers, extents."""
 
     a_desc: tma.tensor_descriptor
     b_desc: tma.tensor_descriptor
@@ -172,7 +172,7 @@ class Steps:
 
     @gluon.jit
     def count(self):
-        """How many there are."""
+        """The number of steps."""
         return self.end - self.first
 
 
@@ -194,7 +194,7 @@ class Tiles:
 
     @gluon.jit
     def stride(self):
-        """From an item of this program to its next one."""
+        """The distance from an item of this program to its next one."""
         return gl.num_programs(0)
 
     @gluon.jit

@@ -56,7 +56,7 @@ ACCUMULATOR_LAYOUT = gl.constexpr(
 
 @gluon.aggregate
 class Args:
-    """What the kernel hands to its device functions: descriptors, shared memory, barriers, extents."""
+    """Arguments of the device functions: descriptors, shared memory, barriers, extents."""
 
     a_desc: tma.tensor_descriptor
     b_desc: tma.tensor_descriptor

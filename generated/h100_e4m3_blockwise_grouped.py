@@ -69,7 +69,7 @@ ACCUMULATOR_LAYOUT = gl.constexpr(
 
 @gluon.aggregate
 class Args:
-    """What the kernel hands to its device functions: descriptors, shared memory, barriers, extents."""
+    """Arguments of the device functions: descriptors, shared memory, barriers, extents."""
 
     a_desc: tma.tensor_descriptor
     b_desc: tma.tensor_descriptor
@@ -130,7 +130,7 @@ class Steps:
 
     @gluon.jit
     def count(self):
-        """How many there are."""
+        """The number of steps."""
         return self.end - self.first
 
 
@@ -155,7 +155,7 @@ def add(x, y):
 
 @gluon.jit
 def load_groups(args):
-    """Read the rows of all groups; whatever the tensor holds, no row outside of A and D is of a group."""
+    """Read the rows of all groups. Ends are clamped, so that no tile lies outside of A and D."""
     # Each warp holds all groups, and so does each CTA.
     lanes: gl.constexpr = gl.BlockedLayout([GROUP_SLOTS // 32], [32], [gl.num_warps()], [0])
     number = gl.arange(0, GROUP_SLOTS, layout=lanes)
@@ -202,7 +202,7 @@ class Tiles:
 
     @gluon.jit
     def stride(self):
-        """From an item of this program to its next one."""
+        """The distance from an item of this program to its next one."""
         return gl.num_programs(0)
 
     @gluon.jit

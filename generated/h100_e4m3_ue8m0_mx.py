@@ -64,7 +64,7 @@ ACCUMULATOR_LAYOUT = gl.constexpr(
 
 @gluon.aggregate
 class Args:
-    """What the kernel hands to its device functions: descriptors, shared memory, barriers, extents."""
+    """Arguments of the device functions: descriptors, shared memory, barriers, extents."""
 
     a_desc: tma.tensor_descriptor
     b_desc: tma.tensor_descriptor
@@ -134,7 +134,7 @@ class Steps:
 
     @gluon.jit
     def count(self):
-        """How many there are."""
+        """The number of steps."""
         return self.end - self.first
 
 
@@ -156,7 +156,7 @@ class Tiles:
 
     @gluon.jit
     def stride(self):
-        """From an item of this program to its next one."""
+        """The distance from an item of this program to its next one."""
         return gl.num_programs(0)
 
     @gluon.jit

@@ -128,7 +128,7 @@ class _Grid:
 
     @cached_property
     def size(self) -> int:
-        """How many there are."""
+        """The number of them."""
         return math.prod(map(len, self.tried.values()))
 
     def decisions(self, index: int) -> Values:
