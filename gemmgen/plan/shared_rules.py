@@ -324,7 +324,7 @@ def odd_extents(extents: Iterable[tuple[str, int, int, int | None]]) -> Iterator
             below = power_of_two_below(extent)
             yield Finding(
                 field,
-                f"{extent:,} is no power of two",
+                f"{extent:,} is not a power of two",
                 "Gluon's block extents are powers of two",
                 nearest(below, 2 * below, low=low, high=high or power_of_two_below(SIZE_LIMIT)),
             )

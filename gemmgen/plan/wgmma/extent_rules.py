@@ -106,12 +106,12 @@ def _odd_columns(plan: WgmmaKernel, low: int, high: int) -> Finding:
     limit = "Gluon's block extents are powers of two"
     if not plan.specialized or plan.swap_ab:
         below = power_of_two_below(plan.cta_tile_n)
-        found = f"{plan.cta_tile_n:,} is no power of two"
+        found = f"{plan.cta_tile_n:,} is not a power of two"
         return Finding("tile.n", found, limit, nearest(below, 2 * below, low=low, high=high))
-    found = f"{plan.cta_tile_n:,} is no sum of at most {MOST_PARTS} powers of two from {WGMMA.n_min} on"
+    found = f"{plan.cta_tile_n:,} is not a sum of at most {MOST_PARTS} powers of two, {WGMMA.n_min} or more"
     high = sum(high >> halvings for halvings in range(MOST_PARTS))
     fix = nearest(*sums_around(min(plan.cta_tile_n, high), WGMMA.n_min), low=low, high=high)
-    return Finding("tile.n", found, f"{limit}, and a tile has no more parts", fix)
+    return Finding("tile.n", found, f"{limit}, and a tile has at most {MOST_PARTS}", fix)
 
 
 ODD_SIDES = (tile_power_of_two.at("tile.m"), tile_power_of_two.at("tile.n"))

@@ -66,8 +66,8 @@ def mma_n(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
         yield Finding(
             "mma.n",
             f"an instruction of {plan.mma_n:,} columns",
-            f"of those for {plan.problem.a.dtype.name} Gluon has the powers of two from {WGMMA.n_min} to "
-            f"{plan.widest_mma_n}",
+            f"Gluon's instructions for {plan.problem.a.dtype.name} have a power of two of columns, from "
+            f"{WGMMA.n_min} to {plan.widest_mma_n}",
             nearest(below, 2 * below, low=WGMMA.n_min, high=high),
         )
     elif plan.mma_n > share:

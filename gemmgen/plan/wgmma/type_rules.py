@@ -67,14 +67,14 @@ def operand_major(plan: WgmmaKernel) -> Iterator[Finding]:
     if problem.a.major == "mn" and problem.a.dtype.bits != 16 and plan.a_source == "shared":
         yield Finding(
             "operands.a.major",
-            f"A is M-contiguous, of {problem.a.dtype.bits} bits",
+            f"A is M-contiguous, and its elements have {problem.a.dtype.bits} bits",
             "wgmma takes MN-major operands from shared memory for 16-bit types only",
             use("k") | use("registers", field="operands.a.source"),
         )
     if problem.b.major == "mn" and problem.b.dtype.bits != 16:
         yield Finding(
             "operands.b.major",
-            f"B is N-contiguous, of {problem.b.dtype.bits} bits",
+            f"B is N-contiguous, and its elements have {problem.b.dtype.bits} bits",
             "wgmma takes MN-major operands from shared memory for 16-bit types only, and B from nowhere else",
             use("k", note="B stored as [N, K]"),
         )

@@ -170,7 +170,7 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "schedule.reduction",
             f"a parallel reduction with {plan.early_launch}",
-            "the sums of the call before may still be read then"
+            "the second kernel of the call before may still read its sums then"
             if plan.read_early
             else "a parallel reduction needs a start after all earlier kernels",
             use("ordered") | leave_out("dependent_launch"),
