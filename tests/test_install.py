@@ -457,7 +457,7 @@ def test_hooks_install_the_versions_of_the_project() -> None:
     hooks: Mapping[str, Any] = {
         hook["id"]: hook for repo in load(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]
     }
-    (ruff,) = (line for line in EXTRAS["dev"] if line.startswith("ruff"))
+    (ruff,) = (line for line in EXTRAS["test"] if line.startswith("ruff"))
     assert hooks["ruff"]["additional_dependencies"] == [ruff]
     assert hooks["ruff-format"]["additional_dependencies"] == [ruff]
     assert hooks["generated"]["additional_dependencies"] == PYPROJECT["project"]["dependencies"]
