@@ -152,28 +152,17 @@ def test_no_rows_are_no_launch(module: ModuleType, driver: FakeDriver) -> None:
 
 
 WRONG = {
-    "an index of int64": (
-        call(a_rows=cuda(16, dtype=torch.int64)),
-        "a_rows must be a tensor of torch.int32, found torch.int64",
-    ),
-    "an index on the CPU": (
-        call(a_rows=torch.zeros(16, dtype=INT)),
-        "a_rows must be on a's device cuda:0, found cpu",
-    ),
-    "an index of two dimensions": (
-        call(a_rows=cuda(4, 4, dtype=INT)),
-        "a_rows must have 1 dimensions, found shape [4, 4]",
-    ),
-    "an A without rows": (call(a=cuda(0, 64)), "a must have a row that a_rows can name, found none"),
-    "an A of three dimensions": (
-        call(a=cuda(1, 7, 64)),
-        "a must have 2 dimensions, found shape [1, 7, 64]",
-    ),
+    "an index of int64": (call(a_rows=cuda(16, dtype=torch.int64)), "a_rows", "torch.int64"),
+    "an index on the CPU": (call(a_rows=torch.zeros(16, dtype=INT)), "a_rows", "cpu"),
+    "an index of two dimensions": (call(a_rows=cuda(4, 4, dtype=INT)), "a_rows", "shape [4, 4]"),
+    "an A without rows": (call(a=cuda(0, 64)), "a", "none"),
+    "an A of three dimensions": (call(a=cuda(1, 7, 64)), "a", "shape [1, 7, 64]"),
     "a K of half a unit": (
         call(a=cuda(7, 64)[:, :60], b=cuda(5, 32, 64)[..., :60].mT),
-        "a and b must have the same K, a multiple of 8, found 60 and 60",
+        "a and b",
+        "60 and 60",
     ),
-    "a D of the rows of A": (call(out=cuda(7, 32)), "out must have shape [16, 32], found [7, 32]"),
+    "a D of the rows of A": (call(out=cuda(7, 32)), "out", "[7, 32]"),
 }
 
 

@@ -76,26 +76,11 @@ def test_vectors_are_passed_by_address_from_any_element(module: ModuleType, driv
 
 
 WRONG = {
-    "a bias of one group": (
-        {"column_bias": cuda(32)},
-        "column_bias must have 2 dimensions, found shape [32]",
-    ),
-    "a bias of other groups": (
-        {"column_bias": cuda(4, 32)},
-        "column_bias must have shape [5, 32], found [4, 32]",
-    ),
-    "a bias with gaps": (
-        {"column_bias": cuda(5, 40)[:, :32]},
-        "column_bias must be contiguous, found strides (40, 1)",
-    ),
-    "factors of other rows": (
-        {"row_scale": cuda(15, dtype=FP32)},
-        "row_scale must have shape [16], found [15]",
-    ),
-    "factors of bf16": (
-        {"row_scale": cuda(16)},
-        "row_scale must be a tensor of torch.float32, found torch.bfloat16",
-    ),
+    "a bias of one group": ({"column_bias": cuda(32)}, "column_bias", "shape [32]"),
+    "a bias of other groups": ({"column_bias": cuda(4, 32)}, "column_bias", "[4, 32]"),
+    "a bias with gaps": ({"column_bias": cuda(5, 40)[:, :32]}, "column_bias", "strides (40, 1)"),
+    "factors of other rows": ({"row_scale": cuda(15, dtype=FP32)}, "row_scale", "[15]"),
+    "factors of bf16": ({"row_scale": cuda(16)}, "row_scale", "torch.bfloat16"),
 }
 
 
@@ -104,10 +89,10 @@ WRONG = {
 def test_a_wrong_vector_is_named_before_anything_is_launched(
     case: str, module: ModuleType, driver: FakeDriver
 ) -> None:
-    changed, text = WRONG[case]
+    changed, name, found = WRONG[case]
     right = {"column_bias": cuda(5, 32), "row_scale": cuda(16, dtype=FP32), "offs": cuda(5, dtype=INT)}
     given = {"a": cuda(16, 64), "b": cuda(5, 32, 64).mT, **right, **changed}
-    assert_refused(module, driver, given, text)
+    assert_refused(module, driver, given, name, found)
 
 
 @pytest.mark.parametrize("module", [MASKED], indirect=True)

@@ -164,27 +164,12 @@ def test_nothing_is_launched_or_written_if_no_row_is_stored(
 
 
 WRONG = {
-    "an index of int64": (
-        call(d_rows=cuda(16, dtype=torch.int64)),
-        "d_rows must be a tensor of torch.int32, found torch.int64",
-    ),
-    "an index on the CPU": (
-        call(d_rows=torch.zeros(16, dtype=INT)),
-        "d_rows must be on a's device cuda:0, found cpu",
-    ),
-    "an index of other rows": (
-        call(d_rows=cuda(15, dtype=INT)),
-        "d_rows must have shape [16], found [15]",
-    ),
-    "an index with gaps": (
-        call(d_rows=cuda(32, dtype=INT)[::2]),
-        "d_rows must lie in memory as M, found strides (2,)",
-    ),
-    "an A of three dimensions": (
-        call(a=cuda(2, 8, 64)),
-        "a must have 2 dimensions, found shape [2, 8, 64]",
-    ),
-    "a D of other columns": (call(out=cuda(50, 40)), "out must have shape [50, 32], found [50, 40]"),
+    "an index of int64": (call(d_rows=cuda(16, dtype=torch.int64)), "d_rows", "torch.int64"),
+    "an index on the CPU": (call(d_rows=torch.zeros(16, dtype=INT)), "d_rows", "cpu"),
+    "an index of other rows": (call(d_rows=cuda(15, dtype=INT)), "d_rows", "[15]"),
+    "an index with gaps": (call(d_rows=cuda(32, dtype=INT)[::2]), "d_rows", "strides (2,)"),
+    "an A of three dimensions": (call(a=cuda(2, 8, 64)), "a", "shape [2, 8, 64]"),
+    "a D of other columns": (call(out=cuda(50, 40)), "out", "[50, 40]"),
 }
 
 

@@ -24,7 +24,7 @@ from typing import Any, cast
 import pytest
 import torch
 from fake_gpu import Cuda, SecondCuda, cuda, launch_into, on_a_fake_gpu
-from fake_triton import on_a_fake_driver
+from fake_triton import on_a_fake_driver, refusal
 from hopper import hopper
 from modules import HOPPER_SPECS, SPECS, made, module_file, spec_file
 from torch import Tensor
@@ -144,148 +144,65 @@ def nowhere(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-WRONG_TYPE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
-    "a is a list": (lambda o: ([[1.0]], o.b()), "a must be a tensor of {ab}, found list"),
-    "a is nothing": (lambda o: (None, o.b()), "a must be a tensor of {ab}, found NoneType"),
-    "b is a number": (lambda o: (o.a(), 1.0), "b must be a tensor of {ab}, found float"),
-    "out is a list": (lambda o: (o.a(), o.b(), [[1.0]]), "out must be a tensor of {d}, found list"),
-    "a is fp64": (
-        lambda o: (o.a().double(), o.b()),
-        "a must be a tensor of {ab}, found torch.float64",
-    ),
-    "b is int8": (lambda o: (o.a(), o.b().char()), "b must be a tensor of {ab}, found torch.int8"),
-    "out is fp64": (
-        lambda o: (o.a(), o.b(), o.out().double()),
-        "out must be a tensor of {d}, found torch.float64",
-    ),
-    "a is sparse": (
-        lambda o: (o.a().as_subclass(Tensor).to_sparse(), o.b()),
-        "a must be a tensor of {ab}, found sparse_coo {ab}",
-    ),
+WRONG_TYPE: dict[str, tuple[Callable[[Operands], Arguments], str, str]] = {
+    "a is a list": (lambda o: ([[1.0]], o.b()), "a", "list"),
+    "a is nothing": (lambda o: (None, o.b()), "a", "NoneType"),
+    "b is a number": (lambda o: (o.a(), 1.0), "b", "float"),
+    "out is a list": (lambda o: (o.a(), o.b(), [[1.0]]), "out", "list"),
+    "a is fp64": (lambda o: (o.a().double(), o.b()), "a", "torch.float64"),
+    "b is int8": (lambda o: (o.a(), o.b().char()), "b", "torch.int8"),
+    "out is fp64": (lambda o: (o.a(), o.b(), o.out().double()), "out", "torch.float64"),
+    "a is sparse": (lambda o: (o.a().as_subclass(Tensor).to_sparse(), o.b()), "a", "sparse_coo {ab}"),
 }
 
-STRIDE = "must have rows a multiple of 16 bytes apart, found"
-ADDRESS = "must start at a multiple of 16 bytes, found"
-
-WRONG_VALUE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
+WRONG_VALUE: dict[str, tuple[Callable[[Operands], Arguments], str, str]] = {
     # dimensions
-    "a is a vector": (lambda o: (o.a()[0], o.b()), "a must have 2 dimensions, found shape [16]"),
-    "a is a scalar": (lambda o: (o.a()[0, 0], o.b()), "a must have 2 dimensions, found shape []"),
-    "b is a batch": (lambda o: (o.a(), o.b()[None]), "b must have 2 dimensions, found shape [1, 16, 24]"),
-    "out is a batch": (
-        lambda o: (o.a(), o.b(), o.out()[None]),
-        "out must have 2 dimensions, found shape [1, 4, 24]",
-    ),
+    "a is a vector": (lambda o: (o.a()[0], o.b()), "a", "shape [16]"),
+    "a is a scalar": (lambda o: (o.a()[0, 0], o.b()), "a", "shape []"),
+    "b is a batch": (lambda o: (o.a(), o.b()[None]), "b", "shape [1, 16, 24]"),
+    "out is a batch": (lambda o: (o.a(), o.b(), o.out()[None]), "out", "shape [1, 4, 24]"),
     # extents
-    "m is huge": (
-        lambda o: (huge(o.ab, 2**31, 16), o.b()),
-        "a must have extents up to {limit}, found 2147483648",
-    ),
-    "k is huge": (
-        lambda o: (huge(o.ab, 4, 2**31), o.b()),
-        "a must have extents up to {limit}, found 2147483648",
-    ),
-    "n is huge": (
-        lambda o: (o.a(), huge(o.ab, 16, 2**31)),
-        "b must have extents up to {limit}, found 2147483648",
-    ),
-    "out is huge": (
-        lambda o: (o.a(), o.b(), huge(o.d, 4, 2**31)),
-        "out must have shape [4, 24], found [4, 2147483648]",
-    ),
+    "m is huge": (lambda o: (huge(o.ab, 2**31, 16), o.b()), "a", "2147483648"),
+    "k is huge": (lambda o: (huge(o.ab, 4, 2**31), o.b()), "a", "2147483648"),
+    "n is huge": (lambda o: (o.a(), huge(o.ab, 16, 2**31)), "b", "2147483648"),
+    "out is huge": (lambda o: (o.a(), o.b(), huge(o.d, 4, 2**31)), "out", "[4, 2147483648]"),
     # contiguity
-    "a is M-contiguous": (
-        lambda o: (o.rows(16, 8).T, o.b()),
-        "a must lie in memory as M x K, found strides (1, 8): pass a contiguous M x K matrix",
-    ),
-    "b is not transposed": (
-        lambda o: (o.a(), o.rows(16, 24)),
-        "b must lie in memory as N x K, found strides (24, 1): pass weight.T of an N x K weight",
-    ),
-    "out is M-contiguous": (
-        lambda o: (o.a(8), o.b(), o.out(24, 8).T),
-        "out must lie in memory as M x N, found strides (1, 8): pass a contiguous M x N matrix",
-    ),
+    "a is M-contiguous": (lambda o: (o.rows(16, 8).T, o.b()), "a", "strides (1, 8)"),
+    "b is not transposed": (lambda o: (o.a(), o.rows(16, 24)), "b", "strides (24, 1)"),
+    "out is M-contiguous": (lambda o: (o.a(8), o.b(), o.out(24, 8).T), "out", "strides (1, 8)"),
     # rows
-    "a repeats a row": (
-        lambda o: (overlapping(o.a()), o.b()),
-        "a must not overlap itself, found rows of 16, 0 apart",
-    ),
-    "a's rows overlap": (
-        lambda o: (o.a().as_strided((4, 16), (8, 1)), o.b()),
-        "a must not overlap itself, found rows of 16, 8 apart",
-    ),
-    "b repeats a column": (
-        lambda o: (o.a(), overlapping(o.b().T).T),
-        "b must not overlap itself, found rows of 16, 0 apart",
-    ),
-    "out repeats a row": (
-        lambda o: (o.a(), o.b(), overlapping(o.out())),
-        "out must not overlap itself, found rows of 24, 0 apart",
-    ),
-    "a's row stride is odd": (lambda o: (o.a(stride=17), o.b()), f"a {STRIDE} 17 elements"),
-    "b's row stride is odd": (lambda o: (o.a(), o.b(stride=28)), f"b {STRIDE} 28 elements"),
-    "k is odd": (lambda o: (o.a(k=9, stride=9), o.b(k=9)), f"a {STRIDE} 9 elements"),
-    "out's row stride is odd": (
-        lambda o: (o.a(), o.b(), o.out(stride=25)),
-        f"out {STRIDE} 25 elements",
-    ),
+    "a repeats a row": (lambda o: (overlapping(o.a()), o.b()), "a", "rows of 16, 0 apart"),
+    "a's rows overlap": (lambda o: (o.a().as_strided((4, 16), (8, 1)), o.b()), "a", "rows of 16, 8 apart"),
+    "b repeats a column": (lambda o: (o.a(), overlapping(o.b().T).T), "b", "rows of 16, 0 apart"),
+    "out repeats a row": (lambda o: (o.a(), o.b(), overlapping(o.out())), "out", "rows of 24, 0 apart"),
+    "a's row stride is odd": (lambda o: (o.a(stride=17), o.b()), "a", "17"),
+    "b's row stride is odd": (lambda o: (o.a(), o.b(stride=28)), "b", "28"),
+    "k is odd": (lambda o: (o.a(k=9, stride=9), o.b(k=9)), "a", "9"),
+    "out's row stride is odd": (lambda o: (o.a(), o.b(), o.out(stride=25)), "out", "25"),
     # addresses
-    "a starts anywhere": (lambda o: (misaligned(o.a()), o.b()), f"a {ADDRESS} 2 bytes past one"),
-    "b starts anywhere": (lambda o: (o.a(), misaligned(o.b().T).T), f"b {ADDRESS} 2 bytes past one"),
-    "out starts anywhere": (
-        lambda o: (o.a(), o.b(), misaligned(o.out())),
-        f"out {ADDRESS} {{element}} bytes past one",
-    ),
+    "a starts anywhere": (lambda o: (misaligned(o.a()), o.b()), "a", "2"),
+    "b starts anywhere": (lambda o: (o.a(), misaligned(o.b().T).T), "b", "2"),
+    "out starts anywhere": (lambda o: (o.a(), o.b(), misaligned(o.out())), "out", "{element}"),
     # a and b together
-    "K differs": (
-        lambda o: (o.a(k=16), o.b(k=32)),
-        "b must have shape [16, 24], found [32, 24]",
-    ),
+    "K differs": (lambda o: (o.a(k=16), o.b(k=32)), "b", "[32, 24]"),
     # out
-    "out is too wide": (lambda o: (o.a(), o.b(), o.out(n=32)), "out must have shape [4, 24], found [4, 32]"),
-    "out is transposed": (
-        lambda o: (o.a(), o.b(), o.out(24, 8)),
-        "out must have shape [4, 24], found [24, 8]",
-    ),
+    "out is too wide": (lambda o: (o.a(), o.b(), o.out(n=32)), "out", "[4, 32]"),
+    "out is transposed": (lambda o: (o.a(), o.b(), o.out(24, 8)), "out", "[24, 8]"),
     # devices
-    "a is on the CPU": (
-        lambda o: (o.a().as_subclass(Tensor), o.b()),
-        "a must be on a CUDA device, found cpu",
-    ),
+    "a is on the CPU": (lambda o: (o.a().as_subclass(Tensor), o.b()), "a", "cpu"),
     "all are on the CPU": (
         lambda o: tuple(t.as_subclass(Tensor) for t in (o.a(), o.b(), o.out())),
-        "a must be on a CUDA device, found cpu",
+        "a",
+        "cpu",
     ),
-    "a is on no device": (
-        lambda o: (nowhere(o.ab, 4, 16), o.b()),
-        "b must be on a's device meta, found cuda:0",
-    ),
-    "b is on the CPU": (
-        lambda o: (o.a(), o.b().as_subclass(Tensor)),
-        "b must be on a's device cuda:0, found cpu",
-    ),
-    "b is on another GPU": (
-        lambda o: (o.a(), o.b().as_subclass(SecondCuda)),
-        "b must be on a's device cuda:0, found cuda:1",
-    ),
-    "out is on another GPU": (
-        lambda o: (o.a(), o.b(), o.out().as_subclass(SecondCuda)),
-        "out must be on a's device cuda:0, found cuda:1",
-    ),
+    "a is on no device": (lambda o: (nowhere(o.ab, 4, 16), o.b()), "b", "cuda:0"),
+    "b is on the CPU": (lambda o: (o.a(), o.b().as_subclass(Tensor)), "b", "cpu"),
+    "b is on another GPU": (lambda o: (o.a(), o.b().as_subclass(SecondCuda)), "b", "cuda:1"),
+    "out is on another GPU": (lambda o: (o.a(), o.b(), o.out().as_subclass(SecondCuda)), "out", "cuda:1"),
     # gradients
-    "a requires grad": (
-        lambda o: (o.a().requires_grad_(), o.b(), o.out()),
-        "a must not require grad{no_backward}",
-    ),
-    "b requires grad": (
-        lambda o: (o.a(), o.b().requires_grad_(), o.out()),
-        "b must not require grad{no_backward}",
-    ),
-    "out requires grad": (
-        lambda o: (o.a(), o.b(), o.out().requires_grad_()),
-        "out must not require grad{no_backward}",
-    ),
+    "a requires grad": (lambda o: (o.a().requires_grad_(), o.b(), o.out()), "a", "grad"),
+    "b requires grad": (lambda o: (o.a(), o.b().requires_grad_(), o.out()), "b", "grad"),
+    "out requires grad": (lambda o: (o.a(), o.b(), o.out().requires_grad_()), "out", "grad"),
 }
 
 
@@ -295,17 +212,8 @@ def call(matmul: MatmulFunction, arguments: Arguments) -> Tensor:
     return untyped(a, b, out=out[0] if out else None)
 
 
-def exactly(template: str, plan: WgmmaKernel, operands: Operands) -> str:
-    return f"^{re.escape(filled(template, plan, operands))}$"
-
-
-def filled(template: str, plan: WgmmaKernel, operands: Operands) -> str:
-    overhang = max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
-    element = operands.d.itemsize
-    why = ": out has no backward" if plan.problem.backward else " (no backward): detach it"
-    return template.format(
-        ab=operands.ab, d=operands.d, limit=2**31 - overhang, element=element, no_backward=why
-    )
+def shown(found: str, operands: Operands) -> str:
+    return found.format(ab=operands.ab, element=operands.d.itemsize)
 
 
 @pytest.fixture(scope="session")
@@ -321,20 +229,16 @@ def checks(product: Product) -> MatmulFunction:
 
 
 @pytest.mark.parametrize("case", WRONG_TYPE)
-def test_a_wrong_type_is_refused(
-    checks: MatmulFunction, product: Product, operands: Operands, case: str
-) -> None:
-    arguments, template = WRONG_TYPE[case]
-    with pytest.raises(TypeError, match=exactly(template, hopper(product.plan), operands)):
+def test_a_wrong_type_is_refused(checks: MatmulFunction, operands: Operands, case: str) -> None:
+    arguments, name, found = WRONG_TYPE[case]
+    with pytest.raises(TypeError, match=refusal(name, shown(found, operands))):
         call(checks, arguments(operands))
 
 
 @pytest.mark.parametrize("case", WRONG_VALUE)
-def test_a_wrong_value_is_refused(
-    checks: MatmulFunction, product: Product, operands: Operands, case: str
-) -> None:
-    arguments, template = WRONG_VALUE[case]
-    with pytest.raises(ValueError, match=exactly(template, hopper(product.plan), operands)):
+def test_a_wrong_value_is_refused(checks: MatmulFunction, operands: Operands, case: str) -> None:
+    arguments, name, found = WRONG_VALUE[case]
+    with pytest.raises(ValueError, match=refusal(name, shown(found, operands))):
         call(checks, arguments(operands))
 
 
@@ -346,25 +250,25 @@ def test_without_a_backward_a_call_without_out_of_what_requires_grad_is_refused(
         return
     given = {"a": operands.a(), "b": operands.b()}
     given[name].requires_grad_()
-    text = rf"^{name} must not require grad \(no backward\): detach it$"
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=f"^{name} must not require grad"):
         call(checks, (*given.values(),))
 
 
 def test_an_output_that_tma_would_write_past_is_refused(checks: MatmulFunction, operands: Operands) -> None:
     # 9 columns end inside a unit of 16 bytes for either width of element.
-    text = r"^out must have rows of whole 16-byte units, found 9 columns: call without out$"
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=refusal("out", "9")):
         checks(operands.a(), operands.b(n=9), out=operands.out(n=9))
 
 
 def test_the_largest_extents_pass_the_checks(
     checks: MatmulFunction, product: Product, operands: Operands
 ) -> None:
-    limit = int(filled("{limit}", hopper(product.plan), operands))
-    text = r"^a must lie in memory as M x K, found strides \(0, 0\)$"
-    with pytest.raises(ValueError, match=text):
+    plan = hopper(product.plan)
+    limit = 2**31 - max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
+    with pytest.raises(ValueError, match=refusal("a", "strides (0, 0)")):
         checks(huge(operands.ab, 4, limit), operands.b())
+    with pytest.raises(ValueError, match=refusal("a", f"{limit + 1}")):
+        checks(huge(operands.ab, 4, limit + 1), operands.b())
 
 
 @pytest.mark.parametrize("name", ["a", "b", "out"])
@@ -373,7 +277,7 @@ def test_a_tensor_whose_memory_was_given_back_is_refused(
 ) -> None:
     given = {"a": operands.a(), "b": operands.b(), "out": operands.out()}
     given[name].untyped_storage().resize_(0)
-    with pytest.raises(ValueError, match=f"^{name} must have memory, found a Cuda at 0$"):
+    with pytest.raises(ValueError, match=refusal(name, "a Cuda at 0")):
         checks(given["a"], given["b"], out=given["out"])
 
 
@@ -382,7 +286,7 @@ def test_a_tensor_whose_memory_was_given_back_is_refused(
 @pytest.mark.parametrize("name", ["a", "b", "out"])
 def test_a_forward_mode_dual_is_refused(checks: MatmulFunction, operands: Operands, name: str) -> None:
     given = {"a": operands.a(), "b": operands.b(), "out": operands.out()}
-    text = f"^{name} must be no forward-AD dual: there is no derivative$"
+    text = f"^{name} must be no forward-AD dual"
     with forward_ad.dual_level():
         plain = given[name].as_subclass(Tensor)
         make_dual: Any = vars(forward_ad)["make_dual"]
@@ -396,8 +300,7 @@ def test_a_negated_view_is_refused(checks: MatmulFunction, operands: Operands, n
     given = {"a": operands.a(), "b": operands.b(), "out": operands.out()}
     negated: Any = vars(torch)["_neg_view"]
     given[name] = negated(given[name].as_subclass(Tensor)).as_subclass(Cuda)
-    text = rf"^{name} must hold its own values, found a negated view: call resolve_neg\(\)$"
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=refusal(name, "a negated view")):
         checks(given["a"], given["b"], out=given["out"])
 
 
@@ -792,14 +695,9 @@ def test_an_mn_major_operand_is_described_as_it_is_stored(monkeypatch: pytest.Mo
     (a_desc, b_desc, _), *_ = made
     assert (a_desc.shape, a_desc.strides) == ((16, 8), (8, 1))
     assert (b_desc.shape, b_desc.strides) == ((16, 24), (24, 1))
-    with pytest.raises(
-        ValueError, match=r"^a must lie in memory as K x M, found strides \(16, 1\): pass the transposed view"
-    ):
+    with pytest.raises(ValueError, match=r"^a must .+ found strides \(16, 1\)"):
         matmul_of(module)(cuda(8, 16), b)
-    with pytest.raises(
-        ValueError,
-        match=r"^b must lie in memory as K x N, found strides \(1, 16\): pass a contiguous K x N matrix$",
-    ):
+    with pytest.raises(ValueError, match=r"^b must .+ found strides \(1, 16\)"):
         matmul_of(module)(a, cuda(24, 16).T)
 
 
