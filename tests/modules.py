@@ -13,7 +13,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from gemmgen.module import import_generated
 from gemmgen.product import Product, make
+from gemmgen.verify import verify
 from tools.rendered import PAIRS, folder_of, libraries
 
 ROOT = Path(__file__).parent.parent
@@ -65,3 +67,13 @@ def libraries_folder() -> Path:
 def made(path: Path) -> Product:
     """What follows from a committed spec, derived once in each process."""
     return make(path)
+
+
+def assert_verified_on_a_gpu(stem: str, *, m: int = 8, n: int = 8, k: int = 8) -> None:
+    """Verify a committed module in the shapes of its spec, and in the same shapes with this much added."""
+    source = made(spec_file(stem)).source
+    shapes = source.request.check_shapes
+    larger = [(of_m + m, of_n + n, of_k + k) for of_m, of_n, of_k in shapes]
+    found = verify(import_generated(module_file(stem)), source, (*shapes, *larger), repeats=5)
+    assert [str(check) for check in found.failures] == []
+    assert len(found.checks) > 20

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused
-from modules import made, module_file, spec_file
+from modules import assert_verified_on_a_gpu, made, module_file, spec_file
 from simulated import Simulated
 
 from gemmgen.module import import_generated
@@ -21,7 +21,6 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.product import make_of
 from gemmgen.spec.load import parse_spec
-from gemmgen.verify import verify
 from gemmgen.verify.divisions import other_divisions
 from gemmgen.verify.launches import all_launches
 from gemmgen.verify.simulation import simulate_product
@@ -272,12 +271,7 @@ def test_without_k_the_kernel_copies_c(module: ModuleType, driver: FakeDriver) -
 @pytest.mark.gpu
 @every_spec
 def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
-    source = made(spec_file(stem)).source
-    shapes = source.request.check_shapes
-    module = import_generated(module_file(stem))
-    found = verify(module, source, (*shapes, *[(m + 8, n + 8, k + 8) for m, n, k in shapes]), repeats=5)
-    assert [str(check) for check in found.failures] == []
-    assert len(found.checks) > 20
+    assert_verified_on_a_gpu(stem)
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ import torch
 from fake_gpu import cuda
 from fake_triton import FakeDriver, imported
 from hopper import hopper
-from modules import made, module_file, spec_file
+from modules import assert_verified_on_a_gpu, made, module_file, spec_file
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -23,7 +23,6 @@ from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.problem import Groups
 from gemmgen.product import make_of
 from gemmgen.spec.load import parse_spec
-from gemmgen.verify import verify
 from gemmgen.verify.launches import all_launches
 from gemmgen.verify.simulation import simulate_product
 
@@ -229,12 +228,7 @@ def test_an_a_of_four_dimensions_is_refused(module: ModuleType, driver: FakeDriv
 @pytest.mark.gpu
 @every_spec
 def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
-    source = made(spec_file(stem)).source
-    module = import_generated(module_file(stem))
-    shapes = source.request.check_shapes
-    found = verify(module, source, (*shapes, *[(m + 8, n + 8, k + 8) for m, n, k in shapes]), repeats=5)
-    assert [str(check) for check in found.failures] == []
-    assert len(found.checks) > 20
+    assert_verified_on_a_gpu(stem)
 
 
 @pytest.mark.gpu

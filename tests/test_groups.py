@@ -11,7 +11,7 @@ import torch
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused
 from hopper import hopper
-from modules import COMMITTED, GROUPED_SPECS, made, module_file, spec_file
+from modules import COMMITTED, GROUPED_SPECS, assert_verified_on_a_gpu, made, module_file, spec_file
 from simulated import Simulated
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -28,7 +28,6 @@ from gemmgen.problem import Groups
 from gemmgen.problem.groups import GroupKind
 from gemmgen.ptx import Code, read_digests
 from gemmgen.spec.load import parse_spec
-from gemmgen.verify import verify
 from gemmgen.verify.divisions import divisions, other_divisions
 from gemmgen.verify.launches import Launch, all_launches
 from gemmgen.verify.simulation import simulate_product
@@ -394,14 +393,7 @@ def test_a_model_is_compiled_and_exported_for_any_rows(module: ModuleType) -> No
 @pytest.mark.gpu
 @every_spec
 def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
-    product = made(spec_file(stem))
-    source = product.source
-    shapes, columns = source.request.check_shapes, max(8, source.problem.n_multiple)
-    module = import_generated(module_file(stem))
-    odd = [(m + 1, n + columns, k + 8) for m, n, k in shapes]
-    found = verify(module, source, (*shapes, *odd), repeats=5)
-    assert [str(check) for check in found.failures] == []
-    assert len(found.checks) > 20
+    assert_verified_on_a_gpu(stem, m=1, n=max(8, made(spec_file(stem)).source.problem.n_multiple))
 
 
 @pytest.mark.gpu

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import pytest
 import torch
 from fake_gpu import Cuda
+from fake_triton import refusal
 from modules import made, module_file, spec_file
 from simulated import simulated
 from torch import Tensor
@@ -277,17 +278,17 @@ def test_own_scales_lie_as_the_next_kernel_reads_them(launches: Launches) -> Non
 
 
 @pytest.mark.parametrize(
-    ("scales", "message"),
+    ("scales", "found"),
     [
-        (torch.empty(30, 2), "out_scale must lie in memory as S x M"),
-        (torch.empty(2, 30).T, "out_scale must have blocks 32 elements apart, found 30"),
-        (torch.empty(2, 64)[:, :30].T, "out_scale must have blocks 32 elements apart, found 64"),
-        (torch.empty(3, 32)[:, :30].T, r"out_scale must have shape \[30, 2\], found \[30, 3\]"),
-        (torch.empty(66)[1:65].view(2, 32)[:, :30].T, "out_scale must start at a multiple of 16 bytes"),
+        (torch.empty(30, 2), "strides (2, 1)"),
+        (torch.empty(2, 30).T, "30"),
+        (torch.empty(2, 64)[:, :30].T, "64"),
+        (torch.empty(3, 32)[:, :30].T, "[30, 3]"),
+        (torch.empty(66)[1:65].view(2, 32)[:, :30].T, "4"),
     ],
 )
-def test_scales_that_lie_otherwise_are_refused(launches: Launches, scales: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_scales_that_lie_otherwise_are_refused(launches: Launches, scales: Tensor, found: str) -> None:
+    with pytest.raises(ValueError, match=refusal("out_scale", found)):
         launches.call(out_scale=scales)
 
 
@@ -299,7 +300,7 @@ def test_scales_of_another_type_are_refused(launches: Launches) -> None:
 def test_scales_share_no_memory_with_d(launches: Launches) -> None:
     memory = torch.empty(30 * 256 // 4)
     d, scales = memory.view(E4M3).view(30, 256), memory[:64].view(2, 32)[:, :30].T
-    with pytest.raises(ValueError, match="out must share no memory with out_scale, which is written too"):
+    with pytest.raises(ValueError, match=r"^out must share no memory with out_scale\b"):
         launches.call(out=d, out_scale=scales)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fake_gpu import cuda
-from fake_triton import FakeDriver, imported
+from fake_triton import FakeDriver, imported, refusal
 from hopper import hopper
 from modules import made, spec_file
 from simulated import Simulated
@@ -199,29 +199,26 @@ def test_a_replayed_call_returns_new_sums(module: ModuleType, driver: FakeDriver
 
 def test_memory_that_is_read_cannot_take_the_sums(module: ModuleType, driver: FakeDriver) -> None:
     a, weight = cuda(64, 144), cuda(144, 144)
-    with pytest.raises(
-        ValueError, match="saved must share no memory with a, which is read while saved is written"
-    ):
+    with pytest.raises(ValueError, match=r"^saved must share no memory with a\b"):
         module.matmul(a, weight.T, saved=a)
     both = cuda(64, 216)
-    with pytest.raises(ValueError, match="out must share no memory with saved, which is written too"):
+    with pytest.raises(ValueError, match=r"^out must share no memory with saved\b"):
         module.matmul(a, weight.T, out=both[:, :72], saved=both[:, 64:208])
     assert driver.jit == []
 
 
 WRONG = {
-    "sums of N columns": ((16, 72), "saved must have shape [16, 144], found [16, 72]"),
-    "other rows": ((32, 144), "saved must have shape [16, 144], found [32, 144]"),
+    "sums of N columns": (16, 72),
+    "other rows": (32, 144),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_memory_for_sums_is_named(case: str, module: ModuleType, driver: FakeDriver) -> None:
-    extents, text = WRONG[case]
+    extents = WRONG[case]
     a, weight, saved = cuda(16, 64), cuda(144, 64), cuda(*extents)
-    with pytest.raises(ValueError, match="saved must") as refused:
+    with pytest.raises(ValueError, match=refusal("saved", str([*extents]))):
         module.matmul(a, weight.T, saved=saved)
-    assert str(refused.value) == text
     with pytest.raises(ValueError, match="saved must be"):
         module.plain_matmul(a, weight.T, saved=saved)
     with pytest.raises(TypeError, match=r"saved must be a tensor of torch\.bfloat16"):

@@ -11,7 +11,7 @@ import torch
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused
 from hopper import hopper
-from modules import GROUPED_SPECS, made, module_file, spec_file
+from modules import GROUPED_SPECS, assert_verified_on_a_gpu, made, module_file, spec_file
 from simulated import Simulated
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,7 +25,6 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes, l2_bytes
 from gemmgen.problem import Groups
 from gemmgen.spec.load import parse_spec
-from gemmgen.verify import verify
 from gemmgen.verify.divisions import divisions, other_divisions
 from gluonsim import simulate
 
@@ -314,12 +313,7 @@ def test_gradients_of_weights_are_compiled_and_exported_for_any_k(module: Module
 @pytest.mark.gpu
 @every_spec
 def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
-    source = made(spec_file(stem)).source
-    shapes = source.request.check_shapes
-    module = import_generated(module_file(stem))
-    found = verify(module, source, (*shapes, *[(m + 8, n + 8, k + 1) for m, n, k in shapes]), repeats=5)
-    assert [str(check) for check in found.failures] == []
-    assert len(found.checks) > 20
+    assert_verified_on_a_gpu(stem, k=1)
 
 
 @pytest.mark.gpu
