@@ -21,7 +21,6 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import (
     most_consumers,
     most_stages,
-    smem_limit,
     threads_of,
 )
 from gemmgen.problem import Matmul, Operand, Request
@@ -457,7 +456,7 @@ def test_a_bias_is_of_d_s_type_and_a_scale_is_fp32() -> None:
 
 def test_ctas_that_share_an_sm_share_its_memory() -> None:
     # 233,472 bytes, less 1,024 of the system for each CTA: 232,448 for one, 115,712 for each of two.
-    assert (smem_limit(TWO_CONSUMERS), smem_limit(BLOCKED)) == (232_448, 115_712)
+    assert (TWO_CONSUMERS.smem_limit_bytes, BLOCKED.smem_limit_bytes) == (232_448, 115_712)
 
 
 def test_an_mn_major_operand_is_stored_as_it_lies() -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
+from gemmgen.plan.capacity import largest_that_fits
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import attempted
+from gemmgen.plan.rule import altered
 from gemmgen.plan.search import spread
-from gemmgen.plan.shared_rules import largest_that_fits
 from gemmgen.spec import SpecFile
 from gemmgen.spec.model import spec_of
 from tools.fuzz import draft, tables
@@ -126,6 +127,7 @@ def test_a_tile_of_which_no_field_alone_is_to_blame_gets_a_fix_without_a_value()
     (source,) = itertools.islice(swept("b200"), 1)
     plan = attempted(source)
     assert isinstance(plan, Kernel)
-    attempts = ((plan, "cta_tile_k", "tile.k"), (plan, "cta_tile_n", "tile.n"))
-    field, fix = largest_that_fits(attempts, legal=lambda _: True, fits=lambda _: False)
+    deep = altered(plan, stages=100_000)  # barriers alone exceed shared memory
+    attempts = ((deep, "cta_tile_k", "tile.k"), (deep, "cta_tile_n", "tile.n"))
+    field, fix = largest_that_fits(attempts, legal=lambda _: True)
     assert (field, str(fix)) == ("tile.n", "use a smaller tile")

@@ -14,7 +14,7 @@ from functools import cached_property
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
 from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.stage import in_words
-from gemmgen.plan.storage import Barrier, SharedBuffer, SharedMemory, TensorMemory
+from gemmgen.plan.storage import Barrier, Resources, SharedBuffer, SharedMemory, TensorMemory
 from gemmgen.plan.sum_order import SumOrder
 
 
@@ -59,13 +59,18 @@ class Kernel(Geometry, ABC):
 
     @cached_property
     @abstractmethod
-    def shared_buffers(self) -> tuple[SharedBuffer, ...]:
-        """The tiles in shared memory, in the order in which the kernel allocates them."""
+    def resources(self) -> Resources:
+        """The buffers and barriers, by their purpose."""
 
     @cached_property
-    @abstractmethod
+    def shared_buffers(self) -> tuple[SharedBuffer, ...]:
+        """The tiles in shared memory, in the order in which the kernel allocates them."""
+        return self.resources.buffers
+
+    @cached_property
     def barriers(self) -> tuple[Barrier, ...]:
         """The mbarriers, in the order in which the kernel allocates them."""
+        return self.resources.barriers
 
     @cached_property
     def shared_memory(self) -> SharedMemory:

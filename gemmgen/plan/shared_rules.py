@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from gemmgen.hardware import Architecture
@@ -12,7 +12,7 @@ from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below, round_up
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.fix import OWN, Fix, at_most, hint, leave_out, nearest, use
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, rule
+from gemmgen.plan.rule import Finding, counted, rule
 from gemmgen.problem import OPERATIONS, Matmul, Request
 from gemmgen.problem.epilogue import MATRIX, Value, written
 from gemmgen.spec.values import SIZE_LIMIT
@@ -385,29 +385,3 @@ def _divisors(number: int) -> set[int]:
     """Return what divides a number, found up to its root: an illegal tile may have a billion sub-tiles."""
     small = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
     return {*small, *(number // count for count in small)}
-
-
-def largest_that_fits(
-    attempts: Sequence[tuple[AnyPlan, str, str]],
-    *,
-    legal: Callable[[AnyPlan], bool],
-    fits: Callable[[AnyPlan], bool],
-) -> tuple[str, Fix]:
-    """Halve one decision after the other; return the first field that does it and the fix for it.
-
-    An attempt is a plan, the decision to halve, and its field in a spec. A sub-tile shrinks with its tile.
-    If no attempt leads to a plan that fits, the field is the last attempt's, and the fix names no value.
-    """
-    field = ""
-    for base, name, field in attempts:
-        value: int = getattr(base, name)
-        while value > 1:
-            value //= 2
-            smaller = altered(base, **{name: value})
-            if name == "cta_tile_n":
-                smaller = altered(smaller, subtile_n=min(smaller.column_parts[-1], base.subtile_n))
-            if not legal(smaller):
-                break
-            if fits(smaller):
-                return field, at_most(value)
-    return field, hint("a smaller tile")

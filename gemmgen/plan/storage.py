@@ -6,6 +6,7 @@ the compiler's figure to the byte.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -202,6 +203,20 @@ class TensorBuffer:
     def capture_bytes(self) -> int:
         """Bytes of its descriptor where a worker partition is passed it."""
         return POINTER_BYTES
+
+
+class Resources(ABC):
+    """The buffers and barriers of one kernel, by their purpose."""
+
+    @property
+    @abstractmethod
+    def buffers(self) -> tuple[SharedBuffer, ...]:
+        """The tiles in shared memory, in the order in which the kernel allocates them."""
+
+    @property
+    @abstractmethod
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The mbarriers, in the order in which the kernel allocates them."""
 
 
 class Allocation(NamedTuple):

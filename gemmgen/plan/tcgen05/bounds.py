@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from functools import partial
-
 from gemmgen.hardware import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
 
@@ -131,21 +128,3 @@ def scale_columns(plan: Tcgen05Kernel) -> int:
 def most_accumulators(plan: Tcgen05Kernel) -> int:
     """Return the most accumulators that fit beside the scales, 0 if not even one does."""
     return max(0, TCGEN05.tmem_columns - scale_columns(plan)) // plan.cta_tile_n
-
-
-def smem_limit(plan: Tcgen05Kernel) -> int:
-    """Return the bytes of shared memory that a CTA can have, alone on its SM."""
-    return plan.architecture.smem_bytes_per_cta
-
-
-def fits(plan: Tcgen05Kernel) -> bool:
-    """Return True if a CTA's shared memory holds all that the plan puts there."""
-    limit = smem_limit(plan)
-    return plan.stages * plan.stage_bytes <= limit and plan.smem_bytes <= limit  # the ring is soon added up
-
-
-def most_stages(plan: Tcgen05Kernel) -> int:
-    """Return the most stages that fit, 0 if not even one does."""
-    limit = smem_limit(plan)
-    depths = range(1, limit // max(1, plan.stage_bytes) + 1)
-    return bisect_right(depths, limit, key=partial(plan.shared_memory.bytes_with, "stages"))

@@ -13,6 +13,7 @@ from gemmgen.plan.storage import (
     PAIR_SCOPE,
     Barrier,
     Extent,
+    Resources,
     Ring,
     Scope,
     SharedBuffer,
@@ -37,7 +38,7 @@ class LaunchControl:
 
 
 @dataclass(frozen=True)
-class Tcgen05Resources:
+class Tcgen05Resources(Resources):
     """The buffers and barriers of one kernel."""
 
     tiles: tuple[SharedBuffer, ...]

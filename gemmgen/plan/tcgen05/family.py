@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterator
 
 from gemmgen.hardware import PADDED_K, TCGEN05
+from gemmgen.plan.capacity import stages_that_fit
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.rule import altered
 from gemmgen.plan.search import (
@@ -30,7 +31,7 @@ from gemmgen.plan.search import (
     whole_cycles,
     whole_number,
 )
-from gemmgen.plan.tcgen05.bounds import most_stages, needed_worker_registers
+from gemmgen.plan.tcgen05.bounds import needed_worker_registers
 from gemmgen.plan.tcgen05.expectations import EXPECTATIONS
 from gemmgen.plan.tcgen05.resource_rules import RESOURCE_RULES
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
@@ -116,7 +117,7 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
         """Return a kernel with what follows from the memory that is left, where that is not decided."""
         if "stages" in decided:
             return kernel
-        return altered(kernel, stages=max(1, min(DEEPEST_RING, most_stages(kernel))))
+        return altered(kernel, stages=max(1, min(DEEPEST_RING, stages_that_fit(kernel))))
 
     def preferred(self, kernel: Tcgen05Kernel) -> Choices:
         """Return the values that are tried for each decision of a kernel, the best first."""

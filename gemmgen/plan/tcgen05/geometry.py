@@ -227,6 +227,11 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
         return of_c + len(self.problem.vectors)
 
     @property
+    def smem_limit_bytes(self) -> int:
+        """Bytes of shared memory that a CTA can have: it is alone on its SM."""
+        return self.architecture.smem_bytes_per_cta
+
+    @property
     def scale_copies(self) -> int:
         """Copies of a K step's scales from shared to tensor memory."""
         return (self.stage.bytes_of("a_scale") + self.stage.bytes_of("b_scale")) // TCGEN05.copy_bytes

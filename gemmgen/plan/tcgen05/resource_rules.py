@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware import TCGEN05
+from gemmgen.plan.capacity import fits, largest_that_fits, over_capacity, stages_that_fit
 from gemmgen.plan.fix import Fix, at_least, at_most, either, use
 from gemmgen.plan.rule import Consulted, Finding, Rule, altered, counted, keeps, rule
-from gemmgen.plan.shared_rules import (
-    inexpressible_request,
-    largest_that_fits,
-    misfit_buffers,
-    narrowest_subtile,
-)
+from gemmgen.plan.shared_rules import inexpressible_request, misfit_buffers, narrowest_subtile
 from gemmgen.plan.tcgen05.bounds import (
     FEW_LOADS,
     STEP_REGISTERS,
-    fits,
     loads_across,
     mma_registers,
     most_accumulators,
-    most_stages,
     most_sums,
     needed_worker_registers,
     operand_loads,
     scale_columns,
-    smem_limit,
     step_operations,
     sums,
 )
@@ -181,40 +174,31 @@ def smem_capacity(plan: Tcgen05Kernel, consulted: Consulted) -> Iterator[Finding
     plan = altered(plan, accumulators=min(plan.accumulators, max(1, most_accumulators(plan))))
     if fits(plan):
         return
-    if stages := most_stages(plan):
-        field, fix = "buffering.stages", at_most(stages)
-        found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
-    elif consulted.broken(operand_swizzle):
-        return  # alignment has no bound
-    else:
-        field, fix = _smaller_tile(plan)
-        found = f"even a single stage of {plan.stage_bytes:,} bytes and the epilogue need"
-        plan = altered(plan, stages=1)
-    yield Finding(
-        field,
-        f"{found} {plan.smem_bytes:,} bytes",
-        f"the limit is {smem_limit(plan):,}",
-        fix,
+    yield from over_capacity(
+        plan,
+        least=1,
+        most=stages_that_fit(plan),
+        unbounded=consulted.broken(operand_swizzle),  # alignment has no bound
+        smaller_tile=_smaller_tile,
     )
 
 
 def _smaller_tile(plan: Tcgen05Kernel) -> tuple[str, Fix]:
-    """Return the field that has to shrink for a single stage to fit, and the fix for it.
+    """Return the field that has to shrink for a plan with a single stage to fit, and the fix for it.
 
     The fix names the largest value that does it. Where no field will do alone, the others are taken at
     their smallest.
     """
-    single = altered(plan, stages=1)
-    one_buffer = altered(single, epilogue_buffers=1)
+    one_buffer = altered(plan, epilogue_buffers=1)
     narrow = one_buffer if plan.cluster_n > 1 else altered(one_buffer, subtile_n=narrowest_subtile(plan))
     attempts = (
-        (single, "epilogue_buffers", "buffering.epilogue"),
-        (single, "subtile_n", "epilogue.subtile_n"),
-        (single, "cta_tile_k", "tile.k"),
+        (plan, "epilogue_buffers", "buffering.epilogue"),
+        (plan, "subtile_n", "epilogue.subtile_n"),
+        (plan, "cta_tile_k", "tile.k"),
         (one_buffer, "subtile_n", "epilogue.subtile_n"),
         (narrow, "cta_tile_k", "tile.k"),
     )
-    return largest_that_fits(attempts, legal=lambda smaller: keeps(smaller, SMALLER_TILE), fits=fits)
+    return largest_that_fits(attempts, legal=lambda smaller: keeps(smaller, SMALLER_TILE))
 
 
 STEP = (*TILE, operand_swizzle)
@@ -234,7 +218,7 @@ def worker_registers(plan: Tcgen05Kernel) -> Iterator[Finding]:
     operations, (most, registers) = step_operations(plan), STEP_REGISTERS[-1]
     copies = f" and {plan.scale_copies} copies of scales" if plan.scale_copies else ""
     found = f"{counted(plan.mmas_per_step, 'MMA')}{copies} a K step"
-    if operations > most and most_stages(plan):
+    if operations > most and stages_that_fit(plan):
         step = plan.cta_tile_k
         while step_operations(altered(plan, cta_tile_k=step)) > most:
             step //= 2

@@ -9,7 +9,7 @@ from functools import cached_property
 from gemmgen.plan.epilogue_storage import epilogue_arguments
 from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.roles import Argument, Partition
-from gemmgen.plan.storage import Barrier, SharedBuffer, TensorMemory
+from gemmgen.plan.storage import TensorMemory
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.tcgen05.buffers import Tcgen05Resources, partitions_of, resources_of
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES, Tcgen05Geometry
@@ -37,16 +37,6 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
     def resources(self) -> Tcgen05Resources:
         """The buffers and barriers, by their purpose."""
         return resources_of(self)
-
-    @cached_property
-    def shared_buffers(self) -> tuple[SharedBuffer, ...]:
-        """The tiles in shared memory, in the order in which the kernel allocates them."""
-        return self.resources.buffers
-
-    @cached_property
-    def barriers(self) -> tuple[Barrier, ...]:
-        """The mbarriers, in the order in which the kernel allocates them."""
-        return self.resources.barriers
 
     @cached_property
     def tensor_memory(self) -> TensorMemory:

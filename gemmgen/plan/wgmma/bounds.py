@@ -7,12 +7,11 @@ are proposed last; the compiler has the last word (``gemmgen/plan/verdicts.py``)
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from functools import partial
 from typing import Final
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below, round_up
+from gemmgen.plan.capacity import fits, stages_that_fit
 from gemmgen.plan.roles import balanced_consumer_registers
 from gemmgen.plan.rule import altered, once
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -220,19 +219,6 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
 # --- shared memory
 
 
-def fits(plan: WgmmaKernel) -> bool:
-    """Return True if a CTA's share of shared memory holds all that the plan puts there."""
-    limit = smem_limit(plan)
-    return plan.stages * plan.stage_bytes <= limit and plan.smem_bytes <= limit  # the ring is soon added up
-
-
-def smem_limit(plan: WgmmaKernel) -> int:
-    """Return the bytes of shared memory that each of the CTAs on an SM can have."""
-    architecture = plan.architecture
-    share = architecture.smem_bytes_per_sm // plan.occupancy - architecture.smem_reserved_bytes_per_cta
-    return max(1, min(share, architecture.smem_bytes_per_cta))
-
-
 def fewest_stages(plan: WgmmaKernel) -> int:
     """Return the fewest stages with which a step can be loaded while others are multiplied."""
     if plan.schedule_kind == "single_tile":
@@ -248,6 +234,4 @@ def most_stages(plan: WgmmaKernel) -> int:
         return 0
     if plan.schedule_kind == "single_tile":
         return int(fits(altered(plan, stages=1)))
-    limit = smem_limit(plan)
-    depths = range(1, limit // plan.stage_bytes + 1)
-    return bisect_right(depths, limit, key=partial(plan.shared_memory.bytes_with, "stages"))
+    return stages_that_fit(plan)

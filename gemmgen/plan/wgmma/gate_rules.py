@@ -12,7 +12,7 @@ from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.storage import TILE_ALIGNMENT_BYTES
 from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.work_rules import whole_k
+from gemmgen.plan.wgmma.work_rules import undivided
 
 UNGATED = without_expression("epilogue.d")
 """The fix that leaves the gate out."""
@@ -56,16 +56,7 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
 def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of programs, and of sums that are added up in several steps."""
     accumulators = _with(plan)
-    if plan.splits > 1:
-        limit = "split-K needs one accumulator"
-        found = f"{plan.splits:,} parts of K {accumulators}"
-        yield Finding("schedule.splits", found, limit, whole_k(plan) | UNGATED)
-    if plan.divides_last_wave:
-        limit = "stream-K needs one accumulator"
-        yield Finding("schedule.last_wave", f"stream_k {accumulators}", limit, use("whole") | UNGATED)
-    if plan.schedule_kind == "single_tile":
-        limit = "the function of a single tile checks a B of N columns"
-        yield Finding("schedule.kind", f"a single tile {accumulators}", limit, use("tiled") | UNGATED)
+    yield from undivided(plan, accumulators, single="one accumulator", read="a B", other=UNGATED)
     if not plan.problem.in_blocks:
         return
     if plan.synchronous and plan.schedule_kind != "single_tile":

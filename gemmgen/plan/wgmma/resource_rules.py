@@ -7,12 +7,12 @@ from typing import Literal
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below, round_up
+from gemmgen.plan.capacity import fits, largest_that_fits, over_capacity
 from gemmgen.plan.fix import Fix, at_least, at_most, either, hint, leave_out, nearest, use
 from gemmgen.plan.rule import Consulted, Finding, Rule, altered, keeps, rule
 from gemmgen.plan.shared_rules import (
     expressible,
     inexpressible_request,
-    largest_that_fits,
     misfit_buffers,
     narrowest_subtile,
 )
@@ -22,11 +22,9 @@ from gemmgen.plan.wgmma.bounds import (
     expected_producer_registers,
     expected_registers,
     fewest_stages,
-    fits,
     most_consumer_registers,
     most_stages,
     needed_registers,
-    smem_limit,
     widest_launched_mma,
 )
 from gemmgen.plan.wgmma.extent_rules import (
@@ -360,23 +358,13 @@ def smem_capacity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """All buffers, barriers and compiler state fit into a CTA's shared memory."""
     if fits(plan):
         return
-    least = fewest_stages(plan)
-    if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)) >= least:
-        field, fix = "buffering.stages", at_most(stages)
-        found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
-    elif consulted.broken(register_granularity, operand_swizzle):
-        return  # the accumulator, which bounds a tile, is not judged yet, or alignment has no bound
-    else:
-        fewest = "a single stage" if least == 1 else f"{least} stages"
-        found = f"even {fewest} of {plan.stage_bytes:,} bytes and the epilogue need"
-        plan = altered(plan, stages=least)
-        field, fix = _smaller_tile(plan)
-    share = f" of each of {plan.occupancy} CTAs" if plan.occupancy > 1 else ""
-    yield Finding(
-        field,
-        f"{found} {plan.smem_bytes:,} bytes",
-        f"the limit{share} is {smem_limit(plan):,}",
-        fix,
+    yield from over_capacity(
+        plan,
+        least=fewest_stages(plan),
+        most=0 if plan.schedule_kind == "single_tile" else most_stages(plan),
+        # The accumulator, which bounds a tile, is not judged yet, or alignment has no bound.
+        unbounded=consulted.broken(register_granularity, operand_swizzle),
+        smaller_tile=_smaller_tile,
     )
 
 
@@ -400,7 +388,7 @@ def _smaller_tile(plan: WgmmaKernel) -> tuple[str, Fix]:
         (short, "cta_tile_n", "tile.n"),
         (altered(short, cta_tile_n=columns, subtile_n=columns), "cta_tile_m", "tile.m"),
     )
-    return largest_that_fits(attempts, legal=lambda smaller: keeps(smaller, SMALLER_TILE), fits=fits)
+    return largest_that_fits(attempts, legal=lambda smaller: keeps(smaller, SMALLER_TILE))
 
 
 @rule(

@@ -9,7 +9,6 @@ from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.epilogue_storage import epilogue_arguments
 from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.roles import Argument, Partition
-from gemmgen.plan.storage import Barrier, SharedBuffer
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.wgmma.buffers import WgmmaResources, partitions_of, resources_of
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
@@ -96,16 +95,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     def resources(self) -> WgmmaResources:
         """The buffers and barriers, by their purpose."""
         return resources_of(self)
-
-    @cached_property
-    def shared_buffers(self) -> tuple[SharedBuffer, ...]:
-        """The tiles in shared memory, in the order in which the kernel allocates them."""
-        return self.resources.buffers
-
-    @cached_property
-    def barriers(self) -> tuple[Barrier, ...]:
-        """The mbarriers, in the order in which the kernel allocates them."""
-        return self.resources.barriers
 
     @property
     def tiles_to_wrap(self) -> int:

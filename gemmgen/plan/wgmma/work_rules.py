@@ -67,6 +67,27 @@ def whole_k(plan: WgmmaKernel, field: str = OWN) -> Fix:
     return one if plan.reduction == "ordered" else one & leave_out("schedule.reduction")
 
 
+def undivided(plan: WgmmaKernel, words: str, *, single: str, read: str, other: Fix) -> Iterator[Finding]:
+    """Yield the findings of programs for a kernel whose tiles have several matrices.
+
+    Args:
+        plan: The kernel.
+        words: Words that follow a fault and name the matrices.
+        single: What programs that divide K have instead: ``one accumulator``.
+        read: The matrix whose columns the function of a single tile checks: ``a B``.
+        other: The fix that leaves the matrices out.
+    """
+    if plan.splits > 1:
+        found = f"{plan.splits:,} parts of K {words}"
+        yield Finding("schedule.splits", found, f"split-K needs {single}", whole_k(plan) | other)
+    if plan.divides_last_wave:
+        limit = f"stream-K needs {single}"
+        yield Finding("schedule.last_wave", f"stream_k {words}", limit, use("whole") | other)
+    if plan.schedule_kind == "single_tile":
+        limit = f"the function of a single tile checks {read} of N columns"
+        yield Finding("schedule.kind", f"a single tile {words}", limit, use("tiled") | other)
+
+
 def _sharing_a_tile(plan: WgmmaKernel) -> Fix:
     """Return the fix of the kind of warp specialization that lets consumers share a tile."""
     cooperative = use("cooperative")

@@ -9,7 +9,7 @@ from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.work_rules import whole_k
+from gemmgen.plan.wgmma.work_rules import undivided
 
 ONE_MATRIX = without_expression("epilogue.d")
 """The fix that leaves the matrices in C and D out."""
@@ -20,7 +20,8 @@ def c_blocks(plan: WgmmaKernel) -> Iterator[Finding]:
     """A tile of C and of D has both matrices for the columns of an accumulator that sums all of K."""
     if plan.problem.d_blocks > 1:
         yield from _of_matrices(plan)
-        yield from _of_programs(plan)
+        single = "one matrix in C and in D"
+        yield from undivided(plan, _with(plan), single=single, read="a C", other=ONE_MATRIX)
         yield from _of_tiles(plan)
 
 
@@ -52,21 +53,6 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "gradients of 8 bits need scales, which are not supported for two matrices"
         fix = use("bf16", "fp16", "fp32") | ONE_MATRIX
         yield Finding("operands.d.dtype", f"D is {problem.d.name} {matrices}", limit, fix)
-
-
-def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Yield the findings of programs, and of sums that are added up in several steps."""
-    matrices = _with(plan)
-    if plan.splits > 1:
-        limit = "split-K needs one matrix in C and in D"
-        found = f"{plan.splits:,} parts of K {matrices}"
-        yield Finding("schedule.splits", found, limit, whole_k(plan) | ONE_MATRIX)
-    if plan.divides_last_wave:
-        limit = "stream-K needs one matrix in C and in D"
-        yield Finding("schedule.last_wave", f"stream_k {matrices}", limit, use("whole") | ONE_MATRIX)
-    if plan.schedule_kind == "single_tile":
-        limit = "the function of a single tile checks a C of N columns"
-        yield Finding("schedule.kind", f"a single tile {matrices}", limit, use("tiled") | ONE_MATRIX)
 
 
 def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
