@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,9 +15,9 @@ from gluonsim.ir.parse import Operation
 from gluonsim.memory import POISON_INTEGER, View
 from gluonsim.operations import operation
 from gluonsim.operations.control import find, owner
-from gluonsim.operations.transfers import destination, published
+from gluonsim.operations.transfers import deliver, destination
 from gluonsim.policies import Pending, program_at
-from gluonsim.program import Agent, Event, Steps
+from gluonsim.program import Agent, Steps
 
 RESULT_BYTES = 16
 _CANCELLED, _REFUSED = 1, 0
@@ -59,25 +58,16 @@ class _Request:
 
 
 def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) -> None:
-    cluster = agent.cluster
     barrier_view: View = agent.get(op.operands[1])
     barrier = find(agent, barrier_view, owner(op, 1, view.memory.cta), "try_cancel")
-    component, number = destination(agent, op, view, "try_cancel")
-    cluster.load_count += 1
-    identity = cluster.load_count
-    told = published(agent, component, number)
-    if barrier:
-        barrier.issue(RESULT_BYTES, identity, component)
+    write = destination(agent, op, view, "try_cancel")
 
-    def complete() -> None:
+    def fill() -> None:
         view.fill(torch.tensor(request.response))
         if request.response.state == _REFUSED:
-            cluster.refusals.append((component, number))
-        if barrier:
-            barrier.receive(RESULT_BYTES, identity, told)
-            cluster.settle(barrier)
+            agent.cluster.refusals.append(write)
 
-    cluster.issue(Event(deque(), complete, op))
+    deliver(agent, op, barrier, RESULT_BYTES, write, fill)
 
 
 def _check_refusals(agent: Agent, op: Operation) -> None:

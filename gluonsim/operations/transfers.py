@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import add
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gluonsim.accesses import Access, Proxy
 from gluonsim.barriers.mbarrier import Barrier
-from gluonsim.clocks import Component, Released, Tick, learn
+from gluonsim.clocks import Component, Tick, learn
 from gluonsim.findings import Kind, Work, refusal
 from gluonsim.ir.parse import Operation
 from gluonsim.ir.types import DescriptorType, MemDescType, TensorType
@@ -196,41 +196,62 @@ def destination(
     return component, number
 
 
-def published(agent: Agent, component: Component, number: int) -> Released:
-    """Return what the completion of an asynchronous write tells: the write, and what its issuer knows now."""
-    released = agent.knowledge.release()
-    learn(released.clock, component, number)
-    return released
+def deliver(
+    agent: Agent,
+    op: Operation,
+    barrier: Barrier | None,
+    size: int,
+    write: tuple[Component, int],
+    fill: Callable[[], None],
+) -> None:
+    """Issue an asynchronous write into shared memory, whose completion a barrier learns.
+
+    Args:
+        agent: The agent that issues it.
+        op: Its operation.
+        barrier: The barrier that gets its bytes; None if it is not known.
+        size: Number of these bytes.
+        write: Its lane and number, from `destination`.
+        fill: Write the values; called when it completes.
+    """
+    cluster = agent.cluster
+    cluster.load_count += 1
+    identity = cluster.load_count
+    told = agent.knowledge.release()  # the completion tells of the write, and of what its issuer knows now
+    learn(told.clock, *write)
+    if barrier:
+        barrier.issue(size, identity, write[0])
+
+    def complete() -> None:
+        fill()
+        if barrier:
+            barrier.receive(size, identity, told)
+            cluster.settle(barrier)
+
+    cluster.issue(Event(deque(), complete, op))
 
 
 def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Barrier | None) -> None:
     cluster = agent.cluster
-    component, number = destination(agent, op, view, "TMA load")
-    _, access, _, _ = cluster.loads[component]
+    write = destination(agent, op, view, "TMA load")
+    _, access, _, _ = cluster.loads[write[0]]
     cluster.globals.read(part.regions, part.descriptor.name, access, agent.knowledge.clock)
     _check_base(agent, op, part.descriptor)
     _use(part.descriptor, access)
     assert view.held is not None
     size = view.held.nbytes  # what is out of bounds counts too [ptx]
-    cluster.load_count += 1
-    identity, begin = cluster.load_count, cluster.step
-    told = published(agent, component, number)
-    if barrier:
-        barrier.issue(size, identity, component)
+    begin = cluster.step
 
-    def complete() -> None:
+    def fill() -> None:
         # A part of a tensor that nobody has written yet is the same in every schedule.
         if cluster.globals.is_as_given(part.regions):
             values = cluster.known.tensor(op, (part,), lambda: _as_held(view, part.load()), changes=True)
             view.fill(values, cluster.known.numbers(values))
         else:
             view.fill(_as_held(view, part.load()))
-        if barrier:
-            barrier.receive(size, identity, told)
-            cluster.settle(barrier)
         _trace(agent, op, view, "load", begin, (access.work,))
 
-    cluster.issue(Event(deque(), complete, op))
+    deliver(agent, op, barrier, size, write, fill)
 
 
 @operation("ttng.async_shared_store")
@@ -251,23 +272,14 @@ def async_shared_store(agent: Agent, op: Operation) -> Steps:
 
 
 def _store_into(agent: Agent, op: Operation, value: Tensor, view: View, barrier: Barrier | None) -> None:
-    cluster = agent.cluster
-    component, number = destination(agent, op, view, "asynchronous store", Proxy.GENERIC)
-    size = value.nbytes
-    cluster.load_count += 1
-    identity, begin = cluster.load_count, cluster.step
-    told = published(agent, component, number)
-    if barrier:
-        barrier.issue(size, identity, component)
+    write = destination(agent, op, view, "asynchronous store", Proxy.GENERIC)
+    begin = agent.cluster.step
 
-    def complete() -> None:
+    def fill() -> None:
         view.fill(value)
-        if barrier:
-            barrier.receive(size, identity, told)
-            cluster.settle(barrier)
-        _trace(agent, op, view, "store", begin, (Tick(component, number).work,))
+        _trace(agent, op, view, "store", begin, (Tick(*write).work,))
 
-    cluster.issue(Event(deque(), complete, op))
+    deliver(agent, op, barrier, value.nbytes, write, fill)
 
 
 def _use(descriptor: Descriptor, access: Access) -> None:
