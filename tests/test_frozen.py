@@ -24,7 +24,7 @@ from gemmgen.plan.planner import rank, warnings
 from gemmgen.plan.search import MOST_CONFIGURATIONS, spread
 from gemmgen.product import make
 from gemmgen.render import render
-from gemmgen.spec import SpecFile, load_spec
+from gemmgen.spec import SpecFile, load_spec, parse_spec
 from gemmgen.spec.model import spec_of, stated
 from gemmgen.spec.writing import spec_text
 
@@ -264,6 +264,15 @@ def test_a_sample_has_the_first_combination_and_each_once() -> None:
     assert found[0] == 0
     gaps = {after - before for before, after in itertools.pairwise(found)}
     assert max(gaps) < 16
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("word", ["true", "False", "null", "a.b", "e4m3"])
+def test_a_word_is_read_as_it_was_written(word: str) -> None:
+    """`title: true` would be a boolean, which no title is."""
+    operands = {name: {"dtype": "bf16"} for name in "abd"}
+    source = parse_spec(spec_text({"title": word, "target": "h100", "operands": operands}).encode(), "words")
+    assert source.spec.title == word
 
 
 @pytest.mark.quick

@@ -81,7 +81,7 @@ DOCSTRINGS = {
     "gemmgen/verify": 0,
     "gemmgen_driver.py": 0,
     "gemmgen_launch.py": 0,
-    "gluonsim": 162,
+    "gluonsim": 161,
 }
 """The number of docstrings of each package that `DECODED` catches: a rewrite lowers it."""
 
