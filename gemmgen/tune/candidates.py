@@ -15,7 +15,7 @@ from typing import Final
 
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import FIELDS, flow, pinned, statements
+from gemmgen.plan.decisions import FIELDS, pinned, statements
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for, family_of, rank
 from gemmgen.plan.sum_order import SumOrder
