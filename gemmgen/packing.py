@@ -27,8 +27,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.files import read_text
 from gemmgen.launch_facts import CompiledKernel, code_differences
 from gemmgen.launcher_file import DRIVER, LAUNCHER, driver_text, launcher_text
-from gemmgen.library.assemble import Library
-from gemmgen.library.assemble import Member as LibraryMember
+from gemmgen.library.assemble import Library, Member
 from gemmgen.library.manifest import spec_file
 from gemmgen.library.view import choosing
 from gemmgen.lower import Lowered
@@ -52,7 +51,7 @@ driver counts releases of CUDA."""
 
 
 @dataclass(frozen=True)
-class Member:
+class PackedModule:
     """A module of a pack with its compiled kernels."""
 
     product: Product
@@ -122,7 +121,7 @@ class Member:
         return tensors
 
 
-def compiled(spec: Path) -> tuple[Member, ...]:
+def compiled(spec: Path) -> tuple[PackedModule, ...]:
     """Compile a spec's module, and the modules of its gradients, for a pack; `spec` is a file, not stdin.
 
     Raises:
@@ -133,14 +132,14 @@ def compiled(spec: Path) -> tuple[Member, ...]:
     texts = (read_text(spec), *(gradient.spec for gradient in settled.product.gradients))
     made = zip(settled.product.each, texts, settled.results, strict=True)
     return tuple(
-        Member(product, text, lowered.kernels, release) for product, text, (lowered, release) in made
+        PackedModule(product, text, lowered.kernels, release) for product, text, (lowered, release) in made
     )
 
 
-def compiled_member(member: LibraryMember) -> Member:
+def compiled_member(member: Member) -> PackedModule:
     """Compile a kernel of a library for a pack; raises GemmgenError as `compiled` does."""
     lowered, release = _packable(member.product)
-    return Member(member.product, member.spec, lowered.kernels, release)
+    return PackedModule(member.product, member.spec, lowered.kernels, release)
 
 
 def _packable(product: Product) -> tuple[Lowered, tuple[int, int]]:
@@ -166,7 +165,7 @@ class Pack:
     """A package of compiled kernels."""
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[PackedModule, ...]
     library: Library | None = None
     """The library whose kernels these are; None for a pack of specs."""
 
@@ -254,7 +253,7 @@ class Pack:
         return f"{modules}, {counted(kernels, 'kernel')} for {self.targets}"
 
 
-def pack_of(name: str, members: Sequence[Member], library: Library | None = None) -> Pack:
+def pack_of(name: str, members: Sequence[PackedModule], library: Library | None = None) -> Pack:
     """Return the pack of modules, or of a library by its kernels.
 
     Raises:

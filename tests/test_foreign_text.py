@@ -8,7 +8,7 @@ from modules import ROOT
 
 READS = {
     "gemmgen/bench/figures/suite_tables.py": "the profiler's names of cuBLAS kernels",
-    "gemmgen/build.py": "PTX",
+    "gemmgen/launch_facts.py": "PTX",
     "gemmgen/python_source.py": "modules of other programs",
     "gemmgen/cache.py": "names of files in a folder that others may write to",
     "gemmgen/cli/excerpt.py": "lines of a user's file",
@@ -32,7 +32,7 @@ READS = {
     "gemmgen/spec/reading.py": "a user's YAML and names of files",
     "gemmgen/spec/values.py": "names of accumulators in a user's spec",
     "gemmgen/triton_errors.py": "errors as MLIR prints them",
-    "gemmgen/tune/candidates.py": "texts of a user's spec that go into YAML",
+    "gemmgen/spec/writing.py": "texts of a user's spec that go into YAML",
     "gemmgen/verify/shapes.py": "a user's option",
     "gemmgen/verify/launches.py": "a user's option",
 }

@@ -75,7 +75,7 @@ def packed_scales() -> Tensors:
 
 CALLS: dict[str, Callable[[], Tensors]] = {
     "h100_bf16": plain,
-    "h100_bf16_cluster2": plain,
+    "h100_bf16_cluster2x1": plain,
     "h100_bf16_split8_parallel": plain,
     "h100_bf16_split8_bias": with_bias,
     "h100_bf16_residual": with_c,
@@ -89,7 +89,7 @@ MEMORY = {"partials_ptr", "counters_ptr"}
 
 
 @cache
-def members() -> dict[str, packing.Member]:
+def members() -> dict[str, packing.PackedModule]:
     """Compile all modules, once in each process."""
     return {stem: member for stem in CALLS for member in packing.compiled(spec_file(stem))}
 
@@ -158,7 +158,7 @@ def forget(package: str) -> None:
 # --- what Triton passes
 
 
-def descriptors_of(lowered: Lowered | packing.Member, ttgir: bytes) -> list[dict[str, Any]]:
+def descriptors_of(lowered: Lowered | packing.PackedModule, ttgir: bytes) -> list[dict[str, Any]]:
     """Return Triton's metadata of a kernel's descriptors, in order."""
     ir, nvidia = triton_api.binding("ir"), triton_api.binding("nvidia")
     context = ir.context()
@@ -480,7 +480,7 @@ def test_a_callers_workspace_is_passed_on(load: Load) -> None:
 @cache
 def library() -> Pack:
     """Return the pack of a library of two kernels, of which the planner's rule chooses one."""
-    found = read([spec_file("h100_bf16"), spec_file("h100_bf16_cluster2")])
+    found = read([spec_file("h100_bf16"), spec_file("h100_bf16_cluster2x1")])
     made = assemble("packed_library", found, choose(found))
     return packing.pack_of(made.name, [*map(packing.compiled_member, made.members)], made)
 
@@ -493,7 +493,7 @@ def test_a_packed_library_chooses_and_launches_its_kernels(load: Load, tmp_path:
     assert package.matmul(**tensors) is tensors["out"]
     chosen = package.choose(256, 512, 128).kernel
     (launch,) = pack.cuda.launches
-    ctas = {"h100_bf16": 1, "h100_bf16_cluster2": 2}[chosen]
+    ctas = {"h100_bf16": 1, "h100_bf16_cluster2x1": 2}[chosen]
     assert launch.attributes.get(4, (1, 1, 1)) == (ctas, 1, 1)
     assert package.matmul(**tensors) is tensors["out"]
     assert (len(pack.cuda.launches), pack.encodings) == (2, 3)

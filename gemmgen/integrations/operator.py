@@ -102,7 +102,7 @@ def new_d(
 
 
 def in_units(d: Tensor) -> Tensor:
-    """Return D, or a copy of it if its strides are others than those of `new_d`.
+    """Return D, or a copy of it unless D has the strides of `new_d`.
 
     The stride of a dimension with one element does not matter.
     """

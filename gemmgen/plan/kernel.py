@@ -14,7 +14,7 @@ from functools import cached_property
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
 from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.stage import in_words
-from gemmgen.plan.storage import Barrier, Resources, SharedBuffer, SharedMemory, TensorMemory
+from gemmgen.plan.storage import Barrier, KernelResources, SharedBuffer, SharedMemory, TensorMemory
 from gemmgen.plan.sum_order import SumOrder
 
 
@@ -59,7 +59,7 @@ class Kernel(Geometry, ABC):
 
     @cached_property
     @abstractmethod
-    def resources(self) -> Resources:
+    def resources(self) -> KernelResources:
         """The buffers and barriers, by their purpose."""
 
     @cached_property

@@ -205,7 +205,7 @@ class TensorBuffer:
         return POINTER_BYTES
 
 
-class Resources(ABC):
+class KernelResources(ABC):
     """The buffers and barriers of one kernel, by their purpose."""
 
     @property

@@ -15,7 +15,7 @@ biased, gated_bias, weighted = (
     of(f"h100_bf16_{name}") for name in ("grouped_bias", "grouped_gptoss", "masked_weighted")
 )
 clusters, along_n, along_m, tiled = (
-    of(f"h100_bf16_batched_{name}") for name in ("cluster2", "nn", "tt", "tiled")
+    of(f"h100_bf16_batched_{name}") for name in ("cluster2x1", "nn", "tt", "tiled")
 )
 one_a, one_b = (of(f"h100_bf16_broadcast_{name}") for name in ("a", "b"))
 ragged_clusters = of("h100_bf16_grouped_cluster2x1")

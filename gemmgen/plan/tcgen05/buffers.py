@@ -13,7 +13,7 @@ from gemmgen.plan.storage import (
     PAIR_SCOPE,
     Barrier,
     Extent,
-    Resources,
+    KernelResources,
     Ring,
     Scope,
     SharedBuffer,
@@ -38,7 +38,7 @@ class LaunchControl:
 
 
 @dataclass(frozen=True)
-class Tcgen05Resources(Resources):
+class Tcgen05Resources(KernelResources):
     """The buffers and barriers of one kernel."""
 
     tiles: tuple[SharedBuffer, ...]

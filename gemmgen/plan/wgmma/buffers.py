@@ -23,7 +23,7 @@ from gemmgen.plan.roles import (
     N,
     Partition,
 )
-from gemmgen.plan.storage import Barrier, Extent, Resources, Ring, Scope, SharedBuffer, numbers
+from gemmgen.plan.storage import Barrier, Extent, KernelResources, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 from gemmgen.plan.wgmma.scales.scale_places import finds_scales_by_block
 
@@ -43,7 +43,7 @@ class ConsumerResources:
 
 
 @dataclass(frozen=True)
-class WgmmaResources(Resources):
+class WgmmaResources(KernelResources):
     """The buffers, barriers and partitions of one kernel."""
 
     tiles: tuple[SharedBuffer, ...]
