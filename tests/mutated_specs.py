@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import hashlib
 import io
 import json
 import os
@@ -356,13 +355,7 @@ def record_of(tally: Tally, seed: int) -> dict[str, object]:
         "faults": tally.faults,
         "most_bytes": tally.most_bytes,
         "codes": dict(tally.codes.most_common()),
-        "first_files_sha256": digest_of_first_files(seed),
     }
-
-
-def digest_of_first_files(seed: int) -> str:
-    """Return the digest of the first thousand files of a seed: another program makes other files."""
-    return hashlib.sha256(b"".join(mutant(seed, number) for number in range(1000))).hexdigest()
 
 
 def main() -> None:

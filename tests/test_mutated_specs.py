@@ -35,8 +35,6 @@ def test_many_more_were_built_once_as_the_page_says() -> None:
     )
     assert record["accepted"] + record["refused"] == record["files"]
     assert record["most_bytes"] <= MOST_BYTES
-    # The files were those that today's mutator makes.
-    assert record["first_files_sha256"] == mutated_specs.digest_of_first_files(record["seed"])
 
 
 @pytest.mark.check

@@ -319,6 +319,7 @@ def test_every_other_kernel_runs_in_deterministic_mode(fake: Made, stem: str) ->
 def test_a_library_takes_another_kernel_in_deterministic_mode(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    on_a_fake_gpu(monkeypatch)
     where = tmp_path_factory.mktemp("libraries")
     specs = [ROOT / "specs" / f"{stem}.yaml" for stem in ("h100_bf16_split8_atomic", "h100_bf16")]
     sources = [word for spec in specs for word in ("--from", str(spec))]

@@ -230,7 +230,7 @@ def operand_major(plan: Tcgen05Kernel) -> Iterator[Finding]:
             stored = {"a": "A is M-contiguous", "b": "B is N-contiguous"}[name]
             yield Finding(
                 f"operands.{name}.major",
-                f"{stored}, of {operand.dtype.bits} bits",
+                f"{stored}, and its elements have {operand.dtype.bits} bits",
                 reasons[operand.dtype.bits],
                 use("k", note="B stored as [N, K]" if name == "b" else ""),
             )
