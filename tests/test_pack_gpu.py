@@ -249,6 +249,7 @@ def words(place: Any) -> list[int]:
     return [*(ctypes.c_uint64 * 16).from_address(place.value)]
 
 
+@pytest.mark.filterwarnings("ignore")  # Inductor has its own, which depend on the release
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
 def test_a_compiled_layer_gives_the_eager_numbers(mode: str, package: Callable[[str], Any]) -> None:
     matmul = package("h100_bf16_split8_parallel").matmul

@@ -14,6 +14,7 @@ from torch import Tensor
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out, touched
+from gemmgen.numerics.quantized import poisoned_outputs
 from gemmgen.numerics.reference import (
     Check,
     Tolerance,
@@ -108,8 +109,14 @@ class Case:
     def run_alone(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into the d that the wrapper allocates, which is poison too, and return it."""
         # Freed at once, so that on a GPU the next request of this size, for d, gets the block.
-        Matrix.poisoned(self.rows, self.d_shape[-1], self.d_name, self.device)
+        self.poisoned_own()
         return inputs.call(self.matmul)
+
+    def poisoned_own(self) -> Tensor:
+        """Return poison in the type and size of the d that the wrapper allocates."""
+        if self.problem.d_scale:
+            return poisoned_outputs(self.problem, self.d_shape, self.device)[0]
+        return Matrix.poisoned(self.rows, self.d_shape[-1], self.d_name, self.device).storage
 
     def check(self, what: str, measured: float, limit: float) -> Check:
         """Return a check of this case's shape."""

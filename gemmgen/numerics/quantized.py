@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,17 +54,17 @@ def _dequantized(d: Tensor, scales: Tensor) -> Tensor:
     return d.float() * scales.float().repeat_interleave(vector, dim=-1)
 
 
-def poisoned_outputs(problem: Matmul, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a poisoned D of the extents of another tensor, and poisoned scales as a kernel writes them."""
+def poisoned_outputs(problem: Matmul, extents: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return a poisoned D of these extents, and poisoned scales as a kernel writes them."""
     scale = problem.d_scale
     assert scale is not None
-    *groups, rows, columns = like.shape
+    *groups, rows, columns = extents
     dtype, scale_dtype = TORCH_DTYPES[problem.d.name], TORCH_DTYPES[scale.dtype.name]
-    d = torch.full(like.shape, UNWRITTEN, dtype=torch.int8, device=like.device).view(dtype)
+    d = torch.full(tuple(extents), UNWRITTEN, dtype=torch.int8, device=device).view(dtype)
     unit = ALIGNMENT_BYTES // scale_dtype.itemsize
     pitch = -(-rows // unit) * unit
     stored = torch.full(
-        (*groups, columns // scale.vector, pitch), poison(scale_dtype), dtype=scale_dtype, device=like.device
+        (*groups, columns // scale.vector, pitch), poison(scale_dtype), dtype=scale_dtype, device=device
     )
     return d, stored[..., :rows].mT
 
@@ -94,7 +94,7 @@ class Dequantized:
         """Return D as numbers, in ``out`` if that is given, where rows that the kernel leaves stay."""
         if out is None:
             return dequantized_output(*self.matmul(*inputs, **others))
-        d, scales = poisoned_outputs(self.problem, out)
+        d, scales = poisoned_outputs(self.problem, out.shape, out.device)
         return written_into(out, *self.matmul(*inputs, **others, out=d, out_scale=scales))
 
 

@@ -274,7 +274,7 @@ class _Simulated:
         self._stored = d, None
         if not self._problem.d_scale:
             return self._launched(inputs, d)
-        quantized_d, scales = self._stored = poisoned_outputs(self._problem, d)
+        quantized_d, scales = self._stored = poisoned_outputs(self._problem, d.shape, d.device)
         stored = {**extras, "d_scale": as_bytes(scales.mT)}
         self._launched(replace(inputs, extras=stored), quantized_d)
         return written_into(d, quantized_d, scales)

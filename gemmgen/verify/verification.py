@@ -193,9 +193,10 @@ def streamed(case: Case) -> Iterator[Check]:
     after it, in place, since copies would need as much memory. A kernel launched elsewhere would read other
     numbers.
     """
+    # Before the run, whose D is freed: the other stream needs all of that memory.
+    delay = torch.ones(DELAY_BYTES, dtype=torch.uint8, device=case.device)
     inputs = case.inputs()
     first = case.run(inputs).clone()
-    delay = torch.ones(DELAY_BYTES, dtype=torch.uint8, device=case.device)
     _invert(inputs)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -446,6 +447,10 @@ def run_checks(
             progress(f"{shape_text(case.shape)} {group.name}")
             failed: Check | None = None
             try:
+                if case.device.type == "cuda":
+                    # Else a small tensor may lie in a large block that the group before left, and the rest of
+                    # that block is lost: torch gives back only blocks that are free as a whole.
+                    torch.cuda.empty_cache()
                 yield from group.checks(case)
             except Exception as error:  # any exception of a kernel is a failed check
                 failed = _failed(case, group, error)

@@ -243,7 +243,7 @@ def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Outp
     problem = case.problem
     *rows, n = problem.extents_of_d(*inputs.shape[:2])
     if problem.d_scale:
-        d, scales = poisoned_outputs(problem, torch.empty(*rows, n, device=inputs.a.device))
+        d, scales = poisoned_outputs(problem, (*rows, n), inputs.a.device)
         inputs = replace(inputs, extras={**inputs.extras, "d_scale": as_bytes(scales.mT)})
         output = Output(d, scales)
     else:
