@@ -1,48 +1,40 @@
-"""Launches compiled kernels by the CUDA driver's documented API: the launcher of a pack.
+"""Launches compiled kernels by the CUDA driver's documented API, without Triton.
 
-`gemmgen pack` writes this file beside kernels that are compiled already, and beside gemmgen_launch.py, which
-checks tensors and registers operators. It needs torch, and neither Triton nor gemmgen. A packed module makes
-one `DriverHost`, and its `matmul` calls that:
-
-1. `DriverHost.run` looks for the parameters of a call like this one: with the same sizes, strides and types,
-   on the same device, in the same thread. No address is part of that key.
-2. If there are some, it puts the addresses of this call into them (cuTensorMapReplaceAddress), and launches
-   (cuLaunchKernelEx).
-3. If there are none, `Host.run_checked` checks the call and lets the module launch: each `Kernel` is loaded
-   when it is first needed, encodes its tensor maps (cuTensorMapEncodeTiled), and launches. The parameters are
-   kept for step 2.
-
-Parameters belong to one thread, so that no other thread changes an address before the launch. The driver
-copies them before cuLaunchKernelEx returns, so that a captured graph has its own.
+gemmgen writes this file beside gemmgen_launch.py, which checks tensors and decides what is launched. A
+kernel's machine code comes from a pack (`Kernel`) or from Triton in this process (`facts_of_compiled`); after
+that there is one path. A `Launch` has the parameters of a kernel in memory of its own: tensor maps
+(cuTensorMapEncodeTiled), pointers and numbers. It is launched any number of times (cuLaunchKernelEx), with
+other addresses if they are put in (cuTensorMapReplaceAddress).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import functools
 import hashlib
+import importlib
 import json
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
 
-if __package__:
-    from .gemmgen_launch import Checked, Host, Place, find_private, in_transform, is_captured, overlap
-else:
-    from gemmgen_launch import Checked, Host, Place, find_private, in_transform, is_captured, overlap
-
-SUMS = ("partials", "counters")  # names of memory for partial sums among a kernel's arguments
 FORMAT = 1  # of the file with the facts of a module's kernels
-MAX_KEPT = 4096  # calls whose parameters a module keeps for a thread; then it starts anew
 TF32 = 11  # [cuda] CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: TMA rounds fp32 as it loads them
+
+
+def find_private(path: str, default: Any = None) -> Any:
+    """Return the object with this dotted name, or the default if this release of torch or Triton lacks it."""
+    first, *names = path.split(".")
+    found: Any = importlib.import_module(first)
+    for name in names:
+        found = getattr(found, name, None)
+    return default if found is None else found
+
 
 # The one private name of torch; builds for the CPU lack it.
 current_stream: Callable[[int], int] = find_private(
@@ -50,8 +42,12 @@ current_stream: Callable[[int], int] = find_private(
 )
 
 
-class PackError(RuntimeError):
-    """A pack cannot run here: a file is missing or changed, or the driver is too old or reports an error."""
+class DriverError(RuntimeError):
+    """The driver cannot be used, or reports an error."""
+
+
+class PackError(DriverError):
+    """A pack cannot run here: a file is missing or changed, or the driver is too old."""
 
 
 # --- the driver
@@ -80,21 +76,21 @@ def open_library() -> Any:
     try:
         return ctypes.PyDLL("libcuda.so.1")
     except OSError as error:
-        raise PackError(f"libcuda.so.1 cannot be loaded: {error}") from error
+        raise DriverError(f"libcuda.so.1 cannot be loaded: {error}") from error
 
 
 class Driver:
-    """The functions of the driver: each raises PackError if the driver reports an error."""
+    """The functions of the driver: each raises DriverError if the driver reports an error."""
 
     def __init__(self, library: Any) -> None:
-        """Find all functions; raises PackError if the driver lacks one."""
+        """Find all functions; raises DriverError if the driver lacks one."""
         self.functions: dict[str, Any] = {}
         for name, types in FUNCTIONS.items():
             if (function := getattr(library, name, None)) is None:
-                raise PackError(f"libcuda.so.1 has no {name}: install a newer driver")
+                raise DriverError(f"libcuda.so.1 has no {name}: install a newer driver")
             function.argtypes = types
             self.functions[name] = function
-        # A call like an earlier one calls these two, and looks at their results itself.
+        # Calls like earlier ones need these two alone, and look at the results themselves.
         self.replace_address = self.functions["cuTensorMapReplaceAddress"]
         self.launch = self.functions["cuLaunchKernelEx"]
         version = INT()
@@ -106,12 +102,12 @@ class Driver:
         self.check(name, self.functions[name](*arguments))
 
     def check(self, name: str, result: int) -> None:
-        """Raise PackError, with the driver's words, unless a result is a success."""
+        """Raise DriverError, with the driver's words, unless a result is a success."""
         if result:
             text = ctypes.c_char_p()
             unknown = self.functions["cuGetErrorString"](result, ctypes.byref(text)) or not text.value
             words = "an error that it has no text for" if unknown else (text.value or b"").decode()
-            raise PackError(f"{name}: the driver reports {result}, {words}")
+            raise DriverError(f"{name}: the driver reports {result}, {words}")
 
     def make_context(self, device: int) -> None:
         """Let this thread have the context of a GPU that torch uses, if it has none or another one."""
@@ -151,9 +147,7 @@ class Passed(NamedTuple):
 
     name: str
     kind: str
-    """``map``, ``pointer``, ``i32`` or ``i64``."""
-    tensor: str | None
-    """The tensor whose address it has, by its name in ARGUMENTS or in a workspace."""
+    """``map``, ``pointer``, ``i32``, ``i64``, or ``constexpr`` for what is no parameter."""
     map: TensorMap | None
 
 
@@ -161,18 +155,18 @@ class Facts(NamedTuple):
     """A compiled kernel."""
 
     entry: str
-    cubin: str
-    """The name of the file beside the facts."""
-    sha256: str
     threads: int
     smem_bytes: int
     cluster_ctas: int
     is_dependent: bool
     """True if it may start before the kernel ahead of it in the stream ends (PDL)."""
     scratch_bytes: int
-    driver: int
-    """The oldest driver that loads the cubin, as cuDriverGetVersion counts."""
     arguments: tuple[Passed, ...]
+    cubin: str = ""
+    """The name of the file beside the facts; empty for a kernel that Triton has compiled."""
+    sha256: str = ""
+    driver: int = 0
+    """The oldest driver that loads the cubin, as cuDriverGetVersion counts."""
 
 
 def read_facts(path: Path) -> dict[str, Facts]:
@@ -196,12 +190,47 @@ def facts_of(kernel: dict[str, Any]) -> Facts:
         Passed(
             each["name"],
             each["kind"],
-            each["tensor"],
             each["map"] and TensorMap(tuple(each["map"].pop("box")), **each["map"]),
         )
         for each in kernel.pop("arguments")
     )
     return Facts(**kernel, arguments=arguments)
+
+
+def facts_of_compiled(kernel: Any) -> Facts | None:
+    """Return the facts of a kernel that Triton has compiled in this process, and loaded.
+
+    None if Triton has to launch it: kernels that take memory of its own, or are instrumented. Raises
+    AttributeError, LookupError or TypeError if this release of Triton has other names.
+    """
+    nvidia, run = find_private("triton.backends.nvidia.driver"), getattr(kernel, "run", None)
+    if type(run) is not nvidia.CudaLauncher or run.gsan_enabled or run.launch_cooperative_grid:
+        return None
+    if run.global_scratch_size or run.profile_scratch_size:
+        return None
+    metadata = kernel.metadata
+    maps = iter(getattr(metadata, "tensordesc_meta", None) or ())
+
+    def passed(name: str, spelled: str) -> Passed:
+        if spelled.startswith("tensordesc"):
+            found = next(maps)
+            element_type = nvidia.TMA_DTYPE_DEVICE_TO_HOST[found["elem_type"]]
+            sizes = tuple(found["block_size"]), found["swizzle"], element_type, found["elem_size"]
+            return Passed(name, "map", TensorMap(*sizes, bool(found["fp4_padded"])))
+        if spelled.startswith("*"):
+            return Passed(name, "pointer", None)
+        return Passed(name, {"i32": "i32", "constexpr": "constexpr"}.get(spelled, "i64"), None)
+
+    arguments = [passed(str(name), spelled) for name, spelled in kernel.src.signature.items()]
+    return Facts(
+        metadata.name,
+        32 * metadata.num_warps,
+        metadata.shared,
+        metadata.num_ctas,
+        bool(run.launch_pdl),
+        scratch_bytes=0,
+        arguments=tuple(arguments),
+    )
 
 
 # --- names of Triton that a module's host side has
@@ -233,7 +262,7 @@ class TensorDescriptor:
     ) -> None:
         """Describe memory that `base` has the address of; sizes and strides are in elements."""
         self.base, self.shape, self.strides = base, [*shape], [*strides]
-        self.rounds = round_f32_to_tf32
+        self.round_f32_to_tf32 = round_f32_to_tf32
 
     @classmethod
     def from_tensor(
@@ -271,13 +300,14 @@ SPREAD = 1  # a scheduling policy: CTAs of a cluster on different SMs
 class Address(NamedTuple):
     """The place in a launch's parameters that has the address of a tensor."""
 
-    tensor: str
-    map: POINTER | None
-    """The tensor map with the address; None for a pointer."""
-    pointer: ctypes.c_uint64
-    """The pointer; of a map it is unused."""
+    map: int | None
+    """The address of the tensor map with it; None for a pointer."""
+    pointer: ctypes.c_uint64 | None
+    """The pointer; None for a map."""
     address: int
     """The address when the parameters were made."""
+    base: int
+    """The address of the tensor that was described: a map may begin ahead of it."""
 
 
 class Launch:
@@ -285,13 +315,13 @@ class Launch:
 
     def __init__(self, function: Any, facts: Facts, grid: tuple[int, ...], arguments: Sequence[Any]) -> None:
         """Encode all tensor maps and write all parameters; nothing is launched."""
-        self.function, self.addresses = function, list[Address]()
+        self.api, self.function, self.addresses = driver(), function, list[Address]()
         self.held: list[Any] = []  # the memory that the addresses below are of
         places: list[int] = []
         for passed, argument in zip(facts.arguments, arguments, strict=True):
             places += self.write(passed, argument)
         scratch = self.keep(ctypes.c_uint64(0))  # Triton's scratch memory, which no packed kernel uses
-        self.parameters = (POINTER * (len(places) + 2))(*places, scratch, scratch)
+        self.parameters = self.keep((POINTER * (len(places) + 2))(*places, scratch, scratch))
         self.attributes = (Attribute * 3)()
         count = self.set_attributes(facts)
         ctas = facts.cluster_ctas
@@ -299,7 +329,7 @@ class Launch:
             grid[0] * ctas, *grid[1:], facts.threads, 1, 1, facts.smem_bytes, None, None, count
         )
         self.config.attributes = ctypes.addressof(self.attributes)
-        self.configuration = ctypes.byref(self.config)
+        self.configuration = self.keep(self.config)
 
     def keep(self, value: Any) -> int:
         """Keep a value alive, and return its address."""
@@ -310,17 +340,23 @@ class Launch:
         """Write the parameters of an argument, and return the address of each."""
         if passed.kind == "pointer":
             pointer = ctypes.c_uint64(argument.data_ptr())
-            self.addresses.append(Address(str(passed.tensor), None, pointer, pointer.value))
+            self.addresses.append(Address(None, pointer, pointer.value, pointer.value))
             return [self.keep(pointer)]
+        if passed.kind == "constexpr":
+            return []
         if passed.map is None:
             return [self.keep((ctypes.c_int32 if passed.kind == "i32" else ctypes.c_int64)(argument))]
-        address, place = argument.base.data_ptr(), self.encode(passed.map, argument)
-        self.addresses.append(Address(str(passed.tensor), POINTER(place), ctypes.c_uint64(), address))
+        base, place = argument.base, self.encode(passed.map, argument)
+        of_tensor = getattr(base, "tensor", base).data_ptr()
+        self.addresses.append(Address(place, None, base.data_ptr(), of_tensor))
         extents = [self.keep(ctypes.c_int32(extent)) for extent in argument.shape]
         return [place, *extents, *[self.keep(ctypes.c_int64(stride)) for stride in argument.strides]]
 
-    def encode(self, compiled: TensorMap, described: TensorDescriptor) -> int:
-        """Make a tensor map, and return its address: the driver counts dimensions from the contiguous one."""
+    def encode(self, compiled: TensorMap, described: Any) -> int:
+        """Make the tensor map of a descriptor, and return its address.
+
+        The driver counts dimensions from the contiguous one.
+        """
         # [cuda] cuda.h aligns maps to 64 or 128 bytes.
         memory = ctypes.create_string_buffer(2 * 128)
         place = -(-self.keep(memory) // 128) * 128
@@ -328,10 +364,10 @@ class Launch:
         if compiled.pads_fp4:  # two elements a byte
             extents[0] *= 2
         strides = [stride * compiled.element_bytes for stride in described.strides[-2::-1]]
-        driver().call(
+        self.api.call(
             "cuTensorMapEncodeTiled",
             place,
-            TF32 if described.rounds else compiled.element_type,
+            TF32 if described.round_f32_to_tf32 else compiled.element_type,
             rank,
             described.base.data_ptr(),
             (ctypes.c_uint64 * rank)(*extents),
@@ -347,7 +383,7 @@ class Launch:
         # clear it.
         steps = compiled.element_bytes, *strides
         span = sum((extent - 1) * step for extent, step in zip(extents, steps, strict=True))
-        if driver().version <= 13010 and span + 1 < 128 * 1024:
+        if self.api.version <= 13010 and span + 1 < 128 * 1024:
             word = ctypes.c_uint64.from_address(place + 8)
             word.value &= ~(1 << 21)
         return place
@@ -366,10 +402,10 @@ class Launch:
         return len(attributes)
 
     def start(self, stream: int) -> None:
-        """Launch on a stream; raises PackError if the driver refuses."""
+        """Launch on a stream; raises DriverError if the driver refuses."""
         self.config.stream = stream
-        result = driver().launch(self.configuration, self.function, self.parameters, None)
-        driver().check("cuLaunchKernelEx", result)
+        if result := self.api.launch(self.configuration, self.function, self.parameters, None):
+            self.api.check("cuLaunchKernelEx", result)
 
 
 class Kernel:
@@ -453,237 +489,3 @@ def relaxed_capture(api: Driver) -> Generator[None]:
         yield
     finally:
         api.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
-
-
-# --- calls
-
-
-class Apart(NamedTuple):
-    """A tensor that the kernel writes, and another tensor of the call that must share no memory with it."""
-
-    written: int
-    """Its number among the tensors of the call."""
-    other: int
-    written_bytes: int
-    """From its first byte to its last one."""
-    other_bytes: int
-    places: tuple[Place, Place]
-    """The rows of both, at address 0."""
-    may_be_same: bool
-    """True if both may lie at the same address: C and D."""
-
-    def collide(self, written: int, other: int) -> bool:
-        """Return True if the tensors share memory at these addresses, and must not."""
-        if written == other and self.may_be_same:
-            return False
-        of_written, of_other = self.places
-        return overlap(of_written._replace(address=written), of_other._replace(address=other))
-
-
-@dataclasses.dataclass
-class Ready:
-    """The launches of a call whose parameters lie ready, for later calls of the same thread."""
-
-    launches: list[Launch]
-    maps: list[tuple[Any, int, int]]
-    """Tensor maps, each with the number of its tensor and the bytes from its address to the map's."""
-    pointers: list[tuple[Any, int, int]]
-    """Pointers, likewise."""
-    unaligned: list[int]
-    """For each tensor that the caller passes, the bits of its address that must be 0."""
-    apart: list[Apart]
-    new_d: Callable[[], Tensor]
-    """Makes a D for a call without `out`."""
-    extents: tuple[int, ...]
-    """The extents of memory for partial sums; empty if the kernel needs none, or the caller passes it."""
-    is_in_use: bool = False
-    """True while a call is under way: a second one of the thread, in a signal's handler, takes others."""
-
-    def takes(self, addresses: Sequence[int]) -> bool:
-        """Return True if the tensors of a call lie where the kernel can use them, and it is not in use."""
-        for address, bits in zip(addresses, self.unaligned, strict=True):
-            if address & bits or not address:
-                return False
-        for pair in self.apart:
-            written, other = addresses[pair.written], addresses[pair.other]
-            # Most tensors lie far apart; rows that interleave are compared one by one.
-            is_apart = written + pair.written_bytes <= other or other + pair.other_bytes <= written
-            if not is_apart and pair.collide(written, other):
-                return False
-        return not self.is_in_use
-
-    def start(self, addresses: Sequence[int], stream: int) -> None:
-        """Launch for tensors at these addresses; raises PackError if the driver refuses."""
-        api = driver()
-        self.is_in_use = True
-        for place, tensor, offset in self.maps:
-            if result := api.replace_address(place, addresses[tensor] + offset):
-                api.check("cuTensorMapReplaceAddress", result)
-        for pointer, tensor, offset in self.pointers:
-            pointer.value = addresses[tensor] + offset
-        for launch in self.launches:
-            launch.start(stream)
-        self.is_in_use = False
-
-
-class OfThread(threading.local):
-    """The parameters that a module keeps for one thread."""
-
-    def __init__(self) -> None:
-        """Keep nothing yet."""
-        self.ready: dict[Any, Ready] = {}
-
-
-class DriverHost(Host):
-    """The host side of one packed module."""
-
-    def start_keeping(self) -> None:
-        """Keep no launch yet."""
-        self.of_thread = OfThread()
-
-    @contextlib.contextmanager
-    def launching(self, device: torch.device) -> Generator[None]:
-        """Let this thread launch kernels on a GPU, with a CUDA context."""
-        with torch.cuda.device(device.index):
-            driver().make_context(device.index)
-            yield
-
-    def run(self, *inputs: Tensor, out: Tensor | None = None, workspace: tuple[Tensor, ...] = ()) -> Tensor:
-        """Launch with the parameters of an earlier call like this one; check and prepare any other call."""
-        tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-        key = self.key_of(tensors, out)
-        ready = self.of_thread.ready.get(key) if key else None
-        if ready is None:
-            return self.run_checked(inputs, out, workspace, key)
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        if not ready.takes(addresses):
-            return self.run_checked(inputs, out, workspace, None)
-        device = inputs[0].get_device()
-        stream = current_stream(device)
-        if out is None:
-            d = ready.new_d()
-            addresses.append(d.data_ptr())
-        else:
-            d = out
-        held = ()  # memory stays alive until its launch is queued: other threads may evict it
-        if ready.extents:
-            held, places = self.sums_of(stream, ready.extents, device)
-            addresses += places
-        try:
-            ready.start(addresses, stream)
-        except BaseException:
-            self.of_thread.ready.clear()  # parameters of a launch that failed are not used again
-            raise
-        del held
-        if out is not None:
-            increment_version(out)  # autograd learns of the write
-        if self.written:
-            self.increment_versions(inputs)
-        return d
-
-    def key_of(self, tensors: tuple[Tensor, ...], out: Tensor | None) -> Any:
-        """Return what calls have in common that take the same parameters; None for calls to be checked anew.
-
-        These are calls of other tensors than dense ones of the current GPU, calls inside of a transform of
-        torch, and calls that torch's deterministic mode refuses.
-        """
-        if in_transform() or getattr(forward_ad, "_current_level", None) != -1:
-            return None
-        if not self.is_deterministic and torch.are_deterministic_algorithms_enabled():
-            return None
-        key: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
-        try:
-            for tensor in tensors:
-                key += (
-                    tensor.shape,
-                    tensor.stride(),
-                    tensor.dtype,
-                    tensor.get_device(),
-                    tensor.requires_grad,
-                    tensor.is_neg(),
-                )
-            key += [
-                tensor.is_inference()
-                for tensor in (tensors if self.written else (out,))
-                if tensor is not None
-            ]
-        except (AttributeError, RuntimeError, TypeError):
-            return None  # no tensor, or one without strides
-        device = key[5]
-        return tuple(key) if device >= 0 and device == torch.cuda.current_device() else None
-
-    def sums_of(
-        self, stream: int, extents: tuple[int, ...], device: int
-    ) -> tuple[tuple[Tensor, ...], list[int]]:
-        """Return memory for partial sums and its addresses, of the stream or the graph that captures it."""
-        if is_captured(stream):
-            made = self.workspaces.make_tensors(*extents, torch.device("cuda", device))
-            return made, [tensor.data_ptr() for tensor in made]
-        thread = threading.get_ident() if self.is_per_thread else 0
-        return self.memory(stream, thread, extents, device)
-
-    def keep(
-        self,
-        key: Any,
-        tensors: tuple[Tensor, ...],
-        d: Tensor,
-        extents: tuple[int, ...],
-        memory: tuple[Tensor, ...],
-        launched: list[tuple[Launch, tuple[int, ...], list[Any]]],
-        checked: Checked,
-    ) -> None:
-        """Keep the parameters of a launch for later calls of this thread."""
-        if key is None:
-            return
-        # The order of `run`: what the caller passes, a new D, and memory for partial sums.
-        inputs, has_out = self.contract.inputs, "out" in checked.places
-        of_caller = SUMS[: len(tensors) - len(inputs) - has_out]
-        names = [*inputs, *of_caller, "out", *SUMS[: len(memory)]]
-        numbers = {name: number for number, name in enumerate(names)}
-        held = (*tensors, *(() if has_out else (d,)), *memory)
-        places = [tensor.data_ptr() for tensor in held]
-        maps, pointers = list[tuple[Any, int, int]](), list[tuple[Any, int, int]]()
-        for launch, _, _ in launched:
-            for each in launch.addresses:
-                number = numbers[each.tensor]
-                slot = number, each.address - places[number]
-                if each.map is None:
-                    pointers.append((each.pointer, *slot))
-                else:
-                    maps.append((each.map, *slot))
-        ready = self.of_thread.ready
-        if len(ready) >= MAX_KEPT:
-            ready.clear()
-        ready[key] = Ready(
-            [launch for launch, _, _ in launched],
-            maps,
-            pointers,
-            [self.unaligned(name) for name in names[: len(tensors)]],
-            [*self.apart(checked, numbers)],
-            functools.partial(self.new_like, d.shape, d.device),
-            extents,
-        )
-
-    def unaligned(self, name: str) -> int:
-        """Return the bits of a tensor's address that must be 0."""
-        argument = self.contract.arguments.get(name)
-        return 0 if argument is None or argument.is_read_by_element else argument.alignment - 1
-
-    def apart(self, checked: Checked, numbers: dict[str, int]) -> Iterator[Apart]:
-        """Yield the pairs of tensors of a checked call that must share no memory."""
-        places = {name: place._replace(address=0) for name, place in checked.places.items()}
-        for written in (*self.written, *(("out",) if "out" in places else ())):
-            for name, place in places.items():
-                is_d = name == "c" and written == "out" and place == places["out"]
-                may_be_same = is_d and self.contract.computes.get("d_may_be_c", True)
-                if name != written:
-                    both = places[written], place
-                    spans = [(each.rows - 1) * each.pitch + each.width for each in both]
-                    yield Apart(numbers[written], numbers[name], *spans, both, may_be_same)
-
-    def new_like(self, shape: Sequence[int], device: torch.device) -> Tensor:
-        """Return memory for a D of this shape, in rows of whole 16-byte units."""
-        *rows, columns = shape
-        padded = self.contract.arguments["out"].padded(columns)
-        d = torch.empty((*rows, padded), dtype=self.d_dtype, device=device)
-        return d if padded == columns else d[..., :columns]

@@ -1,18 +1,19 @@
 """Calls generated matmuls: checks tensors, launches known calls again, registers operators with torch.
 
-gemmgen writes this file beside the modules that it generates. It needs torch and Triton, never gemmgen. A
+gemmgen writes this file beside the modules that it generates, and into packs of compiled modules, with
+gemmgen_driver.py, which launches. It needs torch, and Triton only where a module has kernels to compile. A
 module makes one `Host` from its tables and its `launch` function, and its `matmul` calls that:
 
 1. While torch traces, in a mode of torch, or for a tensor with a dispatch of its own, a call goes to the
    `Operator` ``torch.ops.gemmgen.<module>``, which torch compiles, exports and counts.
-2. For a call like an earlier one, `Host.run` passes to the driver the launch that `Replay` has kept, past
-   Triton's Python.
+2. For a call with the sizes, strides and types of an earlier one of its thread, `Host.launch_again` puts its
+   addresses into the parameters of that launch, and launches by the driver (`Ready`).
 3. `Host.run_checked` takes any other call: it checks the tensors (`Contract`), gets memory for D and for
-   partial sums (`Workspaces`), and lets the module launch its kernels, which compiles them first if need be
-   (`using_triton`). `Replay` keeps the launch for step 2.
+   partial sums (`Workspaces`), and lets the module launch its kernels. Triton compiles them first if need be
+   (`using_triton`); those of a pack are compiled. The parameters are kept for step 2.
 
-Step 2 alone needs private names of torch and Triton, which `PRIVATE` lists. If a release lacks one of them,
-or takes other arguments, step 3 launches every call, and a warning says so once.
+No address is a part of a key, so that new tensors take the same path as known ones. Parameters belong to one
+thread, and the driver copies them before a launch returns, so that a captured graph has its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import math
 import sys
 import threading
@@ -31,32 +31,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
-from torch import _C, Tag, Tensor
+from torch import Tag, Tensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
-MAX_KEPT = 16384  # launches that a module keeps; then it starts anew
+if __package__:
+    from .gemmgen_driver import DriverError, Launch, current_stream, driver, facts_of_compiled, find_private
+else:
+    from gemmgen_driver import DriverError, Launch, current_stream, driver, facts_of_compiled, find_private
+
+MAX_KEPT = 4096  # launches whose parameters a module keeps for a thread; then it starts anew
 MAX_STREAMS = 16  # streams whose memory a module keeps, the latest ones
 TMA_BYTES = 16  # TMA takes addresses and row strides that are multiples of 16 bytes
-PRIVATE = (
-    "torch._C._cuda_getDevice",
-    "torch._C._cuda_getCurrentRawStream",
-    "torch._C._dynamo.guards.TensorGuards",
-    "torch._C._dynamo.guards._empty_strided_cuda",
-    "torch.autograd.forward_ad._current_level",
-    "triton.backends.nvidia.driver.CudaLauncher",
-    "triton.backends.nvidia.driver.wrap_handle_tensordesc",
-)
-
-
-def find_private(path: str, default: Any = None) -> Any:
-    """Return the object with this dotted name, or the default if this release of torch or Triton lacks it."""
-    first, *names = path.split(".")
-    found: Any = importlib.import_module(first)
-    for name in names:
-        found = getattr(found, name, None)
-    return default if found is None else found
 
 
 # Without the first, torch's dispatcher gets every call; without the others, transforms get torch's errors.
@@ -98,6 +85,7 @@ class Host:
         copy: Callable[[list[tuple[Tensor, Tensor]]], None] | None = None,
         backward: tuple[Callable[..., None], Callable[..., tuple[Any, ...]]] | None = None,
         namespace: str = "gemmgen",
+        is_compiled: bool = False,
     ) -> None:
         """Register the operator of a module.
 
@@ -115,6 +103,7 @@ class Host:
             copy: Copies matrices to aligned ones; only modules that take misaligned tensors have it.
             backward: A function that keeps tensors for the backward, and one that computes the gradients.
             namespace: Where torch has the operator: ``torch.ops.<namespace>.<module>``.
+            is_compiled: True if the kernels are those of a pack, for which no Triton is needed.
         """
         self.launch, self.copy, self.has_backward = launch, copy, backward is not None
         self.contract = contract = Contract(
@@ -125,8 +114,10 @@ class Host:
         self.traced = traced = Operator(operator_name(module), contract, namespace)
         self.memory, self.keeps_memory = self.workspaces.of_stream, bool(self.workspaces.make_tensors)
         self.is_per_thread, self.d_dtype = self.workspaces.is_per_thread, contract.arguments["out"].dtype
-        self.written = contract.written
-        self.start_keeping()
+        self.written, self.is_compiled, self.of_thread = contract.written, is_compiled, OfThread()
+        # Only parts of complex numbers can be views that torch negates when they are read.
+        types_of_parts = torch.float16, torch.float32
+        self.may_be_negative = any(each.dtype in types_of_parts for each in contract.arguments.values())
         run, count_flops = self.run_as_operator, traced.count_flops
         parameters = [f"Tensor(b!) {name}" if name in self.written else name for name in contract.inputs]
         define_operator(
@@ -139,77 +130,131 @@ class Host:
             namespace=namespace,
         )
 
-    def start_keeping(self) -> None:
-        """Keep no launch yet."""
-        self.replay = Replay(is_deterministic=self.is_deterministic)
-        # `run` reads these of itself: a lookup less for each.
-        self.known, self.launches = self.replay.known, self.replay.launches
-        self.must_look = self.replay.must_look
-
-    def launching(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def launching(self, device: torch.device) -> Generator[None]:
         """Let this thread launch kernels on a GPU, with a CUDA context."""
-        return using_triton(device)
+        if not self.is_compiled:
+            with using_triton(device):
+                yield
+            return
+        with torch.cuda.device(device.index):
+            driver().make_context(device.index)
+            yield
 
     def __call__(
         self, *inputs: Tensor, out: Tensor | None = None, workspace: tuple[Tensor, ...] | None = None
     ) -> Tensor:
         """Return D [M, N], which is `out` if that is given."""
-        # `is_seen_by_torch`, without a call of its own.
-        if is_compiling() or count_modes() or have_dispatch(type(out), *map(type, inputs)):
-            return self.traced(*inputs, out=out)
-        if self.has_backward and requires_backward(inputs):
-            return self.traced(*inputs, out=out)
-        return self.run(*inputs, out=out, workspace=workspace or ())
+        workspace = workspace or ()
+        if not (is_compiling() or count_modes()):
+            # A tensor that is seen by torch, or that a gradient flows to, has no launch that is known.
+            d, key = self.launch_again(inputs, out, workspace)
+            if d is not None:
+                return d
+            is_seen = have_dispatch(type(out), *map(type, inputs))
+            if not is_seen and not (self.has_backward and requires_backward(inputs)):
+                return self.run_checked(inputs, out, workspace, key)
+        return self.traced(*inputs, out=out)
 
     def run_as_operator(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
         """Run a call of the operator, which returns nothing if it writes into `out`."""
         d = self.run(*inputs, out=out)
         return d if out is None else None
 
-    def run(
-        self,
-        *inputs: Tensor,
-        out: Tensor | None = None,
-        workspace: tuple[Tensor, ...] = (),
-    ) -> Tensor:
-        """Launch again what an earlier call like this one launched; check and launch any other call."""
+    def run(self, *inputs: Tensor, out: Tensor | None = None, workspace: tuple[Tensor, ...] = ()) -> Tensor:
+        """Launch with the parameters of an earlier call like this one; check and prepare any other call."""
+        d, key = self.launch_again(inputs, out, workspace)
+        return self.run_checked(inputs, out, workspace, key) if d is None else d
+
+    def launch_again(
+        self, inputs: tuple[Tensor, ...], out: Tensor | None, workspace: tuple[Tensor, ...]
+    ) -> tuple[Tensor | None, Any]:
+        """Launch with the parameters of an earlier call like this one, and return D.
+
+        For any other call, return None and the key under which its parameters may be kept, or None.
+        """
         tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-        key, d = None, out
-        _held = workspace  # memory stays alive until its launch is queued: other threads may evict it
+        found = self.key_of(tensors, out)
+        if found is None:
+            return None, None
+        key, addresses, device = found
+        of_thread = self.of_thread.ready
+        if (ready := of_thread.get(key)) is None:
+            return None, key
+        if not ready.takes(addresses):
+            return None, None
+        stream = current_stream(device)
+        held = ()  # memory stays alive until its launch is queued: other threads may evict it
         try:
-            device = _C._cuda_getDevice()
-            stream = _C._cuda_getCurrentRawStream(device)
-            in_graph = self.keeps_memory and is_captured(stream)
-            mode = device, in_graph, forward_ad._current_level, torch.is_grad_enabled()
-            key = *mode, inputs[0].shape, inputs[1].shape, *[tensor.data_ptr() for tensor in tensors]
-            is_alike, m, n, columns, extents, groups = self.known[key]
             if out is None:
-                d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), self.d_dtype)
-                d = d if n == columns else d[:, :n]
-                d = d.unflatten(0, (groups, -1)) if groups else d
-            places = ()
-            if extents and not workspace:
-                thread = threading.get_ident() if self.is_per_thread else 0
-                _held, places = self.memory(stream, thread, extents, device)
-            if not is_alike(*tensors) or self.must_look():
-                raise LookupError  # to `run_checked`, as for a key that is not known
-            launches = self.launches[is_alike, d.data_ptr(), *places]
-        except (AttributeError, LookupError, RuntimeError, TypeError):
-            d = _held = None  # memory that was not used is free again
-        else:
-            try:
-                for launch, arguments in launches:
-                    launch(stream, *arguments)
-            except TypeError as error:
-                self.replay.clear()  # no later call is to fail first
-                stop_replaying(f"the driver's launch raised {error!r}")
+                d = ready.new_d()
+                addresses.append(d.data_ptr())
             else:
-                if out is not None:
-                    increment_version(out)  # autograd learns of the write
-                if self.written:
-                    self.increment_versions(inputs)
-                return d
-        return self.run_checked(inputs, out, workspace, key)
+                d = out
+            if ready.extents:
+                held, places = self.sums_of(stream, ready.extents, device)
+                addresses += places
+            ready.start(addresses, stream)
+        except BaseException:
+            of_thread.clear()  # parameters of a launch that failed are not used again
+            raise
+        del held
+        if out is not None:
+            increment_version(out)  # autograd learns of the write
+        if self.written:
+            self.increment_versions(inputs)
+        return d, None
+
+    def key_of(
+        self, tensors: tuple[Tensor, ...], out: Tensor | None
+    ) -> tuple[tuple[Any, ...], list[int], int] | None:
+        """Return what calls have in common that take the same parameters, the addresses, and the GPU.
+
+        It is None for calls that are checked each time: of other tensors than dense ones of the current GPU,
+        inside of a transform of torch, in torch's deterministic mode if the kernel has no order of its sums,
+        and while a hook of Triton wants to see each launch.
+        """
+        if in_transform() or getattr(forward_ad, "_current_level", None) != -1:
+            return None
+        if not self.is_deterministic and torch.are_deterministic_algorithms_enabled():
+            return None
+        if not self.is_compiled and have_hooks():
+            return None
+        key: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+        try:
+            for tensor in tensors:
+                key += (
+                    type(tensor),
+                    tensor.shape,
+                    tensor.stride(),
+                    tensor.dtype,
+                    tensor.get_device(),
+                    tensor.requires_grad,
+                )
+            if self.may_be_negative:
+                key += [tensor.is_neg() for tensor in tensors]
+            if self.written:
+                key += [tensor.is_inference() for tensor in tensors]
+            elif out is not None:
+                key.append(out.is_inference())
+            addresses, device = [tensor.data_ptr() for tensor in tensors], key[6]
+            if device < 0 or device != torch.cuda.current_device():
+                return None
+        except (AssertionError, AttributeError, RuntimeError, TypeError):
+            return None  # no tensor, one without strides, or a torch without GPUs
+        if len({*addresses}) < len(addresses):  # which of them are one tensor, such as C and D
+            key.append(tuple(map(addresses.index, addresses)))
+        return tuple(key), addresses, device
+
+    def sums_of(
+        self, stream: int, extents: tuple[int, ...], device: int
+    ) -> tuple[tuple[Tensor, ...], list[int]]:
+        """Return memory for partial sums and its addresses, of the stream or the graph that captures it."""
+        if is_captured(stream):
+            made = self.workspaces.make_tensors(*extents, torch.device("cuda", device))
+            return made, [tensor.data_ptr() for tensor in made]
+        thread = threading.get_ident() if self.is_per_thread else 0
+        return self.memory(stream, thread, extents, device)
 
     def run_checked(
         self,
@@ -254,7 +299,7 @@ class Host:
         places = [tensor.data_ptr() for tensor in (*inputs, result)]
         if places == [tensor.data_ptr() for tensor in (*passed, d)]:
             tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-            self.keep(key, tensors, d, extents, memory, launched, checked)
+            self.keep(key, tensors, out, d, extents, memory, launched, checked)
         if out is not None:
             increment_version(out)  # autograd learns of the write
         self.increment_versions(inputs)
@@ -264,17 +309,78 @@ class Host:
         self,
         key: Any,
         tensors: tuple[Tensor, ...],
+        out: Tensor | None,
         d: Tensor,
         extents: tuple[int, ...],
         memory: tuple[Tensor, ...],
         launched: list[tuple[Any, tuple[int, ...], list[Any]]],
-        checked: Checked,  # noqa: ARG002 - what other hosts keep with a launch
+        checked: Checked,
     ) -> None:
-        """Keep a launch for later calls: `extents` is that of the `memory` for partial sums."""
-        columns, groups = d.shape[-1], d.shape[0] if d.dim() > 2 else 0
+        """Keep the parameters of a launch for later calls of this thread.
+
+        Nothing is kept of kernels that Triton has to launch: with memory of its own, or instrumented.
+        """
+        if key is None:
+            return
+        launches = list[Launch]()
+        for each in launched:
+            if (prepared := prepare_launch(*each)) is None:
+                return
+            launches.append(prepared)
+        # The order of `launch_again`: what the caller passes, a new D, and memory for partial sums.
+        held = (*tensors, *((d,) if out is None else ()), *memory)
+        names = [*self.contract.inputs, *("",) * (len(tensors) - len(self.contract.inputs))]
+        if out is not None:
+            names[-1] = "out"
+        numbers = {name: number for number, name in enumerate(names) if name}
+        maps, pointers = list[Slot](), list[Slot]()
+        unaligned = [self.unaligned(name) for name in names]
+        for launch in launches:
+            for each in launch.addresses:
+                if (number := owner(each.base, held)) is None:
+                    return
+                offset = each.address - held[number].data_ptr()
+                (pointers if each.map is None else maps).append(
+                    Slot(number, offset, each.address, each.map or each.pointer)
+                )
+                # Triton compiles for addresses that are multiples of 16, if a first one is.
+                if not self.is_compiled and number < len(unaligned) and not each.address % TMA_BYTES:
+                    unaligned[number] |= TMA_BYTES - 1
+        ready = self.of_thread.ready
+        if len(ready) >= MAX_KEPT:
+            ready.clear()
+        new_d = self.new_like(d.shape, d.device)
+        ready[key] = Ready(
+            launches, maps, pointers, unaligned, [*self.apart(checked, numbers)], new_d, extents
+        )
+
+    def unaligned(self, name: str) -> int:
+        """Return the bits of a tensor's address that must be 0."""
+        argument = self.contract.arguments.get(name)
+        return 0 if argument is None or argument.is_read_by_element else argument.alignment - 1
+
+    def apart(self, checked: Checked, numbers: dict[str, int]) -> Iterator[Apart]:
+        """Yield the pairs of tensors of a checked call that must share no memory."""
+        places = {name: place._replace(address=0) for name, place in checked.places.items()}
+        for written in (*self.written, *(("out",) if "out" in places else ())):
+            for name, place in places.items():
+                is_d = name == "c" and written == "out" and place == places["out"]
+                may_be_same = is_d and self.contract.computes.get("d_may_be_c", True)
+                if name != written:
+                    both = places[written], place
+                    spans = [(each.rows - 1) * each.pitch + each.width for each in both]
+                    yield Apart(numbers[written], numbers[name], *spans, both, may_be_same)
+
+    def new_like(self, shape: Sequence[int], device: torch.device) -> Callable[[], Tensor]:
+        """Return what makes memory for a D of this shape, in rows of whole 16-byte units."""
+        *rows, columns = shape
         padded = self.contract.arguments["out"].padded(columns)
-        sizes = (math.prod(d.shape[:-1]), columns, padded, extents, groups)
-        self.replay.keep(key, tensors, sizes, d, memory, launched)
+        strides = [1, padded]
+        for extent in rows[:0:-1]:
+            strides.append(strides[-1] * extent)
+        extents, strides = (*rows, padded), tuple(strides[::-1])
+        made = functools.partial(torch.empty_strided, extents, strides, dtype=self.d_dtype, device=device)
+        return made if padded == columns else lambda: made()[..., :columns]
 
     def increment_versions(self, inputs: tuple[Tensor, ...]) -> None:
         """Let autograd learn of the writes to tensors beside D."""
@@ -382,146 +488,158 @@ def refuse_in_deterministic_mode(name: str) -> None:
     message = f"{name} has no deterministic implementation: it adds up sums in any order"
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         raise RuntimeError(f"{message}; torch.use_deterministic_algorithms(True) is set")
-    warnings.warn(message, stacklevel=6)  # the caller of matmul
+    warnings.warn(message, stacklevel=5)  # the caller of matmul
 
 
 # --- launches that are kept
 
-Launch = tuple[Callable[..., None], tuple[Any, ...]]
-"""A function of the driver with the grid, and its arguments after the stream."""
+
+class Slot:
+    """A place in the parameters of a launch that has the address of a tensor."""
+
+    __slots__ = ("address", "offset", "place", "tensor")
+
+    def __init__(self, tensor: int, offset: int, address: int, place: Any) -> None:
+        """Note the number of the tensor, the bytes from its address to this one, and what is there now."""
+        self.tensor, self.offset, self.address, self.place = tensor, offset, address, place
 
 
-class Known(NamedTuple):
-    """The facts that calls with the same inputs share, wherever D lies."""
+class Apart(NamedTuple):
+    """A tensor that the kernel writes, and another tensor of the call that must share no memory with it."""
 
-    is_alike: Callable[..., bool]
-    """Torch's comparison of tensors with the first call's: types, dtypes, sizes, strides, dispatch keys."""
-    m: int
-    """Rows of D; of a D with a dimension for groups, the rows of all."""
-    n: int
-    """Columns of D."""
-    columns: int
-    """Columns of D, padded to rows of whole 16-byte units."""
-    extents: tuple[int, ...]
-    """The extents of memory for partial sums; empty if the kernel needs none."""
-    groups: int
-    """The first extent of D if it has three; else 0."""
+    written: int
+    """Its number among the tensors of the call."""
+    other: int
+    written_bytes: int
+    """From its first byte to its last one."""
+    other_bytes: int
+    places: tuple[Place, Place]
+    """The rows of both, at address 0."""
+    may_be_same: bool
+    """True if both may lie at the same address: C and D."""
+
+    def collide(self, written: int, other: int) -> bool:
+        """Return True if the tensors share memory at these addresses, and must not."""
+        if written == other and self.may_be_same:
+            return False
+        of_written, of_other = self.places
+        return overlap(of_written._replace(address=written), of_other._replace(address=other))
 
 
-class Replay:
-    """The launches of earlier calls, which the driver can launch again without Triton's Python."""
+class Ready:
+    """The launches of a call whose parameters lie ready, for later calls of the same thread."""
 
-    is_on = True
-    """False for all modules of the process once a release of torch or Triton has turned out as unknown."""
+    __slots__ = ("apart", "api", "extents", "is_in_use", "launches", "maps", "new_d", "pointers", "unaligned")
 
-    def __init__(self, *, is_deterministic: bool) -> None:
-        """Keep nothing yet."""
-        import triton  # not needed to choose a kernel
-
-        self.hooks, self.is_deterministic = triton.knobs.runtime, is_deterministic
-        # By the key of `Host.run`: the mode, two shapes, and the addresses of a call's tensors.
-        self.known: dict[Any, Known] = {}
-        # By `Known.is_alike`, the address of D, and the addresses of memory for partial sums.
-        self.launches: dict[Any, list[Launch]] = {}
-
-    def must_look(self) -> bool:
-        """Return True if Triton or torch wants to see each launch: a hook, or deterministic algorithms."""
-        if self.hooks.launch_enter_hook.calls or self.hooks.launch_exit_hook.calls:
-            return True
-        return not self.is_deterministic and torch.are_deterministic_algorithms_enabled()
-
-    def clear(self) -> None:
-        """Forget all launches."""
-        self.known.clear()
-        self.launches.clear()
-
-    def keep(
+    def __init__(
         self,
-        key: Any,
-        tensors: tuple[Tensor, ...],
-        sizes: tuple[int, int, int, tuple[int, ...], int],
-        d: Tensor,
-        memory: tuple[Tensor, ...],
-        launched: list[tuple[Any, tuple[int, ...], list[Any]]],
+        launches: list[Launch],
+        maps: list[Slot],
+        pointers: list[Slot],
+        unaligned: list[int],
+        apart: list[Apart],
+        new_d: Callable[[], Tensor],
+        extents: tuple[int, ...],
     ) -> None:
-        """Keep a launch under a key, if the driver can launch it again without Triton's Python.
+        """Keep the parameters of a launch.
 
         Args:
-            key: The key of `Host.run`; None if the driver's names are missing.
-            tensors: The tensors of the call.
-            sizes: The further members of `Known`: M, N, the columns of D in memory, extents of memory, and
-                groups.
-            d: The D that was written.
-            memory: Memory for partial sums.
-            launched: Each compiled kernel with its grid and its arguments, as a module's `launch` returns it.
+            launches: The launches of the call, in order.
+            maps: The tensor maps among their parameters.
+            pointers: The pointers among them.
+            unaligned: For each tensor that the caller passes, the bits of its address that must be 0.
+            apart: The pairs of these tensors that must share no memory.
+            new_d: Makes a D for a call without `out`.
+            extents: Those of memory for partial sums; empty without such memory, or if the caller passes it.
         """
-        if not Replay.is_on or self.must_look():
-            return
-        if missing := [path for path in PRIVATE if find_private(path) is None]:
-            if torch.version.cuda:  # else there is no GPU either
-                stop_replaying(f"there is no {', '.join(missing)}")
-            return
-        if not key or key[:3] != (d.device.index, False, -1):  # another device, a graph's memory, forward AD
-            return
-        try:
-            launches = [prepare_launch(*each) for each in launched]
-            is_alike = self.find_comparison(key, tensors)
-        except (AttributeError, LookupError, TypeError) as error:
-            stop_replaying(f"preparing a launch raised {error!r}")
-            return
-        if len(self.launches) > MAX_KEPT:
-            self.clear()
-        if is_alike and None not in launches:
-            self.known[key] = Known(is_alike, *sizes)
-            self.launches[is_alike, d.data_ptr(), *[tensor.data_ptr() for tensor in memory]] = launches
+        self.launches, self.maps, self.pointers, self.unaligned = launches, maps, pointers, unaligned
+        self.apart, self.new_d, self.extents = apart, new_d, extents
+        self.api = driver()
+        self.is_in_use = False  # by a call of this thread that a signal's handler has interrupted
 
-    def find_comparison(self, key: Any, tensors: tuple[Tensor, ...]) -> Callable[..., bool] | None:
-        """Return the comparison of later calls with this one: that of an earlier like call, or a new one.
+    def takes(self, addresses: list[int]) -> bool:
+        """Return True if the tensors of a call lie where the kernel can use them, and it is not in use."""
+        for address, bits in zip(addresses, self.unaligned, strict=True):
+            if address & bits or not address:
+                return False
+        for pair in self.apart:
+            number, other_number, written_bytes, other_bytes, _, _ = pair
+            written, other = addresses[number], addresses[other_number]
+            # Most tensors lie far apart; rows that interleave are compared one by one.
+            is_apart = written + written_bytes <= other or other + other_bytes <= written
+            if not is_apart and pair.collide(written, other):
+                return False
+        return not self.is_in_use
 
-        It is None for a call that passes one tensor twice, which TensorGuards refuses.
-        """
-        earlier = self.known.get(key)
-        if earlier and earlier.is_alike(*tensors):
-            return earlier.is_alike
-        guards = _C._dynamo.guards.TensorGuards(
-            *tensors,
-            dynamic_dims_sizes=[[*tensor.shape] for tensor in tensors],
-            dynamic_dims_strides=[[*tensor.stride()] for tensor in tensors],
-        )
-        return guards.check if guards.check(*tensors) else None
+    def start(self, addresses: list[int], stream: int) -> None:
+        """Launch for tensors at these addresses; raises DriverError if the driver refuses."""
+        self.is_in_use = True
+        for slot in self.maps:
+            address = addresses[slot.tensor] + slot.offset
+            if address != slot.address:
+                if result := self.api.replace_address(slot.place, address):
+                    self.api.check("cuTensorMapReplaceAddress", result)
+                slot.address = address
+        for slot in self.pointers:
+            slot.place.value = addresses[slot.tensor] + slot.offset
+        for launch in self.launches:
+            launch.start(stream)
+        self.is_in_use = False
 
 
-def stop_replaying(reason: str) -> None:
-    """Let Triton launch every call from now on, and say so, once."""
-    if Replay.is_on:
-        Replay.is_on = False
-        versions = f"torch {torch.__version__} with Triton {find_private('triton.__version__')}"
-        message = f"gemmgen_launch does not know {versions}: {reason}"
-        warnings.warn(
-            f"{message}. Each call is launched by Triton's Python, which takes longer.", stacklevel=4
-        )
+class OfThread(threading.local):
+    """The parameters that a module keeps for one thread."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self.ready: dict[Any, Ready] = {}
+
+
+def owner(base: int, tensors: Sequence[Tensor]) -> int | None:
+    """Return the number of the tensor whose memory an address is of; None if that is not clear."""
+    starts = [tensor.data_ptr() for tensor in tensors]
+    if base in starts:
+        return len(starts) - 1 - starts[::-1].index(base)  # of C and D at one address, D
+    inside = [
+        number
+        for number, (tensor, start) in enumerate(zip(tensors, starts, strict=True))
+        if 0 <= base - start < tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
+    ]
+    return inside[0] if len(inside) == 1 else None
 
 
 def prepare_launch(kernel: Any, grid: tuple[int, ...], arguments: list[Any]) -> Launch | None:
-    """Return the launch of a compiled kernel on any stream; None if Triton has to launch it.
+    """Return the launch of a compiled kernel on any stream; None if Triton has to launch it."""
+    if isinstance(kernel, Launch):
+        return kernel
+    try:
+        facts = facts_of_compiled(kernel)
+        return None if facts is None else Launch(kernel.function, facts, grid, arguments)
+    except (AttributeError, LookupError, TypeError, ValueError, DriverError) as error:
+        warn_of_triton(repr(error))
+        return None
 
-    Triton launches kernels that take memory of its own, or are instrumented. No tensor is kept alive.
-    """
-    nvidia = find_private("triton.backends.nvidia.driver")
-    run = getattr(kernel, "run", None)
-    if type(run) is not nvidia.CudaLauncher:
-        return None
-    if run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size:
-        return None
-    maps = getattr(kernel.metadata, "tensordesc_meta", None)
-    # Triton's wrapper encodes descriptors as tensor maps, then calls `list` in place of a launch.
-    encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, maps)
-    encoded = encode([each.data_ptr() if isinstance(each, Tensor) else each for each in arguments])
-    options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
-    metadata_of_launch = enter_hook = exit_hook = global_scratch = profile_scratch = None
-    unused = metadata_of_launch, enter_hook, exit_hook, global_scratch, profile_scratch
-    passed = *options, *unused, run.arg_annotations, run.kernel_signature, encoded
-    return functools.partial(find_private("triton.runtime.driver.active.utils.launch"), *grid), passed
+
+@functools.cache
+def warn_of_triton(reason: str) -> None:
+    """Say, once for a reason, that Triton launches each call."""
+    versions = f"torch {torch.__version__} with Triton {find_private('triton.__version__')}"
+    message = f"gemmgen_launch does not know {versions}: preparing a launch raised {reason}"
+    warnings.warn(f"{message}. Each call is launched by Triton's Python, which takes longer.", stacklevel=7)
+
+
+def have_hooks() -> bool:
+    """Return True if a profiler or another hook of Triton wants to see each launch."""
+    hooks = knobs()
+    return bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)
+
+
+@functools.cache
+def knobs() -> Any:
+    """Return what Triton is set to do at run time."""
+    import triton  # not needed to choose a kernel
+
+    return triton.knobs.runtime
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from gemmgen.triton_api import TensorMap
@@ -42,8 +42,6 @@ class Passed:
     """A descriptor of TMA, an address or a number."""
     map: TensorMap | None = None
     """The descriptor as the kernel is compiled for it."""
-    tensor: str | None = None
-    """The tensor whose address it has: a parameter of `matmul`, or a part of the memory for sums."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -86,11 +84,6 @@ class KernelFacts:
         """The arguments that are descriptors of TMA."""
         return (argument for argument in self.arguments if argument.map)
 
-    def with_tensors(self, tensors: Mapping[str, str]) -> KernelFacts:
-        """Return the facts with the tensor of each address, by the names of arguments."""
-        arguments = (replace(each, tensor=tensors.get(each.name)) for each in self.arguments)
-        return replace(self, arguments=tuple(arguments))
-
     def as_dict(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
         return asdict(self)
@@ -98,10 +91,7 @@ class KernelFacts:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> KernelFacts:
         """Return the facts that `as_dict` returned; raises LookupError or TypeError for other values."""
-        arguments = (
-            Passed(each["name"], each["kind"], _map_of(each["map"]), each["tensor"])
-            for each in values["arguments"]
-        )
+        arguments = (Passed(each["name"], each["kind"], _map_of(each["map"])) for each in values["arguments"])
         found: dict[str, Any] = {**values, "arguments": tuple(arguments)}
         return cls(**found)
 

@@ -1,4 +1,4 @@
-"""The launcher files: `gemmgen_launch.py`, written beside modules, and `gemmgen_driver.py`, in packs too."""
+"""The launcher files, which are written beside modules and into packs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ from pathlib import Path
 from typing import Final
 
 LAUNCHER: Final = "gemmgen_launch.py"
-"""The name of the file, with which modules import it."""
+"""The name of the file that modules import: it checks tensors, and decides what is launched."""
 
 DRIVER: Final = "gemmgen_driver.py"
-"""The name of the file that launches the compiled kernels of a pack."""
+"""The name of the file that it imports: it launches by the CUDA driver."""
+
+LAUNCHERS: Final = (DRIVER, LAUNCHER)
+"""The names of both."""
 
 PACK_NAME: Final = "gemmgen_pack"
 """The name of a pack's package, if no other is chosen."""
 
-MARK: Final = rb"gemmgen writes this file beside the modules"
-"""The words by which a file of that name is known to be one that may be replaced."""
+MARK: Final = rb"gemmgen writes this file beside"
+"""The words by which files of these names are known to be ones that may be replaced."""
 
 
 @cache
-def launcher_text() -> str:
-    """Return the text of the launcher, a top-level module that lies beside the package."""
-    return (Path(__file__).parents[1] / LAUNCHER).read_text(encoding="utf-8")
-
-
-@cache
-def driver_text() -> str:
-    """Return the text of the launcher of compiled kernels, which lies beside the other one."""
-    return (Path(__file__).parents[1] / DRIVER).read_text(encoding="utf-8")
+def launcher_texts() -> dict[str, str]:
+    """Return the texts of the launcher files by their names; they lie beside this package."""
+    folder = Path(__file__).parents[1]
+    return {name: (folder / name).read_text(encoding="utf-8") for name in LAUNCHERS}

@@ -26,7 +26,7 @@ from gemmgen.build import lowered_of, settle
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.files import read_text
 from gemmgen.launch_facts import CompiledKernel, code_differences
-from gemmgen.launcher_file import DRIVER, LAUNCHER, driver_text, launcher_text
+from gemmgen.launcher_file import launcher_texts
 from gemmgen.library.assemble import Library, Member
 from gemmgen.library.manifest import spec_file
 from gemmgen.library.view import choosing
@@ -35,7 +35,6 @@ from gemmgen.plan.exportable import refusals_of_packs
 from gemmgen.plan.rule import counted
 from gemmgen.product import Product, load, write_files
 from gemmgen.render import render_pack, render_packed
-from gemmgen.render.arguments import passed_as
 from gemmgen.spec.module_names import module_name_problem
 
 FORMAT: Final = 1
@@ -97,7 +96,7 @@ class PackedModule:
         """The facts of the kernels, as the launcher reads them."""
         kernels: dict[str, Any] = {}
         for (cubin, code), kernel in zip(self.cubins.items(), self.kernels, strict=True):
-            facts = kernel.facts.with_tensors(self._tensors)
+            facts = kernel.facts
             found = {"cubin": cubin, "sha256": _sha256(code), "driver": self.driver}
             kernels[facts.entry] = {**facts.as_dict(), **found}
         return {
@@ -109,16 +108,6 @@ class PackedModule:
             "spec_sha256": self.product.source.sha256,
             "kernels": kernels,
         }
-
-    @property
-    def _tensors(self) -> dict[str, str]:
-        """The tensor of each argument of the kernels, as `matmul` or the memory for sums names it."""
-        plan = self.product.plan
-        tensors: dict[str, str] = {}
-        for argument in (*plan.arguments, *plan.kernel_arguments):
-            for kind in ("desc", "ptr"):
-                tensors[f"{argument.name}_{kind}"] = passed_as(argument.tensor)
-        return tensors
 
 
 def compiled(spec: Path) -> tuple[PackedModule, ...]:
@@ -173,7 +162,7 @@ class Pack:
     def digest(self) -> str:
         """A digest in eight digits: of the launchers, and of the facts, which have digests of the code."""
         facts = [member.facts for member in self.members]
-        texts = [self.name, launcher_text(), driver_text(), json.dumps(facts, sort_keys=True)]
+        texts = [self.name, *launcher_texts().values(), json.dumps(facts, sort_keys=True)]
         texts += choosing(self.library).values() if self.library else []
         return _sha256("\0".join(texts).encode())[:8]
 
@@ -215,10 +204,10 @@ class Pack:
     @cached_property
     def files(self) -> dict[str, bytes]:
         """The files of the package by their names."""
-        texts = {"__init__.py": render_pack(self), LAUNCHER: launcher_text()}
+        texts = {"__init__.py": render_pack(self), **launcher_texts()}
         if self.library:
             texts = choosing(self.library, self.namespace)
-        files = {name: text.encode() for name, text in (texts | {DRIVER: driver_text()}).items()}
+        files = {name: text.encode() for name, text in texts.items()}
         for member in self.members:
             source = member.product.source
             module = render_packed(

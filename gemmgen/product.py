@@ -23,7 +23,7 @@ from gemmgen import MODULE_FORMAT
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.files import read_bytes
 from gemmgen.json_files import BadFieldError, decode, decode_json
-from gemmgen.launcher_file import LAUNCHER, launcher_text
+from gemmgen.launcher_file import LAUNCHERS, launcher_texts
 from gemmgen.launcher_file import MARK as LAUNCHER_MARK
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import gradient_specs
@@ -217,7 +217,7 @@ def write(product: Product, directory: Path, artifacts: Mapping[str, bytes] | No
     Raises:
         GemmgenError: The directory cannot be written, or holds a file of that name that gemmgen did not make.
     """
-    texts = {**product.files(), LAUNCHER: launcher_text()}
+    texts = {**product.files(), **launcher_texts()}
     files = {**(artifacts or {}), **{name: text.encode() for name, text in texts.items()}}
     marks = {directory / name: mark_of(name) for name in texts}
     write_files({directory / name: data for name, data in files.items()}, marks)
@@ -255,7 +255,7 @@ def write_files(files: Mapping[Path, bytes], marks: Mapping[Path, bytes] = Mappi
 
 def mark_of(name: str) -> bytes:
     """Return the pattern by which a file of this name is known to be gemmgen's own."""
-    return LAUNCHER_MARK if name == LAUNCHER else MARKS[Path(name).suffix]
+    return LAUNCHER_MARK if name in LAUNCHERS else MARKS[Path(name).suffix]
 
 
 def _is_generated(path: Path, mark: bytes) -> bool:
@@ -339,8 +339,8 @@ def check(products: Iterable[Product], directory: Path, *, exhaustive: bool) -> 
     expected: set[str] = set()
     for product in products:
         if not expected:
-            findings += _check_files({LAUNCHER: launcher_text()}, product, directory)
-        expected |= {LAUNCHER, *product.files()}
+            findings += _check_files(launcher_texts(), product, directory)
+        expected |= {*LAUNCHERS, *product.files()}
         findings += _check_files(product.files(), product, directory)
     if exhaustive and directory.is_dir():
         findings += _orphans(expected, directory)

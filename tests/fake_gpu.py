@@ -68,7 +68,7 @@ def always(answer: object) -> Callable[[object], object]:
 def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> None:
     """Let wrappers allocate on a GPU that there is not, and take the first one for the current one.
 
-    It has as many SMs as any kernel could have programs for. What `torch.empty` returns there is NaN all
+    It has as many SMs as any kernel could have programs for. What `torch.empty` makes there is NaN all
     over, so that an element that nobody wrote is seen.
     """
 
@@ -77,14 +77,15 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
             if device is None or torch.device(device).type != "cuda":
                 return allocate(*shape, device=device, **keywords)
             made = allocate(*shape, **keywords)
-            if allocate is empty and made.is_floating_point():
+            if allocate in empty and made.is_floating_point():
                 made.fill_(float("nan"))
             return made.as_subclass((Cuda, SecondCuda)[torch.device(device).index or 0])
 
         return allocated
 
-    empty = torch.empty
+    empty = torch.empty, torch.empty_strided
     monkeypatch.setattr(torch, "empty", allocating(torch.empty))
+    monkeypatch.setattr(torch, "empty_strided", allocating(torch.empty_strided))
     monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     major, minor = capability

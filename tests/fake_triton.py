@@ -1,7 +1,8 @@
-"""Triton's launcher on a GPU that there is not: what it would launch, as its driver is told."""
+"""Triton's launcher and the CUDA driver on a GPU that there is not: what they are told to launch."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,17 +10,39 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
 import triton  # pyright: ignore[reportMissingTypeStubs]
 from modules import module_file
-from torch import _C
 
+import gemmgen_driver
+import gemmgen_launch
 from gemmgen.module import import_generated
 
 nvidia: Any = cast(Any, triton).backends.nvidia.driver
+
+
+class Map(NamedTuple):
+    """A tensor map as a kernel gets it: numbers of the driver, the contiguous dimension first."""
+
+    address: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In bytes, of all dimensions but the contiguous one."""
+    box: tuple[int, ...]
+    element_type: int
+    swizzle: int
+
+
+class Direct(NamedTuple):
+    """A launch past Triton."""
+
+    grid: tuple[int, int, int]
+    stream: int
+    parameters: tuple[Any, ...]
+    """A `Map`, or a number."""
 
 
 @dataclass(eq=False)
@@ -27,8 +50,8 @@ class FakeDriver:
     """What a module launches on it, through Triton's JIT and past it, and the tensor maps it encodes."""
 
     jit: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
-    direct: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
-    encoded: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    direct: list[Direct] = field(default_factory=list[Direct])
+    encoded: list[Map] = field(default_factory=list[Map])
     compiled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     device: int = 0
     stream: int = 77
@@ -36,6 +59,11 @@ class FakeDriver:
     scratch: int = 0
     contexts: set[int] = field(default_factory=set[int])
     """The threads that have a CUDA context."""
+    version: int = 13_000
+    kinds: list[list[str]] = field(default_factory=list[list[str]])
+    """The parameters of each compiled kernel, ``map``, ``i32`` or ``i64``; its handle is its number."""
+    maps: dict[int, Map] = field(default_factory=dict[int, Map])
+    """The tensor maps by the addresses that they lie at."""
 
     def set_current_device(self, _: int) -> None:
         """Make a context current in this thread, as Triton's driver does."""
@@ -48,18 +76,23 @@ class FakeDriver:
         run.global_scratch_size, run.profile_scratch_size = self.scratch, 0
         run.arg_annotations, run.kernel_signature = ["annotations"], b"signature"
         descriptors = [argument for argument in arguments if not isinstance(argument, torch.Tensor | int)]
-        signature = dict(enumerate(map(_type_of, arguments)))
+        signature = {str(number): _type_of(each) for number, each in enumerate(arguments)}
         meta = [
-            {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": d.block_shape, "fp4_padded": False}
+            {
+                "swizzle": 3,
+                "elem_size": getattr(d.base, "tensor", d.base).element_size(),
+                "elem_type": 8,
+                "block_size": d.block_shape,
+                "fp4_padded": False,
+            }
             for d in descriptors
         ]
-        return SimpleNamespace(
-            run=run,
-            src=SimpleNamespace(signature=signature),
-            metadata=SimpleNamespace(tensordesc_meta=meta or None),
-            function=4711,
-            packed_metadata=(4, 1, 1000),
+        self.kinds.append([kind for each in arguments for kind in _parameters_of(each)])
+        metadata = SimpleNamespace(
+            tensordesc_meta=meta or None, name="k", num_warps=4, num_ctas=1, shared=1000
         )
+        source = SimpleNamespace(signature=signature)
+        return SimpleNamespace(run=run, src=source, metadata=metadata, function=len(self.kinds))
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         """Return what launches a kernel through Triton's Python, and returns the compiled kernel."""
@@ -74,12 +107,34 @@ class FakeDriver:
 
         return launch
 
-    def launch(self, *arguments: Any) -> None:
-        self.direct.append(arguments)
+    # What gemmgen_driver calls.
 
-    def fill(self, *arguments: Any) -> tuple[Any, ...]:
-        self.encoded.append(arguments)
-        return ("map", *arguments)
+    def call(self, name: str, place: int, *arguments: Any) -> None:
+        assert name == "cuTensorMapEncodeTiled"
+        element_type, _, address, extents, strides, box, _, _, swizzle, *_ = arguments
+        made = Map(address, tuple(extents), tuple(strides), tuple(box), element_type, swizzle)
+        self.encoded.append(made)
+        self.maps[place] = made
+
+    def replace_address(self, place: int, address: int) -> int:
+        self.maps[place] = self.maps[place]._replace(address=address)
+        return 0
+
+    def launch(self, config: int, function: int, parameters: int, extra: int | None) -> int:
+        assert extra is None
+        found, kinds = gemmgen_driver.Config.from_address(config), self.kinds[function - 1]
+        places = (ctypes.c_uint64 * len(kinds)).from_address(parameters)
+        grid = found.grid_x, found.grid_y, found.grid_z
+        self.direct.append(Direct(grid, found.stream or 0, tuple(map(self.parameter, places, kinds))))
+        return 0
+
+    def parameter(self, place: int, kind: str) -> Any:
+        if kind == "map":
+            return self.maps[place]
+        return {"i32": ctypes.c_int32, "i64": ctypes.c_int64}[kind].from_address(place).value
+
+    def check(self, name: str, result: int) -> None:
+        assert not result, name
 
 
 def _type_of(argument: Any) -> str:
@@ -87,6 +142,16 @@ def _type_of(argument: Any) -> str:
     if isinstance(argument, torch.Tensor):
         return "*i8"
     return "i32" if isinstance(argument, int) else f"tensordesc<bf16{argument.block_shape}>"
+
+
+def _parameters_of(argument: Any) -> list[str]:
+    """Return the kinds of the parameters that an argument is."""
+    if isinstance(argument, int):
+        return ["i32"]
+    if isinstance(argument, torch.Tensor):
+        return ["i64"]
+    rank = len(argument.block_shape)
+    return ["map", *["i32"] * rank, *["i64"] * rank]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,18 +168,14 @@ class SecondKernel:
 def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Let a module find a driver, a GPU and a stream that are not there."""
     driver = FakeDriver()
-    utils = SimpleNamespace(
-        launch=driver.launch,
-        fill_tma_descriptor_tiled=driver.fill,
-        set_current_device=driver.set_current_device,
-    )
+    utils = SimpleNamespace(set_current_device=driver.set_current_device)
     runtime: Any = cast(Any, triton).runtime
     monkeypatch.setattr(runtime.driver, "_active", SimpleNamespace(utils=utils))
     monkeypatch.setattr(module, "matmul_kernel", driver)
     if "reduction_kernel" in vars(module):
         monkeypatch.setattr(module, "reduction_kernel", SecondKernel(driver))
-    monkeypatch.setattr(_C, "_cuda_getDevice", lambda: driver.device, raising=False)
-    monkeypatch.setattr(_C, "_cuda_getCurrentRawStream", lambda _: driver.stream, raising=False)  # pyright: ignore
+    launch_on(driver, gemmgen_driver, gemmgen_launch, monkeypatch)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: driver.device)
 
     def properties(_: object) -> SimpleNamespace:
         return SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132)
@@ -145,6 +206,17 @@ def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fak
     monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
     monkeypatch.setattr(torch.cuda, "device", Device)
     return driver
+
+
+def launch_on(driver: FakeDriver, of_driver: Any, launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the launcher files of a package, which are imported, find a driver and a stream."""
+
+    def stream(_: int) -> int:
+        return driver.stream
+
+    for module in (of_driver, launcher):
+        monkeypatch.setattr(module, "driver", lambda: driver)
+        monkeypatch.setattr(module, "current_stream", stream)
 
 
 def imported(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

@@ -32,6 +32,7 @@ from typing import Any
 import pytest
 from modules import COMMITTED, ROOT, file_of
 
+from gemmgen.launcher_file import launcher_texts
 from tools.rendered import PAIRS
 
 SPEEDS = ("test", "check", "nightly")
@@ -164,9 +165,9 @@ def module_digests() -> dict[str, str]:
 def judges() -> str:
     """Return the digest of the programs that judge modules, and of the compiler's version."""
     files = sorted(path for folder in JUDGES for path in (ROOT / folder).rglob("*.py"))
-    launcher = (ROOT / "gemmgen_launch.py").read_bytes()
+    launchers = (text.encode() for text in launcher_texts().values())
     compiler = json.loads((COMMITTED / "ptx.json").read_text(encoding="utf-8"))["triton"]
-    return _digest(compiler.encode(), launcher, *(_code(path).encode() for path in files))
+    return _digest(compiler.encode(), *launchers, *(_code(path).encode() for path in files))
 
 
 @cache

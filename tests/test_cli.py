@@ -230,6 +230,7 @@ def test_one_bad_spec_among_several_does_not_stop_the_others(
     ]
     if "build" in command:
         assert sorted(path.name for path in Path("generated").iterdir()) == [
+            "gemmgen_driver.py",
             "gemmgen_launch.py",
             "good.json",
             "good.py",
@@ -326,6 +327,7 @@ def test_build_without_the_compiler_writes_the_module(gemmgen_: Gemmgen, good: P
     assert ran.stderr == ""
     assert ran.stdout.endswith("\nwrote some/place/good.py\n")
     assert sorted(path.name for path in Path("some/place").iterdir()) == [
+        "gemmgen_driver.py",
         "gemmgen_launch.py",
         "good.json",
         "good.py",

@@ -17,7 +17,7 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
 from gemmgen.integrations import Linear, LinearLeftWarning, replace_linear
-from gemmgen.launcher_file import LAUNCHER, launcher_text
+from gemmgen.launcher_file import launcher_texts
 from gemmgen.module import import_generated
 from gemmgen.product import make
 
@@ -45,7 +45,8 @@ def biased(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = make(spec)
     for name, each in made.files().items():
         (folder / name).write_text(each)
-    (folder / LAUNCHER).write_text(launcher_text())
+    for name, text in launcher_texts().items():
+        (folder / name).write_text(text)
     return folder / f"{BIASED}.py"
 
 

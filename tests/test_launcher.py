@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, cuda, on_a_fake_gpu
+from fake_gpu import Cuda, always, cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from modules import ROOT, module_file
 from torch import Tensor
 
 import gemmgen_launch
-from gemmgen.launcher_file import LAUNCHER, MARK, launcher_text
+from gemmgen.launcher_file import LAUNCHER, LAUNCHERS, MARK, launcher_texts
 from gemmgen.module import import_generated
 
 BF16 = torch.bfloat16
 STEM = "h100_bf16"
-OPTIONAL = (
-    "torch._C._len_torch_dispatch_stack",
-    "torch._C._are_functorch_transforms_active",
-    "torch._C._functorch.is_functorch_wrapped_tensor",
-)
-"""Private names without which calls are still launched again."""
-NAMES = (*gemmgen_launch.PRIVATE, *OPTIONAL)
+NAMES = {
+    "torch._C._len_torch_dispatch_stack": "direct",
+    "torch._C._are_functorch_transforms_active": "direct",
+    "torch._C._functorch.is_functorch_wrapped_tensor": "direct",
+    "torch._C._cuda_getCurrentRawStream": "direct",
+    "torch.autograd.forward_ad._current_level": "silently by Triton",
+    "triton.backends.nvidia.driver.CudaLauncher": "by Triton",
+    "triton.backends.nvidia.driver.TMA_DTYPE_DEVICE_TO_HOST": "by Triton",
+}
+"""Private names, and who launches later calls without them: the launcher directly, or Triton."""
 
 
 def owner_of(path: str) -> tuple[Any, str]:
@@ -51,14 +54,6 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-@pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> Generator[ModuleType]:
-    """A launcher of its own, which may give up, for modules that are executed now."""
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    yield gemmgen_launch
-    gemmgen_launch.Replay.is_on = True
-
-
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, FakeDriver]:
     """A module on a GPU and a driver that are not there."""
     on_a_fake_gpu(monkeypatch)
@@ -68,16 +63,13 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, FakeDriver]:
 
 @pytest.mark.parametrize("path", NAMES)
 def test_every_call_works_without_a_private_name(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
     on_a_fake_gpu(monkeypatch)
-    # The driver lends the names of CUDA to this torch, and then one is taken away.
-    on_a_fake_driver(import_generated(module_file(STEM)), monkeypatch)
     owner, name = owner_of(path)
     if name == "_current_level":  # which torch's own unpack_dual reads
         owner = SimpleNamespace(unpack_dual=owner.unpack_dual)
         monkeypatch.setattr(torch.autograd, "forward_ad", owner)
     else:
-        monkeypatch.delattr(owner, name)
+        monkeypatch.delattr(owner, name, raising=False)  # builds for the CPU have no stream
     if name == "CudaLauncher":  # which the driver that is not there makes
 
         def kernel(*_: object) -> SimpleNamespace:
@@ -87,45 +79,20 @@ def test_every_call_works_without_a_private_name(path: str, monkeypatch: pytest.
     launcher = loaded(ROOT / LAUNCHER)
     monkeypatch.setitem(sys.modules, "gemmgen_launch", launcher)
     module = import_generated(module_file(STEM))
-    driver = FakeDriver()
-    monkeypatch.setattr(module, "matmul_kernel", driver)
-    cast(Any, driver).set_current_device(0)
+    driver = on_a_fake_driver(module, monkeypatch)
+    driver.set_current_device(0)
+    monkeypatch.setattr(launcher, "driver", lambda: driver)
+    monkeypatch.setattr(launcher, "current_stream", always(driver.stream))
     a, b, out = cuda(4, 16), cuda(24, 16).T, cuda(4, 24)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
             assert module.matmul(a, b, out=out) is out
     told = [str(each.message) for each in caught if "gemmgen_launch" in str(each.message)]
-    assert len(told) == (path not in OPTIONAL)
-    assert all(path in text and "takes longer" in text for text in told)
-    if path in OPTIONAL:
-        assert len(driver.jit) == 1
-    else:
-        assert (len(driver.jit), driver.direct) == (3, [])
-
-
-def test_a_driver_that_takes_other_arguments_is_not_called_again(
-    launcher: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, driver = on_a_gpu(monkeypatch)
-    a, b, out = cuda(4, 16), cuda(24, 16).T, cuda(4, 24)
-
-    launches: list[FakeDriver] = []
-
-    def launch(driver: FakeDriver, *_: Any) -> None:
-        launches.append(driver)
-        raise TypeError("launch takes 3 arguments")
-
-    monkeypatch.setattr(FakeDriver, "launch", launch)
-    module, driver = on_a_gpu(monkeypatch)
-    module.matmul(a, b, out=out)
-    with pytest.warns(UserWarning, match="takes 3 arguments"):
-        assert module.matmul(a, b, out=out) is out
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            assert module.matmul(a, b, out=out) is out
-    assert (len(driver.jit), len(launches)) == (5, 1)
+    by_triton = NAMES[path] != "direct"
+    assert len(told) == (NAMES[path] == "by Triton")
+    assert all(name in text and "takes longer" in text for text in told)
+    assert (len(driver.jit), len(driver.direct)) == ((3, 0) if by_triton else (1, 2))
 
 
 # --- a module without it, and where modules find it
@@ -160,24 +127,6 @@ def test_a_module_alone_refuses_atomic_sums_in_deterministic_mode(monkeypatch: p
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.usefixtures("launcher")
-def test_without_the_driver_s_names_a_captured_call_keeps_no_workspace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    on_a_fake_gpu(monkeypatch)
-    module = import_generated(module_file("h100_bf16_split8_bias"))
-    driver = on_a_fake_driver(module, monkeypatch)
-    monkeypatch.delattr(cast(Any, torch)._C, "_cuda_getCurrentRawStream")
-    a, b, bias = cuda(4, 16), cuda(24, 16).T, cuda(24)
-    with pytest.warns(UserWarning, match="there is no torch._C._cuda_getCurrentRawStream"):
-        module.matmul(a, b, column_bias=bias)
-    driver.capturing = True
-    module.matmul(a, b, column_bias=bias)
-    places = [{each.data_ptr() for each in arguments[-2:]} for _, _, arguments in driver.jit]
-    assert places[0].isdisjoint(places[1])
-    assert module.call.memory.cache_info().currsize == 1
-
-
 WHERE = {
     "beside a top-level module": ("import h100_bf16 as module", "gemmgen_launch"),
     "in a package": ("import pack.h100_bf16 as module", "pack.gemmgen_launch"),
@@ -189,7 +138,7 @@ def test_a_module_finds_the_launcher_beside_it(case: str, tmp_path: Path) -> Non
     statement, name = WHERE[case]
     package = tmp_path / "pack" if "package" in case else tmp_path
     package.mkdir(exist_ok=True)
-    for file in (module_file(STEM), ROOT / LAUNCHER):
+    for file in (module_file(STEM), *(ROOT / name for name in LAUNCHERS)):
         shutil.copy(file, package)
     program = (
         "import sys\n"
@@ -232,7 +181,8 @@ def test_a_launcher_that_cannot_be_imported_is_not_taken_for_a_missing_one(case:
 def test_modules_of_one_name_in_two_packages_have_an_operator_each(tmp_path: Path) -> None:
     for name, stem in (("one", STEM), ("two", "h100_bf16_bias_gelu")):
         (tmp_path / name).mkdir()
-        shutil.copy(ROOT / LAUNCHER, tmp_path / name)
+        for launcher in LAUNCHERS:
+            shutil.copy(ROOT / launcher, tmp_path / name)
         shutil.copy(module_file(stem), tmp_path / name / "same.py")
     program = (
         "import torch, one.same, two.same\n"
@@ -244,17 +194,16 @@ def test_modules_of_one_name_in_two_packages_have_an_operator_each(tmp_path: Pat
 
 
 def test_the_launcher_knows_itself_and_needs_no_gemmgen() -> None:
-    text = launcher_text()
-    assert MARK.decode() in text
-    assert "import gemmgen" not in text
-    assert "from gemmgen" not in text
+    for text in launcher_texts().values():
+        assert MARK.decode() in text
+        assert not re.search(r"(import|from) gemmgen\b", text)
 
 
 def test_private_names_stand_in_the_launcher_alone() -> None:
     for path in (ROOT / "generated").glob("*.py"):
         text = path.read_text(encoding="utf-8")
-        private = [name for name in ("_C.", "torch._C", "driver.active", "TensorGuards") if name in text]
-        assert path.name == LAUNCHER or not private, f"{path.name} has {private}"
+        private = [name for name in ("_C.", "torch._C", "driver.active", "backends.nvidia") if name in text]
+        assert path.name in LAUNCHERS or not private, f"{path.name} has {private}"
 
 
 # --- what callers do

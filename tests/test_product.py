@@ -25,7 +25,7 @@ import gemmgen.build
 import gemmgen.processes.workers
 from gemmgen.build import build
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.launcher_file import LAUNCHER, launcher_text
+from gemmgen.launcher_file import LAUNCHERS, launcher_texts
 from gemmgen.lower import Lowered, Resources
 from gemmgen.processes.forking import Child
 from gemmgen.processes.locks import lock
@@ -110,7 +110,7 @@ def test_what_was_just_written_is_up_to_date(spec: Path) -> None:
 
 
 def test_a_module_that_was_never_built_is_missing(spec: Path) -> None:
-    assert found(spec) == [(f"out/{name}", "missing") for name in (LAUNCHER, "one.json", "one.py")]
+    assert found(spec) == [(f"out/{name}", "missing") for name in (*LAUNCHERS, "one.json", "one.py")]
 
 
 def test_a_module_of_an_older_spec_is_stale_and_the_difference_is_shown(spec: Path) -> None:
@@ -194,9 +194,9 @@ def test_a_release_changes_no_module(spec: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_directory_that_is_not_there_holds_nothing(spec: Path) -> None:
-    assert [code for _, code in found(spec)] == ["missing"] * 3
+    assert [code for _, code in found(spec)] == ["missing"] * 4
     Path("out").touch()
-    assert [code for _, code in found(spec)] == ["missing"] * 3
+    assert [code for _, code in found(spec)] == ["missing"] * 4
 
 
 # --- write
@@ -208,7 +208,7 @@ def test_a_product_is_a_module_and_its_manifest_and_nothing_else(spec: Path) -> 
     assert written() == {
         "one.py": product.module.encode(),
         "one.json": product.manifest.encode(),
-        LAUNCHER: launcher_text().encode(),
+        **{name: text.encode() for name, text in launcher_texts().items()},
     }
 
 
@@ -257,9 +257,7 @@ def test_a_full_disk_is_one_diagnostic_and_leaves_no_temporary_file(
 
     monkeypatch.setattr(os, "fsync", full)
     assert refused(spec, Path("out")) == ("out", "cannot-write")
-    assert written() == {
-        name: text.encode() for name, text in (before.files() | {LAUNCHER: launcher_text()}).items()
-    }
+    assert written() == {name: text.encode() for name, text in (before.files() | launcher_texts()).items()}
 
 
 def test_a_file_that_gemmgen_did_not_make_is_left_alone(spec: Path) -> None:
@@ -450,7 +448,7 @@ def test_a_reader_sees_the_old_module_or_the_new_one_even_if_the_writer_is_kille
     # Whatever the killed writers left does not matter, and the next build puts things right.
     write(make(spec), Path("out"))
     assert found(spec) == []
-    assert list(written_names()) == [LAUNCHER, "one.json", "one.py"]
+    assert list(written_names()) == [*sorted(LAUNCHERS), "one.json", "one.py"]
 
 
 def test_the_next_build_removes_a_temporary_file_that_was_left_behind(spec: Path) -> None:
@@ -505,7 +503,7 @@ def test_builds_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
         for future in [pool.submit(write, product, Path("out")) for _ in range(64)]:
             future.result()
     assert found(spec) == []
-    assert sorted(written_names()) == [LAUNCHER, "one.json", "one.py"]
+    assert sorted(written_names()) == [*sorted(LAUNCHERS), "one.json", "one.py"]
 
 
 @pytest.mark.nightly
@@ -519,4 +517,4 @@ def test_processes_that_build_at_the_same_time_leave_one_whole_product(spec: Pat
     products = [make(path) for path in specs]
     assert check(products, Path("out"), exhaustive=True) == ()
     of_gradients = 3 * sum(len(product.gradients) for product in products)
-    assert len(written()) == 1 + 2 * len(specs) + of_gradients
+    assert len(written()) == len(LAUNCHERS) + 2 * len(specs) + of_gradients

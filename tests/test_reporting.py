@@ -146,6 +146,7 @@ def test_a_command_without_a_standard_stream_does_its_work(good: Path, stream: i
     assert ran.code == 0
     assert Path("generated/good.py").read_text().startswith('"""')
     assert sorted(path.name for path in Path("generated").iterdir()) == [
+        "gemmgen_driver.py",
         "gemmgen_launch.py",
         "good.json",
         "good.py",

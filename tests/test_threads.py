@@ -23,7 +23,7 @@ import pytest
 import torch
 import triton  # pyright: ignore[reportMissingTypeStubs]
 from fake_gpu import Cuda, always, on_a_fake_gpu
-from fake_triton import FakeDriver, on_a_fake_driver
+from fake_triton import FakeDriver, launch_on, on_a_fake_driver
 from modules import ROOT, libraries_folder, module_file
 from torch import Tensor
 
@@ -165,6 +165,8 @@ def test_first_calls_of_a_library_compile_each_kernel_once_and_one_at_a_time(
     kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] != "h200_bf16"}
     library = import_module("h200_bf16")
     try:
+        launchers = (import_module(f"h200_bf16.{name}") for name in ("gemmgen_driver", "gemmgen_launch"))
+        launch_on(compiler.driver, *launchers, monkeypatch)
         monkeypatch.setattr(library, "_gpu", always(library.GPU))
         shapes = [(16, 64, 4096), (64, 256, 4096), (300, 4096, 4096), (2048, 2048, 2048)]
         names = {library.choose(*shape, gpu=library.GPU).kernel for shape in shapes}

@@ -502,10 +502,17 @@ def test_a_second_call_is_launched_past_triton_with_the_same_maps(
     assert len(descriptors) == len(driver.encoded) == 2 + len(product.plan.column_parts)
     first, second = driver.direct
     assert first == second
-    assert first[:4] == (*grid, driver.stream)
-    described = [(d.base.data_ptr(), d.block_shape, d.shape, d.strides) for d in descriptors]
-    encoded: list[Any] = [(made[0], *made[4:7]) for made in driver.encoded]
-    assert encoded == described
+    assert (first.grid, first.stream) == (grid, driver.stream)
+    described = [
+        (
+            d.base.data_ptr(),
+            tuple(d.shape[::-1]),
+            tuple(stride * d.base.element_size() for stride in d.strides[-2::-1]),
+            tuple(d.block_shape[::-1]),
+        )
+        for d in descriptors
+    ]
+    assert [made[:4] for made in driver.encoded] == described
 
 
 def test_another_matrix_at_the_same_address_gets_a_descriptor_of_its_own(
@@ -544,7 +551,7 @@ def test_no_cache_keeps_a_tensor_alive(
     driver.jit.clear()
     storages = [weakref.ref(tensor.untyped_storage()) for tensor in (a, b, out)]
     tensors = [weakref.ref(tensor) for tensor in (a, b, out)]
-    assert module.call.known
+    assert module.call.of_thread.ready
     assert all(ref() is not None for ref in tensors)
     del a, b, out
     assert [ref() for ref in (*tensors, *storages)] == [None] * 6

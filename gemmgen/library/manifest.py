@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.json_files import BadFieldError, read_json
 from gemmgen.kinds import Extent, FileName, GpuName, Kind, Microseconds, OneLine, Sha256, Version
-from gemmgen.launcher_file import LAUNCHER
+from gemmgen.launcher_file import LAUNCHERS
 from gemmgen.problem.contest import Contest
 from gemmgen.spec.diagnostics import quoted
 from gemmgen.spec.module_names import module_name_problem
@@ -32,7 +32,7 @@ PARTS: Final = (
     "cards.py",
     "coefficients.py",
     "measured.py",
-    LAUNCHER,
+    *LAUNCHERS,
 )
 """The modules of a package that are around its kernels; the two of groups only if its kernels have groups."""
 EARLIER_PARTS: Final = ("rule.py",)

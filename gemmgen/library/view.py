@@ -13,7 +13,7 @@ from typing import cast
 
 from gemmgen.files import read_text
 from gemmgen.hardware.gpus import HOPPER_PRODUCTS
-from gemmgen.launcher_file import LAUNCHER, launcher_text
+from gemmgen.launcher_file import launcher_texts
 from gemmgen.library.assemble import Library
 from gemmgen.library.call_view import CallView
 from gemmgen.library.manifest import (
@@ -42,7 +42,7 @@ def rendered(library: Library) -> dict[str, str]:
 
 
 def choosing(library: Library, pack: str = "") -> dict[str, str]:
-    """Return the files that choose a kernel, and the launcher; of a pack, with its namespace of operators."""
+    """Return the files that choose a kernel, and the launchers; of a pack, with its operators."""
     view = LibraryView(library, pack)
     values: dict[str, object] = {"library": library, "view": view, "library_format": LIBRARY_FORMAT}
     found = {
@@ -52,7 +52,7 @@ def choosing(library: Library, pack: str = "") -> dict[str, str]:
         "cards.py": _source(cards),
         "coefficients.py": render_template("library/coefficients.py.j2", **values),
         "measured.py": render_template("library/measured.py.j2", **values),
-        LAUNCHER: launcher_text(),
+        **launcher_texts(),
     }
     if view.groups:
         found |= {"group_forecast.py": _source(group_forecast), "groups.py": _source(groups)}

@@ -60,12 +60,13 @@ def poisoned_outputs(problem: Matmul, extents: Sequence[int], device: torch.devi
     assert scale is not None
     *groups, rows, columns = extents
     dtype, scale_dtype = TORCH_DTYPES[problem.d.name], TORCH_DTYPES[scale.dtype.name]
-    d = torch.full(tuple(extents), UNWRITTEN, dtype=torch.int8, device=device).view(dtype)
     unit = ALIGNMENT_BYTES // scale_dtype.itemsize
     pitch = -(-rows // unit) * unit
     stored = torch.full(
         (*groups, columns // scale.vector, pitch), poison(scale_dtype), dtype=scale_dtype, device=device
     )
+    # After the scales, as a wrapper allocates both: what is freed here is then each one's place again.
+    d = torch.full(tuple(extents), UNWRITTEN, dtype=torch.int8, device=device).view(dtype)
     return d, stored[..., :rows].mT
 
 

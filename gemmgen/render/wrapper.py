@@ -305,8 +305,8 @@ class Wrapper(MatmulDocs):
 
     def make_packed_host(self, stem: str, namespace: str) -> str:
         """Return the call that makes the launcher of a packed module, with an operator in a namespace."""
-        arguments = [f'"{stem}"', *self._host_arguments, f'namespace="{namespace}"']
-        return fit("DriverHost(", arguments, ")", indent=len("call = "), margin=0)
+        arguments = [f'"{stem}"', *self._host_arguments, f'namespace="{namespace}"', "is_compiled=True"]
+        return fit("Host(", arguments, ")", indent=len("call = "), margin=0)
 
     @property
     def _host_arguments(self) -> list[str]:

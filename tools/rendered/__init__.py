@@ -24,7 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from gemmgen.launcher_file import LAUNCHER, launcher_text
+from gemmgen.launcher_file import LAUNCHERS, launcher_texts
 from gemmgen.processes.locks import lock
 from gemmgen.product import make, write_files
 
@@ -82,14 +82,14 @@ class Rendered:
 
 
 def _pairs() -> Files:
-    files = {LAUNCHER: launcher_text()}
+    files = dict(launcher_texts())
     for path in sorted(PAIRS_SPECS.glob("*.yaml")):
         files |= make(path).files()
     return files
 
 
 def _pairs_digests(files: Files) -> str:
-    found = {name: sha256(text.encode()).hexdigest() for name, text in files.items() if name != LAUNCHER}
+    found = {name: sha256(text.encode()).hexdigest() for name, text in files.items() if name not in LAUNCHERS}
     return json.dumps(found, indent=2, sort_keys=True) + "\n"
 
 
@@ -202,7 +202,9 @@ def _digest_of_sources(text: Rendered) -> str:
     """Return a digest of all files that a text follows from."""
     digest = sha256()
     folders = (*(ROOT / name for name in GENERATORS), text.sources)
-    for path in sorted((ROOT / LAUNCHER, *(path for folder in folders for path in _committed(folder)))):
+    for path in sorted(
+        (*(ROOT / name for name in LAUNCHERS), *(path for folder in folders for path in _committed(folder)))
+    ):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(ROOT).as_posix()}:{len(content)}:".encode())
         digest.update(content)

@@ -1,0 +1,121 @@
+"""The host's time of a call beside torch's own, at new and at known addresses, and of a first call.
+
+On a Hopper GPU, with a generated module, a packed one or a library on the path, of bf16 without an epilogue:
+``python -m benchmarks.harness.host_calls MODULE…``. It prints JSON. ``--without-triton`` blocks Triton, which
+a pack does not need. A module whose `matmul` takes ``offs`` multiplies groups, beside torch's grouped_mm.
+
+Each figure is a median over rounds in which the calls alternate. The GPU is idle before each round, and the
+calls are so few and small that its queue never fills. With new addresses, no A of a round has had a call.
+"""
+
+import argparse
+import inspect
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROUNDS, CALLS = 40, 50
+M, N, K, GROUPS = 8, 512, 512, 4
+
+Call = Callable[[Tensor], object]
+
+
+def milliseconds_of_first_call(call: Callable[[], object]) -> float:
+    """Return the time of a first call, with that of its kernel."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def microseconds(call: Call, inputs: list[Tensor]) -> float:
+    """Return the median time of a call on the host, with each input in turn."""
+    torch.cuda.synchronize()
+    found: list[float] = []
+    for a in inputs:
+        start = time.perf_counter()
+        call(a)
+        found.append(1e6 * (time.perf_counter() - start))
+    torch.cuda.synchronize()
+    return statistics.median(found)
+
+
+def new(rows: int, columns: int) -> Tensor:
+    """Return a random matrix of bf16."""
+    return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+
+
+def calls_of(matmul: Callable[..., Any]) -> dict[str, Call]:
+    """Return the calls to compare: ours and torch's, with `out` and without it where torch takes one."""
+    if "offs" in inspect.signature(matmul).parameters:
+        weights = torch.randn(GROUPS, N, K, device="cuda", dtype=torch.bfloat16)
+        offs = torch.arange(1, GROUPS + 1, device="cuda", dtype=torch.int32) * (M // GROUPS)
+        grouped_mm = torch.nn.functional.grouped_mm
+        return {
+            "ours, a new D": lambda a: matmul(a, weights.mT, offs=offs),
+            "torch, a new D": lambda a: grouped_mm(a, weights.mT, offs=offs),
+        }
+    weight, out = new(N, K), new(M, N)
+    return {
+        "ours, out given": lambda a: matmul(a, weight.T, out=out),
+        "torch, out given": lambda a: torch.matmul(a, weight.T, out=out),
+        "ours, a new D": lambda a: matmul(a, weight.T),
+        "torch, a new D": lambda a: torch.matmul(a, weight.T),
+    }
+
+
+def measured(name: str) -> dict[str, object]:
+    """Return the figures of a module."""
+    start = time.perf_counter()
+    matmul = import_module(name).matmul
+    imported = time.perf_counter() - start
+    calls, known = calls_of(matmul), new(M, K)
+    for label, call in calls.items():
+        if "torch" in label:
+            call(known)
+    ours = next(iter(calls.values()))
+    first = milliseconds_of_first_call(lambda: ours(known))
+    rounds: list[dict[str, float]] = []
+    for _ in range(ROUNDS):
+        of_round: dict[str, float] = {}
+        for label, call in calls.items():
+            of_round[f"{label}, new addresses"] = microseconds(call, [new(M, K) for _ in range(CALLS)])
+            of_round[f"{label}, known addresses"] = microseconds(call, [known] * CALLS)
+        rounds.append(of_round)
+    return {
+        "import_ms": round(1e3 * imported, 1),
+        "first_call_ms": round(first, 1),
+        "call_us": {
+            label: round(statistics.median(each[label] for each in rounds), 2) for label in rounds[0]
+        },
+    }
+
+
+def main() -> None:
+    """Measure, and print a record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("modules", nargs="+")
+    parser.add_argument("--without-triton", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.without_triton:
+        sys.modules["triton"] = None  # pyright: ignore[reportArgumentType] - an import of it fails then
+    record = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": None if arguments.without_triton else import_module("triton").__version__,
+        "shape": [M, N, K],
+        "modules": {name: measured(name) for name in arguments.modules},
+    }
+    sys.stdout.write(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
