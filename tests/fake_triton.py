@@ -234,13 +234,7 @@ def refusal(name: str, found: str) -> str:
 def assert_refused(
     module: ModuleType, driver: FakeDriver, given: Mapping[str, Any], name: str, found: str
 ) -> None:
-    """Assert that both functions of a module refuse tensors and launch nothing.
-
-    `given` has them by their names, in the order of `plain_matmul`. The error of `matmul` names an argument.
-    """
-    tensors = [tensor for name, tensor in given.items() if name != "out"]
+    """Assert that `matmul` refuses tensors by name, with an error about one of them, and launches nothing."""
     with pytest.raises((TypeError, ValueError), match=refusal(name, found)):
         module.matmul(**given)
-    with pytest.raises((TypeError, ValueError)):
-        module.plain_matmul(*tensors, **({"out": given["out"]} if "out" in given else {}))
     assert driver.jit == []

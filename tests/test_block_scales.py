@@ -352,18 +352,6 @@ def test_scales_of_a_wrong_type_are_refused(wrapper: Wrapper) -> None:
         wrapper.call(a_scale=torch.ones(M, 4, dtype=torch.bfloat16))
 
 
-def test_the_path_without_a_launcher_arranges_scales(wrapper: Wrapper) -> None:
-    plain = [torch.rand(M, 4).as_subclass(Cuda), torch.rand(4, 3).T.as_subclass(Cuda)]
-    a, b = (
-        torch.zeros(M, 400, dtype=E4M3).as_subclass(Cuda),
-        torch.zeros(N, 400, dtype=E4M3).as_subclass(Cuda).T,
-    )
-    wrapper.module.plain_matmul(a, b, *plain)
-    of_a, of_b = wrapper.scales()
-    assert ([*of_a.strides], of_b.stride()) == ([40, 1], (4, 1))
-    assert torch.equal(of_b.as_subclass(Tensor), plain[1].as_subclass(Tensor))
-
-
 # --- what is beside it
 
 

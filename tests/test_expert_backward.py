@@ -332,7 +332,6 @@ def test_a_forward_call_describes_d_and_sums_as_boxes(module: ModuleType, driver
     assert (d.shape, sums.shape) == ((300, 296), (300, 592))
     saved = cuda(300, 592)
     assert module.matmul(a, b, offs=offs, saved=saved)[1] is saved
-    assert module.plain_matmul(a, b, offs, saved).shape == (300, 296)
     programs, _, arguments = driver.jit[0]
     assert programs == (7 * 3, 1, 1)
     assert [[*each.shape] for each in arguments[3:]] == [[301, 64, 296], [2, 301, 64, 296]]
@@ -347,7 +346,6 @@ def test_a_backward_call_reads_c_as_rows_and_stores_boxes(module: ModuleType, dr
     assert module.matmul(a, b, **extras).shape == (300, 592)
     out = cuda(300, 592)
     assert module.matmul(a, b, **extras, out=out) is out
-    assert module.plain_matmul(a, b, **extras).shape == (300, 592)
     programs, _, arguments = driver.jit[0]
     assert programs == (7 * 3, 1, 1)
     shapes = [[*each.shape] for each in (arguments[2], arguments[5])]
@@ -369,11 +367,10 @@ def test_a_gradient_over_the_saved_sums_is_refused(module: ModuleType, driver: F
 @pytest.mark.parametrize("module", [BATCHED], indirect=True)
 def test_batches_of_c_are_one_matrix_of_rows(module: ModuleType, driver: FakeDriver) -> None:
     a, b, c, out = cuda(3, 200, 64), cuda(3, 64, 256), cuda(3, 200, 512), cuda(3, 200, 512)
-    for call in (module.matmul, module.plain_matmul):
-        assert call(a, b, c=c, out=out) is out
-        programs, _, arguments = driver.jit.pop()
-        assert programs == (3 * 2 * 2, 1, 1)
-        assert [[*each.shape] for each in arguments[2:]] == [[600, 512], [601, 64, 512]]
+    assert module.matmul(a, b, c=c, out=out) is out
+    ((programs, _, arguments),) = driver.jit
+    assert programs == (3 * 2 * 2, 1, 1)
+    assert [[*each.shape] for each in arguments[2:]] == [[600, 512], [601, 64, 512]]
 
 
 @pytest.mark.parametrize("module", [MASKED], indirect=True)
@@ -384,8 +381,6 @@ def test_sums_of_groups_that_lie_apart_have_their_dimension(module: ModuleType, 
     assert [[*each.shape] for each in driver.jit[0][2][3:]] == [[121, 64, 256], [121, 64, 512]]
     with pytest.raises(ValueError, match=r"saved must have 3 dimensions, found shape \[120, 512\]"):
         module.matmul(a, b, rows=rows, saved=cuda(120, 512))
-    with pytest.raises(ValueError, match="saved must be"):
-        module.plain_matmul(a, b, rows, cuda(120, 512))
 
 
 @pytest.mark.parametrize("module", [SAVED], indirect=True)
@@ -393,8 +388,6 @@ def test_n_is_a_multiple_of_eight(module: ModuleType, driver: FakeDriver) -> Non
     a, b, offs = cuda(16, 64), cuda(5, 136, 64).mT, cuda(5, dtype=INT)
     with pytest.raises(ValueError, match="N must be a multiple of 8, found 68"):
         module.matmul(a, b, offs=offs)
-    with pytest.raises(ValueError, match="N must be a multiple of 8, found 68"):
-        module.plain_matmul(a, b, offs, cuda(16, 136))
     assert driver.jit == []
 
 

@@ -336,13 +336,10 @@ def test_an_n_between_places_of_tma_is_refused(monkeypatch: pytest.MonkeyPatch) 
         }
         if n % 4 == 0:
             assert module.matmul(a, b, **scales).shape == (16, n)
-            assert module.plain_matmul(a, b, **scales).shape == (16, n)
             continue
         with pytest.raises(ValueError, match=r"^N must be a multiple of 4, found 18$"):
             module.matmul(a, b, **scales)
-        with pytest.raises(ValueError, match="b has 2 N columns, N a multiple of 4, up to"):
-            module.plain_matmul(a, b, **scales)
-    assert len(driver.jit) == 2
+    assert len(driver.jit) == 1
 
 
 # --- the function
@@ -385,11 +382,10 @@ def test_a_b_by_columns_is_named(module: ModuleType, driver: FakeDriver) -> None
     assert driver.jit == []
 
 
-def test_both_paths_take_a_merged_weight(module: ModuleType, driver: FakeDriver) -> None:
+def test_a_merged_weight_is_taken(module: ModuleType, driver: FakeDriver) -> None:
     a, weight, out = cuda(16, 64), cuda(64, 64), cuda(16, 32)
     assert module.matmul(a, weight.T, out=out) is out
-    assert module.plain_matmul(a, weight.T, out=out) is out
-    assert len(driver.jit) == 2
+    assert len(driver.jit) == 1
 
 
 def test_operations_are_counted_for_both_blocks(module: ModuleType) -> None:

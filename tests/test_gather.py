@@ -135,8 +135,7 @@ def test_a_is_described_by_its_extents_and_passed_by_its_address(
     given, out = call(a=cuda(7, 80)[:, :64]), cuda(16, 32)
     assert module.matmul(**given, out=out) is out
     assert module.matmul(**given).shape == (16, 32)
-    assert module.plain_matmul(*given.values()).shape == (16, 32)
-    assert len(driver.jit) == 3
+    assert len(driver.jit) == 2
     for programs, _, arguments in driver.jit:
         assert programs == (5, 1, 1)  # 16 rows are in at most five tiles, one for each group
         assert ([*arguments[0].shape], arguments[0].strides) == ([7, 64], (80, 1))

@@ -295,9 +295,6 @@ def test_scales_of_a_wrong_shape_are_refused(wrapper: Wrapper, case: str) -> Non
     changed, message = WRONG[case]
     with pytest.raises(ValueError, match=message):
         wrapper.call(**changed)
-    tensors = wrapper.tensors(**changed)
-    with pytest.raises(ValueError, match=r"_scale must be torch\.float32"):
-        wrapper.module.plain_matmul(*(tensors[name] for name in ("a", "b", "a_scale", "b_scale", "offs")))
     assert wrapper.launched == []
 
 

@@ -253,9 +253,8 @@ def test_a_grouped_call_describes_b_as_rows_of_all_groups_and_d_as_boxes(
 @pytest.mark.parametrize("module", [BATCHED], indirect=True)
 def test_batches_are_one_matrix_of_rows(module: ModuleType, driver: FakeDriver) -> None:
     a, b, out = cuda(3, 200, 64), weights(3, 256, 64), cuda(3, 200, 256)
-    for call in (module.matmul, module.plain_matmul):
-        assert call(a, b).shape == (3, 200, 256)
-        assert call(a, b, out=out) is out
+    assert module.matmul(a, b).shape == (3, 200, 256)
+    assert module.matmul(a, b, out=out) is out
     programs, _, arguments = driver.jit[0]
     assert programs == (3 * 2 * 1, 1, 1)
     assert [*arguments[0].shape] == [600, 64]
@@ -267,11 +266,10 @@ def test_operands_along_m_and_n_are_described_with_a_dimension_for_groups(
     module: ModuleType, driver: FakeDriver
 ) -> None:
     a, b, out = cuda(3, 72, 200).mT, cuda(3, 72, 256), cuda(3, 200, 256)
-    for call in (module.matmul, module.plain_matmul):
-        assert call(a, b, out=out) is out
-        _, _, (a_desc, b_desc, _) = driver.jit.pop()
-        assert [*a_desc.shape, *a_desc.block_shape] == [3, 72, 200, 1, 64, 128]
-        assert [*b_desc.shape, *b_desc.block_shape] == [3, 72, 256, 1, 64, 256]
+    assert module.matmul(a, b, out=out) is out
+    ((_, _, (a_desc, b_desc, _)),) = driver.jit
+    assert [*a_desc.shape, *a_desc.block_shape] == [3, 72, 200, 1, 64, 128]
+    assert [*b_desc.shape, *b_desc.block_shape] == [3, 72, 256, 1, 64, 256]
     with pytest.raises(ValueError, match="a must lie in memory as G x K x M"):
         module.matmul(a.contiguous(), b)
 
@@ -314,20 +312,6 @@ def test_a_wrong_tensor_is_named_before_anything_is_launched(
     assert_refused(module, driver, *WRONG[case])
 
 
-@pytest.mark.parametrize("module", [BATCHED], indirect=True)
-@pytest.mark.parametrize(("groups", "m", "n"), [(0, 16, 32), (3, 2**30, 32), (3, 16, 2**30)])
-def test_the_path_without_a_launcher_names_groups_and_the_rows_of_all(
-    module: ModuleType, driver: FakeDriver, groups: int, m: int, n: int
-) -> None:
-    a, b = cuda(1, 1, 64).expand(groups, m, 64), cuda(1, 1, 64).expand(groups, n, 64).mT
-    with pytest.raises(
-        ValueError, match=r"^groups, M, N and K must be from 1 on, and .* all groups"
-    ) as refused:
-        module.plain_matmul(a, b)
-    assert str(refused.value).endswith(f"up to {2**31 - 256}, found {groups}, {m}, {n}, 64")
-    assert driver.jit == []
-
-
 def test_a_view_of_padded_weights_is_taken(module: ModuleType, driver: FakeDriver) -> None:
     b = cuda(5, 32, 80)[:, :, :64].mT
     assert module.matmul(cuda(16, 64), b, offs=cuda(5, dtype=INT)).shape == (16, 32)
@@ -335,21 +319,11 @@ def test_a_view_of_padded_weights_is_taken(module: ModuleType, driver: FakeDrive
     assert arguments[1].strides == (80, 1)
 
 
-def test_the_path_without_a_launcher_leaves_rows_of_no_group_as_they_are(
-    module: ModuleType, driver: FakeDriver
-) -> None:
-    a, b, out = cuda(16, 64), weights(5, 32, 64), cuda(16, 32)
-    out.fill_(7)
-    assert module.plain_matmul(a, b, cuda(5, dtype=INT), out=out) is out
-    assert bool((out == 7).all())  # of a launch that wrote nothing
-    assert len(driver.jit) == 1
-
-
 def test_ends_may_begin_at_any_element(module: ModuleType, driver: FakeDriver) -> None:
     a, b, offs = cuda(16, 64), weights(5, 32, 64), cuda(6, dtype=INT)[1:]
     module.matmul(a, b, offs=offs)
-    module.plain_matmul(a, b, offs)
-    assert [arguments[2].data_ptr() == offs.data_ptr() for _, _, arguments in driver.jit] == [True, True]
+    ((_, _, arguments),) = driver.jit
+    assert arguments[2].data_ptr() == offs.data_ptr()
 
 
 def test_operations_are_counted_and_d_has_a_shape_without_memory(module: ModuleType) -> None:

@@ -121,26 +121,19 @@ def test_d_is_described_by_its_extents_and_passed_by_its_address(
     module: ModuleType, driver: FakeDriver
 ) -> None:
     out = cuda(50, 40)[:, :32]
-    for matmul in (module.matmul, module.plain_matmul):
-        given = call()
-        if matmul is module.plain_matmul:
-            assert matmul(*given.values(), out=out).shape == (50, 32)
-        else:
-            assert matmul(**given, out=out) is out
-    (programs, _, arguments), (_, _, plain) = driver.jit
+    assert module.matmul(**call(), out=out) is out
+    ((programs, _, arguments),) = driver.jit
     assert programs == (5, 1, 1)  # 16 rows are in at most five tiles, one for each group
     assert arguments[3] is not None
     assert ([*arguments[4].shape], arguments[4].strides) == ([50, 32], (40, 1))
     assert arguments[5].data_ptr() == out.data_ptr()
-    assert [*plain[4].shape] == [50, 32]
 
 
 def test_without_an_out_d_has_the_rows_of_a(module: ModuleType, driver: FakeDriver) -> None:
     assert module.matmul(**call()).shape == (16, 32)
-    assert module.plain_matmul(*call().values()).shape == (16, 32)
     d = module.matmul(**call(b=cuda(5, 30, 64).mT))
     assert (d.shape, d.stride()) == ((16, 30), (32, 1))
-    assert len(driver.jit) == 3
+    assert len(driver.jit) == 2
 
 
 def test_a_known_call_with_another_height_of_d_is_checked_again(

@@ -63,7 +63,7 @@ def product(request: pytest.FixtureRequest) -> Product:
 
 
 ALIGNMENT_BYTES = 16
-WRAPPER_LINES = 150
+WRAPPER_LINES = 120
 SM_COUNT = 132
 H200 = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=SM_COUNT)
 
@@ -794,7 +794,7 @@ def test_tma_rounds_fp32_operands_to_tf32_and_leaves_the_output_alone(
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_what_follows_the_kernels_has_at_most_150_lines(path: Path) -> None:
+def test_what_follows_the_kernels_is_short(path: Path) -> None:
     source = module_file(path.stem).read_text()
     functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     last = "reduction_kernel" if made(path).plan.reduces_apart else "matmul_kernel"

@@ -310,11 +310,6 @@ class ArgumentTable:
         return tuple(name for name in ("a", "b") if self.operand(name).padded)
 
     @property
-    def least_step(self) -> int:
-        """The bytes that all addresses and row strides are multiples of."""
-        return self.plan.architecture.tma_padded_alignment_bytes if self.padded else TMA_UNIT_BYTES
-
-    @property
     def max_overhang(self) -> int:
         """The largest number of elements by which a tile's last coordinate exceeds an extent."""
         plan = self.plan

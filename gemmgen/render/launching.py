@@ -40,12 +40,6 @@ class LaunchView(ArgumentTable):
         return self.plan.d_unit
 
     @property
-    def padded_rows(self) -> str:
-        """The comment on memory for D: in short for a line that is long already."""
-        stacked = self.plan.problem.groups is not None and self.plan.problem.groups.stacks("d")
-        return "of whole units" if stacked and self.plan.problem.d.fp8 else "rows of whole 16-byte units"
-
-    @property
     def padded_n(self) -> str:
         """N, rounded up to rows of D that TMA can write."""
         columns = f"{blocks} * n" if (blocks := self.plan.problem.d_blocks) > 1 else "n"

@@ -1,4 +1,4 @@
-"""The host part of a module: `matmul`, the path without a launcher, the backward, and the launcher's call."""
+"""The host part of a module: `matmul`, its launch, the backward, and the call that makes its launcher."""
 
 from __future__ import annotations
 
@@ -90,16 +90,31 @@ class Wrapper(MatmulDocs):
         """The version of Triton that a module supports."""
         return triton_api.SUPPORTED
 
-    def define(self, name: str) -> str:
-        """Return the head of `matmul`, or of the function that does the same without the launcher."""
-        inputs = [f"{each}: Tensor" for each in self.inputs]
-        inputs += [f"{each}: Tensor" for each in self.written if name != "matmul"]
-        inputs.insert(2 if name == "matmul" else len(inputs), "*")
-        workspace = ["workspace: tuple | None = None"] if self.workspace else []
-        outputs = [f"{each}: Tensor | None = None" for each in ("out", *self.written) if name == "matmul"]
-        outputs = outputs or ["out: Tensor | None = None"]
-        returned = "tuple[Tensor, Tensor]" if self.written and name == "matmul" else "Tensor"
-        return fit(f"def {name}(", [*inputs, *workspace, *outputs], f") -> {returned}:")
+    @property
+    def define_matmul(self) -> str:
+        """The head of `matmul`."""
+        a, b, *others = (f"{each}: Tensor" for each in self.inputs)
+        outputs = (f"{each}: Tensor | None = None" for each in ("out", *self.written))
+        parameters = [a, b, "*", *others, *self._parameter_workspace, *outputs]
+        returned = "tuple[Tensor, Tensor]" if self.written else "Tensor"
+        return fit("def matmul(", parameters, f") -> {returned}:")
+
+    @property
+    def define_call_alone(self) -> str:
+        """The head of the function that `matmul` calls if the launcher is missing."""
+        parameters = ("*inputs: Tensor", *self._parameter_workspace, "out: Tensor | None = None")
+        return f"def call({', '.join(parameters)}) -> Tensor:"
+
+    @property
+    def _parameter_workspace(self) -> tuple[str, ...]:
+        """The parameter of a caller's workspace; empty for a module whose calls need none."""
+        return ("workspace: tuple | None = None",) * self.workspace
+
+    @property
+    def memory_alone(self) -> str:
+        """The further arguments of `launch` if the launcher, which keeps such memory, is missing."""
+        memory = ", *(workspace or make_workspace(m, n, out.device))" * self.workspace
+        return memory + ", *make_sums(count_sums(m, n), out.device)" * self.plan.reduces_apart
 
     @property
     def passed_on(self) -> str:
@@ -157,141 +172,6 @@ class Wrapper(MatmulDocs):
             return f"scales = {made}\n    return scales.unflatten(-2, rows)"
         return f"return a.new_empty_strided((m, blocks), (1, pitch), dtype={dtype}).unflatten(-2, rows)"
 
-    @property
-    def copy_scales(self) -> str:
-        """The line that copies the scales of D to the tensor of the caller; empty without them."""
-        return "    out_scale.copy_(scales)\n" * bool(self.plan.problem.d_scale)
-
-    @property
-    def extents(self) -> str:
-        """The part that finds M, N and K by the shapes of A and B, and checks them."""
-        if self.plan.schedule_kind == "single_tile":
-            return "extents_single_tile.py.j2"
-        if self.plan.problem.gathers_a:
-            return "extents_gathered.py.j2"
-        if groups := self.plan.problem.groups:
-            return "extents_groups_of_k.py.j2" if groups.divides_k else "extents_groups.py.j2"
-        if self.plan.problem.gated:
-            return "extents_blocks.py.j2"
-        if self.plan.problem.d_blocks > 1:
-            return "extents_of_blocks.py.j2"
-        packed = [name for name in ("a", "b") if self.packs(name)]
-        kinds = {0: "whole", 1: f"packed_{''.join(packed)}", 2: "packed"}
-        return f"extents_{kinds[len(packed)]}.py.j2"
-
-    @property
-    def find_rows(self) -> str:
-        """The statement that finds the rows of a D that has rows of its own, as a line; empty for other D."""
-        return "    rows = m if out is None else out.shape[0]\n" * self.plan.problem.scatters_d
-
-    @property
-    def stacks_b(self) -> bool:
-        """True if B has a dimension for groups, or a first one that all groups share."""
-        return self.plan.problem.groups is not None and self.plan.problem.groups.spans("b")
-
-    @property
-    def unpack_groups(self) -> str:
-        """The statement that finds the groups, M and K by the shapes of A and B."""
-        groups = self.plan.problem.groups
-        if groups and groups.broadcast == "a":
-            return "(_, m, k), groups = a.shape, b.shape[0]"
-        return "groups, m, k = a.shape" if groups and groups.apart else "(m, k), groups = a.shape, b.shape[0]"
-
-    @property
-    def broadcast(self) -> tuple[str, ...]:
-        """The name of the matrix that all groups share; empty if each group has its own."""
-        groups = self.plan.problem.groups
-        return (groups.broadcast,) if groups and groups.broadcast else ()
-
-    @property
-    def stacks_d(self) -> bool:
-        """True if D has a dimension for groups."""
-        return self.plan.problem.groups is not None and self.plan.problem.groups.stacks("d")
-
-    @property
-    def blocks(self) -> int:
-        """The matrices side by side in C and D, or in the saved sums."""
-        return max(self.plan.problem.d_blocks, self.plan.problem.b_blocks)
-
-    @property
-    def d_columns(self) -> str:
-        """The columns of D as the end of a slice, in terms of n."""
-        return f" {blocks} * n" if (blocks := self.plan.problem.d_blocks) > 1 else "n"
-
-    @property
-    def columns_multiple(self) -> int:
-        """The number that the columns of B must be a multiple of."""
-        return self.plan.problem.b_blocks * self.plan.problem.n_multiple
-
-    @property
-    def n_words(self) -> str:
-        """The words about the numbers that N can be, after those about the columns of B."""
-        multiple = self.plan.problem.n_multiple
-        return f", N a multiple of {multiple}" if multiple > 1 else ""
-
-    @property
-    def rows(self) -> str:
-        """The name, the matrix in memory and its extents of each input that is no scale of blocks."""
-        loop = "    for name, stored, shape in "
-        saved = ("saved",) * self.plan.problem.saves
-        rows = [self._row(name) for name in (*self.inputs, *saved) if name not in self.scales]
-        line = ", ".join(rows)
-        return (
-            line if len(f"{loop}{line}:") <= LINE_LENGTH else fit("(", rows, ")", indent=len(loop), margin=4)
-        )
-
-    def _row(self, name: str) -> str:
-        """Return the name of an argument, its tensor in memory and its extents, as a tuple's text."""
-        argument = self.plan.argument(name)
-        axes = self.axes_of(argument)
-        stored = f"{name}.reshape(-1)" if argument.kind == "scalar" else name
-        if name in self.transposed:
-            stored, axes = f"{name}.{'mT' if len(axes) > 2 else 'T'}", f"{axes[:-2]}{axes[-1]}{axes[-2]}"
-        half = "packed_k" if self.packs("a") and self.packs("b") else "k // 2"
-        words = {"P": half, "W": "2 * n", "V": "2 * n", "G": "groups"}
-        extents = ", ".join(words.get(letter, letter.lower()) for letter in axes)
-        return f'("{name}", {stored}, [{extents}])'
-
-    @property
-    def scale_rows_of_b(self) -> str:
-        """The rows of the scales of B: one for each column of B, or one for a block of them."""
-        scale = self.operand("b").scale
-        assert scale is not None  # of block-scaled operands only
-        columns = f"{self.plan.problem.b_blocks} * n" if self.plan.problem.gated else "n"
-        return f"-(-{columns} // {scale.format.rows})" if scale.format.rows > 1 else columns
-
-    @property
-    def checks_scales(self) -> tuple[str, ...]:
-        """The parts that check scales of blocks, N of blocks of groups, and scales of D, if there are any."""
-        of_sums = "_of_groups" if self.plan.problem.scales_groups_of_rows else "_of_sums"
-        kind = "" if self.packs_scales else of_sums
-        read = (f"wrapper/plain_scales{kind}.py.j2",) * bool(self.scales)
-        problem = self.plan.problem
-        by_blocks = problem.saves or problem.d_in_blocks or problem.d_scale is not None
-        # Without groups, the columns of a B in blocks are checked with the extents.
-        of_d = problem.d_scale is not None and not problem.in_blocks
-        read += ("wrapper/plain_multiple.py.j2",) * (of_d or (problem.groups is not None and by_blocks))
-        return (*read, *(("wrapper/plain_scales_of_d.py.j2",) * bool(problem.d_scale)))
-
-    def scale_extents(self, name: str) -> str:
-        """Return the list of extents of the scales of an operand with groups, as Python source."""
-        words = {"G": "groups", "C": self.scale_rows_of_b, "B": "blocks"}
-        axes = self.axes_of(self.plan.argument(name))
-        return f"[{', '.join(words.get(axis, axis.lower()) for axis in axes)}]"
-
-    @property
-    def launched(self) -> str:
-        """The call of `launch` without a launcher, which packs scales and makes its own workspace."""
-        inputs = [self._laid_out(name) if name in self.scales else name for name in self.inputs]
-        memory = ["*make_sums(count_sums(m, n), a.device)"] * self.plan.reduces_apart
-        memory += ["*make_workspace(m, n, a.device)"] * self.workspace
-        written = ["scales" if name == "out_scale" else name for name in self.written]
-        return fit("launch(", [*inputs, *written, "d", *memory], ")", indent=8)
-
-    def _laid_out(self, name: str) -> str:
-        """Return the call that lays out scales as the kernel reads them."""
-        return f"pack_scales({name})" if self.packs_scales else f'arrange_scales("{name}", {name})'
-
     def turned(self, tensor: str, transposed: str) -> str:
         """Return the expression that turns scales as a caller has them to scales as they lie, and back."""
         names = [name for name in self.scales if name in self.transposed]
@@ -334,7 +214,6 @@ class Wrapper(MatmulDocs):
             **{each: f"describe_{each}" in self._descriptions for each in DESCRIPTIONS},
             "boxes_of_k": self.plan.problem.loads_k_from_any_row,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
-            "plain": not self.is_packed,
             "sums": self.plan.reduces_apart,
             f"workspace{'_stream_k' * self.plan.divides_last_wave}": self.workspace,
             "pack_scales": self.packs_scales,
