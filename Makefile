@@ -38,7 +38,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 $(COMPILE): $(REQUIREMENTS)
-	$(call install,compile,$(COMPILE))
+	$(call install,triton,$(COMPILE))
 
 $(TESTS): $(REQUIREMENTS)
 	$(call install,test,$(COMPILE) $(TESTS))

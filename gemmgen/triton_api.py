@@ -25,10 +25,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError, install_advice
+from gemmgen.hardware import TRITON
 from gemmgen.module import SOURCE
-
-SUPPORTED = "3.9"
-"""The release of Triton whose lowering the plan predicts to the byte; any of its patches will do."""
 
 INSTALL = install_advice("compile")
 """How to install this release and a torch that works with it."""
@@ -43,7 +41,7 @@ PTXAS_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 """The paths of the assemblers that Triton runs for GPUs up to Hopper, and for those after it."""
 
 FUSION_VARIABLE = "TRITON_DEFAULT_FP_FUSION"
-"""Triton 3.9 warns when it is unset."""
+"""Triton warns when it is unset."""
 
 
 # --- the version
@@ -57,16 +55,11 @@ def require() -> None:
     """
     version = found_version()
     if version is None:
-        message = f"Triton is not installed, and this needs Triton {SUPPORTED}: {INSTALL}"
+        message = f"Triton is not installed, and this needs Triton {TRITON.name}: {INSTALL}"
         raise GemmgenError([Diagnostic("", "no-triton", message)])
-    if not is_supported(version):
-        message = f"found Triton {version}, and this needs Triton {SUPPORTED}: {INSTALL}"
+    if not TRITON.has(version):
+        message = f"found Triton {version}, and this needs Triton {TRITON.name}: {INSTALL}"
         raise GemmgenError([Diagnostic("", "unknown-triton", message)])
-
-
-def is_supported(version: str) -> bool:
-    """Return True if a version is of the supported release."""
-    return version == SUPPORTED or version.startswith(SUPPORTED + ".")
 
 
 def found_version() -> str | None:
@@ -214,7 +207,7 @@ def compile_kernel(
     target = GPUTarget("cuda", compute_capability, WARP_THREADS)
     # Triton names the entries of its cache by a digest of its whole library, half a gigabyte: a third of a
     # second, for a name that only the cache of this one compilation needs.
-    with replaced([(importlib.import_module("triton.runtime.cache"), "triton_key", lambda: SUPPORTED)]):
+    with replaced([(importlib.import_module("triton.runtime.cache"), "triton_key", lambda: TRITON.name)]):
         compiled = cast(Any, triton).compile(source, target=target, options=dict(options))
     stages = {stage: cast(str, compiled.asm[stage]).encode() for stage in ("ttgir", "llir", "ptx")}
     stages["cubin"] = compiled.asm["cubin"]

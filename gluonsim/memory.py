@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gemmgen.hardware import TRITON
 from gluonsim.accesses import ATOMIC, AWAITED_BY, INIT, INVALIDATE, STORE_OF_THE_SAME, Access, Proxy
 from gluonsim.clocks import Clock, Component, join
 from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
@@ -367,11 +368,11 @@ class Memory:
             )
             self._report(Kind.MISSING_CLUSTER_BARRIER, view, access, before, text)
             return
-        # Within one partition Triton 3.9 inserts the missing fence; across partitions it does not.
+        # Within one partition Triton inserts the missing fence; across partitions it does not.
         same = before.agent == access.agent
         text = f"no fence_async_shared between {before} and {access.what}, which goes by the async proxy"
         if same:
-            text += "; Triton 3.9 inserts it"
+            text += f"; Triton {TRITON.name} inserts it"
         severity = Severity.LINT if same else Severity.ERROR
         self._report(Kind.MISSING_FENCE, view, access, before, text, severity)
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from gemmgen import __version__, triton_api
 from gemmgen.cli.app import COMMANDS as LISTED
 from gemmgen.cli.commands import ListedCommand
 from gemmgen.errors import install_advice
+from gemmgen.hardware import TRITON
 from gemmgen.product import Product
 from gemmgen.spec.model import json_schema
 
@@ -535,7 +537,7 @@ INSTALL = install_advice("compile")
 
 
 def test_doctor_refuses_another_triton(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_api, "SUPPORTED", "2.1")
+    monkeypatch.setattr(triton_api, "TRITON", replace(TRITON, number=(2, 1)))
     report = gemmgen_("doctor", "--json").results
     assert answers(report) == ["yes", "no", "no"]
     assert report["stages"]["build, lower, simulate"].endswith(INSTALL)
@@ -548,7 +550,7 @@ COMPILING = [["build"], ["lower"], ["simulate"], ["test"], ["bench"]]
 def test_what_needs_triton_says_so_under_another_one(
     gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    monkeypatch.setattr(triton_api, "SUPPORTED", "2.1")
+    monkeypatch.setattr(triton_api, "TRITON", replace(TRITON, number=(2, 1)))
     ran = gemmgen_(*command, good, good)
     assert (ran.code, ran.stdout, ran.codes) == (1, "", ["unknown-triton"])
     assert INSTALL in ran.stderr

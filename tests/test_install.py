@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
+import venv
 import zipfile
 from collections.abc import Mapping
 from importlib.metadata import requires
@@ -22,8 +24,9 @@ from packaging.specifiers import SpecifierSet
 from ruamel.yaml import YAML
 
 import gemmgen
-from gemmgen import api, triton_api
+from gemmgen import api
 from gemmgen.errors import GemmgenError, install_advice
+from gemmgen.hardware import TRITON
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -49,13 +52,14 @@ def pins() -> dict[str, str]:
 
 def test_the_pinned_triton_is_the_supported_one() -> None:
     assert list(pins()) == ["triton"]
-    assert triton_api.is_supported(pins()["triton"])
-    assert requirements(EXTRAS["compile"])["triton"].specifier == SpecifierSet(f"~={pins()['triton']}")
+    assert TRITON.has(pins()["triton"])
+    for extra in ("compile", "triton"):
+        assert str(requirements(EXTRAS[extra])["triton"]) == TRITON.requirement
 
 
 def test_development_brings_each_extra() -> None:
     assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"test", "docs"}
-    assert requirements(EXTRAS["test"])["gemmgen"].extras == {"compile", "plot", "tune"}
+    assert requirements(EXTRAS["test"])["gemmgen"].extras == {"triton", "plot", "tune"}
 
 
 def test_the_simulator_needs_what_compiles() -> None:
@@ -78,37 +82,52 @@ def test_the_installed_torch_takes_the_pinned_triton() -> None:
     assert wanted is None or pins()["triton"] in wanted
 
 
-def latest_torch(specifier: str) -> tuple[str, list[str]]:
-    """The version of the newest torch that pip finds, and what that requires; nothing is installed."""
+def found_by_pip(*requirements: str) -> list[dict[str, Any]]:
+    """The metadata of what pip would install for requirements; nothing is installed."""
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--dry-run", "--quiet"]
-    command += ["--ignore-installed", "--no-deps", "--only-binary", ":all:", "--report", "-"]
+    command += ["--ignore-installed", "--only-binary", ":all:", "--report", "-"]
     # As a stranger's pip: what this machine's configuration adds or excludes is its own.
     environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
     ran = subprocess.run(
-        [*command, f"torch{specifier}"], capture_output=True, text=True, check=False, env=environment
+        [*command, *requirements], capture_output=True, text=True, check=False, env=environment
     )
     if ran.returncode:
-        reason = f"pip cannot ask the package index for torch{specifier}: {ran.stderr.strip()[-500:]}"
+        asked = " ".join(requirements)
+        reason = f"pip cannot ask the package index for {asked}: {ran.stderr.strip()[-500:]}"
         # Where CI runs, the index can be reached: a pin that nobody looks at any more would go unnoticed.
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-    (metadata,) = (package["metadata"] for package in json.loads(ran.stdout)["install"])
-    return metadata["version"], metadata["requires_dist"]
+    return [package["metadata"] for package in json.loads(ran.stdout)["install"]]
 
 
-def test_a_plain_installation_gets_a_torch_that_takes_the_pinned_triton() -> None:
-    """Pip takes the newest torch whose Triton the pin does not exclude: it goes back release by release."""
-    specifier = f"{requirements(EXTRAS['compile'])['torch'].specifier}"
-    asked: list[str] = []
-    while len(asked) < 4:
-        version, needed = latest_torch(specifier)
-        wanted = wanted_triton(needed)
-        asked.append(f"torch {version} asks for Triton {wanted}")
-        if wanted is not None and pins()["triton"] in wanted:
-            return
-        specifier = (
-            f"{requirements(EXTRAS['compile'])['torch'].specifier},<{'.'.join(version.split('.')[:2])}"
-        )
-    pytest.fail(f"no torch takes Triton {pins()['triton']}: {'; '.join(asked)}")
+def triton_of_torch(specifier: str) -> SpecifierSet | None:
+    """The Tritons that the newest torch of a specifier asks for."""
+    (metadata,) = found_by_pip("--no-deps", f"torch{specifier}")
+    return wanted_triton(metadata["requires_dist"])
+
+
+def test_the_torch_that_compiles_is_the_one_that_asks_for_the_pinned_triton() -> None:
+    assert requirements(EXTRAS["compile"])["torch"].specifier == SpecifierSet(f">={TRITON.torch}")
+    own, older = triton_of_torch(f"=={TRITON.torch}.*"), triton_of_torch(f"<{TRITON.torch}")
+    assert own is not None
+    assert older is not None
+    assert pins()["triton"] in own
+    assert pins()["triton"] not in older
+
+
+def test_a_pinned_torch_of_another_release_is_refused_before_pip_asks_for_any(tmp_path: Path) -> None:
+    (tmp_path / "pins").write_text("torch==2.13.0\n")
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--dry-run"]
+    command += ["--no-index", "--no-build-isolation", "--constraint", str(tmp_path / "pins")]
+    environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
+    ran = subprocess.run(
+        [*command, f"{ROOT}[compile]"], capture_output=True, text=True, check=False, env=environment
+    )
+    assert ran.returncode == 1
+    assert (
+        f'gemmgen[compile] {gemmgen.__version__} depends on torch>={TRITON.torch}; extra == "compile"\n'
+        in ran.stdout
+    )
+    assert "The user requested (constraint) torch==2.13.0\n" in ran.stdout
 
 
 @pytest.mark.parametrize(
@@ -264,6 +283,77 @@ def test_the_installed_wheels_work_without_torch_and_triton(wheels: Path, tmp_pa
     assert (tmp_path / "work" / "generated" / "mine.py").is_file()
 
 
+# --- beside a torch that has another Triton
+
+CALL = """
+import sys, warnings
+warnings.simplefilter("ignore")  # torch says that it has no NumPy
+import torch, triton
+print(triton.__version__, triton.__file__)
+import h100_bf16
+a, weight = (torch.empty(rows, 128, dtype=torch.bfloat16, device="meta") for rows in (64, 136))
+print(*h100_bf16.matmul(a, weight.T).shape)
+"""
+"""A program that calls a generated module on tensors without memory."""
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """An environment with links to this one's packages, but with another Triton than gemmgen's."""
+    venv.create(tmp_path / "env", symlinks=True)
+    (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.lower().startswith(("triton", "gemmgen", "gluonsim", "_gemmgen", "__editable__")):
+            (packages / path.name).symlink_to(path)
+    (packages / "triton").mkdir()
+    (packages / "triton" / "__init__.py").write_text('__version__ = "3.7.1"\n')
+    (packages / "triton-3.7.1.dist-info").mkdir()
+    (packages / "triton-3.7.1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: triton\nVersion: 3.7.1\n"
+    )
+    return tmp_path / "env" / "bin" / "python"
+
+
+@pytest.mark.check
+def test_triton_in_a_folder_of_its_own_goes_before_that_of_the_environment(
+    beside: Path, tmp_path: Path
+) -> None:
+    """As `pip install --target` lays it out: the package and its metadata."""
+    own, module = tmp_path / "triton-3.9", tmp_path / "kernels"
+    own.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).glob("triton*"):
+        (own / path.name).symlink_to(path)
+    api.build(ROOT / "specs" / "h100_bf16.yaml", module, lower=False)
+
+    def ran(*command: str, path: list[Path]) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+        return subprocess.run(
+            [str(beside), "-B", *command],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    refused = ran("-c", CALL, path=[module])
+    assert "ImportError: this kernel was verified with Triton 3.9 alone, found 3.7.1: " in refused.stderr
+    called = ran("-c", CALL, path=[own, module])
+    assert called.returncode == 0, called.stderr
+    assert called.stdout.splitlines() == [f"{pins()['triton']} {own}/triton/__init__.py", "64 136"]
+    # Commands take it too, and so do the processes that compile for them.
+    lowering = ("-m", "gemmgen", "lower", str(ROOT / "specs" / "h100_bf16.yaml"))
+    refused = ran(*lowering, path=[ROOT])
+    assert "found Triton 3.7.1, and this needs Triton 3.9" in refused.stderr
+    lowered = ran(*lowering, path=[own, ROOT])
+    assert lowered.returncode == 0, lowered.stderr
+
+
+def test_a_folder_of_its_own_gets_triton_and_nothing_else(tmp_path: Path) -> None:
+    found = found_by_pip("--target", str(tmp_path), f"triton=={pins()['triton']}")
+    assert [(package["name"], package["version"]) for package in found] == [("triton", pins()["triton"])]
+
+
 # --- the Python API
 
 
@@ -379,7 +469,7 @@ def test_an_environment_is_made_once(checkout: Checkout) -> None:
     assert checkout.make() == (0, [])
 
 
-@pytest.mark.parametrize(("less", "extra"), [("compile-3.12", "compile"), ("test-3.12", "test")])
+@pytest.mark.parametrize(("less", "extra"), [("compile-3.12", "triton"), ("test-3.12", "test")])
 def test_a_target_installs_what_it_needs_unless_there_is_more(
     checkout: Checkout, less: str, extra: str
 ) -> None:

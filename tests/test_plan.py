@@ -10,13 +10,13 @@ from hopper import computing, judge
 from modules import spec_file
 from work import calls_of
 
-from gemmgen.hardware import GPUS, HOPPER
+from gemmgen.hardware import GPUS, HOPPER, TRITON
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures
 from gemmgen.plan.rule import altered
 from gemmgen.plan.shared_rules import misfit_buffers
-from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
+from gemmgen.plan.storage import SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import (
     most_consumers,
@@ -368,7 +368,7 @@ def test_what_consumers_count_never_lies_over_a_buffer_that_is_as_large_as_the_c
     # The tiles end at 1,024, the buffer at 1,184, captures of its size and alignment at 1,344, the workers'
     # state at 1,348. The first count lies at 1,280, over captures; the second one at 1,408, and has 4 bytes.
     tiles = SharedBuffer("tiles", "a", (), 1_024, "tiles")
-    alike = SharedBuffer("alike", "d", (), 160, "read to the end", alignment=CAPTURE_ALIGNMENT_BYTES)
+    alike = SharedBuffer("alike", "d", (), 160, "read to the end", alignment=TRITON.capture_alignment_bytes)
     memory = SharedMemory((tiles, alike), (), 160, 12, 4, counting_partitions=2)
     assert memory.total_bytes == 1_408 + 4
     assert replace(memory, counting_partitions=1).total_bytes == 1_348

@@ -111,18 +111,21 @@ def test_a_module_imports_torch_triton_and_the_standard_library_alone(tree: ast.
     assert imported - others <= sys.stdlib_module_names
 
 
-VERSION_CHECK = "not triton.__version__.startswith('3.9.')"
+VERSION_CHECK = (
+    "(found := [int(number) for number in re.findall('\\\\d+', triton.__version__)[:2]]) != [3, 9]",
+    "not [3, 9] < found < [4]",
+)
 
 
 def test_a_module_has_no_branch_on_a_constant(product: Product, tree: ast.Module) -> None:
-    known = constants(tree).keys() | {"gl", "torch", "triton"}
+    known = constants(tree).keys() | {"gl", "torch", "triton"} | {"found", "int", "number", "re"}
     branches = (ast.If, ast.IfExp, ast.While, ast.Assert)
     tests = [node.test for node in ast.walk(tree) if isinstance(node, branches)]
     found = [ast.unparse(test) for test in tests if names(test) <= known]
-    # A mode of torch is not a constant, and a backward asks for one. One branch is on a constant: the module
-    # says at the top which Triton it needs.
+    # A mode of torch is not a constant, and a backward asks for one. Two branches are on a constant: the module
+    # says at the top which Triton it was verified with.
     modes = ["torch.is_grad_enabled()"] if "backward" in functions(tree) else []
-    assert sorted(found) == sorted([VERSION_CHECK, *modes])
+    assert sorted(found) == sorted([*VERSION_CHECK, *modes])
     docstring, *rest = tree.body
     imports = [*itertools.takewhile(lambda node: isinstance(node, ast.Import | ast.ImportFrom), rest)]
     assert isinstance(tree.body[len([docstring, *imports])], ast.If)
@@ -200,7 +203,7 @@ def test_the_numbers_of_a_docstring_are_those_of_the_plan(product: Product, tree
 
 def test_two_known_modules_are_short() -> None:
     """In lines: a Hopper module of two cooperative consumers, and a block-scaled one for pairs of CTAs."""
-    for stem, most in (("h100_bf16", 352), ("b200_mxfp8", 537)):
+    for stem, most in (("h100_bf16", 359), ("b200_mxfp8", 544)):
         assert make(ROOT / "specs" / f"{stem}.yaml").module.count("\n") <= most
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from gemmgen import triton_api
 from gemmgen.errors import GemmgenError
+from gemmgen.hardware import GPUS, TRITON
 
 PACKAGE = Path(triton_api.__file__).parent
 FILES = {"triton_api.py", "triton_errors.py", "triton_launches.py"}
@@ -55,8 +56,19 @@ def test_triton_is_not_imported_before_it_is_needed() -> None:
 
 def test_a_triton_of_the_supported_release_is_taken() -> None:
     triton_api.require()
-    assert triton_api.is_supported(f"{triton_api.SUPPORTED}.1")
-    assert not triton_api.is_supported(f"{triton_api.SUPPORTED}1.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "is_patch"),
+    [("3.9.0", True), ("3.9.1", True), ("3.9.0+git1a2b", True), ("3.9", True), ("3.9.0rc1", True)]
+    + [(version, False) for version in ("3.10.0", "3.91.0", "3.8.9", "3", "4.0.0", "2.3.9", "main", "")],
+)
+def test_a_release_has_its_patches_alone(version: str, is_patch: bool) -> None:
+    assert TRITON.has(version) == is_patch
+
+
+def test_the_release_was_verified_for_every_gpu_that_a_spec_can_name() -> None:
+    assert {gpu.architecture.compute_capability for gpu in GPUS.values()} == {*TRITON.verified}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ without a GPU: a `Cuda` tensor is a CPU tensor that claims to be on one.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -803,16 +804,49 @@ def test_what_follows_the_kernels_is_short(path: Path) -> None:
     assert len(source.splitlines()) - end <= WRAPPER_LINES
 
 
+def other_triton(version: str) -> str:
+    """What a module says of a version of Triton that it was not verified with."""
+    return (
+        f"this kernel was verified with Triton 3.9 alone, found {version}: install triton~=3.9.0 "
+        "in a folder of its own, or `gemmgen pack` the spec, whose kernels need no Triton at run time"
+    )
+
+
 @pytest.mark.check
-@pytest.mark.parametrize("version", ["3.8.0", "3.10.0", "4.0.0"])
-def test_another_triton_is_named_before_any_name_of_it_is_missed(version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["3.8.0", "3.8.10+git1a2b", "2.3.1", "4.0.0", "main"])
+def test_an_older_triton_is_named_before_any_name_of_it_is_missed(version: str, tmp_path: Path) -> None:
     (tmp_path / "triton.py").write_text(f'__version__ = "{version}"\n')
+    (tmp_path / "h100_bf16.py").write_text(made(spec_file("h100_bf16")).module)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", "import h100_bf16"]
-    folders = f"{tmp_path}{os.pathsep}{ROOT / 'generated'}"
-    environment = os.environ | {"PYTHONPATH": folders, "PYTHONDONTWRITEBYTECODE": "1"}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    text = f"ImportError: this kernel needs Triton 3.9, found {version}: install triton~=3.9.0"
-    assert found.stderr.splitlines()[-1] == text
+    assert found.stderr.splitlines()[-1] == f"ImportError: {other_triton(version)}"
+
+
+IMPORT_WITH = """
+import importlib, json, sys, warnings
+import triton
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("default")
+    for triton.__version__ in sys.argv[1:]:
+        sys.modules.pop("h100_bf16", None)
+        for _ in range(2):
+            module = importlib.import_module("h100_bf16")
+            assert callable(module.matmul)
+print(json.dumps([(each.category.__name__, str(each.message)) for each in caught]))
+"""
+"""A program that imports a module twice with each version of Triton, and prints the warnings."""
+
+
+@pytest.mark.check
+def test_a_newer_triton_is_warned_of_once_and_a_patch_is_not(tmp_path: Path) -> None:
+    (tmp_path / "h100_bf16.py").write_text(made(spec_file("h100_bf16")).module)
+    newer, patches = ["3.10.0", "3.10.0+git1a2b", "3.11.0rc1"], ["3.9.0", "3.9.1", "3.9.0+git1a2b"]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}  # there is the launcher
+    command = [sys.executable, "-B", "-c", IMPORT_WITH, *newer, *patches]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout) == [["UserWarning", other_triton(version)] for version in newer]
 
 
 # --- on a GPU

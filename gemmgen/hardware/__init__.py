@@ -13,6 +13,7 @@ from gemmgen.hardware.elements import (
     ScaleFormat,
 )
 from gemmgen.hardware.gpus import BLACKWELL, GPUS, HOPPER, TCGEN05, WGMMA, Architecture, Gpu
+from gemmgen.hardware.triton_releases import TRITON
 
 __all__ = [
     "BLACKWELL",
@@ -27,6 +28,7 @@ __all__ = [
     "SCALE_LANES",
     "SCALE_ROWS",
     "TCGEN05",
+    "TRITON",
     "WGMMA",
     "Architecture",
     "DType",

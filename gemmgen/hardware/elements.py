@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar, overload
 
 from gemmgen.hardware.gpus import WGMMA, Row, Table
+from gemmgen.hardware.triton_releases import TRITON
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -213,7 +214,7 @@ DTYPES: Table[DType] = Table(
             DType(
                 "int8", 8, "integer", "gl.int8", "torch.int8", "i8", ptx="s8", mlir="i8",
                 largest=127.0,
-                wgmma_accumulators=("int32",), wgmma_n_max=WGMMA.n_max_int8,
+                wgmma_accumulators=("int32",), wgmma_n_max=TRITON.wgmma_n_max_int8,
                 also=("i8", "s8", "char"),
             ),
             DType(

@@ -86,7 +86,6 @@ class Wgmma:
     m: int = 64  # [ptx]
     n_min: int = 8  # [ptx]
     n_max: int = 256  # [ptx]; [gluon] only powers of two, other multiples of 8 abort the compiler
-    n_max_int8: int = 128  # [gluon] 256, which PTX has, aborts the compiler
     k_bytes: int = 32  # [ptx] 16 elements of 16 bits
 
     rows_per_warp: int = 16  # [ptx] warp i of the warpgroup holds rows 16*i to 16*i+15 of D
@@ -104,7 +103,6 @@ class Tcgen05:
     k_bytes: int = 32  # [ptx] 16 elements of 16 bits, 64 of 4 bits
     tmem_columns: int = 512  # [ptx] per SM, of 32 bits in each of 128 lanes
     tmem_columns_min: int = 32  # [ptx] the smallest allocation; every one is a power of two
-    tmem_excess_columns: int = 64  # [gluon] step in which a metadata figure above the limit grows
     scale_bytes_per_column: int = 128  # [gluon] 32 lanes of 4 bytes, repeated for each of four warps
     copy_bytes: int = 512  # [ptx] tcgen05.cp.32x128b: 32 lanes of 16 bytes
     response_bytes: int = 16  # [ptx] of clusterlaunchcontrol.try_cancel

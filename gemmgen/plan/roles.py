@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal
 
-from gemmgen.hardware import Architecture
+from gemmgen.hardware import TRITON, Architecture
 from gemmgen.hardware.elements import DType
 from gemmgen.plan.storage import (
-    POINTER_BYTES,
-    SCALAR_BYTES,
-    STRIDE_BYTES,
     Barrier,
     SharedBuffer,
     TensorBuffer,
@@ -161,7 +158,7 @@ class Argument:
     @property
     def capture_bytes(self) -> int:
         """Bytes of its descriptor, or of its address, where a worker partition is passed it."""
-        return POINTER_BYTES
+        return TRITON.pointer_capture_bytes
 
 
 @dataclass(frozen=True)
@@ -181,7 +178,7 @@ class Count:
         "rows_of_d",
         "d_stride",
     ]
-    bytes: int = SCALAR_BYTES
+    bytes: int = TRITON.scalar_capture_bytes
 
     @property
     def capture_bytes(self) -> int:
@@ -191,8 +188,8 @@ class Count:
 
 M, N, K, GROUPS = Count("m"), Count("n"), Count("k"), Count("groups")
 TILES_M, TILES_N, K_STEPS = Count("tiles_m"), Count("tiles_n"), Count("k_steps")
-ROWS_OF_A, A_STRIDE = Count("rows_of_a"), Count("a_stride", STRIDE_BYTES)
-ROWS_OF_D, D_STRIDE = Count("rows_of_d"), Count("d_stride", STRIDE_BYTES)
+ROWS_OF_A, A_STRIDE = Count("rows_of_a"), Count("a_stride", TRITON.stride_capture_bytes)
+ROWS_OF_D, D_STRIDE = Count("rows_of_d"), Count("d_stride", TRITON.stride_capture_bytes)
 Passed = Argument | SharedBuffer | Barrier | TensorBuffer | Count
 """A value that the kernel passes to a partition."""
 

@@ -1,7 +1,7 @@
 """Shared and tensor memory of a kernel: buffers, their rings, and the barriers that hand them over.
 
-Every value is of one CTA unless it says otherwise. Sizes and alignments follow Triton 3.9, so that the sum is
-the compiler's figure to the byte.
+Every value is of one CTA unless it says otherwise. Sizes and alignments follow Triton's release, so that
+the sum is the compiler's figure to the byte.
 """
 
 from __future__ import annotations
@@ -13,22 +13,9 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from gemmgen.hardware import TCGEN05
+from gemmgen.hardware import TCGEN05, TRITON
 
 MBARRIER_BYTES = 8  # [ptx] an mbarrier object is 64 bits
-BARRIER_ALIGNMENT_BYTES = 16  # [gluon]
-TILE_ALIGNMENT_BYTES = 128  # [gluon] of what TMA writes without a swizzle
-SWIZZLE_ROWS = 8  # [gluon] a swizzled tile is aligned to the rows after which its pattern repeats
-CAPTURE_ALIGNMENT_BYTES = 8  # [gluon] that of a pointer
-WORKER_STATE_BYTES = 1  # [gluon] per worker warp: which partition it runs
-WORKER_STATE_ALIGNMENT_BYTES = 4  # [gluon]
-COUNTER_SCRATCH_BYTES = 4  # [gluon] in which a partition's threads get what one of them has counted
-COUNTER_SCRATCH_ALIGNMENT_BYTES = 128  # [gluon]
-CLUSTER_BARRIER_BYTES = 32  # [gluon] two mbarriers and a phase, with which a partition's CTAs meet
-SCALAR_BYTES = 4  # [gluon] a captured i32
-STRIDE_BYTES = 8  # [gluon] a captured stride of a descriptor, an i64
-POINTER_BYTES = 8  # [gluon] a captured tensor descriptor; the base of a captured memory descriptor
-OFFSET_BYTES = 4  # [gluon] per dimension of a captured memory descriptor
 
 Measure = Literal[
     "stages",
@@ -111,7 +98,7 @@ class SharedBuffer:
     """Its contents in words and numbers."""
     ring: Ring | None = None
     swizzle_bytes: int = 0
-    alignment: int = TILE_ALIGNMENT_BYTES
+    alignment: int = TRITON.tile_alignment_bytes
     """Alignment of its address in bytes, without a swizzle."""
     part: int | None = None
     """Which further part of the tensor's tiles it holds; None for the first one, or all."""
@@ -131,12 +118,12 @@ class SharedBuffer:
     @property
     def alignment_bytes(self) -> int:
         """The number of bytes that its address is a multiple of."""
-        return max(self.alignment, SWIZZLE_ROWS * self.swizzle_bytes)
+        return max(self.alignment, TRITON.swizzle_rows * self.swizzle_bytes)
 
     @property
     def capture_bytes(self) -> int:
         """Bytes of its memory descriptor where a worker partition is passed it."""
-        return POINTER_BYTES + OFFSET_BYTES * len(self.extents)
+        return TRITON.pointer_capture_bytes + TRITON.offset_capture_bytes * len(self.extents)
 
 
 @dataclass(frozen=True)
@@ -187,7 +174,7 @@ class Barrier:
     @property
     def capture_bytes(self) -> int:
         """Bytes of its memory descriptor where a worker partition is passed it."""
-        return POINTER_BYTES + OFFSET_BYTES * (2 if self.ring.indexed else 1)
+        return TRITON.pointer_capture_bytes + TRITON.offset_capture_bytes * (2 if self.ring.indexed else 1)
 
 
 @dataclass(frozen=True)
@@ -202,7 +189,7 @@ class TensorBuffer:
     @property
     def capture_bytes(self) -> int:
         """Bytes of its descriptor where a worker partition is passed it."""
-        return POINTER_BYTES
+        return TRITON.pointer_capture_bytes
 
 
 class KernelResources(ABC):
@@ -254,12 +241,12 @@ class SharedMemory:
     @property
     def worker_state_bytes(self) -> int:
         """Bytes in which the worker warps find the partition that they run."""
-        return self.worker_warps * WORKER_STATE_BYTES
+        return self.worker_warps * TRITON.worker_state_bytes
 
     @property
     def cluster_barrier_bytes(self) -> int:
         """Bytes with which the CTAs of a cluster meet before and after they count, behind all else."""
-        return self.counting_partitions * CLUSTER_BARRIER_BYTES if self.counts_in_cluster else 0
+        return self.counting_partitions * TRITON.cluster_barrier_bytes if self.counts_in_cluster else 0
 
     @property
     def total_bytes(self) -> int:
@@ -282,11 +269,11 @@ class SharedMemory:
             if not allocation.read_before_counting
         ]
         for _ in range(self.counting_partitions):
-            alignment = COUNTER_SCRATCH_ALIGNMENT_BYTES
+            alignment = TRITON.counter_scratch_alignment_bytes
             places = sorted(-(-occupied.stop // alignment) * alignment for occupied in taken)
             begin = next(place for place in places if not any(place in occupied for occupied in taken))
-            taken.append(range(begin, begin + COUNTER_SCRATCH_BYTES))
-            end = max(end, begin + COUNTER_SCRATCH_BYTES)
+            taken.append(range(begin, begin + TRITON.counter_scratch_bytes))
+            end = max(end, begin + TRITON.counter_scratch_bytes)
         if self.cluster_barrier_bytes:
             end = -(-end // MBARRIER_BYTES) * MBARRIER_BYTES + self.cluster_barrier_bytes
         return end
@@ -309,11 +296,11 @@ class SharedMemory:
         for buffer in self.buffers:
             yield Allocation(buffer.name, sized(buffer.bytes, buffer.ring), buffer.alignment_bytes)
         for barrier in self.barriers:
-            yield Allocation(barrier.name, sized(barrier.bytes, barrier.ring), BARRIER_ALIGNMENT_BYTES)
+            yield Allocation(barrier.name, sized(barrier.bytes, barrier.ring), TRITON.barrier_alignment_bytes)
         if self.worker_warps:
-            captures = (self.capture_bytes, CAPTURE_ALIGNMENT_BYTES)
+            captures = (self.capture_bytes, TRITON.capture_alignment_bytes)
             yield Allocation("captures", *captures, read_before_counting=True)
-            yield Allocation("worker state", self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES)
+            yield Allocation("worker state", self.worker_state_bytes, TRITON.worker_state_alignment_bytes)
 
     @property
     def padding_bytes(self) -> int:
@@ -349,5 +336,5 @@ class TensorMemory:
         if not self.buffers:
             return 0
         if self.columns > TCGEN05.tmem_columns:
-            return -(-self.columns // TCGEN05.tmem_excess_columns) * TCGEN05.tmem_excess_columns
+            return -(-self.columns // TRITON.tmem_excess_columns) * TRITON.tmem_excess_columns
         return max(TCGEN05.tmem_columns_min, 1 << (self.columns - 1).bit_length())

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen import triton_api
+from gemmgen.hardware import TRITON
+from gemmgen.hardware.triton_releases import TritonRelease
 from gemmgen.plan.decisions import gradient_stem
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.matmul_docs import MatmulDocs
@@ -36,7 +37,8 @@ class Wrapper(MatmulDocs):
     @property
     def standard_imports(self) -> str:
         """The imports of Python's own modules."""
-        return "import importlib\nimport warnings" if self.gradients else "import warnings"
+        names = ["importlib"] * bool(self.gradients) + ["re", "warnings"]
+        return "\n".join(f"import {name}" for name in names)
 
     @property
     def return_gradients(self) -> str:
@@ -86,9 +88,9 @@ class Wrapper(MatmulDocs):
             yield f"{summed} if ctx.needs_input_grad[{number}] else None"
 
     @property
-    def triton(self) -> str:
-        """The version of Triton that a module supports."""
-        return triton_api.SUPPORTED
+    def triton(self) -> TritonRelease:
+        """The release of Triton that a module was verified with."""
+        return TRITON
 
     @property
     def define_matmul(self) -> str:

@@ -28,7 +28,7 @@ from ruamel.yaml.events import (
 )
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.hardware import DTYPES, SCALE_FORMATS
+from gemmgen.hardware import DTYPES, SCALE_FORMATS, TRITON
 from gemmgen.problem.operations import OPERATIONS
 
 Place: TypeAlias = tuple[int, int]
@@ -135,14 +135,14 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 """Names that other libraries have for choices of a spec; rows of tables have their own."""
 UNSIGNED = ("uint8", "u8", "byte")
-"""[gluon] Triton 3.9 lowers these to the instruction of signed integers, without a word."""
+"""[gluon] Triton lowers these to the instruction of signed integers, without a word."""
 
 
 def meant(word: str, choices: Sequence[str]) -> str:
     """Return the end of a message that offers the meaning of a word, or the closest choice."""
     name = word.lower().removeprefix("torch.").replace("-", "_").replace(" ", "_")
     if name in UNSIGNED and "int8" in choices:
-        return "; Triton 3.9 multiplies unsigned integers as if they were signed, so use int8"
+        return f"; Triton {TRITON.name} multiplies unsigned integers as if they were signed, so use int8"
     known = [choice for choice in choices if name in _also(choice)]
     if known:
         return f"; did you mean {listing(known, 'or')}?"

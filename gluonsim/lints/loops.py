@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmgen.hardware import TRITON
 from gluonsim.findings import Finding, Kind, Location, Severity
 from gluonsim.ir.parse import Block, Operation, walk
 
@@ -27,7 +28,7 @@ def _finding(kind: Kind, name: str, locations: list[Location], text: str) -> Fin
 def _barriers_before_loads(body: Block, warps: int) -> Iterator[Finding]:
     """Find TMA loads in a loop of MMAs that all warps of the CTA execute.
 
-    Triton 3.9 puts a barrier of all warps of a partition before each TMA load, which one thread issues. A
+    Triton puts a barrier of all warps of a partition before each TMA load, which one thread issues. A
     partition of one warp pays nothing for it.
     """
     if warps == 1:
@@ -40,8 +41,9 @@ def _barriers_before_loads(body: Block, warps: int) -> Iterator[Finding]:
             continue
         barriers = "a barrier" if len(loads) == 1 else f"{len(loads)} barriers"
         text = (
-            f"a step of this loop has {barriers} of all {warps} warps, since Triton 3.9 puts one before each "
-            f"TMA load: a partition of one warp that issues the loads (gl.warp_specialize) needs none"
+            f"a step of this loop has {barriers} of all {warps} warps, since Triton {TRITON.name} puts "
+            f"one before each TMA load: a partition of one warp that issues the loads (gl.warp_specialize) "
+            f"needs none"
         )
         buffer = _buffer(loads[0], made)
         yield _finding(Kind.BARRIER_PER_LOAD, buffer.called, [op.location for op in loads], text)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.hardware import WGMMA
+from gemmgen.hardware import TRITON, WGMMA
 from gemmgen.hardware.gpus import power_of_two_below
 from gemmgen.plan.fix import at_least, hint, leave_out, nearest, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
-from gemmgen.plan.storage import TILE_ALIGNMENT_BYTES
 from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.work_rules import undivided
@@ -100,9 +99,10 @@ def _of_vectors(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the finding of column operands whose second block would begin between places of TMA."""
     vectors = [name for name in plan.problem.parted_vectors if name in plan.problem.tma_vectors]
     bits = [plan.problem.vector_dtype(name).bits for name in vectors]
-    least = max((TILE_ALIGNMENT_BYTES * 8 // each for each in bits), default=1)
+    alignment = TRITON.tile_alignment_bytes
+    least = max((alignment * 8 // each for each in bits), default=1)
     if plan.cta_columns < least:
         names = " and ".join(vectors)
         found = f"a tile of {plan.cta_tile_n:,} columns with {names}"
-        limit = f"TMA writes the elements of each accumulator at a multiple of {TILE_ALIGNMENT_BYTES} bytes"
+        limit = f"TMA writes the elements of each accumulator at a multiple of {alignment} bytes"
         yield Finding("tile.n", found, limit, at_least(plan.problem.b_blocks * least))
