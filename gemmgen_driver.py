@@ -1,10 +1,10 @@
 """Launches compiled kernels by the CUDA driver's documented API, without Triton.
 
-gemmgen writes this file beside gemmgen_launch.py, which checks tensors and decides what is launched. A
-kernel's machine code comes from a pack (`Kernel`) or from Triton in this process (`facts_of_compiled`); after
-that there is one path. A `Launch` has the parameters of a kernel in memory of its own: tensor maps
-(cuTensorMapEncodeTiled), pointers and numbers. It is launched any number of times (cuLaunchKernelEx), with
-other addresses if they are put in (cuTensorMapReplaceAddress).
+gemmgen writes this file beside gemmgen_launch.py, which checks tensors. A kernel's machine code comes from a
+pack (`Kernel`), or from Triton in this process (`facts_of_compiled`). Then both take one path. A `Launch` has
+the parameters of a kernel in memory of its own: tensor maps (cuTensorMapEncodeTiled), pointers and numbers.
+It is launched any number of times (cuLaunchKernelEx), with other addresses if they are put in
+(cuTensorMapReplaceAddress).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Passed(NamedTuple):
 
     name: str
     kind: str
-    """``map``, ``pointer``, ``i32``, ``i64``, or ``constexpr`` for what is no parameter."""
+    """``map``, ``pointer``, ``i32``, ``i64``, or ``constexpr``, which is no parameter."""
     map: TensorMap | None
 
 

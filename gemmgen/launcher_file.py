@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 LAUNCHER: Final = "gemmgen_launch.py"
-"""The name of the file that modules import: it checks tensors, and decides what is launched."""
+"""The name of the file that modules import: it checks tensors, and chooses between launches."""
 
 DRIVER: Final = "gemmgen_driver.py"
 """The name of the file that it imports: it launches by the CUDA driver."""

@@ -9,8 +9,8 @@ module makes one `Host` from its tables and its `launch` function, and its `matm
 2. For a call with the sizes, strides and types of an earlier one of its thread, `Host.launch_again` puts its
    addresses into the parameters of that launch, and launches by the driver (`Ready`).
 3. `Host.run_checked` takes any other call: it checks the tensors (`Contract`), gets memory for D and for
-   partial sums (`Workspaces`), and lets the module launch its kernels. Triton compiles them first if need be
-   (`using_triton`); those of a pack are compiled. The parameters are kept for step 2.
+   partial sums (`Workspaces`), and lets the module launch its kernels, which Triton compiles first if need be
+   (`using_triton`), and which a pack has compiled. The parameters are kept for step 2.
 
 No address is a part of a key, so that new tensors take the same path as known ones. Parameters belong to one
 thread, and the driver copies them before a launch returns, so that a captured graph has its own.
@@ -103,7 +103,7 @@ class Host:
             copy: Copies matrices to aligned ones; only modules that take misaligned tensors have it.
             backward: A function that keeps tensors for the backward, and one that computes the gradients.
             namespace: Where torch has the operator: ``torch.ops.<namespace>.<module>``.
-            is_compiled: True if the kernels are those of a pack, for which no Triton is needed.
+            is_compiled: True in a pack, whose kernels need no Triton.
         """
         self.launch, self.copy, self.has_backward = launch, copy, backward is not None
         self.contract = contract = Contract(
@@ -500,7 +500,7 @@ class Slot:
     __slots__ = ("address", "offset", "place", "tensor")
 
     def __init__(self, tensor: int, offset: int, address: int, place: Any) -> None:
-        """Note the number of the tensor, the bytes from its address to this one, and what is there now."""
+        """Note the number of the tensor, the bytes from its address to this one, and this one now."""
         self.tensor, self.offset, self.address, self.place = tensor, offset, address, place
 
 
@@ -550,7 +550,7 @@ class Ready:
             unaligned: For each tensor that the caller passes, the bits of its address that must be 0.
             apart: The pairs of these tensors that must share no memory.
             new_d: Makes a D for a call without `out`.
-            extents: Those of memory for partial sums; empty without such memory, or if the caller passes it.
+            extents: The extents of memory for sums; empty without such memory, or if the caller passes it.
         """
         self.launches, self.maps, self.pointers, self.unaligned = launches, maps, pointers, unaligned
         self.apart, self.new_d, self.extents = apart, new_d, extents

@@ -756,7 +756,7 @@ def test_backward_kernels_are_replayed_past_triton_on_a_gpu(linear: Modules) -> 
         """Look in the thread of the backward, which has parameters of its own."""
         kept.append(any(module.call.of_thread.ready for module in linear.of.values()))
 
-    x.register_hook(look)
+    cast(Any, x).register_hook(look)
     for _ in range(5):
         found = torch.autograd.grad(linear.forward.matmul(x, w.T), (x, w), grad)
         assert torch.equal(found[0], grad @ w)

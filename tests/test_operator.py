@@ -782,7 +782,7 @@ def test_memory_of_a_stream_lives_until_its_launch(stem: str, monkeypatch: pytes
     alive: list[bool] = []
 
     def launch(driver: FakeDriver, *arguments: Any) -> None:
-        driver.direct.append(arguments)
+        driver.direct.append(cast(Any, arguments))
         module.call.memory.cache_clear()
         alive.append(held[0]() is not None)
 

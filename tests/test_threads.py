@@ -27,7 +27,7 @@ from fake_triton import FakeDriver, launch_on, on_a_fake_driver
 from modules import ROOT, libraries_folder, module_file
 from torch import Tensor
 
-from gemmgen.launcher_file import LAUNCHER
+from gemmgen.launcher_file import LAUNCHER, LAUNCHERS
 from gemmgen.module import import_generated
 
 THREADS = 8
@@ -165,8 +165,8 @@ def test_first_calls_of_a_library_compile_each_kernel_once_and_one_at_a_time(
     kept = {name: module for name, module in sys.modules.items() if name.split(".")[0] != "h200_bf16"}
     library = import_module("h200_bf16")
     try:
-        launchers = (import_module(f"h200_bf16.{name}") for name in ("gemmgen_driver", "gemmgen_launch"))
-        launch_on(compiler.driver, *launchers, monkeypatch)
+        of_driver, launcher = (import_module(f"h200_bf16.{name[:-3]}") for name in LAUNCHERS)
+        launch_on(compiler.driver, of_driver, launcher, monkeypatch)
         monkeypatch.setattr(library, "_gpu", always(library.GPU))
         shapes = [(16, 64, 4096), (64, 256, 4096), (300, 4096, 4096), (2048, 2048, 2048)]
         names = {library.choose(*shape, gpu=library.GPU).kernel for shape in shapes}

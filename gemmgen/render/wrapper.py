@@ -37,7 +37,7 @@ class Wrapper(MatmulDocs):
     @property
     def standard_imports(self) -> str:
         """The imports of Python's own modules."""
-        names = ["importlib"] * bool(self.gradients) + ["re", "warnings"]
+        names = ["importlib"] * bool(self.gradients) + ["warnings"]
         return "\n".join(f"import {name}" for name in names)
 
     @property
