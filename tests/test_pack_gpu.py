@@ -239,14 +239,14 @@ def test_a_tensor_map_with_another_address_is_the_one_that_is_encoded_for_it(
         maps.append(found)
     replace_address = sys.modules["pack_on_gpu.gemmgen_driver"].driver().replace_address
     addresses = [tensor.data_ptr() for tensor in calls[1][:2]]
-    for (place, number, _), (other, _, _) in zip(maps[0].maps[:2], maps[1].maps[:2], strict=True):
-        assert replace_address(place, addresses[number]) == 0
-        assert words(place) == words(other)
+    for slot, other in zip(maps[0].maps[:2], maps[1].maps[:2], strict=True):
+        assert replace_address(slot.place, addresses[slot.tensor]) == 0
+        assert words(slot.place) == words(other.place)
 
 
-def words(place: Any) -> list[int]:
+def words(place: int) -> list[int]:
     """Return the words of a tensor map."""
-    return [*(ctypes.c_uint64 * 16).from_address(place.value)]
+    return [*(ctypes.c_uint64 * 16).from_address(place)]
 
 
 @pytest.mark.filterwarnings("ignore")  # Inductor has its own, which depend on the release
