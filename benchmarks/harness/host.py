@@ -1,130 +1,120 @@
-"""The host's time of an eager call: of torch.matmul, of generated modules, and of their operators.
+"""The host's time of a call beside torch's own, at new and at known addresses, and of a first call.
 
-    python benchmarks/harness/host.py OUT.json
+On a Hopper GPU, with a generated module, a packed one or a library on the path, of bf16 without an epilogue:
+``python -m benchmarks.harness.host MODULE…``. It prints JSON. ``--without-triton`` blocks Triton, which
+a pack does not need. A module whose `matmul` takes ``offs`` multiplies groups, beside torch's grouped_mm.
 
-Needs a Hopper GPU and no gemmgen. The shapes are so small that the GPU finishes before the host, and the
-queue is empty at the beginning of a batch of calls. One K is long, and a batch does not fill the queue there
-either.
+Each figure is a median over rounds in which the calls alternate. The GPU is idle before each round, and the
+calls are so few and small that its queue never fills. With new addresses, no A of a round has had a call.
 """
 
-from __future__ import annotations
-
-import importlib.util
+import argparse
+import inspect
 import json
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 import torch
-import triton  # pyright: ignore[reportMissingTypeStubs]
+from torch import Tensor
 
-GENERATED = Path(__file__).parents[2] / "generated"
-SHAPES = {
-    "h100_bf16": (128, 256, 64),
-    "h100_bf16_rows8": (8, 64, 256),
-    "h100_bf16_rows16_split2": (16, 128, 512),
-    "h100_bf16_bias_gelu": (128, 256, 64),
-    "h100_bf16_residual": (128, 256, 64),
-    "h100_e4m3_scaled": (128, 256, 128),
-    "h100_bf16_split8_bias": (128, 256, 1024),
-    "h100_bf16_split8_parallel": (128, 128, 16384),
-}
-"""M, N and K for each module: a tile or two. That of two kernels has a K for which torch launches two too."""
-REPETITIONS = 15
-CALLS = 200
-"""In a batch: fewer than a stream queues before the host has to wait."""
+ROUNDS, CALLS = 40, 50
+M, N, K, GROUPS = 8, 512, 512, 4
 
-Call = Callable[[], object]
+Call = Callable[[Tensor], object]
 
 
-def module(stem: str) -> Any:
-    """Return a generated module, imported by its path."""
-    spec = importlib.util.spec_from_file_location(stem, GENERATED / f"{stem}.py")
-    assert spec
-    assert spec.loader
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[stem] = made
-    spec.loader.exec_module(made)
-    return made
-
-
-def calls(stem: str) -> dict[str, Call]:
-    """Return the timed calls of one module by name, on equal matrices; torch multiplies them in bf16."""
-    made = module(stem)
-    extents = dict(zip("MNK1", (*SHAPES[stem], 1), strict=True))
-    given: dict[str, torch.Tensor] = {}
-    for name, (dtype, axes, *_) in made.ARGUMENTS.items():
-        # B as the transposed view of what lies in memory row by row.
-        shape = [extents[axis] for axis in (axes[::-1] if name == "b" else axes)]
-        tensor = torch.randn(shape, device="cuda").to(dtype)
-        given[name] = tensor.T if name == "b" else tensor
-    a, b, out = (given.pop(name) for name in ("a", "b", "out"))
-    a16, b16, out16 = (tensor.bfloat16() for tensor in (a, b, out))
-    matmul, operator = made.matmul, getattr(torch.ops.gemmgen, stem)
-    timed: dict[str, Call] = {
-        "torch.matmul": lambda: torch.matmul(a16, b16),
-        "torch.matmul out=": lambda: torch.matmul(a16, b16, out=out16),
-        "module": lambda: matmul(a, b, **given),
-        "module out=": lambda: matmul(a, b, **given, out=out),
-        "operator": lambda: operator(a, b, **given),
-        "operator out=": lambda: operator.out(a, b, **given, out=out),
-    }
-    expected = timed["torch.matmul"]() if not given else matmul(a, b, **given)
-    for name, call in timed.items():
-        result = call()
-        found = out if result is None else result  # the operator that writes into `out` returns nothing
-        if not (given and name.startswith("torch")):
-            torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-1, msg=f"{stem}: {name}")
-    return timed
-
-
-def microseconds(call: Call) -> float:
-    """Return the host's time of a call in a batch that begins with an empty queue."""
+def milliseconds_of_first_call(call: Callable[[], object]) -> float:
+    """Return the time of a first call, with that of its kernel."""
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(CALLS):
-        call()
-    elapsed = time.perf_counter() - start
+    call()
     torch.cuda.synchronize()
-    return elapsed / CALLS * 1e6
+    return 1e3 * (time.perf_counter() - start)
 
 
-def measured(stem: str) -> dict[str, list[float]]:
-    """Return the samples of each call, taken in alternation."""
-    timed = calls(stem)
-    samples: dict[str, list[float]] = {name: [] for name in timed}
-    for call in timed.values():
-        microseconds(call)  # compiled, prepared, and the allocator's blocks cut
-    for _ in range(REPETITIONS):
-        for name, call in timed.items():
-            samples[name].append(round(microseconds(call), 3))
-    return samples
+def microseconds(call: Call, inputs: list[Tensor]) -> float:
+    """Return the median time of a call on the host, with each input in turn."""
+    torch.cuda.synchronize()
+    found: list[float] = []
+    for a in inputs:
+        start = time.perf_counter()
+        call(a)
+        found.append(1e6 * (time.perf_counter() - start))
+    torch.cuda.synchronize()
+    return statistics.median(found)
+
+
+def new(rows: int, columns: int) -> Tensor:
+    """Return a random matrix of bf16."""
+    return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+
+
+def calls_of(matmul: Callable[..., Any]) -> dict[str, Call]:
+    """Return the calls to compare: ours and torch's, with `out` and without it where torch takes one."""
+    if "offs" in inspect.signature(matmul).parameters:
+        weights = torch.randn(GROUPS, N, K, device="cuda", dtype=torch.bfloat16)
+        offs = torch.arange(1, GROUPS + 1, device="cuda", dtype=torch.int32) * (M // GROUPS)
+        grouped_mm = torch.nn.functional.grouped_mm
+        return {
+            "ours, a new D": lambda a: matmul(a, weights.mT, offs=offs),
+            "torch, a new D": lambda a: grouped_mm(a, weights.mT, offs=offs),
+        }
+    weight, out = new(N, K), new(M, N)
+    return {
+        "ours, out given": lambda a: matmul(a, weight.T, out=out),
+        "torch, out given": lambda a: torch.matmul(a, weight.T, out=out),
+        "ours, a new D": lambda a: matmul(a, weight.T),
+        "torch, a new D": lambda a: torch.matmul(a, weight.T),
+    }
+
+
+def measured(name: str) -> dict[str, object]:
+    """Return the figures of a module."""
+    start = time.perf_counter()
+    matmul = import_module(name).matmul
+    imported = time.perf_counter() - start
+    calls, known = calls_of(matmul), new(M, K)
+    for label, call in calls.items():
+        if "torch" in label:
+            call(known)
+    ours = next(iter(calls.values()))
+    first = milliseconds_of_first_call(lambda: ours(known))
+    rounds: list[dict[str, float]] = []
+    for _ in range(ROUNDS):
+        of_round: dict[str, float] = {}
+        for label, call in calls.items():
+            of_round[f"{label}, new addresses"] = microseconds(call, [new(M, K) for _ in range(CALLS)])
+            of_round[f"{label}, known addresses"] = microseconds(call, [known] * CALLS)
+        rounds.append(of_round)
+    return {
+        "import_ms": round(1e3 * imported, 1),
+        "first_call_ms": round(first, 1),
+        "call_us": {
+            label: round(statistics.median(each[label] for each in rounds), 2) for label in rounds[0]
+        },
+    }
 
 
 def main() -> None:
-    """Measure all modules, print the medians, and write every sample."""
-    (out,) = sys.argv[1:]
-    host = {stem: measured(stem) for stem in SHAPES}
-    for stem, samples in host.items():
-        medians = {name: statistics.median(found) for name, found in samples.items()}
-        for name, median in medians.items():
-            base = medians["torch.matmul out=" if name.endswith("out=") else "torch.matmul"]
-            line = f"{stem:26} {name:18} {median:7.2f} us  {median / base:5.2f} of torch.matmul's"
-            sys.stdout.write(f"{line}\n")
+    """Measure, and print a record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("modules", nargs="+")
+    parser.add_argument("--without-triton", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.without_triton:
+        sys.modules["triton"] = None  # pyright: ignore[reportArgumentType] - an import of it fails then
     record = {
         "gpu": torch.cuda.get_device_name(),
-        "python": platform.python_version(),
         "torch": torch.__version__,
-        "triton": triton.__version__,
-        "calls": CALLS,
-        "shapes": SHAPES,
-        "microseconds": host,
+        "triton": None if arguments.without_triton else import_module("triton").__version__,
+        "shape": [M, N, K],
+        "modules": {name: measured(name) for name in arguments.modules},
     }
-    Path(out).write_text(json.dumps(record, indent=1) + "\n")
+    sys.stdout.write(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

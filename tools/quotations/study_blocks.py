@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemmgen.problem import shape_text
@@ -13,7 +12,6 @@ from tools.rendered import ROOT
 
 MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"
 HOST = ROOT / "benchmarks" / "reading" / "host.json"
-LIBRARY_HOST = ROOT / "benchmarks" / "reading" / "library_host.json"
 MISALIGNED_ARMS = ("", ", B aligned before", ", A and B aligned before", ", into an out of such rows")
 TUNED = ROOT / "benchmarks" / "reading" / "tune.json"
 
@@ -58,26 +56,20 @@ def tuned_block() -> str:
 
 
 def host_block() -> str:
-    """Return what calls cost the host, in us and over torch.matmul's: modules from HOST, a library behind."""
+    """Return what calls of HOST cost the host, in us and over torch's own call."""
+    record = json.loads(HOST.read_text(encoding="utf-8"))
+    sources = {"compiled": "compiled by Triton", "packs": "of a pack, without Triton"}
 
-    def row(name: str, costs: Mapping[str, float], keys: Sequence[str]) -> tuple[str, ...]:
-        torch, torch_out = (costs[key] for key in keys[:2])
-        ratios = (
-            f"{costs[key]:.1f} ({costs[key] / (torch_out if number % 2 else torch):.2f})"
-            if key in costs
-            else ""
-            for number, key in enumerate(keys[2:])
-        )
-        return name, f"{torch:.1f}", f"{torch_out:.1f}", *ratios
+    def cells(costs: Mapping[str, float]) -> Iterator[str]:
+        for result in ("out given", "a new D"):
+            for place in ("new addresses", "known addresses"):
+                ours, torch = (costs.get(f"{whose}, {result}, {place}") for whose in ("ours", "torch"))
+                yield f"{ours:.1f} ({ours / torch:.2f})" if ours and torch else ""
 
-    own = ("torch.matmul", "torch.matmul out=", "module", "module out=", "operator", "operator out=")
-    modules: Mapping[str, Mapping[str, list[float]]] = json.loads(HOST.read_text())["microseconds"]
-    rows = [
-        row(f"`{name}`", {key: statistics.median(each) for key, each in costs.items()}, own)
-        for name, costs in modules.items()
-    ]
-    library = ("torch", "torch out", "library", "library out", "operator", "operator out")
-    calls: Mapping[str, Mapping[str, float]] = json.loads(LIBRARY_HOST.read_text())["microseconds"]
-    rows += [row(f"`h200_bf16` at {shape}", costs, library) for shape, costs in calls.items()]
-    heads = ["", "torch.matmul, us", "with `out=`", "matmul", "with `out=`", "operator", "with `out=`"]
-    return table(heads, iter(rows))
+    rows = (
+        (f"`{name.removeprefix('gemmgen_pack.')}`, {told}", *cells(found["call_us"]))
+        for source, told in sources.items()
+        for name, found in record[source]["modules"].items()
+    )
+    heads = ["", "`out=`, new addresses", "known addresses", "new D, new addresses", "known addresses"]
+    return table(heads, rows)
