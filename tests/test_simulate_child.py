@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from kernels.launch import launch
-from modules import module_file
+from modules import ROOT, module_file
 
 import gemmgen.processes.workers
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -306,3 +306,26 @@ def test_a_process_that_is_kept_has_no_say_against_a_kernel(
     )
     assert result.findings == ()
     assert found.equal(expected)
+
+
+FORKED_UNDER_A_SIGNAL = """
+import os, signal, sys
+from gemmgen.processes.forking import LostError, forked
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+try:
+    with forked(lambda: 1) as result:
+        result()
+except LostError:
+    print("lost")
+print(*signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+"""A program whose child gets a signal before it has handlers of its own; it prints the signals held back."""
+
+
+def test_a_signal_within_a_fork_ends_the_child_without_the_handlers_of_its_parent() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED_UNDER_A_SIGNAL], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "lost\n\n", "")

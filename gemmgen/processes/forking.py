@@ -75,7 +75,7 @@ class Child(Generic[T, U]):
         """
         self._ending, self._ended = Lock(), False  # two threads must not shut down one pool
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _begin, (start,))
-        with FORK_LOCK, warnings.catch_warnings():
+        with FORK_LOCK, _held_back(), warnings.catch_warnings():
             # Python 3.12 warns about threads. The child uses none of the parent's.
             warnings.simplefilter("ignore", DeprecationWarning)
             asked = self._pool.submit(os.getpid)
@@ -157,6 +157,16 @@ def serving(start: Callable[[], Callable[[T], U]]) -> Generator[Callable[[T, flo
         child.end()
 
 
+@contextmanager
+def _held_back() -> Generator[None]:
+    """Hold back the signals in `ENDINGS`: a process that is being forked would run the parent's handlers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # --- in the child
 
 _answer: Callable[[Any], Any]
@@ -171,6 +181,7 @@ def _begin(start: Callable[[], Callable[[Any], Any]]) -> None:
     os.setpgid(0, 0)  # so that what it starts, as ptxas, ends with it
     for number in ENDINGS:  # compilers would not look for Python's handlers of these
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)  # see `_held_back`
     Thread(target=_end_with_parent, daemon=True).start()
     _answer = start()
 
