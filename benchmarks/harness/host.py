@@ -2,7 +2,8 @@
 
 On a Hopper GPU, with a generated module, a packed one or a library on the path, of bf16 without an epilogue:
 ``python -m benchmarks.harness.host MODULE…``. It prints JSON. ``--without-triton`` blocks Triton, which
-a pack does not need. A module whose `matmul` takes ``offs`` multiplies groups, beside torch's grouped_mm.
+a pack does not need. A module whose `matmul` takes ``offs`` multiplies groups, beside torch's grouped_mm; one
+that takes ``a_scale`` multiplies e4m3 with scales of blocks, beside torch's _scaled_mm.
 
 Each figure is a median over rounds in which the calls alternate. The GPU is idle before each round, and the
 calls are so few and small that its queue never fills. With new addresses, no A of a round has had a call.
@@ -14,7 +15,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 ROUNDS, CALLS = 40, 50
-M, N, K, GROUPS = 8, 512, 512, 4
+M, N, K, GROUPS, BLOCK = 8, 512, 512, 4, 128
 
 Call = Callable[[Tensor], object]
 
@@ -48,14 +49,27 @@ def microseconds(call: Call, inputs: list[Tensor]) -> float:
     return statistics.median(found)
 
 
-def new(rows: int, columns: int) -> Tensor:
-    """Return a random matrix of bf16."""
-    return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+def new(rows: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return a random matrix."""
+    return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16).to(dtype)
 
 
-def calls_of(matmul: Callable[..., Any]) -> dict[str, Call]:
+def calls_of(matmul: Callable[..., Any], parameters: Collection[str]) -> dict[str, Call]:
     """Return the calls to compare: ours and torch's, with `out` and without it where torch takes one."""
-    if "offs" in inspect.signature(matmul).parameters:
+    if "a_scale" in parameters:
+        weight, out = new(N, K, torch.float8_e4m3fn).T, new(M, N)
+        a_scale = torch.rand(K // BLOCK, M, device="cuda").T
+        b_scale = torch.rand(N // BLOCK, K // BLOCK, device="cuda")
+        scales = {"a_scale": a_scale, "b_scale": b_scale}
+        torchs = {"scale_a": a_scale, "scale_b": b_scale.T, "out_dtype": torch.bfloat16}
+        scaled_mm = getattr(torch, "_scaled_mm")  # noqa: B009 - private, and what torch has for such scales
+        return {
+            "ours, out given": lambda a: matmul(a, weight, **scales, out=out),
+            "torch, out given": lambda a: scaled_mm(a, weight, **torchs, out=out),
+            "ours, a new D": lambda a: matmul(a, weight, **scales),
+            "torch, a new D": lambda a: scaled_mm(a, weight, **torchs),
+        }
+    if "offs" in parameters:
         weights = torch.randn(GROUPS, N, K, device="cuda", dtype=torch.bfloat16)
         offs = torch.arange(1, GROUPS + 1, device="cuda", dtype=torch.int32) * (M // GROUPS)
         grouped_mm = torch.nn.functional.grouped_mm
@@ -77,7 +91,9 @@ def measured(name: str) -> dict[str, object]:
     start = time.perf_counter()
     matmul = import_module(name).matmul
     imported = time.perf_counter() - start
-    calls, known = calls_of(matmul), new(M, K)
+    parameters = inspect.signature(matmul).parameters
+    dtype = torch.float8_e4m3fn if "a_scale" in parameters else torch.bfloat16
+    calls, known = calls_of(matmul, parameters), new(M, K, dtype)
     for label, call in calls.items():
         if "torch" in label:
             call(known)
@@ -87,7 +103,7 @@ def measured(name: str) -> dict[str, object]:
     for _ in range(ROUNDS):
         of_round: dict[str, float] = {}
         for label, call in calls.items():
-            of_round[f"{label}, new addresses"] = microseconds(call, [new(M, K) for _ in range(CALLS)])
+            of_round[f"{label}, new addresses"] = microseconds(call, [new(M, K, dtype) for _ in range(CALLS)])
             of_round[f"{label}, known addresses"] = microseconds(call, [known] * CALLS)
         rounds.append(of_round)
     return {
