@@ -6,7 +6,7 @@ module makes one `Host` from its tables and its `launch` function, and its `matm
 
 1. While torch traces, in a mode of torch, or for a tensor with a dispatch of its own, a call goes to the
    `Operator` ``torch.ops.gemmgen.<module>``, which torch compiles, exports and counts.
-2. For a call with the sizes, strides and types of an earlier one of its thread, `Host.launch_again` puts its
+2. For a call with the sizes, strides and types of an earlier one of its thread, `KnownCalls.launch` puts its
    addresses into the parameters of that launch, and launches by the driver (`Ready`).
 3. `Host.run_checked` takes any other call: it checks the tensors (`Contract`), gets memory for D and for
    partial sums (`Workspaces`), and lets the module launch its kernels, which Triton compiles first if need be
@@ -26,7 +26,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -105,6 +105,7 @@ class Host:
             namespace: Where torch has the operator: ``torch.ops.<namespace>.<module>``.
             is_compiled: True in a pack, whose kernels need no Triton.
         """
+        self.__module__ = module  # where pickle finds it, by the name that `__reduce__` returns
         self.launch, self.copy, self.has_backward = launch, copy, backward is not None
         self.contract = contract = Contract(
             arguments, computes, transposed, pack_scales, copies=bool(copy), has_backward=self.has_backward
@@ -112,12 +113,15 @@ class Host:
         self.workspaces = Workspaces(make_workspace, make_sums, count_sums)
         self.is_deterministic = computes.get("deterministic", True)
         self.traced = traced = Operator(operator_name(module), contract, namespace)
-        self.memory, self.keeps_memory = self.workspaces.of_stream, bool(self.workspaces.make_tensors)
-        self.is_per_thread, self.d_dtype = self.workspaces.is_per_thread, contract.arguments["out"].dtype
-        self.written, self.is_compiled, self.of_thread = contract.written, is_compiled, OfThread()
-        # Only parts of complex numbers can be views that torch negates when they are read.
-        types_of_parts = torch.float16, torch.float32
-        self.may_be_negative = any(each.dtype in types_of_parts for each in contract.arguments.values())
+        self.memory, self.is_per_thread = self.workspaces.of_stream, self.workspaces.is_per_thread
+        self.written, self.is_compiled = contract.written, is_compiled
+        self.d_dtype = contract.arguments["out"].dtype
+        self.known = KnownCalls(
+            [argument.dtype for argument in contract.arguments.values()],
+            written=len(contract.written),
+            is_deterministic=self.is_deterministic,
+            is_compiled=is_compiled,
+        )
         run, count_flops = self.run_as_operator, traced.count_flops
         parameters = [f"Tensor(b!) {name}" if name in self.written else name for name in contract.inputs]
         define_operator(
@@ -148,7 +152,7 @@ class Host:
         workspace = workspace or ()
         if not (is_compiling() or count_modes()):
             # A tensor that is seen by torch, or that a gradient flows to, has no launch that is known.
-            d, key = self.launch_again(inputs, out, workspace)
+            d, key = self.known.launch(inputs, out, workspace)
             if d is not None:
                 return d
             is_seen = have_dispatch(type(out), *map(type, inputs))
@@ -156,98 +160,44 @@ class Host:
                 return self.run_checked(inputs, out, workspace, key)
         return self.traced(*inputs, out=out)
 
+    def again(self, *inputs: Tensor) -> Tensor | None:
+        """Launch a call whose like was launched before, and return its D; return None for any other call.
+
+        Nothing is checked or raised, so a caller asks this first and calls in full if it is None.
+        """
+        if is_compiling() or count_modes():
+            return None
+        return self.known.launch(inputs, None)[0]
+
+    def __reduce__(self) -> str:
+        """Let a copy or a pickle have the module's own host side, which is `call` in each module."""
+        return "call"
+
     def run_as_operator(self, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
         """Run a call of the operator, which returns nothing if it writes into `out`."""
         d = self.run(*inputs, out=out)
         return d if out is None else None
 
-    def run(self, *inputs: Tensor, out: Tensor | None = None, workspace: tuple[Tensor, ...] = ()) -> Tensor:
-        """Launch with the parameters of an earlier call like this one; check and prepare any other call."""
-        d, key = self.launch_again(inputs, out, workspace)
-        return self.run_checked(inputs, out, workspace, key) if d is None else d
+    def run(
+        self,
+        *inputs: Tensor,
+        out: Tensor | None = None,
+        workspace: tuple[Tensor, ...] = (),
+        note: Callable[[Ready], None] | None = None,
+    ) -> Tensor:
+        """Launch with the parameters of an earlier call like this one; check and prepare any other call.
 
-    def launch_again(
-        self, inputs: tuple[Tensor, ...], out: Tensor | None, workspace: tuple[Tensor, ...]
-    ) -> tuple[Tensor | None, Any]:
-        """Launch with the parameters of an earlier call like this one, and return D.
-
-        For any other call, return None and the key under which its parameters may be kept, or None.
+        `note` is called with the parameters if they lie ready for a later call like this one.
         """
-        tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-        found = self.key_of(tensors, out)
-        if found is None:
-            return None, None
-        key, addresses, device = found
-        of_thread = self.of_thread.ready
-        if (ready := of_thread.get(key)) is None:
-            return None, key
-        if not ready.takes(addresses):
-            return None, None
-        stream = current_stream(device)
-        held = ()  # memory stays alive until its launch is queued: other threads may evict it
-        try:
-            if out is None:
-                d = ready.new_d()
-                addresses.append(d.data_ptr())
-            else:
-                d = out
-            if ready.extents:
-                held, places = self.sums_of(stream, ready.extents, device)
-                addresses += places
-            ready.start(addresses, stream)
-        except BaseException:
-            of_thread.clear()  # parameters of a launch that failed are not used again
-            raise
-        del held
-        if out is not None:
-            increment_version(out)  # autograd learns of the write
-        if self.written:
-            self.increment_versions(inputs)
-        return d, None
-
-    def key_of(
-        self, tensors: tuple[Tensor, ...], out: Tensor | None
-    ) -> tuple[tuple[Any, ...], list[int], int] | None:
-        """Return what calls have in common that take the same parameters, the addresses, and the GPU.
-
-        It is None for calls that are checked each time: of other tensors than dense ones of the current GPU,
-        inside of a transform of torch, in torch's deterministic mode if the kernel has no order of its sums,
-        and while a hook of Triton wants to see each launch.
-        """
-        if in_transform() or getattr(forward_ad, "_current_level", None) != -1:
-            return None
-        if not self.is_deterministic and torch.are_deterministic_algorithms_enabled():
-            return None
-        if not self.is_compiled and have_hooks():
-            return None
-        key: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
-        try:
-            for tensor in tensors:
-                key += (
-                    type(tensor),
-                    tensor.shape,
-                    tensor.stride(),
-                    tensor.dtype,
-                    tensor.get_device(),
-                    tensor.requires_grad,
-                )
-            if self.may_be_negative:
-                key += [tensor.is_neg() for tensor in tensors]
-            if self.written:
-                key += [tensor.is_inference() for tensor in tensors]
-            elif out is not None:
-                key.append(out.is_inference())
-            addresses, device = [tensor.data_ptr() for tensor in tensors], key[6]
-            if device < 0 or device != torch.cuda.current_device():
-                return None
-        except (AssertionError, AttributeError, RuntimeError, TypeError):
-            return None  # no tensor, one without strides, or a torch without GPUs
-        if len({*addresses}) < len(addresses):  # which of them are one tensor, such as C and D
-            key.append(tuple(map(addresses.index, addresses)))
-        return tuple(key), addresses, device
+        d, key = self.known.launch(inputs, out, workspace)
+        if d is None:
+            return self.run_checked(inputs, out, workspace, key, note)
+        if note:
+            note(self.known.ready(key))
+        return d
 
     def sums_of(
-        self, stream: int, extents: tuple[int, ...], device: int
+        self, extents: tuple[int, ...], stream: int, device: int
     ) -> tuple[tuple[Tensor, ...], list[int]]:
         """Return memory for partial sums and its addresses, of the stream or the graph that captures it."""
         if is_captured(stream):
@@ -262,12 +212,12 @@ class Host:
         out: Tensor | None,
         workspace: tuple[Tensor, ...],
         key: Any,
+        note: Callable[[Ready], None] | None = None,
     ) -> Tensor:
         """Check a call, launch its kernels, and keep the launch under `key`."""
         contract, a = self.contract, inputs[0]
         if contract.has_more_dimensions(a):
-            run = functools.partial(self.run, workspace=workspace)
-            return contract.flattened(run, inputs, out)
+            return self.run_flattened(inputs, out, workspace, key, note)
         passed, (m, n, k), checked = contract.check_inputs(inputs)
         if k == 0 and not contract.is_zero_without_k and not a.is_meta:
             if contract.has_scales:
@@ -299,15 +249,40 @@ class Host:
         places = [tensor.data_ptr() for tensor in (*inputs, result)]
         if places == [tensor.data_ptr() for tensor in (*passed, d)]:
             tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
-            self.keep(key, tensors, out, d, extents, memory, launched, checked)
-        if out is not None:
-            increment_version(out)  # autograd learns of the write
-        self.increment_versions(inputs)
+            ready = self.prepare(tensors, out, d, extents, memory, launched, checked)
+            if key is not None and ready is not None:
+                self.known.keep(key, ready)
+                if note:
+                    note(ready)
+        note_writes(out, inputs[len(inputs) - len(self.written) :])
         return result
 
-    def keep(
+    def run_flattened(
         self,
+        inputs: tuple[Tensor, ...],
+        out: Tensor | None,
+        workspace: tuple[Tensor, ...],
         key: Any,
+        note: Callable[[Ready], None] | None,
+    ) -> Tensor:
+        """Launch for all rows of an A [..., M, K], and keep the launch under the `key` of these tensors."""
+        places, prepared = [tensor.data_ptr() for tensor in inputs], list[Ready]()
+
+        def run(*flat: Tensor, out: Tensor | None = None) -> Tensor:
+            # Rows that were copied to lie in one matrix are copied for each call.
+            lie_there = key is not None and places == [tensor.data_ptr() for tensor in flat]
+            return self.run(*flat, out=out, workspace=workspace, note=prepared.append if lie_there else None)
+
+        d = self.contract.flattened(run, inputs, out)
+        for each in prepared:
+            ready = each.making(self.new_like(d.shape, d.device))
+            self.known.keep(key, ready)
+            if note:
+                note(ready)
+        return d
+
+    def prepare(
+        self,
         tensors: tuple[Tensor, ...],
         out: Tensor | None,
         d: Tensor,
@@ -315,19 +290,17 @@ class Host:
         memory: tuple[Tensor, ...],
         launched: list[tuple[Any, tuple[int, ...], list[Any]]],
         checked: Checked,
-    ) -> None:
-        """Keep the parameters of a launch for later calls of this thread.
+    ) -> Ready | None:
+        """Return the parameters of a launch for later calls of this thread.
 
-        Nothing is kept of kernels that Triton has to launch: with memory of its own, or instrumented.
+        It is None for kernels that Triton has to launch: with memory of its own, or instrumented.
         """
-        if key is None:
-            return
         launches = list[Launch]()
         for each in launched:
             if (prepared := prepare_launch(*each)) is None:
-                return
+                return None
             launches.append(prepared)
-        # The order of `launch_again`: what the caller passes, a new D, and memory for partial sums.
+        # The order of `KnownCalls.launch`: what the caller passes, a new D, and memory for partial sums.
         held = (*tensors, *((d,) if out is None else ()), *memory)
         names = [*self.contract.inputs, *("",) * (len(tensors) - len(self.contract.inputs))]
         if out is not None:
@@ -338,7 +311,7 @@ class Host:
         for launch in launches:
             for each in launch.addresses:
                 if (number := owner(each.base, held)) is None:
-                    return
+                    return None
                 offset = each.address - held[number].data_ptr()
                 (pointers if each.map is None else maps).append(
                     Slot(number, offset, each.address, each.map or each.pointer)
@@ -346,13 +319,9 @@ class Host:
                 # Triton compiles for addresses that are multiples of 16, if a first one is.
                 if not self.is_compiled and number < len(unaligned) and not each.address % TMA_BYTES:
                     unaligned[number] |= TMA_BYTES - 1
-        ready = self.of_thread.ready
-        if len(ready) >= MAX_KEPT:
-            ready.clear()
         new_d = self.new_like(d.shape, d.device)
-        ready[key] = Ready(
-            launches, maps, pointers, unaligned, [*self.apart(checked, numbers)], new_d, extents
-        )
+        sums = functools.partial(self.sums_of, extents) if extents else None
+        return Ready(launches, maps, pointers, unaligned, [*self.apart(checked, numbers)], new_d, sums)
 
     def unaligned(self, name: str) -> int:
         """Return the bits of a tensor's address that must be 0."""
@@ -381,11 +350,6 @@ class Host:
         extents, strides = (*rows, padded), tuple(strides[::-1])
         made = functools.partial(torch.empty_strided, extents, strides, dtype=self.d_dtype, device=device)
         return made if padded == columns else lambda: made()[..., :columns]
-
-    def increment_versions(self, inputs: tuple[Tensor, ...]) -> None:
-        """Let autograd learn of the writes to tensors beside D."""
-        for tensor in inputs[len(inputs) - len(self.written) :]:
-            increment_version(tensor)
 
     def zeros(self, a: Tensor, b: Tensor) -> Iterator[Tensor]:
         """Yield an A and a B of zeros for a K of 0: TMA has no map of matrices without columns."""
@@ -529,7 +493,7 @@ class Apart(NamedTuple):
 class Ready:
     """The launches of a call whose parameters lie ready, for later calls of the same thread."""
 
-    __slots__ = ("apart", "api", "extents", "is_in_use", "launches", "maps", "new_d", "pointers", "unaligned")
+    __slots__ = ("apart", "api", "launches", "maps", "new_d", "pointers", "sums", "unaligned", "use")
 
     def __init__(
         self,
@@ -539,7 +503,8 @@ class Ready:
         unaligned: list[int],
         apart: list[Apart],
         new_d: Callable[[], Tensor],
-        extents: tuple[int, ...],
+        sums: Callable[[int, int], Memory] | None,
+        use: Use | None = None,
     ) -> None:
         """Keep the parameters of a launch.
 
@@ -550,12 +515,26 @@ class Ready:
             unaligned: For each tensor that the caller passes, the bits of its address that must be 0.
             apart: The pairs of these tensors that must share no memory.
             new_d: Makes a D for a call without `out`.
-            extents: The extents of memory for sums; empty without such memory, or if the caller passes it.
+            sums: Returns memory for sums, for a stream and a GPU; None without such memory, or if the caller
+                passes it.
+            use: Whether the parameters are in use, of others that share them.
         """
         self.launches, self.maps, self.pointers, self.unaligned = launches, maps, pointers, unaligned
-        self.apart, self.new_d, self.extents = apart, new_d, extents
-        self.api = driver()
-        self.is_in_use = False  # by a call of this thread that a signal's handler has interrupted
+        self.apart, self.new_d, self.sums = apart, new_d, sums
+        self.api, self.use = driver(), use or Use()
+
+    def making(self, new_d: Callable[[], Tensor]) -> Ready:
+        """Return the same parameters for calls whose D is made in another way."""
+        return Ready(
+            self.launches,
+            self.maps,
+            self.pointers,
+            self.unaligned,
+            self.apart,
+            new_d,
+            self.sums,
+            self.use,
+        )
 
     def takes(self, addresses: list[int]) -> bool:
         """Return True if the tensors of a call lie where the kernel can use them, and it is not in use."""
@@ -569,11 +548,11 @@ class Ready:
             is_apart = written + written_bytes <= other or other + other_bytes <= written
             if not is_apart and pair.collide(written, other):
                 return False
-        return not self.is_in_use
+        return not self.use.is_on
 
     def start(self, addresses: list[int], stream: int) -> None:
         """Launch for tensors at these addresses; raises DriverError if the driver refuses."""
-        self.is_in_use = True
+        self.use.is_on = True
         for slot in self.maps:
             address = addresses[slot.tensor] + slot.offset
             if address != slot.address:
@@ -584,15 +563,144 @@ class Ready:
             slot.place.value = addresses[slot.tensor] + slot.offset
         for launch in self.launches:
             launch.start(stream)
-        self.is_in_use = False
+        self.use.is_on = False
+
+
+class Use:
+    """Whether a call of this thread uses parameters; a signal's handler may make another call meanwhile."""
+
+    __slots__ = ("is_on",)
+
+    def __init__(self) -> None:
+        """Nothing uses them."""
+        self.is_on = False
 
 
 class OfThread(threading.local):
-    """The parameters that a module keeps for one thread."""
+    """The parameters that a function keeps for one thread."""
 
     def __init__(self) -> None:
         """Keep nothing yet."""
         self.ready: dict[Any, Ready] = {}
+
+
+class KnownCalls:
+    """The calls of a function whose parameters lie ready: for each thread, by all that decides them.
+
+    Addresses are no part of that: they are replaced in the parameters at each call.
+    """
+
+    def __init__(
+        self, dtypes: Iterable[torch.dtype], *, written: int, is_deterministic: bool, is_compiled: bool
+    ) -> None:
+        """Know no call yet.
+
+        Args:
+            dtypes: The types of the tensors of a call.
+            written: The number of inputs, the last ones, that the kernels write beside D.
+            is_deterministic: False if a kernel adds up sums in any order.
+            is_compiled: True in a pack, whose kernels need no Triton.
+        """
+        self.written, self.is_deterministic, self.is_compiled = written, is_deterministic, is_compiled
+        # Only parts of complex numbers can be views that torch negates when they are read.
+        self.may_be_negative = not {torch.float16, torch.float32}.isdisjoint(dtypes)
+        self.of_thread = OfThread()
+
+    def ready(self, key: Any) -> Ready:
+        """Return the parameters of a known call of this thread."""
+        return self.of_thread.ready[key]
+
+    def keep(self, key: Any, ready: Ready) -> None:
+        """Keep the parameters of a call for later ones of this thread with the same key."""
+        kept = self.of_thread.ready
+        if len(kept) >= MAX_KEPT:
+            kept.clear()
+        kept[key] = ready
+
+    def launch(
+        self,
+        inputs: tuple[Tensor, ...],
+        out: Tensor | None,
+        workspace: tuple[Tensor, ...] = (),
+        more: tuple[Any, ...] = (),
+    ) -> tuple[Tensor | None, Any]:
+        """Launch with the parameters of an earlier call like this one; return D and the call's key.
+
+        For any other call, D is None: the key is then the one under which its parameters may be kept, or
+        None. `more` are values that choose the kernel beside the tensors.
+        """
+        tensors = (*inputs, *workspace) if out is None else (*inputs, *workspace, out)
+        found = self.key_of(tensors, out, more)
+        if found is None:
+            return None, None
+        key, addresses, device = found
+        kept = self.of_thread.ready
+        if (ready := kept.get(key)) is None:
+            return None, key
+        if not ready.takes(addresses):
+            return None, None
+        stream = current_stream(device)
+        held = ()  # memory stays alive until its launch is queued: other threads may evict it
+        try:
+            if out is None:
+                d = ready.new_d()
+                addresses.append(d.data_ptr())
+            else:
+                d = out
+            if ready.sums:
+                held, places = ready.sums(stream, device)
+                addresses += places
+            ready.start(addresses, stream)
+        except BaseException:
+            kept.clear()  # parameters of a launch that failed are not used again
+            raise
+        del held
+        if out is not None or self.written:
+            note_writes(out, inputs[len(inputs) - self.written :])
+        return d, key
+
+    def key_of(
+        self, tensors: tuple[Tensor, ...], out: Tensor | None, more: tuple[Any, ...] = ()
+    ) -> tuple[tuple[Any, ...], list[int], int] | None:
+        """Return what calls have in common that take the same parameters, the addresses, and the GPU.
+
+        It is None for calls that are checked each time: of other tensors than dense ones of the current GPU,
+        inside of a transform of torch, in torch's deterministic mode if a kernel has no order of its sums,
+        and while a hook of Triton wants to see each launch.
+        """
+        if in_transform() or getattr(forward_ad, "_current_level", None) != -1:
+            return None
+        if not self.is_deterministic and torch.are_deterministic_algorithms_enabled():
+            return None
+        if not self.is_compiled and have_hooks():
+            return None
+        key: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *more]
+        addresses: list[int] = []
+        try:
+            for tensor in tensors:
+                kind, device, requires_grad = type(tensor), tensor.get_device(), tensor.requires_grad
+                key.append((kind, tensor.shape, tensor.stride(), tensor.dtype, device, requires_grad))
+                addresses.append(tensor.data_ptr())
+            if self.may_be_negative:
+                key += [tensor.is_neg() for tensor in tensors]
+            if self.written:
+                key += [tensor.is_inference() for tensor in tensors]
+            elif out is not None:
+                key.append(out.is_inference())
+            device = tensors[0].get_device()
+            if device < 0 or device != torch.cuda.current_device():
+                return None
+        except (AssertionError, AttributeError, RuntimeError, TypeError):
+            return None  # no tensor, one without strides, or a torch without GPUs
+        if len({*addresses}) < len(addresses):  # which of them are one tensor, such as C and D
+            key.append(tuple(map(addresses.index, addresses)))
+        return tuple(key), addresses, device
+
+
+def note_writes(out: Tensor | None, inputs: Sequence[Tensor]) -> None:
+    """Let autograd learn of the writes to D, if the caller passed it, and to inputs."""
+    for tensor in inputs if out is None else (out, *inputs):
+        increment_version(tensor)
 
 
 def owner(base: int, tensors: Sequence[Tensor]) -> int | None:

@@ -5,10 +5,12 @@ All but the launch is tested without a GPU, on fake tensors; the tests of the la
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import inspect
 import math
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -610,6 +612,53 @@ def test_a_result_of_its_own_is_allocated_and_described(
     assert driver.direct[-1].parameters[10].address == blocks[-1].data_ptr()
 
 
+def test_rows_of_more_dimensions_are_launched_again(module: ModuleType, driver: FakeDriver) -> None:
+    matmul, (a, b, out) = matmul_of(module), matrices()
+    rows, into = a.view(2, 2, -1), out.view(2, 2, -1)
+    for _ in range(3):
+        assert matmul(rows, b, out=into) is into
+    assert (len(driver.jit), len(driver.direct)) == (1, 2)
+    for _ in range(2):
+        matmul(a, b, out=out)  # the matrix of the same rows was launched, too
+    assert (len(driver.jit), len(driver.direct)) == (1, 4)
+    for _ in range(2):  # rows that are copied to lie in one matrix
+        matmul(rows.transpose(0, 1), b, out=into)
+    assert [launch.parameters[10].address for launch in driver.direct] == [out.data_ptr()] * len(
+        driver.direct
+    )
+    assert len(module.call.known.of_thread.ready) == 2
+
+
+def test_a_known_call_is_repeated_and_no_other(
+    module: ModuleType, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def empty_strided(extents: tuple[int, ...], *_: object, **__: object) -> Tensor:
+        return torch.zeros(extents, dtype=BF16).as_subclass(Cuda)
+
+    monkeypatch.setattr(torch, "empty_strided", empty_strided)
+    matmul, (a, b, _), again = matmul_of(module), matrices(), module.call.again
+    assert again(a, b) is None
+    assert (len(driver.jit), len(driver.direct)) == (0, 0)
+    matmul(a.view(2, 2, -1), b)
+    found = again(a.view(2, 2, -1), b)
+    assert found is not None
+    assert (found.shape, len(driver.direct)) == ((2, 2, 24), 1)
+    assert again(a[:3], b) is None
+    assert again(a, b.contiguous()) is None
+    with torch.inference_mode():
+        assert again(a, b) is None
+
+
+def test_a_host_side_is_copied_and_pickled_as_its_module_s(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    host = module.call
+    assert copy.deepcopy(host) is host
+    assert copy.deepcopy(host.again) == host.again
+    assert pickle.loads(pickle.dumps(host.again)) == host.again
+
+
 def test_each_launch_is_on_the_current_stream(module: ModuleType, driver: FakeDriver) -> None:
     matmul, (a, b, out) = matmul_of(module), matrices()
     for driver.stream in (1, 2, 3):
@@ -656,16 +705,16 @@ def test_a_kernel_that_asks_for_memory_is_launched_by_triton(module: ModuleType,
     driver.scratch = 128
     for _ in range(3):
         matmul(a, b, out=out)
-    assert (len(driver.jit), driver.direct, module.call.of_thread.ready) == (3, [], {})
+    assert (len(driver.jit), driver.direct, module.call.known.of_thread.ready) == (3, [], {})
 
 
 def test_what_is_kept_is_bounded(module: ModuleType, driver: FakeDriver) -> None:
     matmul, (a, b, out) = matmul_of(module), matrices()
     matmul(a, b, out=out)
-    module.call.of_thread.ready.update((number, None) for number in range(20_000))
+    module.call.known.of_thread.ready.update((number, None) for number in range(20_000))
     matmul(a[:3], b, out=out[:3])
     assert len(driver.jit) == 2
-    assert len(module.call.of_thread.ready) == 1
+    assert len(module.call.known.of_thread.ready) == 1
 
 
 def test_each_thread_has_parameters_of_its_own(module: ModuleType, driver: FakeDriver) -> None:
@@ -1055,7 +1104,7 @@ def test_each_kind_replays_its_launch_with_new_data(real: Call) -> None:
     out = torch.empty(48, 64, dtype=real.d, device="cuda")
     real()
     real(out=out)
-    ready = real.module.call.of_thread.ready
+    ready = real.module.call.known.of_thread.ready
     kept = dict(ready)
     assert len(kept) == 2  # without `out` and with it
     for seed in range(3):
@@ -1125,7 +1174,7 @@ def test_rows_that_are_copied_are_right_with_and_without_an_operator() -> None:
         out = signs(50, 43)
         assert module.matmul(a, b, out=out) is out
         assert torch.equal(out, a @ b)
-    assert not module.call.of_thread.ready
+    assert not module.call.known.of_thread.ready
 
 
 @gpu
@@ -1175,10 +1224,10 @@ def test_threads_and_streams_share_what_is_kept_on_the_gpu(model: torch.nn.Modul
 def test_a_later_call_launches_past_triton(module: ModuleType, x: Tensor) -> None:
     matmul, weight = matmul_of(module), signs(256, 64)
     matmul(x, weight.T)
-    assert len(module.call.of_thread.ready) == 1
+    assert len(module.call.known.of_thread.ready) == 1
     for _ in range(3):
         matmul(x, weight.T, out=signs(200, 256))
-    assert len(module.call.of_thread.ready) == 2  # whatever the addresses
+    assert len(module.call.known.of_thread.ready) == 2  # whatever the addresses
 
 
 def first_use_of_cuda(answers: Any) -> None:

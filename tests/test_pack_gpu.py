@@ -229,7 +229,7 @@ def test_a_tensor_map_with_another_address_is_the_one_that_is_encoded_for_it(
     rows: int, package: Callable[[str], Any]
 ) -> None:
     """Also below 128 KiB, for which the launcher clears a bit of the map."""
-    module, ready = package("h100_bf16"), package("h100_bf16").call.of_thread.ready
+    module, ready = package("h100_bf16"), package("h100_bf16").call.known.of_thread.ready
     calls = [made(rows, 512, 64, seed) for seed in range(2)]
     maps: list[Any] = []
     for a, b, _ in calls:

@@ -552,7 +552,7 @@ def test_no_cache_keeps_a_tensor_alive(
     driver.jit.clear()
     storages = [weakref.ref(tensor.untyped_storage()) for tensor in (a, b, out)]
     tensors = [weakref.ref(tensor) for tensor in (a, b, out)]
-    assert module.call.of_thread.ready
+    assert module.call.known.of_thread.ready
     assert all(ref() is not None for ref in tensors)
     del a, b, out
     assert [ref() for ref in (*tensors, *storages)] == [None] * 6

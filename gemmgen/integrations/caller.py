@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import Proxy
 
 from gemmgen.integrations.kernels import REFUSALS, raise_unless_refused
+from gemmgen.integrations.reasons import PLAIN
 
 
 class KernelCaller:
@@ -40,10 +41,15 @@ class KernelCaller:
                 raise_unless_refused(error)
                 reason = str(error)
             else:
-                self.reason = ""
+                self._taken()
                 return d
         self.reason = reason
         return torchs()
+
+    def _taken(self) -> None:
+        """Note that a kernel has computed the call."""
+        if self.reason:  # to set an attribute of a module takes torch longer than to read one
+            self.reason = ""
 
     def _product(self, call: Any) -> Tensor:
         """Return the D of a kernel; raise one of REFUSALS if none takes the call."""
@@ -55,6 +61,17 @@ class KernelCaller:
         Return None if torch's function belongs into the program.
         """
         raise NotImplementedError
+
+
+def is_eager(*tensors: object) -> bool:
+    """Return True for plain tensors of a call that no compiler or trace records, and that no autocast casts.
+
+    A kernel may then repeat a known call with the same tensors' shapes, strides and types.
+    """
+    if not all(type(each) in PLAIN for each in tensors):
+        return False
+    looks_on = torch.compiler.is_compiling() or cast(Any, torch).jit.is_tracing()
+    return not (looks_on or torch.is_autocast_enabled("cuda"))
 
 
 def is_recorded(arguments: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ that refuses a call with a TypeError or a ValueError, in words and before anythi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -49,6 +49,15 @@ def name_of(kernel: Kernel) -> str:
 def is_traceable(kernel: Kernel) -> bool:
     """Return True if a kernel has an operator that torch's compilers see, or a library chooses one."""
     return hasattr(kernel, "OPERATOR") or hasattr(getattr(kernel, "call", None), "traced")
+
+
+def again_of(kernel: Kernel) -> Callable[..., Tensor | None]:
+    """Return the function that repeats a known call of a kernel: for any other call it returns None."""
+    return getattr(getattr(kernel, "call", None), "again", _no_call)
+
+
+def _no_call(*_: object) -> None:
+    """Know no call, as a kernel without a host side does."""
 
 
 def require_plain(kernel: Kernel, *, bias: bool) -> bool:

@@ -109,7 +109,14 @@ class KernelLayer(KernelCaller, nn.Module):
         """Return input [..., K] @ weight.T + bias, for an input of any number of dimensions."""
         if isinstance(input, Proxy):
             return self._recorded(input)
+        if (d := self._again(input)) is not None:
+            self._taken()
+            return d
         return self._answer(input, self._why_torch(input), lambda: self._torchs(input))
+
+    def _again(self, input: Tensor) -> Tensor | None:  # noqa: A002, ARG002
+        """Return the D of a call whose like the kernel has computed before; None for any other call."""
+        return None
 
     def _why_torch(self, input: Tensor) -> str:  # noqa: A002
         """Return why the kernel is not asked; an empty string if it is."""

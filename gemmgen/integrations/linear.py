@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gemmgen.integrations.kernels import BIAS, Kernel, is_traceable, name_of, require_plain
+from gemmgen.integrations.caller import is_eager
+from gemmgen.integrations.kernels import BIAS, Kernel, again_of, is_traceable, name_of, require_plain
 from gemmgen.integrations.layer import BIAS_OF_LAYER, WEIGHT, KernelLayer
 from gemmgen.integrations.operator import linear, remember
 from gemmgen.integrations.reasons import rounds_twice, why_torch
@@ -78,10 +79,17 @@ class Linear(KernelLayer, nn.Linear):
             )
         # A layer can be copied, and a module cannot: the layer keeps the function of the module.
         self._matmul: Callable[..., Tensor] = kernel.matmul
+        self._repeat = again_of(kernel)
         self._kernel_name, self._traceable = name_of(kernel), is_traceable(kernel)
         if self._traceable:
             remember(kernel)
         self._differentiable = bool(getattr(getattr(kernel, "call", None), "has_backward", False))
+
+    def _again(self, input: Tensor) -> Tensor | None:  # noqa: A002
+        weight, bias = self.weight, cast("Tensor | None", self.bias)
+        if self._fused:
+            return self._repeat(input, weight.T, bias) if is_eager(input, weight, bias) else None
+        return self._repeat(input, weight.T) if bias is None and is_eager(input, weight) else None
 
     def _why_torch(self, input: Tensor) -> str:  # noqa: A002
         bias = cast("Tensor | None", self.bias)
