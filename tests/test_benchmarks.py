@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from modules import ROOT
 
+from benchmarks.fit import strangers
+from gemmgen.bench.suite_file import load_suite
+
 FOLDER = ROOT / "benchmarks"
 LAST = "7a8a2c58"
 """The commit whose records texts may name that are no longer there."""
@@ -62,3 +65,11 @@ def test_each_record_is_named_by_a_page_the_code_or_a_test() -> None:
         if path.name not in corpus and f'"{path.stem.removeprefix("h200_")}"' not in corpus
     ]
     assert unnamed == []
+
+
+def test_the_strangers_are_drawn_and_new() -> None:
+    assert (FOLDER / "suites" / "strangers.yaml").read_text() == strangers.text()
+    known = {shape[1:] for family in load_suite(strangers.TUNED).families for shape in family.shapes}
+    fitted, measured = map(set, strangers.halves())
+    assert (len(fitted), len(measured), len(fitted & measured)) == (60, 60, 0)
+    assert known.isdisjoint(shape[1:] for shape in fitted | measured)
