@@ -80,7 +80,6 @@ HOPPER: Final[Mapping[str, Sections]] = {
     ),
     "second_kernel_40": of("bf16", search={"tile.m": [64, 256]}, **split(40, 64, schedule=PARALLEL)),
     "int8_as_they_come": of("int8", "int32", **split(4, 128, schedule={"reduction": "atomic"})),
-    "int8_stream_k": of("int8", "int32", **roles("cooperative", schedule={"last_wave": "stream_k"})),
 }
 """Of Hopper; K is divided nowhere but where the name says so."""
 BLACKWELL: Final[Mapping[str, Sections]] = {

@@ -28,7 +28,6 @@ WORDS: dict[str, tuple[str, ...]] = {
     "minor": ("m", "n"),
     "schedule_kind": ("persistent", "tiled"),
     "specialization": ("cooperative", "ping_pong"),
-    "last_wave": ("whole", "stream_k"),
     "a_source": ("shared", "registers"),
     "early_operand": ("none", "a"),
 }

@@ -108,7 +108,7 @@ def test_a_problem_without_a_kernel_gets_one(columns: str) -> None:
     plan = hopper(plan_spec(source))
     assert plan.specialized
     assert not plan.swap_ab
-    assert (plan.composed, plan.shares_tiles) == (False, False)
+    assert (plan.composed, plan.splits) == (False, 1)
 
 
 # --- numbers

@@ -403,7 +403,7 @@ def test_a_launcher_finds_the_driver_loads_the_kernel_and_launches_it(tmp_path: 
 def test_the_launcher_asks_for_what_the_kernel_needs(
     stem: str, arguments: str, parameters: str, expected: list[str], tmp_path: Path
 ) -> None:
-    workspace = hopper(made(spec_file(stem)).plan).shares_tiles
+    workspace = hopper(made(spec_file(stem)).plan).counts_parts
     found = called(stem, arguments, tmp_path, workspace=workspace, parameters=parameters)
     assert (found.returncode, found.said) == (0, ["m = right.m: 0 "])
     assert_in_order(expected, found.launch)
@@ -485,12 +485,12 @@ def test_another_gpu_and_no_driver_are_named(tmp_path: Path) -> None:
 def test_a_workspace_is_made_once_and_a_k_of_zero_is_cleared(k: int, tmp_path: Path) -> None:
     arguments = f".m = 128, .n = 256, .k = {k}, .a = {{256, 64}}, .b = {{512, 64}}, .d = {{1024, 264}}"
     changes = ("m = 128", "m = 128")
-    found = called("h100_bf16_stream_k", arguments, tmp_path, changes, workspace=True, parameters="mmmpppp")
+    stem = "h100_bf16_rows16_split2"
+    found = called(stem, arguments, tmp_path, changes, workspace=True, parameters="mmmpppp")
     assert found.said == ["m = 128: 0 ", "m = 128: 0 "]
-    # One tile: 256 bytes for the counters of two consumers; 132 programs and the tile have places for the
-    # sums of both, 64 x 256 in fp32 each.
+    # 8 x 4 tiles: 256 bytes for the counter of each; sums of two splits, 16 x 64 in fp32 each.
     assert [line for line in found.log if line.startswith("cuMemsetD8Async")] == [
-        f"cuMemsetD8Async {1 << 20} 0 {256 + (132 + 1) * 2 * 64 * 256 * 4} on (nil)"
+        f"cuMemsetD8Async {1 << 20} 0 {256 + 8 * 4 * 2 * 16 * 64 * 4} on (nil)"
     ]
     launches = sum(line.startswith("cuLaunchKernelEx") for line in found.log)
     cleared = found.log.count("cuMemsetD2D8Async 1024 528 0 512 128 on (nil)")
@@ -498,7 +498,7 @@ def test_a_workspace_is_made_once_and_a_k_of_zero_is_cleared(k: int, tmp_path: P
 
 
 def test_kernels_of_one_program_share_the_launcher_and_are_not_confused(tmp_path: Path) -> None:
-    one, other = "h100_bf16", "h100_bf16_stream_k"
+    one, other = "h100_bf16", "h100_bf16_rows16_split2"
     (tmp_path / "both.c").write_text(
         f"""#include "{one}.h"
 #include "{other}.h"

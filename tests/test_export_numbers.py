@@ -32,7 +32,7 @@ from gemmgen.render.aot.facts import LaunchFacts
 from gemmgen.verify.verification import verify_numbers
 
 DENSE = (
-    *("h100_bf16", "h100_bf16_cluster2x2", "h100_bf16_rows8", "h100_bf16_split8_bias", "h100_bf16_stream_k"),
+    *("h100_bf16", "h100_bf16_cluster2x2", "h100_bf16_rows8", "h100_bf16_split8_bias"),
     *("h100_bf16_early_split2", "h100_bf16_residual", "h100_e4m3_scaled", "h100_int8", "h100_tf32"),
     *("h100_bf16_128x320", "h100_bf16_single_tile"),
 )

@@ -279,9 +279,9 @@ SPILLED = [
 ]
 REPAIRED: list[dict[str, Any]] = [
     *json.loads((ROOT / "tests" / "records" / "fuzz_repaired.json").read_text()),
-    *SPILLED,
+    *(found for found in SPILLED if "stream_k" not in found["spec"]),
 ]
-"""What the rules accepted in earlier runs, and broke."""
+"""What the rules accepted in earlier runs, and broke, without stream-K, which no spec can state any more."""
 MOST_PASSED_OVER = 4
 """Plans of one spec that the compiler may refuse here."""
 RULE_IDS = {each.id for family in FAMILIES.values() for each in family.rules}

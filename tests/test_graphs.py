@@ -25,8 +25,8 @@ from gemmgen.device import captured_graph
 from gemmgen.module import import_generated
 
 BF16 = torch.bfloat16
-STEMS = ("h100_bf16_rows16_split2", "h100_bf16_stream_k", "h100_bf16_split8_parallel")
-"""Modules whose programs add up in turn, of a divided last wave, and with a second kernel that adds up."""
+STEMS = ("h100_bf16_rows16_split2", "h100_bf16_split8_parallel")
+"""Modules whose last program of a tile adds up, and with a second kernel that adds up."""
 CALLS = ("matmul", "operator")
 
 

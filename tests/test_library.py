@@ -454,7 +454,6 @@ def test_the_name_of_a_committed_kernel_is_made_of_its_decisions(name: str) -> N
 @pytest.mark.parametrize(
     ("stem", "words"),
     [
-        ("h100_bf16_stream_k", "cooperative_128x256x64_stream_K"),
         (
             "h100_bf16_split8_parallel",
             "cooperative_128x128x64_cluster2x1_split8_added_up_in_parallel",
@@ -651,13 +650,12 @@ def test_a_library_chooses_as_recorded(name: str, measured: bool, monkeypatch: p
 
 
 def test_kinds_of_kernels_that_no_library_has_are_predicted_likewise(tmp_path: Path) -> None:
-    """Tiles without roles, promotion, C and vectors, a divided last wave, an early launch: each has terms."""
+    """Tiles without roles, promotion, C and vectors, an early launch: each has terms."""
     for stem in (
         "h100_bf16_pipelined",
         "h100_e4m3_promoted",
         "h100_bf16_residual",
         "h100_e4m3_scaled",
-        "h100_bf16_stream_k",
         "h100_bf16_early",
     ):
         found = read([spec_file(stem)])

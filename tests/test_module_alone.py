@@ -57,7 +57,6 @@ KINDS: dict[str, Kind] = {
     "groups": ("h100_bf16_grouped", groups),
     "split-K": ("h100_bf16_split8_bias", split_with_a_bias),
     "split-K in a workspace of the caller": ("h100_bf16_split8_bias", split_with_a_workspace),
-    "stream-K": ("h100_bf16_stream_k", lambda _: matrices()),
     "parallel split-K": ("h100_bf16_split8_parallel", lambda _: matrices()),
     "scales of blocks": ("h100_e4m3_blockwise", blocks),
     "packed scales of blocks": ("b200_mxfp8", packed_blocks),

@@ -57,7 +57,6 @@ KINDS = (
     "h100_bf16_residual",
     "h100_bf16_split8_bias",
     "h100_bf16_split8_atomic",
-    "h100_bf16_stream_k",
     "b200_mxfp8",
     "b200_nvfp4_residual",
     "h100_bf16_misaligned",

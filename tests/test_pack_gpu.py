@@ -35,7 +35,7 @@ STEMS = (
         "h100_bf16_cluster2x1",
         "h100_bf16_residual",
         "h100_bf16_split8_bias",
-        "h100_bf16_stream_k",
+        "h100_bf16_rows16_split2",
     ),
     *("h100_bf16_split8_parallel", "h100_bf16_grouped", "h100_e4m3_blockwise", "h100_tf32"),
 )
@@ -115,7 +115,7 @@ def test_a_graph_replays_with_new_numbers_and_other_offsets(package: Callable[[s
         assert is_right(d, wanted)
 
 
-@pytest.mark.parametrize("stem", ["h100_bf16_split8_parallel", "h100_bf16_stream_k"])
+@pytest.mark.parametrize("stem", ["h100_bf16_split8_parallel", "h100_bf16_rows16_split2"])
 def test_graphs_of_kernels_with_sums_in_memory_run_beside_eager_calls(
     stem: str, package: Callable[[str], Any]
 ) -> None:
@@ -134,7 +134,7 @@ def test_graphs_of_kernels_with_sums_in_memory_run_beside_eager_calls(
         assert is_right(other, wanted)
 
 
-@pytest.mark.parametrize("stem", ["h100_bf16", "h100_bf16_split8_parallel", "h100_bf16_stream_k"])
+@pytest.mark.parametrize("stem", ["h100_bf16", "h100_bf16_split8_parallel", "h100_bf16_rows16_split2"])
 def test_eight_threads_on_streams_of_their_own_and_on_one_are_right(
     stem: str, package: Callable[[str], Any]
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_compiled_layer_gives_the_eager_numbers(mode: str, package: Callable[[
 
 def test_another_streams_capture_does_not_meet_memory_of_a_pool(package: Callable[[str], Any]) -> None:
     """With expandable segments or not, memory for sums that is kept is of no graph's pool."""
-    matmul = package("h100_bf16_stream_k").matmul
+    matmul = package("h100_bf16_rows16_split2").matmul
     a, b, wanted = made(200, 520, 4096)
     graphs: list[tuple[Any, Tensor]] = []
     for _ in range(3):

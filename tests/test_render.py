@@ -322,11 +322,12 @@ def test_most_lines_have_no_tags_and_few_have_control_flow() -> None:
     """A part is Python with some names filled in.
 
     The implementations of an interface are little but tags, and no loop has copies without any: so
-    30 lines of 100 may have some. They were 29 when test programs in C, which had few, were templates too.
+    32 lines of 100 may have some. They were 30 with stream-K, whose division of tiles had none, and 29 when
+    test programs in C, which had few, were templates too.
     """
     lines = [line for part in PARTS for line in part.read_text().splitlines()]
     tagged = [line for line in lines if "{%" in line or "{{" in line]
-    assert len(tagged) <= len(lines) * 0.30
+    assert len(tagged) <= len(lines) * 0.32
     assert sum("{%" in line for line in lines) <= len(lines) / 7
 
 
@@ -356,13 +357,8 @@ KINDS: dict[str, dict[str, object]] = {
         "producer_registers": 0,
         "schedule_kind": "tiled",
     },
-    "stream_k": {"last_wave": "stream_k", "producer_registers": 40},
-    "lone_stream_k": {
-        "last_wave": "stream_k",
-        "producer_registers": 40,
-        "consumers": 1,
-        "warps_m": 8,
-    },
+    "splits": {"splits": 4, "producer_registers": 40},
+    "lone_splits": {"splits": 4, "producer_registers": 40, "consumers": 1, "warps_m": 8},
 }
 EPILOGUES: dict[str, dict[str, object]] = {
     "none": {},
@@ -429,7 +425,7 @@ def test_every_combination_of_parts_is_formatted_and_lint_clean(base: WgmmaKerne
         (modules / f"m{number}.py").write_text(module)
     assert len(plans) > 50
     assert {plan.consumers for plan in plans} == {1, 2, 4}
-    assert {plan.consumers for plan in plans if plan.divides_last_wave} == {1, 2}
+    assert {plan.consumers for plan in plans if plan.splits > 1} == {1, 2}
     assert {plan.subtiles for plan in plans} == {1, 4}
     assert {plan.order for plan in plans} == {"grouped", "snake", "row", "hilbert"}
     assert {plan.multicast for plan in plans} == {(), ("b",), ("a", "b")}
@@ -452,7 +448,7 @@ ADDED: dict[str, dict[str, object]] = {
 
 
 def test_a_module_with_a_backward_is_formatted_and_lint_clean(base: WgmmaKernel, modules: Path) -> None:
-    bf16, kinds = DTYPES["bf16"], (KINDS["two"], KINDS["stream_k"])
+    bf16, kinds = DTYPES["bf16"], (KINDS["two"], KINDS["splits"])
     choices = combinations(ADDED.values(), MAJORS.values(), (False, True), kinds, ("m", "long_name_" * 6))
     number = 0
     for number, (added, (a, b), copies, kind, stem) in enumerate(choices, 1):

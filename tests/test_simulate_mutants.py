@@ -30,7 +30,6 @@ from mutants import (
     rows,
     scales,
     splits,
-    stream_k,
 )
 from mutants.mutant import SMALL, changed, code_of, launch_of, product_of, simulated
 from mutants.rings import SHAPES
@@ -42,7 +41,7 @@ from gemmgen.verify.simulation import simulate_product
 from gluonsim import POLICIES, Severity
 
 FAMILIES = (
-    *(rings, kinds, splits, parallel, stream_k, early, gates, c_blocks, groups, k_groups, rows, scales),
+    *(rings, kinds, splits, parallel, early, gates, c_blocks, groups, k_groups, rows, scales),
     *(grouped_scales, promotion, quantized, expert_backward, exponents, hostile),
     committed,
     epilogues,
@@ -107,7 +106,7 @@ def test_the_unmutated_module_is_clean_under_many_schedules(stem: str) -> None:
     assert simulate_product(product, (launch,)).problems == ()
 
 
-DIVIDING = splits.MUTANTS | parallel.MUTANTS | stream_k.MUTANTS | early.MUTANTS
+DIVIDING = splits.MUTANTS | parallel.MUTANTS | early.MUTANTS
 DIVIDED = sorted({mutant.stem for mutant in DIVIDING.values()})
 
 

@@ -28,12 +28,13 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.fix import use
 from gemmgen.plan.rule import Violation
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.spec import Spec, SpecFile, load_spec
+from gemmgen.spec import Spec, SpecFile, load_spec, parse_recorded
 from gemmgen.spec.diagnostics import Code
+from gemmgen.spec.hints import STREAM_K
 from gemmgen.spec.model import stated
 from gemmgen.spec.module_names import module_name_problem
 from gemmgen.spec.reading import MAX_BYTES
-from gemmgen.spec.spelling import before, data_before, today
+from gemmgen.spec.spelling import before, data_before, today, without_gone
 from gemmgen.spec.table_names import OneOf
 
 pytestmark = pytest.mark.quick
@@ -191,9 +192,9 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
         ),
         ("epilogue: {ops: [{relu: true}]}", "relu has no parameters; write relu alone"),
         ("epilogue: {ops: [{leaky_relu: {alpha: 1}}]}", 'unknown key "alpha": it is slope'),
-        ("schedule: {kind: stream_k}", "; stream-K is schedule.last_wave: stream_k"),
+        ("schedule: {kind: stream_k}", f"; {STREAM_K}"),
         ("schedule: {kind: split-k}", "; split-K is schedule.splits"),
-        ("stream_k: true", "it is schedule.last_wave: stream_k"),
+        ("stream_k: true", STREAM_K),
         ("tile_m: 128", 'unknown key "tile_m": it is tile.m'),
         ("experts: 8", "experts are groups of rows: groups: {kind: m_offsets, count: …}"),
         ("batch: 8", "batches are groups: {kind: batched, count: …}; a batch that shares B is folded into M"),
@@ -488,6 +489,21 @@ def test_digests_keep_the_earlier_name_of_swap_ab(desk: Path) -> None:
     pins = {"mma.rows": "n", "tile.n": 64}
     assert today(pins) == {"mma.swap_ab": True, "tile.n": 64}
     assert before(today(pins)) == pins
+
+
+def test_a_record_may_state_a_field_that_left_with_the_value_of_every_kernel(desk: Path) -> None:
+    """A spec may not, and stream-K is no kernel of today: a record of it is refused."""
+    whole, divided = (
+        f"{MINIMAL}schedule: {{splits: 2, last_wave: {word}}}\n" for word in ("whole", "stream_k")
+    )
+    assert parse_recorded(whole, "x").spec == load_text(f"{MINIMAL}schedule: {{splits: 2}}\n").spec
+    with pytest.raises(GemmgenError, match=r"unknown-key.*schedule\.splits"):
+        parse_recorded(divided, "x")
+    with pytest.raises(GemmgenError, match=r"unknown-key.*schedule\.splits"):
+        load_text(whole)
+    pins = {"tile.n": 64, "schedule.last_wave": "whole"}
+    assert without_gone(pins) == {"tile.n": 64}
+    assert without_gone({**pins, "schedule.last_wave": "stream_k"}) != {"tile.n": 64}
 
 
 @pytest.mark.parametrize("numeral", ["128", "+128", "0128", "0x80", "0o200"])

@@ -33,7 +33,7 @@ from gemmgen.module import import_generated
 THREADS = 8
 STEMS = (
     "h100_bf16",
-    "h100_bf16_stream_k",
+    "h100_bf16_rows16_split2",
     "h100_bf16_split8_atomic",
     "h100_bf16_split8_parallel",
     "h100_bf16_misaligned",
@@ -195,7 +195,7 @@ def test_first_calls_of_a_library_compile_each_kernel_once_and_one_at_a_time(
 
 
 def test_a_compilation_that_fails_fails_one_call(compiler: Compiler) -> None:
-    compiler.refuses = "h100_bf16_stream_k.matmul_kernel"
+    compiler.refuses = "h100_bf16_rows16_split2.matmul_kernel"
     modules = {stem: import_generated(module_file(stem)) for stem in STEMS[:2]}
 
     def work(number: int) -> None:
@@ -206,7 +206,7 @@ def test_a_compilation_that_fails_fails_one_call(compiler: Compiler) -> None:
 
     (error,) = at_once(work)
     assert str(error) == "PassManager::run failed"
-    assert compiler.compiled == {"h100_bf16.matmul_kernel": 1, "h100_bf16_stream_k.matmul_kernel": 2}
+    assert compiler.compiled == {"h100_bf16.matmul_kernel": 1, "h100_bf16_rows16_split2.matmul_kernel": 2}
     assert compiler.most == 1
 
 
@@ -274,7 +274,7 @@ for thread in threads:
     thread.join()
 print(errors, wrong)
 """
-MODULES = ("h100_bf16", "h100_bf16_stream_k", "h100_bf16_ping_pong", "h100_bf16_split8_parallel")
+MODULES = ("h100_bf16", "h100_bf16_rows16_split2", "h100_bf16_ping_pong", "h100_bf16_split8_parallel")
 
 
 @pytest.mark.gpu

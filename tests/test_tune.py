@@ -83,7 +83,7 @@ tile: {m: 64, k: 64}
 cluster: {m: 1, n: 1}
 buffering: {epilogue: 1, outstanding_mmas: 1}
 warp_specialization: {kind: cooperative, consumers: 1}
-schedule: {kind: persistent, splits: 1, last_wave: whole, order: column}
+schedule: {kind: persistent, splits: 1, order: column}
 epilogue: {subtile_n: 32}
 occupancy: 1
 search: {tile.n: [128, 64, 32]}
@@ -151,7 +151,6 @@ def test_seeds_differ_in_kind_from_what_the_planner_ranks_first(tmp_path: Path) 
     assert {each.pins["schedule.kind"] for each in seeds} == {"persistent", "tiled"}
     assert {each.pins["cluster.n"] for each in seeds} == {1, 2}
     assert {each.pins["schedule.splits"] for each in seeds} == {1, 2, 4}
-    assert {each.pins["schedule.last_wave"] for each in seeds} == {"whole", "stream_k"}
     assert {"hilbert", "grouped"} < {each.pins["schedule.order"] for each in seeds}
 
 
@@ -166,8 +165,6 @@ def test_kernels_of_a_batch_invariant_spec_add_up_alike_at_every_shape(tmp_path:
         found = first_candidates(tuned, 2)
         found += neighbours(tuned, found[0].pins)
         assert {each.pins["schedule.splits"] for each in found} == expected
-        whole = {each.pins["schedule.last_wave"] for each in found} == {"whole"}
-        assert whole == bool(wish)
 
 
 @pytest.mark.sample(1)

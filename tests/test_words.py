@@ -45,7 +45,9 @@ def told(tmp_path: Path, text: str) -> str:
         ("epilogue: {gate: silu}\n", "epilogue.accumulators: [gate, up]"),
         ("epilogue: {bias: true}\n", "epilogue.ops"),
         ("schedule: {split_k: 4}\n", "schedule.splits; kernels of groups and gates have none"),
-        ("split_k: 4\n", "kernels of groups and gates have neither"),
+        ("split_k: 4\n", "kernels of groups and gates have none"),
+        ("schedule: {last_wave: stream_k}\n", "divide K by schedule.splits"),
+        ("schedule: {last_wave: whole}\n", "leave it out"),
         ("epilogue: {accumulators: [gate, up], d: silu(gate)}\n", "the sums 'up'; use 'up'"),
         (
             "operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: e4m3, scale: row}}\n",
@@ -89,7 +91,7 @@ def test_each_field_operation_and_gate_is_explained(word: str) -> None:
     [
         ("a_rows", "groups.a_rows: "),
         ("swap-AB", "mma.swap_ab: "),
-        ("stream_k", "a value of schedule.last_wave: "),
+        ("stream_k", "divide K by schedule.splits"),
         ("silu", "SiLU"),
         ("swiglu", "silu(gate) * up"),
         ("num_groups", "groups"),

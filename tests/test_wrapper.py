@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -49,8 +49,7 @@ def is_plain(plan: WgmmaKernel) -> bool:
     """Whether a kernel computes A @ B, of 16-bit matrices as torch.nn.Linear has them."""
     problem = plan.problem
     k_major = (problem.a.major, problem.b.major) == ("k", "k")
-    shares = plan.splits_per_tile > 1 or plan.divides_last_wave
-    plain = plan.persistent and not shares and not problem.transforms and not problem.copies_misaligned
+    plain = plan.persistent and plan.splits == 1 and not problem.transforms and not problem.copies_misaligned
     return plain and k_major and problem.a.dtype.bits == 16 and not problem.d_scale
 
 
@@ -991,8 +990,7 @@ SPLIT_MODULES = tuple(stem for stem in DIVIDING_MODULES if not made(spec_file(st
 PARALLEL_MODULES = tuple(stem for stem in DIVIDING_MODULES if stem not in SPLIT_MODULES)
 ORDERED_MODULES = tuple(stem for stem in SPLIT_MODULES if made(spec_file(stem)).plan.deterministic)
 OF_MATRICES_ALONE = tuple(stem for stem in SPLIT_MODULES if len(made(spec_file(stem)).plan.arguments) == 5)
-STREAM_K_MODULES = tuple(spec.stem for spec in HOPPER_SPECS if hopper(made(spec).plan).divides_last_wave)
-REPEATABLE_MODULES = (*ORDERED_MODULES, *PARALLEL_MODULES, *STREAM_K_MODULES)
+REPEATABLE_MODULES = (*ORDERED_MODULES, *PARALLEL_MODULES)
 REPLAYS = 1_000
 
 
@@ -1022,36 +1020,6 @@ def test_every_part_of_every_tile_is_counted(
     assert plan.deterministic or not partials.any()
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 16), (129, 257, 1000), (3000, 5000, 64)])
-def test_a_kernel_of_stream_k_has_a_program_for_each_k_step_at_most_and_places_for_all(
-    m: int, n: int, k: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_a_fake_gpu(monkeypatch)
-    (stem,) = (stem for stem in STREAM_K_MODULES if not made(spec_file(stem)).plan.problem.transforms)
-    plan, module = hopper(made(spec_file(stem)).plan), import_generated(module_file(stem))
-    launched: list[tuple[int, list[Any]]] = []
-
-    def launch(programs: int, arguments: list[Any]) -> None:
-        launched.append((programs, arguments))
-
-    launch_into(module, launch)
-    operands = Operands(torch.bfloat16, torch.bfloat16, Cuda)
-    a, b = operands.a(m, k), operands.b(k, n)
-    matmul_of(module)(a, b)
-    ((programs, arguments),) = launched
-    tiles = prod(plan.tiles((m, n, k)))
-    partials, counters = arguments[-2:]
-    assert programs == min(tiles * -(-k // plan.cta_tile_k), plan.most_programs)
-    assert counters.numel() == plan.consumers * min(tiles, plan.most_programs)
-    assert not counters.any()
-    assert partials.numel() * 4 == plan.partial_bytes * (plan.most_programs + min(tiles, plan.most_programs))
-    for rows, fits in ((m, True), (m + 5000, True), (1, tiles == 1)):
-        workspace = module.make_workspace(rows, n if fits else 1, torch.device("cuda", 0))
-        refused = pytest.raises(ValueError, match=f"workspace must be for {m} x {n}, ")
-        with nullcontext() if fits else refused:
-            matmul_of(module)(a, b, workspace=workspace)
-
-
 @dataclass(frozen=True)
 class Call:
     """A split kernel with inputs whose sums round: another order of the splits would have other bits."""
@@ -1066,8 +1034,7 @@ class Call:
         """Return a call of a committed module on so many rows of A."""
         product = made(spec_file(stem))
         plan = hopper(product.plan)
-        steps = 8 * (plan.least_steps if plan.divides_last_wave else plan.splits)
-        spec, k = product.source, steps * plan.cta_tile_k
+        spec, k = product.source, 8 * plan.splits * plan.cta_tile_k
         inputs = random_inputs(
             (rows, 5 * plan.cta_tile_n, k), spec.problem, torch.Generator("cuda").manual_seed(1)
         )
@@ -1117,7 +1084,7 @@ def test_calls_on_two_streams_have_the_same_bits(stem: str) -> None:
 
 
 @gpu
-@pytest.mark.parametrize("stem", [*SPLIT_MODULES, *STREAM_K_MODULES])
+@pytest.mark.parametrize("stem", SPLIT_MODULES)
 def test_a_workspace_is_left_as_it_was_found_and_must_be_large_enough(stem: str) -> None:
     call = Call.of(stem, 8)
     m, n = 8, call.b.shape[1]

@@ -29,7 +29,6 @@ FEATURES: Final = {
     "swap-AB": r"swap_ab",
     "PDL": r"dependent_launch|gdc_|\bearly\b",
     "promotion": r"promot",
-    "stream-K": r"stream_k",
     "composed tiles": r"composed",
     "staggered tiles": r"stagger",
     "misaligned": r"misaligned",

@@ -20,8 +20,9 @@ from benchmarks.fit.observations import PINNED, SpecObservation
 from gemmgen.bench.result_log import KernelEntry, Result, ResultLog
 from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Kernel
-from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
+from gemmgen.spec import Spec, SpecFile, load_spec, parse_recorded
 from gemmgen.spec.model import stated
+from gemmgen.spec.spelling import without_gone
 
 Pins = dict[str, Any]
 """Values that a spec states, by the paths of their fields."""
@@ -75,7 +76,7 @@ def unpack(table: Path, folder: Path) -> None:
 def _data_of(pins: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain data of the spec that states these values."""
     data: dict[str, Any] = {"title": "a kernel of a record"}
-    for path, value in pins.items():
+    for path, value in without_gone(pins).items():
         *sections, name = path.split(".")
         place = data
         for section in sections:
@@ -196,7 +197,7 @@ def _source_of(record: Path, entry: KernelEntry) -> SpecFile:
     """Return the spec that states the kernel of an entry of a record."""
     if entry.spec is None:
         return _file_of(record, entry.subject.name)
-    return parse_spec(entry.spec.encode(), entry.subject.name)
+    return parse_recorded(entry.spec, entry.subject.name)
 
 
 @cache

@@ -197,8 +197,6 @@ def words_of(kernel: WgmmaKernel) -> str:
         words.append(f"split{kernel.splits}")
     if kernel.reduces_apart:
         words.append("added_up_in_parallel")
-    if kernel.divides_last_wave:
-        words.append("stream_K")
     usual = 0 if kind == "cooperative" and kernel.consumers > 1 else 1
     if kernel.outstanding_mmas != usual:
         words.append(f"q{kernel.outstanding_mmas}")

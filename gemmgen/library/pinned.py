@@ -40,7 +40,6 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "tile.staggered": False,
     "schedule.splits": 1,
     "schedule.reduction": "ordered",
-    "schedule.last_wave": "whole",
     "dependent_launch.early": "none",
 }
 """Decisions that a spec omits if they have these values, which are then the only ones."""

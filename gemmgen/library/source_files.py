@@ -21,7 +21,7 @@ from gemmgen.problem.contest import Contest
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.observation import Observation
 from gemmgen.render import render
-from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
+from gemmgen.spec import Spec, SpecFile, load_spec, parse_recorded
 from gemmgen.spec.diagnostics import listing, quoted
 from gemmgen.tune import TABLE, TunedRow, read_table
 from gemmgen.tune.candidates import kernel_sha256
@@ -263,4 +263,4 @@ def kernel_of(entry: KernelEntry, source: SpecFile) -> Kernel:
 @lru_cache(maxsize=512)
 def _planned(text: str, stem: str) -> Kernel:
     """Return the kernel of a spec's text: the records of one library have many of them in common."""
-    return plan_spec(parse_spec(text.encode(), stem))
+    return plan_spec(parse_recorded(text, stem))

@@ -192,8 +192,6 @@ def _order(kernel: Kernel) -> str:
     match order.parts:
         case "whole":
             return "all K in one program, in the order of K"
-        case "stream_k":
-            return "tiles of the last wave are divided, in the order of K; the model takes K as one part"
         case "atomic":
             return f"{order.splits} parts of K, added when they are ready; the model takes the order of K"
         case "ordered":

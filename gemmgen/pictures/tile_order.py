@@ -253,7 +253,5 @@ def _order_texts(
     if count <= MOST_PLACED:
         mean = sum(each.asked for each in every) / sum(each.bytes for each in every)
         yield "", f"Over all waves that is {mean:.1f} times."
-    if kernel.divides_last_wave and count % len(waves[0]):
-        yield "", "The tiles of the last wave are divided by K steps (stream-K)."
     if (grid.rows, grid.columns) != kernel.tiles(shape):
         yield "", f"The first {grid.rows} x {grid.columns} tiles are shown."

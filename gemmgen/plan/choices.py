@@ -22,7 +22,6 @@ from gemmgen.spec.model import BlockScale
 from gemmgen.spec.values import SIZE_LIMIT
 from gemmgen.spec.words import (
     EarlyOperand,
-    LastWave,
     Minor,
     Order,
     Reduction,
@@ -43,7 +42,6 @@ WORDS: dict[str, dict[str, tuple[str | bool, ...]]] = {
         "early_operand": get_args(EarlyOperand),
         "trigger": get_args(Trigger),
         "reduction": get_args(Reduction),
-        "last_wave": get_args(LastWave),
         **ORDERS,
     },
     "tcgen05": {"schedule_kind": ("persistent", "launch_control"), **ORDERS},

@@ -75,7 +75,6 @@ FIELDS = {
     "schedule.width": "width",
     "schedule.splits": "splits",
     "schedule.reduction": "reduction",
-    "schedule.last_wave": "last_wave",
     "dependent_launch.early": "early_operand",
     "dependent_launch.trigger": "trigger",
     "occupancy": "occupancy",

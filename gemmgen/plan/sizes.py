@@ -245,11 +245,6 @@ class Geometry(Decisions, ABC):
         return 1
 
     @property
-    def divides_last_wave(self) -> bool:
-        """True if the tiles that fill no wave are divided among all programs by K steps."""
-        return False
-
-    @property
     def frees_buffers_early(self) -> bool:
         """True if the stores of the previous tile are waited for before the last MMA of the next one."""
         return False
@@ -258,16 +253,6 @@ class Geometry(Decisions, ABC):
     def reduces_apart(self) -> bool:
         """True if a second kernel adds up the sums of all parts of K, and stores D."""
         return False
-
-    @property
-    def least_steps(self) -> int:
-        """K steps that a program multiplies at least of divided tiles, where a tile has as many."""
-        return 1
-
-    @property
-    def least_saved_steps(self) -> int:
-        """K steps that a program must save to share the rest after the chunks of divided tiles."""
-        return 1
 
     @property
     def resident_programs(self) -> int:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Final, Literal
 
-Parts = Literal["whole", "ordered", "parallel", "atomic", "stream_k"]
+Parts = Literal["whole", "ordered", "parallel", "atomic"]
 """How the parts of K become one sum.
 
 ``whole``: K has one part, which one program adds up in the order of K. ``ordered``: the program that comes
 last adds the sums of all parts to zero, in the order of K. ``parallel``: a second kernel adds them up.
-``atomic``: each program adds its sum to memory when it comes. ``stream_k``: the parts of a tile depend on how
-many tiles there are, and are added up in the order of K.
+``atomic``: each program adds its sum to memory when it comes.
 """
 
 
@@ -49,7 +48,7 @@ class SumOrder:
     @property
     def fixed(self) -> bool:
         """True if the order is the same for every M and every row of D, and in every run."""
-        return self.parts not in ("atomic", "stream_k")
+        return self.parts != "atomic"
 
     def difference(self, other: SumOrder) -> tuple[str, object, object] | None:
         """Return the first decision in which two orders differ and the values of both, None if none differs.
@@ -59,8 +58,7 @@ class SumOrder:
         for field in fields(self):
             own, others = getattr(self, field.name), getattr(other, field.name)
             if own != others:
-                of_last_wave = field.name == "parts" and "stream_k" in (own, others)
-                return "schedule.last_wave" if of_last_wave else PATHS[field.name], own, others
+                return PATHS[field.name], own, others
         return None
 
 
@@ -75,7 +73,4 @@ PATHS: Final[Mapping[str, str]] = MappingProxyType(
         "side_by_side": "schedule.splits",
     }
 )
-"""The path of the spec's field that decides each field of an order.
-
-With one split, ``schedule.last_wave`` decides ``parts``.
-"""
+"""The path of the spec's field that decides each field of an order."""

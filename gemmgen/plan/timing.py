@@ -85,10 +85,6 @@ class Tiles(NamedTuple):
     start: float  # from launch to the first MMA, and from the last store to the next launch
     next_round: float  # from one program's end to the first MMA of the next in its place
     delivery: float = 1.0  # share of L2 and DRAM that is left by the kernel ahead, which still runs
-    least_steps: int = 0  # of a chunk, where stream-K divides the last wave; 0 where it does not
-    least_saved_steps: int = 0  # for which programs share what is behind the chunks
-    leave_sums: float = 0.0  # for a chunk to leave its sums in memory
-    sums_of_chunk: float = 0.0  # to add up those of one chunk
 
 
 class Stream(NamedTuple):
@@ -130,7 +126,7 @@ class Stream(NamedTuple):
 
 STEP_CAUSES = ("tensor cores", "shared memory", "drained MMAs", "split sectors", "short ring")
 """Causes of a K step's time: the longest of these times decides."""
-ROUND_CAUSES = ("turns", "epilogue", "cluster", "shared SM", "splits")
+ROUND_CAUSES = ("turns", "epilogue", "cluster", "shared SM")
 """Causes of an SM's time beside its main loops."""
 
 
@@ -234,36 +230,6 @@ def step(kernel: Tiles, ctas: int, rate: float, share: float, split: float = 0.0
     return ctas * mma, ctas * smem, busy, ctas * split, lap / max(1, kernel.stages - kernel.outstanding)
 
 
-def chunks(tiles: int, k_steps: int, programs: int, least: int, least_saved: int) -> tuple[int, int]:
-    """Return the chunks of a tile of stream-K's last wave, and the K steps of each.
-
-    Programs without a chunk share the rest after the chunks. If all waves are whole, a tile is a chunk.
-    """
-    divided = tiles % programs
-    steps = max(-(-divided * k_steps // programs), min(least, k_steps)) if divided else k_steps
-    count = k_steps // steps
-    longer = -(-k_steps // count)
-    if 2 * (k_steps - count * steps) < steps or longer - steps < least_saved:
-        count, steps = -(-k_steps // longer), longer
-    return count, steps
-
-
-def _last_wave(kernel: Tiles, tiles: int, k_steps: int) -> tuple[float, float]:
-    """Return the main loops of the busiest program under stream-K, and the time to add up a tile's chunks."""
-    programs = kernel.programs * kernel.occupancy
-    waves, divided = divmod(tiles, programs)
-    count, steps = chunks(tiles, k_steps, programs, kernel.least_steps, kernel.least_saved_steps)
-    if not divided or steps == k_steps:
-        return waves + bool(divided), 0.0
-    behind = max(0, k_steps - count * steps)
-    if not behind:
-        return waves + steps / k_steps, kernel.leave_sums + count * kernel.sums_of_chunk
-    # A program without a chunk has a piece of each tile that its share meets, and leaves the sums of all.
-    pieces = -(-steps // behind)
-    sums = pieces * (kernel.leave_sums + kernel.sums_of_chunk)
-    return waves + steps / k_steps, sums + kernel.leave_sums + (count + 2) * kernel.sums_of_chunk
-
-
 def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -> dict[str, float]:
     tiles_m, tiles_n = grid(kernel, m, n)
     tiles = tiles_m * tiles_n
@@ -271,9 +237,8 @@ def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -
     ctas = min(kernel.occupancy, per_sm)
     rounds = -(-per_sm // ctas)
     k_steps = -(-k // kernel.depth)
-    loops, sums = _last_wave(kernel, tiles, k_steps) if kernel.least_steps else (rounds, 0.0)
     tiles *= kernel.ctas
-    share = min(1.0, tiles / (loops * ctas * card.sm_count))
+    share = min(1.0, tiles / (rounds * ctas * card.sm_count))
     dram = moved.every / (card.dram_share * kernel.delivery * card.dram_bytes_per_second / 1e9)
     l2 = tiles * k_steps * kernel.stage_bytes / (card.l2_bytes_per_ns * kernel.delivery)
     tile_fma = kernel.rows * kernel.columns * kernel.depth // kernel.ctas
@@ -283,8 +248,8 @@ def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -
 
     def busiest_sm(main_loop: float) -> tuple[tuple[float, ...], float, float]:
         """Return an SM's time beside its main loops, by cause, all its time, and that with L2 and DRAM."""
-        beside = (*_beside_main_loops(kernel, main_loop, rounds, ctas), sums)
-        alone = loops * main_loop + sum(beside)
+        beside = _beside_main_loops(kernel, main_loop, rounds, ctas)
+        alone = rounds * main_loop + sum(beside)
         return beside, alone, together(card.dram_overlap, together(card.l2_overlap, alone, l2), dram)
 
     # Power limits the clock by how busy the tensor cores are, however deep the ring is.
@@ -298,10 +263,10 @@ def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -
     found = {
         "tensor cores": fastest,
         "power": ideal / rate - fastest,
-        "idle SMs": loops * k_steps * steps[0] - ideal / rate,
+        "idle SMs": rounds * k_steps * steps[0] - ideal / rate,
     }
     if slowest > steps[0]:
-        found[STEP_CAUSES[steps.index(slowest)]] = loops * k_steps * (slowest - steps[0])
+        found[STEP_CAUSES[steps.index(slowest)]] = rounds * k_steps * (slowest - steps[0])
     found.update(zip(ROUND_CAUSES, beside, strict=True))
     found["DRAM" if dram > l2 else "L2"] = total - alone
     found["start"] = kernel.start + (rounds - 1) * kernel.next_round
@@ -309,7 +274,7 @@ def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -
 
 
 def _beside_main_loops(kernel: Tiles, main_loop: float, rounds: int, ctas: int) -> tuple[float, ...]:
-    """Return the time of an SM's rounds that no main loop covers, for each of ``ROUND_CAUSES`` but splits."""
+    """Return the time of an SM's rounds that no main loop covers, for each of ``ROUND_CAUSES``."""
     epilogues = rounds * kernel.epilogue
     if kernel.turn:
         # One consumer stores while the other multiplies, except the last tile; before the first nothing ran.

@@ -90,8 +90,6 @@ class LaunchView(ArgumentTable):
             resident = f"sm_count * {plan.occupancy}"
         if plan.cluster_size > 2 and self._lacking:
             resident = f"{resident}, {plan.gpu.clusters_of_four}"
-        if self.plan.divides_last_wave:
-            resident = f"{resident}, MAX_PROGRAMS.value"
         return f"min(tiles, {resident})"
 
     @property
@@ -119,8 +117,6 @@ class LaunchView(ArgumentTable):
         programs = self.programs if self.plan.persistent else "tiles"
         if self.plan.splits_per_tile > 1:
             programs = programs.replace("tiles", "tiles * SPLITS.value")
-        if self.plan.divides_last_wave:
-            programs = programs.replace("tiles", f"tiles * {self.cdiv}(k, PROGRAM_TILE_K.value)")
         return programs
 
     @property
@@ -164,15 +160,11 @@ class LaunchView(ArgumentTable):
     @property
     def counters(self) -> str:
         """The extents of the counters, as a tuple's text."""
-        tiles = ["divided_tiles"] if self.plan.divides_last_wave else ["tiles_m", "tiles_n"]
-        extents = tiles if self._counters_of_tile == 1 else [*tiles, "CONSUMERS.value"]
-        return f"({', '.join(extents)}{',' * (len(extents) == 1)})"
+        return "(tiles_m, tiles_n, CONSUMERS.value)" if self._counters_of_tile > 1 else "(tiles_m, tiles_n)"
 
     @property
     def partials(self) -> str:
-        """The factor from an element of D, or from a place of a piece of a tile, to its number of sums."""
-        if self.plan.divides_last_wave:
-            return "" if self._counters_of_tile == 1 else "CONSUMERS.value * "
+        """The factor from an element of D to its number of sums."""
         return "SPLITS.value * " if self.plan.restored == ("counters",) else ""
 
     @property
@@ -259,9 +251,7 @@ class LaunchView(ArgumentTable):
             return self._find_tiles_of_groups
         if self.plan.problem.gated:
             return f"m, n = out.shape\n    tiles = {self.tiles}"
-        k = ", k" * self.plan.divides_last_wave
-        extents = f"(m{k}), n = a.shape, b.shape[1]" if k else "m, n = a.shape[0], b.shape[1]"
-        return f"{extents}\n    tiles = {self.tiles}"
+        return f"m, n = a.shape[0], b.shape[1]\n    tiles = {self.tiles}"
 
     @property
     def _find_tiles_of_groups(self) -> str:

@@ -106,14 +106,6 @@ WALKS: Final[dict[str, Walk]] = {
         steps="tiles.steps(piece)",
         passes="past_item_before",
     ),
-    "stream_k": Walk(
-        "stream_k",
-        lambda plan: plan.divides_last_wave,
-        unpack="piece_of_item",
-        tiles="Tiles(divide(args))",
-        item="piece",
-        steps="tiles.steps(piece)",
-    ),
     "launch_control": Walk(
         "launch_control",
         lambda plan: plan.schedule_kind == "launch_control",

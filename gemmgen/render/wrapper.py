@@ -217,7 +217,7 @@ class Wrapper(MatmulDocs):
             "boxes_of_k": self.plan.problem.loads_k_from_any_row,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
             "sums": self.plan.reduces_apart,
-            f"workspace{'_stream_k' * self.plan.divides_last_wave}": self.workspace,
+            "workspace": self.workspace,
             "pack_scales": self.packs_scales,
             f"arrange_scales{'_of_groups' * self.plan.problem.scales_groups_of_rows}": bool(self.scales)
             and not self.packs_scales,

@@ -9,7 +9,7 @@ from gemmgen.bench.result_log import KernelEntry, ResultLog
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import family_for
-from gemmgen.spec import parse_spec
+from gemmgen.spec import parse_recorded
 
 
 def labels_of(log: ResultLog) -> Mapping[str, str]:
@@ -25,7 +25,7 @@ def label_of(entry: KernelEntry) -> str:
     if entry.spec is None:
         return entry.name
     try:
-        plan = plan_spec(parse_spec(entry.spec.encode(), "kernel"))
+        plan = plan_spec(parse_recorded(entry.spec, "kernel"))
     except GemmgenError:
         return entry.name
     return (

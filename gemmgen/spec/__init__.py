@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmgen.spec.load import SpecError, SpecFile, load_spec, parse_spec
+from gemmgen.spec.load import SpecError, SpecFile, load_spec, parse_recorded, parse_spec
 from gemmgen.spec.model import Spec
 
-__all__ = ["Spec", "SpecError", "SpecFile", "load_spec", "parse_spec"]
+__all__ = ["Spec", "SpecError", "SpecFile", "load_spec", "parse_recorded", "parse_spec"]

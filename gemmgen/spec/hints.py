@@ -13,6 +13,11 @@ from gemmgen.problem import GroupKind
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec.diagnostics import UNSIGNED, Location, Node, did_you_mean, listing, shortened
 
+STREAM_K = (
+    "stream-K was tried and removed (benchmarks/tried_and_left.md): leave it out, or divide K by "
+    "schedule.splits"
+)
+"""The answer to a word that means stream-K."""
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(
         ("batch", "batch_size", "batches"),
@@ -42,11 +47,9 @@ ELSEWHERE: dict[str, str] = {
         ("num_warps", "consumers", "num_consumers"), "the roles of warps are under warp_specialization"
     ),
     **dict.fromkeys(
-        ("split_k", "splits"),
-        "split-K is schedule.splits, and stream-K is schedule.last_wave: stream_k; kernels of groups and "
-        "gates have neither",
+        ("split_k", "splits"), "split-K is schedule.splits; kernels of groups and gates have none"
     ),
-    "stream_k": "it is schedule.last_wave: stream_k",
+    **dict.fromkeys(("stream_k", "last_wave"), STREAM_K),
     **{f"block_{size}": f"it is tile.{size}" for size in "mnk"},
     **{f"block_size_{size}": f"it is tile.{size}" for size in "mnk"},
     **{f"tile_{size}": f"it is tile.{size}" for size in "mnk"},
@@ -92,7 +95,7 @@ IN_SECTIONS: dict[tuple[str, ...], dict[str, str]] = {
     },
     ("schedule",): {
         "split_k": "it is schedule.splits; kernels of groups and gates have none",
-        "stream_k": "it is schedule.last_wave: stream_k; kernels of groups and gates have none",
+        **dict.fromkeys(("stream_k", "last_wave"), STREAM_K),
     },
 }
 """The field that has a setting of other generators and libraries, by the section in which it was written."""
@@ -268,7 +271,7 @@ def _operation_hint(name: str) -> str:
 def _schedule_hint(name: str) -> str:
     """Return the field that divides K, which is no kind of schedule."""
     if name in ("stream_k", "streamk"):
-        return "; stream-K is schedule.last_wave: stream_k"
+        return f"; {STREAM_K}"
     return "; split-K is schedule.splits" if name in ("split_k", "splitk") else ""
 
 

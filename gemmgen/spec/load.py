@@ -26,7 +26,7 @@ from gemmgen.spec.model import Spec
 from gemmgen.spec.module_names import stem_problem
 from gemmgen.spec.reading import STDIN, STDIN_STEM, decode, read_bytes
 from gemmgen.spec.request import request_of
-from gemmgen.spec.spelling import RENAMED
+from gemmgen.spec.spelling import GONE, RENAMED
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,19 @@ def parse_spec(data: bytes, stem: str) -> SpecFile:
     return _accepted(_parse(data, name, stem, report), report)
 
 
-def _parse(data: bytes, name: str, stem: str, report: Report) -> SpecFile:
+def parse_recorded(text: str, stem: str) -> SpecFile:
+    """Return the spec of a kernel in a record, without fields that left and say nothing of it (`GONE`).
+
+    Raises GemmgenError as ``load_spec`` does.
+    """
+    name = f"{stem}.yaml"
+    report = Report(name)
+    return _accepted(_parse(text.encode(), name, stem, report, recorded=True), report)
+
+
+def _parse(data: bytes, name: str, stem: str, report: Report, *, recorded: bool = False) -> SpecFile:
     root = compose(decode(data, report), report)
-    spec = _validate(root, report)
+    spec = _validate(root, report, GONE if recorded else {})
     places = dict(fields(root, ()))
     for renamed in RENAMED:  # diagnostics name the field of today, wherever the file has it
         for earlier, path in (
@@ -171,12 +181,16 @@ PLANNABLE: tuple[Code, ...] = ("module-name", "unknown-key", "duplicate-key")
 """Codes of mistakes beside which the rest of a spec still means what its user wanted."""
 
 
-def _validate(root: Node, report: Report) -> Spec:
-    """Return the spec that a tree says, without its unknown keys.
+def _validate(root: Node, report: Report, gone: Mapping[str, str]) -> Spec:
+    """Return the spec that a tree says, without its unknown keys and without `gone` values of fields.
 
     Raises GemmgenError with everything that was reported, unless each problem leaves a spec to plan.
     """
     data = root.plain()
+    for path, value in gone.items():
+        location = tuple(path.split("."))
+        if root.descend(location)[-1].value == value:
+            _remove(data, location)
     try:
         spec = Spec.model_validate(data)
     except ValidationError as error:

@@ -42,7 +42,6 @@ from gemmgen.spec.values import (
 from gemmgen.spec.words import (
     BColumns,
     EarlyOperand,
-    LastWave,
     Major,
     Minor,
     Misaligned,
@@ -263,11 +262,6 @@ class Schedule(Model):
         description="ordered: the last split of a tile adds up the sums of all, in their order; atomic: each "
         "adds its own to the tile's as it comes, so that floating-point sums can differ from run to run; "
         "parallel: a second kernel, on all SMs, adds up the sums in their order and stores D",
-    )
-    last_wave: LastWave | None = Field(
-        default=None,
-        description="whole: programs compute tiles whole to the end; stream_k: those that fill no wave are "
-        "divided by K steps over all programs",
     )
 
 

@@ -1,9 +1,13 @@
-"""Fields of a spec with an earlier name, which specs, pins of tuned kernels and digests may still have."""
+"""Fields of a spec with an earlier name, which specs, pins of tuned kernels and digests may still have.
+
+A field that left may still be in the specs of records, with the value that every kernel has today.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 
@@ -37,6 +41,13 @@ class Renamed:
 
 SWAP_AB: Final = Renamed("mma.swap_ab", "mma.rows", {"m": False, "n": True})
 RENAMED: Final = (SWAP_AB,)
+GONE: Final[Mapping[str, str]] = MappingProxyType({"schedule.last_wave": "whole"})
+"""Fields that left, and the value of each that the kernels of today have."""
+
+
+def without_gone(pins: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a recorded kernel by path, without fields that left and say nothing of it."""
+    return {path: value for path, value in pins.items() if path not in GONE or value != GONE[path]}
 
 
 def today(pins: Mapping[str, Any]) -> dict[str, Any]:

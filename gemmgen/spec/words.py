@@ -20,8 +20,6 @@ Trigger = Literal["loads", "end"]
 """When the kernel behind may be launched."""
 Reduction = Literal["ordered", "atomic", "parallel"]
 """How the sums of a tile's splits are added up."""
-LastWave = Literal["whole", "stream_k"]
-"""How programs take the tiles that do not fill a wave."""
 Minor = Literal["m", "n"]
 """The dimension along which tiles follow one another first."""
 Misaligned = Literal["refuse", "copy"]

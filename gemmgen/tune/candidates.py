@@ -40,7 +40,6 @@ SEEDS: Final[tuple[Pins, ...]] = (
     {"mma.swap_ab": True},
     {"cluster.m": 2, "cluster.n": 1},
     {"cluster.m": 1, "cluster.n": 2},
-    {"schedule.last_wave": "stream_k"},
     {"schedule.splits": 2},
     {"schedule.splits": 4},
     {"tile.m": 64},
@@ -96,7 +95,6 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "warp_specialization.kind": ("cooperative", "ping_pong"),
         "operands.a.source": ("shared", "registers"),
-        "schedule.last_wave": ("whole", "stream_k"),
         "schedule.kind": ("persistent", "tiled", "launch_control"),
     }
 )

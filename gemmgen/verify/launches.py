@@ -94,8 +94,8 @@ def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
 
 
 def takes_parts(plan: Kernel) -> bool:
-    """Return True if programs compute several tiles, or parts of tiles, and share some of them."""
-    return plan.persistent and (plan.splits_per_tile > 1 or plan.divides_last_wave)
+    """Return True if a program computes parts of several tiles, which it shares with others."""
+    return plan.persistent and plan.splits_per_tile > 1
 
 
 def obeys_tensors(plan: Kernel) -> bool:
@@ -135,21 +135,13 @@ def _least_tiles_n(plan: Kernel) -> int:
 
 PARTS_PROGRAMS = 3
 """Number of programs that share the parts of tiles, if programs compute several."""
-WAVE_PROGRAMS = 5
-"""Number of programs that divide the last wave."""
 
 
 def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
     """Return a launch in which different programs compute the parts of a tile, of one step of K each.
 
-    In the ring launch one program computes all parts, so the last part always stores the tile. If programs
-    divide the last wave, there are a whole wave and three tiles more: three programs compute most steps of
-    one tile each, and two share the remaining steps, which divides one of the tiles again.
+    In the ring launch one program computes all parts, so the last part always stores the tile.
     """
-    if plan.divides_last_wave:
-        # Five programs divide three tiles: the chunk of each is 0.6 of a tile, which saves 0.4.
-        steps = 5 * max(plan.least_steps, plan.least_saved_steps) // 2
-        return Launch(ragged(plan, 2, 4, steps), WAVE_PROGRAMS, "normal", schedules)
     tiles_m = 1 if plan.splits_per_tile > 2 * PARTS_PROGRAMS else 2  # each program takes several parts
     return Launch(ragged(plan, tiles_m, 2, plan.splits_per_tile), PARTS_PROGRAMS, "normal", schedules)
 

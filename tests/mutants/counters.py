@@ -23,15 +23,14 @@ def faults_of_counter(
     count: str,
     reset: str,
     names: str = " ".join([*WEAKENED, "not_reset"]),
-    unordered: str = "partials_ptr",
 ) -> dict[str, Mutant]:
-    """Return the faults, named after a prefix; `unordered` is what a weak count leaves unordered."""
+    """Return the faults, named after a prefix: a weak count leaves the partial sums unordered."""
     made: dict[str, Mutant] = {}
     for name in names.split():
         if name == "not_reset":
             fault = plant(Kind.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (reset, ""))
         else:
-            tensor = "counters_ptr" if name == "of_a_cta" else unordered
+            tensor = "counters_ptr" if name == "of_a_cta" else "partials_ptr"
             fault = plant(Kind.WEAK_ATOMIC, tensor, COUNTS, (count, count.replace(*WEAKENED[name])))
         made[f"{prefix}_{name}"] = fault
     return made

@@ -13,8 +13,8 @@ from mutants.mutant import NOTHING, of
 K = Kind
 
 roles, splits = of("h100_bf16_early_roles"), of("h100_bf16_early_roles_splits")
-pieces, group = of("h100_bf16_waiting_stream_k"), of("h100_fp16_waiting_cluster2x2")
-program, copies = of("h100_bf16_waiting_parts"), of("h100_bf16_waiting_misaligned")
+group, copies = of("h100_fp16_waiting_cluster2x2"), of("h100_bf16_waiting_misaligned")
+program = of("h100_bf16_waiting_parts")
 turns, parts = of("h100_fp16_early_a_ping_pong"), of("h100_bf16_early_parts")
 WAIT, LAUNCH, RESTART = "    gdc_wait()\n", "    gdc_launch_dependents()\n", "    ring = start\n"
 SCALAR = "    tensor_scale = gl.load(args.tensor_scale_ptr)\n"
@@ -196,13 +196,10 @@ RING = {
 }
 
 WAITING = {
-    "waiting_producer_does_not_wait": pieces(K.EARLY_ACCESS, "a_desc", LOAD_A, (WAIT + LAUNCH, LAUNCH)),
-    "waiting_producer_launches_and_does_not_wait": pieces(
+    "waiting_producer_launches_and_does_not_wait": copies(
         K.EARLY_ACCESS, "a_desc", LOAD_A, (WAIT + LAUNCH, LAUNCH + LAUNCH)
     ),
-    "waiting_producer_does_not_wait_for_copies": copies(
-        K.EARLY_ACCESS, "a_desc", LOAD_A, (WAIT + LAUNCH, LAUNCH)
-    ),
+    "waiting_producer_does_not_wait": copies(K.EARLY_ACCESS, "a_desc", LOAD_A, (WAIT + LAUNCH, LAUNCH)),
     "waiting_producer_of_a_cluster_does_not_wait": group(
         K.EARLY_ACCESS, "a_desc", LOAD_A, (WAIT + PRODUCER_RING, PRODUCER_RING)
     ),

@@ -132,15 +132,4 @@ SUBTILES = {
     ),
 }
 
-pieces = of("h100_bf16_stream_k_gelu")
-COUNT = 'sem="acq_rel", scope="gpu")'
-PIECES = {
-    "gelu_pieces_counter_of_a_cta": pieces(
-        K.WEAK_ATOMIC, "counters_ptr", "arrived = gl.atomic_add(", edited(COUNT, '"gpu"', '"cta"')
-    ),
-    "gelu_pieces_counter_only_releases": pieces(
-        K.WEAK_ATOMIC, "counters_ptr", "arrived = gl.atomic_add(", edited(COUNT, "acq_rel", "release")
-    ),
-}
-
-MUTANTS = ROWS | QUARTERS | SUBTILES | PIECES
+MUTANTS = ROWS | QUARTERS | SUBTILES

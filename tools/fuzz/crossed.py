@@ -88,7 +88,6 @@ CROSSED_TABLES: dict[str, tuple[Stated, Kinds]] = {
             "target": ("h100", "h100", "h200", "b200"),
             "operands.a.dtype": HOPPER_DTYPES,
             "mma.swap_ab": (True, False),
-            "schedule.last_wave": ("whole", "stream_k"),
             "backward": (True,),
         },
         tuple(

@@ -36,8 +36,6 @@ MOST_PRODUCTS = 3 * 10**8
 """Of a launch that is simulated: a second for each schedule."""
 MOST_TILES = 200
 """Of one, with those of each split."""
-MOST_DIVIDED_TILE = 1 << 14
-"""Elements of a program's tile where the last wave is divided: eight of them are simulated, in many steps."""
 FEW_STEPS = 5
 """Of K at most, where a launch is to have fewer than there are splits."""
 ODD_COLUMNS = 9
@@ -195,10 +193,9 @@ def launches(plan: Kernel) -> Iterator[Launch]:
     """Yield what is simulated of a kernel, in sizes that take seconds.
 
     The launch that wraps its rings, or a smaller one of large tiles; of less than a tile of rows, with less
-    of K than there are splits; of more tiles than its groups have; of a last wave that is divided, and in
-    pieces.
+    of K than there are splits; of more tiles than its groups have.
     """
-    from gemmgen.verify.launches import order_launch, parts_launch, ragged, ring_launch
+    from gemmgen.verify.launches import order_launch, ragged, ring_launch
 
     ring, order = ring_launch(plan), order_launch(plan)
     if prod(ring.shape) > MOST_PRODUCTS:
@@ -214,8 +211,6 @@ def launches(plan: Kernel) -> Iterator[Launch]:
     tiles = prod(plan.tiles(order.shape)) * plan.splits_per_tile
     if prod(order.shape) <= MOST_PRODUCTS and tiles <= MOST_TILES:
         yield order
-    if plan.divides_last_wave and plan.program_tile_m * plan.program_tile_n <= MOST_DIVIDED_TILE:
-        yield parts_launch(plan, ("random",))
 
 
 def fewest_registers(plan: Kernel) -> Kernel:

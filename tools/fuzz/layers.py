@@ -87,7 +87,6 @@ LAYERS: Stated = {
     "schedule.order": ("row", "grouped", "snake"),
     "schedule.splits": (2, 4, 8),
     "schedule.reduction": ("ordered", "atomic", "parallel"),
-    "schedule.last_wave": ("whole", "stream_k"),
     "dependent_launch": ({"early": "b"}, {"early": "a"}, {"early": "nothing"}),
     "occupancy": (1, 2),
     "deterministic": (True,),

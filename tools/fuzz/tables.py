@@ -151,14 +151,6 @@ HOPPER_KINDS: Kinds = (
     ),
     ("split K", {"schedule.splits": (2, 3, 5, 8, 12), "schedule.kind": ("tiled", "persistent")}),
     (
-        "stream-K",
-        {
-            "schedule.last_wave": ("stream_k",),
-            "warp_specialization.kind": ("cooperative",),
-            "schedule.kind": ("persistent",),
-        },
-    ),
-    (
         "composed",
         {
             "tile.n": (24, 40, 48, 80, 96, 112, 144, 160, 176, 192, 192, 208, 224, 272, 288, 320, 384),

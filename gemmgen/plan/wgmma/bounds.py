@@ -132,7 +132,7 @@ def _kept_registers(plan: WgmmaKernel) -> int:
     kept = 0
     if plan.mmas_per_step > LONG_STEP_MMAS:
         kept += LONG_STEP_REGISTERS * -(-plan.mmas_per_step // (2 * LONG_STEP_MMAS))
-    if plan.shares_tiles and plan.reduction == "ordered":
+    if plan.splits > 1 and plan.reduction == "ordered":
         kept += ORDERED_SUM_REGISTERS
     if plan.composed and plan.a_source == "registers":
         kept += PART_REGISTERS
@@ -190,8 +190,8 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
 
     [gluon] Producers of 24 registers compile with 9 loads across or 24 along, 16 across take 32 to 48, 36
     along 32 to 40, 48 along 40 to 48. Finding parts of K, one operand ahead of the others, a staggered tile,
-    a third consumer and long steps took 8 more each where they were met alone; pieces of a wave 16. With 32
-    groups, threads that copy 8 times in a K step compile with 56, and 16 times with 64.
+    a third consumer and long steps took 8 more each where they were met alone. With 32 groups, threads that
+    copy 8 times in a K step compile with 56, and 16 times with 64.
     """
     across = sum(
         plan.loads(name)
@@ -204,8 +204,6 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
         plan.read_early is not None,
         plan.staggered,
         plan.consumers > 2 or plan.mmas_per_step > LONG_STEP_MMAS,
-        plan.divides_last_wave,
-        plan.divides_last_wave,
     )
     loads = max(0, weight - FEW_LOADS) // 2 + groups_registers(plan)
     if plan.problem.gathers_a:

@@ -123,7 +123,6 @@ def _tiles_row(plan: WgmmaKernel) -> Tiles:
     written = plan.stage_bytes / plan.architecture.smem_bytes_per_cycle
     clusters = plan.cluster_size > 1
     refill, cover = _refill(plan)
-    chunk = plan.divides_last_wave
     return Tiles(
         swap_ab=plan.swap_ab,
         line=_line(plan),
@@ -157,10 +156,6 @@ def _tiles_row(plan: WgmmaKernel) -> Tiles:
         start=_start_ns(plan),
         next_round=0 if plan.persistent else constants.ROUND_NS,
         delivery=constants.EARLY_DELIVERY if _overlaps(plan) else 1,
-        least_steps=plan.least_steps if chunk else 0,
-        least_saved_steps=plan.least_saved_steps if chunk else 0,
-        leave_sums=constants.ROLES_SPLIT_NS if chunk else 0,
-        sums_of_chunk=_sums_bytes(plan) / constants.ROLES_SPLIT_BYTES_PER_NS if chunk else 0,
     )
 
 

@@ -32,8 +32,6 @@ def _label(plan: WgmmaKernel) -> str:
         parts.append(f"occupancy {plan.occupancy}")
     if plan.splits > 1:
         parts.append(f"K split by {plan.splits}{', reduced in parallel' * plan.reduces_apart}")
-    if plan.divides_last_wave:
-        parts.append("stream-K")
     return ", ".join([*parts, f"{plan.outstanding_mmas} outstanding"])
 
 
@@ -47,7 +45,6 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
         "swap_ab": plan.swap_ab,
         "splits": plan.splits,
         "reduction": plan.reduction,
-        "last_wave": plan.last_wave,
         "consumers": plan.consumers,
         "warps": plan.total_warps,
         "stages": plan.stages,
@@ -62,9 +59,7 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
 
 def _division_of_k(plan: WgmmaKernel) -> str:
     """Return how K is divided among programs, for the cell of a table: ``4 parallel``."""
-    if plan.splits > 1:
-        return f"{plan.splits} {plan.reduction}"
-    return "stream-K" if plan.divides_last_wave else "1"
+    return f"{plan.splits} {plan.reduction}" if plan.splits > 1 else "1"
 
 
 WGMMA_FAMILY = Family(

@@ -10,32 +10,17 @@ from gemmgen.hardware import WGMMA
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.stage import Stage
-from gemmgen.plan.timing import chunks
 from gemmgen.plan.wgmma.mma import Mma, mma_of
 from gemmgen.plan.wgmma.payloads import stage_of
 from gemmgen.plan.wgmma.scales.scale_payloads import column_slabs_of, scales_of_step
 from gemmgen.spec.words import (
     EarlyOperand,
-    LastWave,
     MmaRows,
     Reduction,
     Source,
     Specialization,
     Trigger,
 )
-
-LEAST_STEP_BYTES = 1024
-"""Fewest bytes of a row of A that a program multiplies of a tile which it shares with others.
-
-To leave sums, to count and to add them up takes as long as several steps of 128 bytes: programs with fewer
-than eight of them would do little else.
-"""
-LEAST_SAVED_BYTES = 5120
-"""Bytes of a row of A that programs without a chunk must save for the others; else they have nothing to do.
-
-On an H200 their two or three pieces each took 20 to 27 us at 128 x 256, as long as 40 steps of 128 bytes: 72
-tiles took 48 us in place of 43 at a K of 4096, where that saves 29 steps, and 77 in place of 88 at 8192.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +54,6 @@ class WgmmaDecisions(Decisions):
     """Parts of K, which programs take one by one."""
     reduction: Reduction
     """How their sums are added up."""
-    last_wave: LastWave
-    """How programs take the tiles that do not fill a wave."""
     early_operand: EarlyOperand | Literal["none"]
     """The operand whose first loads do not wait for the kernel ahead; with none, the launch itself does."""
     trigger: Trigger
@@ -112,34 +95,6 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.splits
 
     @property
-    def divides_last_wave(self) -> bool:
-        """True if the tiles that fill no wave are divided among all programs by K steps: stream-K."""
-        return self.last_wave == "stream_k"
-
-    @property
-    def shares_tiles(self) -> bool:
-        """True if programs multiply parts of one tile, and leave each other their sums."""
-        return self.splits > 1 or self.divides_last_wave
-
-    @property
-    def least_steps(self) -> int:
-        """K steps that a program multiplies at least of divided tiles, where a tile has as many."""
-        return max(1, LEAST_STEP_BYTES // (self.cta_tile_k * self.problem.a.dtype.bytes))
-
-    @property
-    def least_saved_steps(self) -> int:
-        """K steps that a program must save to share the rest after the chunks of divided tiles."""
-        return max(1, LEAST_SAVED_BYTES // (self.cta_tile_k * self.problem.a.dtype.bytes))
-
-    def chunks(self, tiles: int, k_steps: int, programs: int) -> tuple[int, int]:
-        """Return the number of chunks of a tile of the last wave, and the K steps of each.
-
-        A module's ``divide`` says why. Programs without a chunk share the rest after the chunks. If all waves
-        are whole, a tile is a chunk.
-        """
-        return chunks(tiles, k_steps, programs, self.least_steps, self.least_saved_steps)
-
-    @property
     def deterministic(self) -> bool:
         """True if each run leaves the same bits: integers have one sum in any order, floats have not."""
         return self.splits == 1 or self.reduction != "atomic" or self.problem.accumulator.integer
@@ -152,7 +107,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def counts_parts(self) -> bool:
         """True if programs count the parts of a tile that are multiplied, so that the last one stores D."""
-        return self.shares_tiles and not self.reduces_apart
+        return self.splits > 1 and not self.reduces_apart
 
     @property
     def read_early(self) -> Literal["a", "b"] | None:
@@ -178,7 +133,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """
         in_step = self.specialized and self.row_shares > 1 and self.outstanding_mmas > 0
         loads = self.problem.c is not None or self.problem.tma_vectors
-        stores_once = not (self.composed or self.shares_tiles or self.problem.saves)
+        stores_once = not (self.composed or self.splits > 1 or self.problem.saves)
         in_step &= not self.problem.scales_sums  # threads promote sums between MMAs
         return in_step and self.subtiles <= 2 and stores_once and not loads
 

@@ -217,9 +217,6 @@ def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "split-K is supported only without groups"
         fix = whole_k(plan) | UNGROUPED
         yield Finding("schedule.splits", f"{plan.splits:,} parts of K with groups", limit, fix)
-    if plan.divides_last_wave:
-        limit = "but the tiles of the last wave are divided by a number of tiles that the host knows"
-        yield Finding("schedule.last_wave", "stream_k with groups", limit, use("whole") | UNGROUPED)
     if plan.read_early and groups.counts:
         limit = (
             "but the kernel ahead may still write where groups end, and no load begins before that is read"

@@ -71,13 +71,6 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
             "split-K needs a tile whose columns are one power of two",
             use(1) | use(*widths, field="tile.n"),
         )
-    if plan.divides_last_wave:
-        yield Finding(
-            "schedule.last_wave",
-            f"stream_k for {columns}",
-            "stream-K needs a tile whose columns are one power of two",
-            use("whole") | use(*widths, field="tile.n"),
-        )
 
 
 def _staggered_widths(plan: WgmmaKernel) -> list[int]:

@@ -79,8 +79,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         if accumulator.integer:
             return SumOrder(accumulator.name)
         order = SumOrder(accumulator.name, self.mma_k, self.promote_k)
-        if self.divides_last_wave:
-            return replace(order, parts="stream_k")
         if self.splits == 1:
             return order
         return replace(
@@ -137,7 +135,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """The tensors that the module's kernels are launched with, in order."""
         problem = self.problem
         d = Argument("d", "matrix", problem.d)
-        partials = (Argument("partials", "workspace", problem.accumulator),) * self.shares_tiles
+        partials = (Argument("partials", "workspace", problem.accumulator),) * (self.splits > 1)
         counters = (Argument("counters", "workspace", DTYPES["int32"]),) * self.counts_parts
         divided = problem.groups.counts if problem.groups else None
         groups = (Argument(divided, "groups", DTYPES["int32"]),) if divided else ()
@@ -286,8 +284,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             found.append("swap-AB")
         if self.splits > 1:
             found.append(f"split-K by {self.splits} ({self.reduction})")
-        if self.divides_last_wave:
-            found.append("stream-K in the last wave")
         if self.dependent:
             found.append("PDL")
         return tuple(found)
@@ -332,7 +328,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def restored(self) -> tuple[str, ...]:
         """The arguments that a launch leaves as it finds them: counters, and sums that programs add to."""
-        if not self.shares_tiles:
+        if self.splits == 1:
             return ()
         return {"ordered": ("counters",), "atomic": ("partials", "counters"), "parallel": ()}[self.reduction]
 
@@ -346,19 +342,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """Bytes of the sums of a tile that programs leave in memory."""
         tile = self.program_tile_m * self.program_tile_n
         return self.partials * tile * self.problem.accumulator.bytes
-
-    @property
-    def most_programs(self) -> int:
-        """Programs that divide the last tiles, at most: each leaves sums in places of its own."""
-        return self.resident_programs
-
-    @property
-    def most_partial_bytes(self) -> int:
-        """Bytes of the sums that they leave in memory, at most, of fewer tiles than there are programs.
-
-        From piece to piece the program's number goes up, or the tile's.
-        """
-        return 2 * self.most_programs * self.partial_bytes
 
     @property
     def _parts(self) -> str:
@@ -390,9 +373,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def _split_entries(self) -> tuple[Entry, ...]:
         """How K is divided among programs, where it is."""
-        if self.divides_last_wave:
-            divide = f"at most, divide the last tiles; {self.most_partial_bytes:,} bytes of sums in memory"
-            return (Entry("stream-K", self.most_programs, "programs", divide),)
         if self.splits == 1:
             return ()
         programs = "that programs take one by one" if self.specialized else "a program each"

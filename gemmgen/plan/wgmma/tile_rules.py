@@ -35,7 +35,6 @@ from gemmgen.plan.wgmma.warp_rules import (
 )
 from gemmgen.plan.wgmma.work_rules import (
     dependent_launch,
-    last_wave,
     parallel_reduction,
     reduction,
     same_bits,
@@ -150,7 +149,6 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
 TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     schedule_kind,
     splits,
-    last_wave,
     reduction,
     parallel_reduction,
     same_bits,

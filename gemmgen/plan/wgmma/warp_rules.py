@@ -77,7 +77,9 @@ def swap_ab(plan: WgmmaKernel) -> Iterator[Finding]:
             "warp_specialization.consumers",
             f"{plan.consumers} cooperative consumers with swap-AB",
             "cooperative consumers split M, which is the instruction's N after swap_ab",
-            use(1) if plan.shares_tiles else use(1) | use("ping_pong", field="warp_specialization.kind"),
+            use(1)
+            if plan.splits_per_tile > 1
+            else use(1) | use("ping_pong", field="warp_specialization.kind"),
         )
 
 

@@ -1,4 +1,4 @@
-"""Rules of a program's work: schedule, split-K, stream-K, reduction, dependent launch."""
+"""Rules of a program's work: schedule, split-K, reduction, dependent launch."""
 
 from __future__ import annotations
 
@@ -80,9 +80,6 @@ def undivided(plan: WgmmaKernel, words: str, *, single: str, read: str, other: F
     if plan.splits > 1:
         found = f"{plan.splits:,} parts of K {words}"
         yield Finding("schedule.splits", found, f"split-K needs {single}", whole_k(plan) | other)
-    if plan.divides_last_wave:
-        limit = f"stream-K needs {single}"
-        yield Finding("schedule.last_wave", f"stream_k {words}", limit, use("whole") | other)
     if plan.schedule_kind == "single_tile":
         limit = f"the function of a single tile checks {read} of N columns"
         yield Finding("schedule.kind", f"a single tile {words}", limit, use("tiled") | other)
@@ -95,40 +92,6 @@ def _sharing_a_tile(plan: WgmmaKernel) -> Fix:
     return cooperative & use(1, field="warp_specialization.consumers") if plan.swap_ab else cooperative
 
 
-@rule("last-wave")
-def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Stream-K requires a producer and cooperative consumers."""
-    if not plan.divides_last_wave:
-        return
-    field = "schedule.last_wave"
-    whole, cooperative = use("whole", field=field), use("cooperative", field="warp_specialization.kind")
-    if not plan.persistent:
-        kind = plan.schedule_kind.replace("_", " ")
-        limit = "a program of one tile has no later wave"
-        fix = use("whole") | use("persistent", field="schedule.kind") & cooperative
-        yield Finding(field, f"stream_k in a {kind} schedule", limit, fix)
-        return
-    if not plan.specialized:
-        limit = "only programs with a producer take parts of tiles"
-        fix = use("whole") | cooperative
-        yield Finding(field, "stream_k without warp specialization", limit, fix)
-    elif plan.ping_pong:
-        limit = "stream-K needs consumers that share a tile"
-        fix = _sharing_a_tile(plan) | whole
-        yield Finding("warp_specialization.kind", "ping_pong and stream_k", limit, fix)
-    if plan.occupancy > 1:
-        limit = "stream-K needs one CTA on each SM"
-        yield Finding("occupancy", f"{plan.occupancy:,} CTAs on each SM and stream_k", limit, use(1) | whole)
-    if plan.read_early:
-        limit = "a piece of a tile begins with other K steps than the first, which are loaded early"
-        fix = use("whole") | use("nothing", field="dependent_launch.early")
-        yield Finding(field, f"stream_k with {plan.early_launch}", limit, fix)
-    if plan.splits > 1:
-        limit = "the last wave is of whole tiles, not of parts"
-        found = f"{plan.splits:,} parts of K and stream_k"
-        yield Finding("schedule.splits", found, limit, whole_k(plan) | whole)
-
-
 ARTICLES = {"atomic": "an", "parallel": "a"}
 
 
@@ -138,14 +101,6 @@ def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.reduction == "ordered" or plan.splits > 1:
         return
     found = f"{ARTICLES[plan.reduction]} {plan.reduction} reduction"
-    if plan.divides_last_wave:
-        yield Finding(
-            "schedule.reduction",
-            f"{found} with stream_k",
-            "stream-K adds the sums of the pieces of a tile in their order",
-            leave_out(),
-        )
-        return
     problem = plan.problem
     refused = (problem.deterministic or problem.batch_invariant) and not problem.accumulator.integer
     refused &= plan.reduction == "atomic"
@@ -164,13 +119,6 @@ def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
 def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
     """If D must have the same bits in every run, sums are added up in a fixed order."""
     problem = plan.problem
-    if plan.divides_last_wave and problem.batch_invariant and not problem.accumulator.integer:
-        yield Finding(
-            "schedule.last_wave",
-            "stream_k for a batch-invariant kernel",
-            "the places at which a tile's K is divided depend on the number of tiles, so on M",
-            use("whole"),
-        )
     if plan.deterministic or not (problem.deterministic or problem.batch_invariant):
         return
     asked = "deterministic" if problem.deterministic else "batch-invariant"

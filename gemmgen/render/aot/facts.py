@@ -111,10 +111,6 @@ class Workspace:
     """Bytes of the sums of a consumer's part of a tile."""
     sums_per_counter: int
     """Such sums for each counter."""
-    sums_of_programs: int
-    """Such sums for each consumer besides: one for each program of stream-K."""
-    most_counted: int
-    """Tiles that have counters, at most; 0 if all have."""
 
 
 @dataclass(frozen=True)
@@ -262,12 +258,6 @@ class LaunchFacts:
         return groups is not None and not groups.stacks("d")
 
     @property
-    def splits(self) -> int:
-        """Programs of a tile, each for a part of K."""
-        plan = self.plan
-        return plan.splits if plan.shares_tiles and not plan.divides_last_wave else 1
-
-    @property
     def programs_per_sm(self) -> int:
         """Programs that an SM holds of a persistent kernel; with clusters, programs of a cluster's SMs."""
         return 1 if self.plan.cluster_size > 1 else self.plan.occupancy
@@ -276,26 +266,19 @@ class LaunchFacts:
     def most_programs(self) -> int:
         """The most programs of a persistent kernel on any GPU; 0 if only SMs limit them."""
         plan, gpu = self.plan, self.plan.gpu
-        limits: list[int] = []
-        if plan.cluster_size > 2 and gpu.clusters_of_four < gpu.sm_count // 4:
-            limits.append(gpu.clusters_of_four)
-        if plan.divides_last_wave:
-            limits.append(plan.most_programs)
-        return min(limits, default=0)
+        is_limited = plan.cluster_size > 2 and gpu.clusters_of_four < gpu.sm_count // 4
+        return gpu.clusters_of_four if is_limited else 0
 
     @property
     def workspace(self) -> Workspace | None:
         """The memory for sums; None if the kernel needs none."""
         plan = self.plan
-        if not plan.shares_tiles:
+        if plan.splits == 1:
             return None
-        divides = plan.divides_last_wave
         return Workspace(
             consumers=plan.counting_partitions or 1,
             sum_bytes=plan.consumer_tile_m * plan.program_tile_n * plan.problem.accumulator.bytes,
-            sums_per_counter=plan.splits if not divides and plan.restored == ("counters",) else 1,
-            sums_of_programs=plan.most_programs if divides else 0,
-            most_counted=plan.most_programs if divides else 0,
+            sums_per_counter=plan.partials,
         )
 
     @property

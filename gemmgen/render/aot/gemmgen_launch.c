@@ -301,8 +301,6 @@ static int64_t programs_of(const Facts *facts, int64_t sm_count, const Shape *sh
     if (facts->is_single_tile)
         return 1;
     int64_t programs = tiles_of(facts, shape) * facts->splits;
-    if (facts->divides_last_wave)
-        programs *= divided_up(shape->k, facts->tile_k);
     if (!facts->is_persistent)
         return programs;
     programs = least(programs, sm_count / facts->cluster_ctas * facts->programs_per_sm);
@@ -314,10 +312,7 @@ static int64_t programs_of(const Facts *facts, int64_t sm_count, const Shape *sh
 static int64_t counters_of(const Facts *facts, int64_t m, int64_t n)
 {
     const Shape shape = {m, n, 0, 1};
-    int64_t tiles = tiles_of(facts, &shape);
-    if (facts->most_counted)
-        tiles = least(tiles, facts->most_counted);
-    return tiles * facts->consumers;
+    return tiles_of(facts, &shape) * facts->consumers;
 }
 
 /* Return the bytes from the start of a workspace to its sums. */
@@ -332,9 +327,7 @@ size_t gemmgen_workspace_bytes(const Facts *facts, int64_t m, int64_t n)
     if (check_extents(facts, &shape) != GEMMGEN_OK)
         return 0;
     const int64_t counters = counters_of(facts, m, n);
-    const int64_t sums =
-        (int64_t)facts->sums_of_programs * facts->consumers + counters * facts->sums_per_counter;
-    return counter_bytes(counters) + (size_t)sums * (size_t)facts->sum_bytes;
+    return counter_bytes(counters) + (size_t)(counters * facts->sums_per_counter) * (size_t)facts->sum_bytes;
 }
 
 Status gemmgen_prepare_workspace(const gemmgen_kernel *kernel, int64_t m, int64_t n, CUdeviceptr address,

@@ -115,7 +115,6 @@ typedef struct {
     int is_single_tile;         /* the problem must fit into one tile */
     int counts_rows_of_groups;  /* groups are ranges of the rows of D */
     int splits;                 /* programs of a tile: each multiplies a part of K */
-    int divides_last_wave;      /* stream-K: the work is K steps */
     int is_persistent;          /* a program computes many tiles */
     int programs_per_sm;        /* of a persistent kernel, without clusters */
     int64_t most_programs;      /* 0: no limit besides the GPU's */
@@ -124,8 +123,6 @@ typedef struct {
     int consumers;          /* counters of a tile */
     int64_t sum_bytes;      /* sums of a consumer's part of a tile */
     int sums_per_counter;   /* such sums in the workspace for each counter */
-    int sums_of_programs;   /* such sums for each consumer besides, one for each program */
-    int64_t most_counted;   /* tiles that have counters, at most; 0: all */
 
     int cluster_ctas, threads, smem_bytes;
     int is_dependent; /* may start before the previous kernel in the stream ends */

@@ -83,8 +83,8 @@ class FactsTable:
                 ("is_single_tile", int(plan.schedule_kind == "single_tile")),
                 ("counts_rows_of_groups", int(facts.counts_rows_of_groups)),
             ),
-            (("splits", facts.splits), ("divides_last_wave", int(plan.divides_last_wave))),
             (
+                ("splits", plan.splits),
                 ("is_persistent", int(plan.persistent)),
                 ("programs_per_sm", facts.programs_per_sm),
                 ("most_programs", facts.most_programs),
@@ -93,11 +93,7 @@ class FactsTable:
                 ("workspace", self._offset("workspace") if workspace else 0),
                 ("consumers", workspace.consumers if workspace else 0),
                 ("sum_bytes", workspace.sum_bytes if workspace else 0),
-            ),
-            (
                 ("sums_per_counter", workspace.sums_per_counter if workspace else 0),
-                ("sums_of_programs", workspace.sums_of_programs if workspace else 0),
-                ("most_counted", workspace.most_counted if workspace else 0),
             ),
             (
                 ("cluster_ctas", launch.cluster_ctas),

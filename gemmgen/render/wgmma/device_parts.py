@@ -65,7 +65,7 @@ class DeviceParts:
         parts += [f"wgmma/issue_mmas/{self.k_loop.mmas_of_step}", f"wgmma/k_loop/{self.k_loop.pace}"]
         if not plan.reduces_apart:
             parts += self._epilogue_parts
-        if plan.shares_tiles:
+        if plan.splits > 1:
             parts += self._sum_parts
         if plan.specialized:
             parts.append(f"wgmma/consumer{'_ping_pong' * plan.ping_pong}")
@@ -94,8 +94,7 @@ class DeviceParts:
         if not self.plan.reduces_apart:
             yield f"wgmma/accumulator_order{self._of_cluster}"
         yield "wgmma/sum_addresses"
-        how = "stream_k" if self.plan.divides_last_wave else self.plan.reduction
-        yield "wgmma/leave_sums" if self.plan.reduces_apart else f"wgmma/reduction_{how}"
+        yield "wgmma/leave_sums" if self.plan.reduces_apart else f"wgmma/reduction_{self.plan.reduction}"
 
     @property
     def _of_cluster(self) -> str:

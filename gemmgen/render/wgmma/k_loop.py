@@ -85,11 +85,6 @@ class KLoop:
             yield self.scales.found
 
     @property
-    def multiplied(self) -> str:
-        """The work item of a K loop, in words."""
-        return "a piece" if self.plan.divides_last_wave else "one tile"
-
-    @property
     def mma_tiles(self) -> str:
         """The instruction's operands: A as [M, K] and B as [K, N], or B as [N, K] and A as [K, M]."""
         a, b = self.plan.problem.a.major, self.plan.problem.b.major

@@ -102,8 +102,7 @@ class HopperOverview(KernelOverview):
     def describe(self) -> str:
         """Say how the kernel goes about it."""
         text = self._specialized() if self.plan.specialized else self._unspecialized()
-        of_sums = self._slabs + self._last_wave + self._parts + self._blocks
-        return text + of_sums + self._exchange + self._early
+        return text + self._slabs + self._parts + self._blocks + self._exchange + self._early
 
     @property
     def _slabs(self) -> str:
@@ -149,16 +148,6 @@ class HopperOverview(KernelOverview):
         return (
             f" A tile of B has the columns of {first} and then those of {second} that a tile of D comes "
             "from, so that a thread has both sums of an element in one accumulator."
-        )
-
-    @property
-    def _last_wave(self) -> str:
-        """How the tiles that fill no wave are divided, where they are."""
-        if not self.plan.divides_last_wave:
-            return ""
-        return (
-            " The tiles that fill no wave are divided by K steps over all programs (stream-K): of a tile "
-            f"that several share, {self._reduction}"
         )
 
     @property

@@ -161,15 +161,6 @@ class HopperView(KernelView):
             yield "STAGES", plan.stages, "tiles of A and of B in flight"
         if plan.group_slots:
             yield "GROUP_SLOTS", plan.group_slots, "most groups of a call"
-        if plan.divides_last_wave:
-            yield "MAX_PROGRAMS", plan.most_programs, "most of a grid, by which the workspace is sized"
-            yield "MIN_SHARE_STEPS", plan.least_steps, "fewest K steps that a program gets of divided tiles"
-            yield (
-                "MIN_SAVED_STEPS",
-                plan.least_saved_steps,
-                "fewest K steps of a program that a shared rest must save",
-            )
-            yield from self._sum_constants
         if self.divides_k:
             each = "that programs take one by one" if plan.specialized else "each a program's"
             yield "SPLITS", plan.splits, f"parts of K, {each}"
@@ -277,7 +268,7 @@ class HopperView(KernelView):
     @property
     def loads_epilogue_first(self) -> bool:
         """True if C and vectors are loaded before the K loop; else the last split loads them."""
-        return self.epilogue.loads and not self.plan.shares_tiles
+        return self.epilogue.loads and not self.divides_k
 
     def of_consumer(self, number: str) -> str:
         """Return the number of a consumer's share of a numbered item; a lone consumer has the whole item."""
@@ -303,15 +294,13 @@ class HopperView(KernelView):
     def places_early(self) -> bool:
         """True if a tile is found before its K loop: loads in the loop, or of the epilogue, need it."""
         plan = self.plan
-        if not plan.specialized or plan.ping_pong or plan.divides_last_wave or plan.has_tile_scales:
+        if not plan.specialized or plan.ping_pong or plan.has_tile_scales:
             return True
         return self.loads_epilogue_first
 
     @property
     def finish(self) -> str:
         """The part that makes D of the sums of a work item, or leaves them for who does."""
-        if self.plan.divides_last_wave:
-            return "wgmma/finish/last_piece.py.j2"
         how = "leave" if self.plan.reduces_apart else "last_split" if self.divides_k else "store"
         return f"wgmma/finish/{how}.py.j2"
 
@@ -382,17 +371,12 @@ class HopperView(KernelView):
         return ", consumer: gl.constexpr" if self.plan.consumers > 1 else ""
 
     @property
-    def consumer_argument(self) -> str:
-        """The number of a consumer in a call, where there are several."""
-        return ", consumer" if self.plan.consumers > 1 else ""
-
-    @property
     def consumer_summary(self) -> str:
         """The consumer's role in a sentence."""
         if self.plan.reduces_apart:
             who = "The consumer" if self.plan.consumers == 1 else "One of the consumers"
             return f"{who}: multiply parts of tiles, and leave their sums."
-        if self.plan.shares_tiles:
+        if self.divides_k:
             if self.plan.consumers == 1:
                 return "The consumer: multiply parts of tiles, and store the tiles that it completes."
             return "One of the consumers: multiply pieces; store its rows of each tile that it completes."

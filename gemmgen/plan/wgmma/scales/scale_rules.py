@@ -202,9 +202,6 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the schedule, and of matmuls of other kinds."""
     yield from _of_groups(plan)
     yield from _of_blocks_of_columns(plan)
-    limit = "stream-K is supported only without block scales"
-    stream = plan.divides_last_wave
-    yield stream, "schedule.last_wave", "stream_k", limit, use("whole") | UNSCALED
     early = plan.read_early
     limit = "TMA loads the scales beside the tiles, and a call may copy scales right ahead of the kernel"
     others = use("nothing") if early == "b" or not plan.has_tile_scales else use("b", "nothing")

@@ -190,7 +190,7 @@ def may_stagger(request: Request, decided: Collection[str]) -> bool:
     """Return True if staggered tiles are tried too: A in shared memory, no gate, and nothing else loaded."""
     matmul = request.matmul
     loads = matmul.c is not None or matmul.vectors
-    others = {"staggered", "a_source", "promote_k", "splits", "last_wave", "reduction"}
+    others = {"staggered", "a_source", "promote_k", "splits", "reduction"}
     return not (loads or matmul.gated or a_source_of(matmul) == "registers" or others & {*decided})
 
 

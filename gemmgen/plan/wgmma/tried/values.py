@@ -61,7 +61,6 @@ OF_ROLES = frozenset(
         "cluster_n",
         "splits",
         "reduction",
-        "last_wave",
         "a_source",
         "promote_k",
         "accumulators",
@@ -177,7 +176,6 @@ DEFAULTS: Values = {
     "promote_k": 0,
     "splits": 1,
     "reduction": "ordered",
-    "last_wave": "whole",
     "early_operand": "none",
     "trigger": "end",
 }
