@@ -106,23 +106,10 @@ def tile_origin(args, tile):
 
 
 @gluon.aggregate
-class Steps:
-    """The half-open range [first, end) of K steps that a work item multiplies."""
-
-    first: gl.tensor
-    end: gl.tensor
-
-
-@gluon.aggregate
 class Tiles:
     """The work of a program: the tile of its number, with all of its K."""
 
     args: Args
-
-    @gluon.jit
-    def steps(self):
-        """Its K steps."""
-        return Steps(gl.to_tensor(0), self.args.k_steps)
 
     @gluon.jit
     def at(self):
@@ -234,8 +221,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
 
     tiles = Tiles(args)
     tile = tiles.at()
-    steps = tiles.steps()
-    loads = Loads(tile, steps.first, steps.end)
+    loads = Loads(tile, gl.to_tensor(0), args.k_steps)
     for stage in range(STAGES):
         load_b(args, Loads(tile, loads.k_step + stage, loads.end), stage)
     # All else waits until the kernel ahead has ended and its writes are visible.

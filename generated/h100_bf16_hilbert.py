@@ -158,19 +158,6 @@ def tile_origin(args, tile):
 
 
 @gluon.aggregate
-class Steps:
-    """The half-open range [first, end) of K steps that a work item multiplies."""
-
-    first: gl.tensor
-    end: gl.tensor
-
-    @gluon.jit
-    def count(self):
-        """The number of steps."""
-        return self.end - self.first
-
-
-@gluon.aggregate
 class Tiles:
     """The work of a program, item by item: each is a tile, with all of its K."""
 
@@ -190,11 +177,6 @@ class Tiles:
     def stride(self):
         """The distance from an item of this program to its next one."""
         return gl.num_programs(0)
-
-    @gluon.jit
-    def steps(self):
-        """The K steps of an item: all."""
-        return Steps(gl.to_tensor(0), self.args.k_steps)
 
     @gluon.jit
     def at(self, item):
@@ -219,8 +201,8 @@ def producer_partition(args):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
     tiles = Tiles(args)
     for item in range(tiles.first(), tiles.end(), tiles.stride()):
-        tile, steps = tiles.at(item), tiles.steps()
-        for k_step in range(steps.first, steps.end):
+        tile = tiles.at(item)
+        for k_step in range(args.k_steps):
             k = k_step * PROGRAM_TILE_K
             # The CTA's consumers must have released the tiles that the stage held.
             mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
@@ -296,14 +278,13 @@ def consumer_partition(args, consumer: gl.constexpr):
     tiles = Tiles(args)
     for item in range(tiles.first() + consumer * tiles.stride(), tiles.end(), CONSUMERS * tiles.stride()):
         tile = tiles.at(item)
-        k_steps = tiles.steps().count()
         # The consumers take turns at the tensor cores: one stores while the other multiplies. Each turn is a
         # phase of its barrier; the first consumer starts with phase 1, which passes on a fresh barrier.
         # Without turns a consumer could take a later lap of the ring, of the same phase, for its own.
         mbarrier.wait(args.mma_turn.index(consumer), turn)
-        accumulator, ring = multiply(args, args.a_smem, k_steps, ring)
+        accumulator, ring = multiply(args, args.a_smem, args.k_steps, ring)
         mbarrier.arrive(args.mma_turn.index(1 - consumer))
-        ring = ring.ahead(k_steps)  # past the other consumer's tile
+        ring = ring.ahead(args.k_steps)  # past the other consumer's tile
         turn ^= 1
         store(args, args.d_smem[consumer], tile.row, tile.column, accumulator)
     # Shared memory must outlive the stores that read it.

@@ -426,13 +426,6 @@ class Tiles:
     args: Args
 
 {% with items = "self.args.tiles_m * self.args.tiles_n" %}{% include "walks/by_turns.py.j2" %}{% endwith %}
-{% if view.walks_steps %}
-    @gluon.jit
-    def steps(self):
-        """The K steps of an item: all."""
-        return Steps(gl.to_tensor(0), self.args.k_steps)
-
-{% endif %}
     @gluon.jit
     def at(self, item):
         """Return the place of an item's tile in D."""

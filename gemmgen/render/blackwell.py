@@ -104,11 +104,6 @@ class BlackwellView(KernelView):
     # --- work items
 
     @property
-    def walks_steps(self) -> bool:
-        """False: the K steps of a work item are no value, as each item has all of K."""
-        return False
-
-    @property
     def divides_k(self) -> bool:
         """True if several programs share a tile's K."""
         return False

@@ -35,10 +35,10 @@ class Walk:
     """The expression that makes `Tiles` in a role."""
     item: str = "item"
     """The variable that holds a work item: `Tiles.at` takes it."""
-    steps: str = "tiles.steps()"
-    """The expression of the K steps of a work item."""
-    first_steps: str = "tiles.steps()"
-    """The expression of the K steps of a program's first work item."""
+    steps: str | None = None
+    """The expression of the K steps of a work item; None if each has all K steps of a tile."""
+    first_steps: str | None = None
+    """The expression of the K steps of a program's first work item; None if `steps` is."""
     passes: str | None = None
     """The template by which a ping-pong consumer first passes the K steps of the other consumer's work item.
 
@@ -46,6 +46,30 @@ class Walk:
     """
     k: str = "k_step * PROGRAM_TILE_K"
     """The expression of the place of a K step along K: `load_stage` takes it."""
+
+    @property
+    def find(self) -> str:
+        """The producer's statement that finds the tile of a work item, and the K steps if `steps` names them."""
+        return _found(f"tiles.at({self.item})", self.steps)
+
+    @property
+    def find_first(self) -> str:
+        """The producer's statement that finds the tile, and the K steps, of a program's first work item."""
+        return _found("tiles.at(tiles.first())", self.first_steps)
+
+    @property
+    def k_range(self) -> str:
+        """The arguments of the range of a work item's K steps."""
+        return "steps.first, steps.end" if self.steps else "args.k_steps"
+
+    @property
+    def k_bounds(self) -> str:
+        """The first K step of a work item, and the one after its last."""
+        return "steps.first, steps.end" if self.steps else "gl.to_tensor(0), args.k_steps"
+
+
+def _found(tile: str, steps: str | None) -> str:
+    return f"tile, steps = {tile}, {steps}" if steps else f"tile = {tile}"
 
 
 def _has_one_tile(plan: Kernel) -> bool:
@@ -63,8 +87,18 @@ def _splits_k(plan: Kernel) -> bool:
 WALKS: Final[dict[str, Walk]] = {
     "no_walk": Walk(None, _has_one_tile, place="place_only"),
     "one_tile": Walk("one", _is_tiled),
-    "one_split": Walk("one_split", lambda plan: _is_tiled(plan) and _splits_k(plan), place="place_split"),
-    "one_part": Walk("one_split", lambda plan: _is_tiled(plan) and plan.reduces_apart, place="place_part"),
+    "one_split": Walk(
+        "one_split",
+        lambda plan: _is_tiled(plan) and _splits_k(plan),
+        place="place_split",
+        steps="tiles.steps()",
+    ),
+    "one_part": Walk(
+        "one_split",
+        lambda plan: _is_tiled(plan) and plan.reduces_apart,
+        place="place_part",
+        steps="tiles.steps()",
+    ),
     "static": Walk("static", lambda plan: plan.persistent),
     "static_split": Walk(
         "static_split",

@@ -122,8 +122,8 @@ COOPERATIVE = {
             "def multiply(args, a_smem, k_steps, ring, consumer: gl.constexpr):",
         ),
         (
-            "multiply(args, args.a_smem[consumer], k_steps, ring)",
-            "multiply(args, args.a_smem[consumer], k_steps, ring, consumer)",
+            "multiply(args, args.a_smem[consumer], args.k_steps, ring)",
+            "multiply(args, args.a_smem[consumer], args.k_steps, ring, consumer)",
         ),
         (f"        {RELEASE}\n", f"        if consumer == 0:\n            {RELEASE}\n"),
     ),
@@ -165,8 +165,8 @@ nt, tf32, fp32_out, swizzled = (
     of(f"h100_{name}") for name in ("bf16_nt", "tf32", "bf16_fp32_out", "bf16_swizzle")
 )
 VECTORS_WAIT = "    mbarrier.wait(buffers.vectors_ready, phase)\n"
-PAST_THE_OTHER = "        ring = ring.ahead(k_steps)\n"
-MULTIPLY = "        accumulator, ring = multiply(args, args.a_smem, k_steps, ring)\n"
+PAST_THE_OTHER = "        ring = ring.ahead(args.k_steps)\n"
+MULTIPLY = "        accumulator, ring = multiply(args, args.a_smem, args.k_steps, ring)\n"
 PING_PONG = {
     "bias_turn_of_the_same_parity": bias(
         K.READ_AFTER_WRITE, "a_smem|b_smem", MMA, ("        turn ^= 1\n", "")

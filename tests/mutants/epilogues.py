@@ -9,7 +9,7 @@ from mutants.mutant import NOTHING, of
 
 K = Kind
 GDC_WAIT = "    gdc_wait()\n"
-FIRST_LOADS = """    loads = Loads(tile, steps.first, steps.end)
+FIRST_LOADS = """    loads = Loads(tile, gl.to_tensor(0), args.k_steps)
     for stage in range(STAGES):
         loads = load_next(args, loads, stage)
 """

@@ -120,7 +120,7 @@ MUTANTS = {
         K.WORK_IN_FLIGHT,
         "a_smem|b_smem",
         LOAD,
-        ("range(steps.first, steps.end):", "range(steps.first, steps.end + 1):"),
+        ("for k_step in range(args.k_steps):", "for k_step in range(args.k_steps + 1):"),
     ),
     "no_fence_in_the_partition": Mutant(
         "h100_bf16",

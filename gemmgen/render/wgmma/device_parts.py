@@ -11,11 +11,6 @@ from gemmgen.render.walks import Walk
 from gemmgen.render.wgmma.k_loop import KLoop
 
 
-def walks_steps(plan: WgmmaKernel) -> bool:
-    """Return whether a module has the K steps of a work item as a value."""
-    return plan.specialized or (not plan.persistent and not plan.synchronous)
-
-
 def column_ctas(plan: WgmmaKernel) -> int:
     """Return the CTAs of a cluster that divide an accumulator's columns."""
     return plan.cluster_m if plan.swap_ab else plan.cluster_n
@@ -83,7 +78,7 @@ class DeviceParts:
             return
         if not self.plan.group_slots:
             yield self.order
-        if walks_steps(self.plan):
+        if self.walk.steps:
             yield "walks/steps"
         yield f"walks/{self.walk.template}"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gemmgen.plan.storage import Extent, SharedBuffer, numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.spelling import extent_name
+from gemmgen.render.walks import walk_of
 from gemmgen.render.wgmma.lanes import Part, parts_of, turned
 from gemmgen.render.wgmma.scale_reads import ScaleReads
 
@@ -150,7 +151,8 @@ class KLoop:
         """The arguments of a call of the loop; the second consumer has all parts except the last one."""
         plan = self.plan
         own = "[consumer]" * (plan.row_shares > 1)
-        passed = ("args", f"args.a_smem{own}", "k_steps", "ring")
+        k_steps = "k_steps" if walk_of(plan).steps else "args.k_steps"
+        passed = ("args", f"args.a_smem{own}", k_steps, "ring")
         if not plan.specialized:
             start = "RingPosition(gl.to_tensor(0), gl.to_tensor(0))"
             passed = ("args", "ring" if plan.persistent else start, "loads")

@@ -19,7 +19,7 @@ from gemmgen.render.kernel import (
     KernelView,
 )
 from gemmgen.render.spelling import argument_name, fit
-from gemmgen.render.wgmma.device_parts import DeviceParts, column_ctas, walks_steps
+from gemmgen.render.wgmma.device_parts import DeviceParts, column_ctas
 from gemmgen.render.wgmma.k_loop import KLoop
 from gemmgen.render.wgmma.lanes import turned
 from gemmgen.render.wgmma.layouts import HopperLayouts
@@ -85,11 +85,6 @@ class HopperView(KernelView):
     def parts(self) -> tuple[str, ...]:
         """The templates of the module's device code, callees first."""
         return DeviceParts(self.plan, self.walk, self.epilogue, self.order, self.k_loop).names
-
-    @property
-    def walks_steps(self) -> bool:
-        """True if a module has the K steps of a work item as a value."""
-        return walks_steps(self.plan)
 
     @property
     def gluon_names(self) -> dict[str, list[str]]:
