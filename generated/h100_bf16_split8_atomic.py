@@ -321,7 +321,7 @@ def sum_of_splits(args, share):
 
 @gluon.jit
 def consumer_partition(args, consumer: gl.constexpr):
-    """One of the consumers: multiply pieces; store its rows of each tile that it completes."""
+    """One of the consumers: multiply parts of tiles, and store its rows of the tiles that it completes."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     tiles = Tiles(args)
     for item in range(tiles.first(), tiles.end(), tiles.stride()):

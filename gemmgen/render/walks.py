@@ -49,7 +49,7 @@ class Walk:
 
     @property
     def find(self) -> str:
-        """The producer's statement that finds the tile of a work item, and the K steps if `steps` names them."""
+        """The producer's statement that finds the tile of a work item, and the K steps if it has `steps`."""
         return _found(f"tiles.at({self.item})", self.steps)
 
     @property

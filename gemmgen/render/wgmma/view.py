@@ -368,13 +368,12 @@ class HopperView(KernelView):
     @property
     def consumer_summary(self) -> str:
         """The consumer's role in a sentence."""
-        if self.plan.reduces_apart:
-            who = "The consumer" if self.plan.consumers == 1 else "One of the consumers"
-            return f"{who}: multiply parts of tiles, and leave their sums."
         if self.divides_k:
-            if self.plan.consumers == 1:
-                return "The consumer: multiply parts of tiles, and store the tiles that it completes."
-            return "One of the consumers: multiply pieces; store its rows of each tile that it completes."
+            who, stored = "The consumer", "the tiles"
+            if self.plan.consumers > 1:
+                who, stored = "One of the consumers", "its rows of the tiles"
+            end = "leave their sums" if self.plan.reduces_apart else f"store {stored} that it completes"
+            return f"{who}: multiply parts of tiles, and {end}."
         if self.plan.consumers == 1:
             return "The consumer: multiply and store every tile."
         return "One of the consumer warpgroups: multiply and store its rows of every tile."
