@@ -9,8 +9,8 @@ module makes one `Host` from its tables and its `launch` function, and its `matm
 2. For a call with the sizes, strides and types of an earlier one of its thread, `KnownCalls.launch` puts its
    addresses into the parameters of that launch, and launches by the driver (`Ready`).
 3. `Host.run_checked` takes any other call: it checks the tensors (`Contract`), gets memory for D and for
-   partial sums (`Workspaces`), and lets the module launch its kernels, which Triton compiles first if need be
-   (`using_triton`), and which a pack has compiled. The parameters are kept for step 2.
+   partial sums (`Workspaces`), and lets the module launch its kernels (`Host.launching`), which Triton
+   compiles first if need be, and which a pack has compiled. The parameters are kept for step 2.
 
 No address is a part of a key, so that new tensors take the same path as known ones. Parameters belong to one
 thread, and the driver copies them before a launch returns, so that a captured graph has its own.
@@ -26,7 +26,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -73,7 +73,8 @@ class Host:
     def __init__(
         self,
         module: str,
-        arguments: Mapping[str, tuple[Any, ...]],
+        arguments: Mapping[str, Mapping[str, Any]],
+        tma: Collection[str],
         computes: Mapping[str, Any],
         launch: Callable[..., list[tuple[Any, tuple[int, ...], list[Any]]]],
         *,
@@ -91,7 +92,8 @@ class Host:
 
         Args:
             module: The module's ``__name__``, from which its operator is named.
-            arguments: The module's ARGUMENTS: by the name of a tensor its dtype, axes and TMA box.
+            arguments: The module's ARGUMENTS: by the name of a tensor its dtype and its axes, of `AXES`.
+            tma: The module's TMA: the names of the tensors that TMA moves.
             computes: The module's COMPUTES, with the names of the inputs in the operator's order.
             launch: Launches the kernels for checked tensors: the inputs, D, memory for sums. Returns each
                 compiled kernel with its grid and its arguments.
@@ -108,7 +110,13 @@ class Host:
         self.__module__ = module  # where pickle finds it, by the name that `__reduce__` returns
         self.launch, self.copy, self.has_backward = launch, copy, backward is not None
         self.contract = contract = Contract(
-            arguments, computes, transposed, pack_scales, copies=bool(copy), has_backward=self.has_backward
+            arguments,
+            tma,
+            computes,
+            transposed,
+            pack_scales,
+            copies=bool(copy),
+            has_backward=self.has_backward,
         )
         self.workspaces = Workspaces(make_workspace, make_sums, count_sums)
         self.is_deterministic = computes.get("deterministic", True)
@@ -136,13 +144,18 @@ class Host:
 
     @contextlib.contextmanager
     def launching(self, device: torch.device) -> Generator[None]:
-        """Let this thread launch kernels on a GPU, with a CUDA context."""
-        if not self.is_compiled:
-            with using_triton(device):
-                yield
-            return
-        with torch.cuda.device(device.index):
-            driver().make_context(device.index)
+        """Let this thread launch kernels on a GPU, with a CUDA context: without one there are no tensor maps.
+
+        While Triton compiles, loads and launches, no other thread does: it compiles in one thread at a time,
+        and marks a kernel as loaded before it has the kernel's handle.
+        """
+        of_triton = shared_in_process("triton_lock", threading.RLock)
+        with contextlib.nullcontext() if self.is_compiled else of_triton, torch.cuda.device(device.index):
+            try:
+                driver().make_context(device.index)
+            except DriverError:
+                if self.is_compiled:
+                    raise  # Triton may launch without this driver: in a simulator
             yield
 
     def __call__(
@@ -375,7 +388,7 @@ class Host:
         if name not in self.contract.arguments:
             raise ValueError(f"name must be one of {', '.join(self.contract.arguments)}, found {name}")
         checked = Checked()
-        aligned = self.contract.check(name, tensor, checked)
+        aligned = self.contract.check(self.contract.arguments[name], tensor, checked)
         if not checked.copies:
             return tensor
         with self.launching(tensor.device):
@@ -392,7 +405,7 @@ class Host:
         contract = self.contract
         if "offs" not in contract.inputs:
             raise ValueError("this kernel has no offs")
-        divides_k = "G" not in contract.arguments["b"].axes
+        divides_k = "groups" not in contract.arguments["b"].axes
         multiple = contract.computes.get("scale_vector", 1) if divides_k else 1
         begin = 0
         for group, end in enumerate(offs.tolist()):
@@ -617,6 +630,10 @@ class KnownCalls:
             kept.clear()
         kept[key] = ready
 
+    def forget(self) -> None:
+        """Know no call any more, in any thread."""
+        self.of_thread = OfThread()
+
     def launch(
         self,
         inputs: tuple[Tensor, ...],
@@ -750,27 +767,6 @@ def knobs() -> Any:
     return triton.knobs.runtime
 
 
-@contextlib.contextmanager
-def using_triton(device: torch.device) -> Generator[None]:
-    """Let this thread alone compile, load and launch kernels through Triton's Python, on this GPU.
-
-    Triton compiles in one thread at a time, and marks a kernel as loaded before it has the kernel's handle.
-    """
-    lock = shared_in_process("triton_lock", threading.RLock)
-    with lock, torch.cuda.device(device.index):
-        make_context(device)
-        yield
-
-
-def make_context(device: torch.device) -> None:
-    """Give this thread a CUDA context, without which no tensor map can be made."""
-    driver = find_private("triton.runtime.driver.active.utils")
-    if hasattr(driver, "set_current_device"):
-        driver.set_current_device(device.index)
-    else:
-        torch.cuda.synchronize(device)
-
-
 # --- memory that is kept
 
 Memory = tuple[tuple[Tensor, ...], list[int]]
@@ -870,27 +866,39 @@ class Place(NamedTuple):
     """Bytes of a row."""
 
 
+AXES = {
+    "M": "rows of A and D, of each group if A has a dimension for groups",
+    "N": "columns of B and D",
+    "K": "columns of A and rows of B",
+    "1": "a single element, or the one matrix of all groups",
+    "groups": "experts or batches",
+    "K / 2": "bytes with two elements of K each",
+    "2N": "columns of B with N for each of two sums, or of C and D with two matrices of N columns each",
+    "A rows": "rows of an A of which an index has M, some several times or never",
+    "D rows": "rows of a D in which an index has the place of each of the M rows of the product",
+    "K blocks": "blocks of K with a scale each, the last of which may be cut",
+    "N blocks": "blocks of the columns of B with a scale each, the last of which may be cut",
+    "D blocks": "blocks of the N columns of D with a scale each",
+}
+"""The axes of tensors with what their extents count: tensors with the same axis have the same extent."""
+
+
 class Argument(NamedTuple):
     """One tensor that a kernel reads or writes."""
 
+    name: str
+    """The parameter of `matmul`."""
     dtype: torch.dtype
-    axes: str
-    """The letters of its extents: M, N, K, P for bytes of two elements of K each, 1 for a single element.
-
-    T is for the rows of an A that an index has M of, some several times or never.
-    R is for the rows of a D in which an index has the place of each of the M rows of the product.
-    G is for groups, which are experts or batches.
-    W is for the columns of a wide B, which has a block of N columns for each sum of an element of D.
-    V is for the columns of a wide C and D, which have several matrices of N columns each.
-    B and C are for the blocks of K, and of N, that have a scale each.
-    S is for the blocks of N of a row of D that have a scale each.
-    """
-    box: Sequence[int] | None
-    """The elements that TMA moves at a time; None if the kernel reads the tensor by its address."""
+    axes: tuple[str, ...]
+    """Its dimensions as the caller passes it, by the words of `AXES`."""
+    is_moved_by_tma: bool
+    """TMA moves blocks of it; threads access any other tensor by its address."""
     is_transposed: bool
     """The caller passes the transposed view of the matrix that lies in memory."""
     alignment: int
     """The bytes that its address and its row stride are multiples of."""
+    is_packed: bool
+    """It holds scales of blocks of K, which are packed for the tensor cores in five dimensions."""
 
     @property
     def row_multiple(self) -> int:
@@ -900,29 +908,35 @@ class Argument(NamedTuple):
     @property
     def is_read_by_element(self) -> bool:
         """It holds one element, a vector, or a vector for each group, which threads read from any address."""
-        return self.box is None and self.axes.removeprefix("G") in ("", "1", "M", "N", "W")
-
-    @property
-    def has_blocks(self) -> bool:
-        """It holds scales of blocks of K, which are packed for the tensor cores in five dimensions."""
-        return self.box is not None and len(self.box) > 4
+        return not self.is_moved_by_tma and sum(axis != "groups" for axis in self.axes) < 2
 
     @property
     def has_scales_of_sums(self) -> bool:
         """It holds scales of blocks of K, by which threads multiply the sums of a block."""
-        return self.axes.endswith("B")
+        return "K blocks" in self.axes and not self.is_packed
 
     @property
     def has_scales_of_d(self) -> bool:
         """It takes the scales of blocks of D, which the kernel computes: rows of M elements without gaps."""
-        return self.axes.endswith("S")
+        return "D blocks" in self.axes
+
+    @property
+    def is_stacked(self) -> bool:
+        """It holds a matrix, or a vector, for each group."""
+        return self.axes[0] == "groups" and len(self.axes) > 1
+
+    @property
+    def axes_in_memory(self) -> tuple[str, ...]:
+        """The axes of the matrix that lies in memory, the contiguous one last."""
+        *others, rows, columns = ("1", *self.axes)
+        return (*others[1:], columns, rows) if self.is_transposed else self.axes
 
     def is_laid_out(self, tensor: Tensor) -> bool:
         """Return True if scales of sums lie as the kernel reads them: by address, in rows without gaps."""
         rows, stored = self.rows(tensor), self.stored(tensor)
         has_groups = stored.dim() == 3 and min(stored.shape[:2]) > 1
         is_dense = not has_groups or stored.stride(0) == stored.shape[1] * rows.pitch
-        is_by_rows = self.box is not None or rows.pitch == self.padded(rows.columns)
+        is_by_rows = self.is_moved_by_tma or rows.pitch == self.padded(rows.columns)
         return self.is_aligned(tensor) and is_dense and is_by_rows
 
     def stored(self, tensor: Tensor) -> Tensor:
@@ -942,10 +956,10 @@ class Argument(NamedTuple):
 
     def as_vector(self, tensor: Tensor) -> Tensor:
         """Return a single element, or a vector passed as [1, N] or [M, 1], in one dimension."""
-        if self.axes == "1":
+        if self.axes == ("1",):
             return tensor if tensor.dim() == 1 else tensor.reshape(-1)
-        if self.axes in ("M", "N") and not self.has_blocks and tensor.dim() == 2 and 1 in tensor.shape:
-            return tensor.squeeze(0 if self.axes == "N" else 1)
+        if self.axes in (("M",), ("N",)) and tensor.dim() == 2 and 1 in tensor.shape:
+            return tensor.squeeze(0 if self.axes == ("N",) else 1)
         return tensor
 
     @property
@@ -964,7 +978,7 @@ class Argument(NamedTuple):
             return tensor[None]
         if tensor.shape[0] == 1 or tensor.stride(0):
             return tensor
-        if tensor.shape[0] != (groups := extents.setdefault("G", tensor.shape[0])):
+        if tensor.shape[0] != (groups := extents.setdefault("groups", tensor.shape[0])):
             raise ValueError(f"a and b must have the same groups, found {groups} and {tensor.shape[0]}")
         return tensor[:1]
 
@@ -988,7 +1002,7 @@ class Argument(NamedTuple):
         """Return a tensor with the strides of its `rows`: one row may have any in torch, but not for TMA."""
         stored = self.stored(tensor)
         strides = (*stored.stride()[:-2], self.rows(tensor).pitch, 1)[-stored.dim() :]
-        if not is_readable(tensor) or self.has_blocks or strides == stored.stride():
+        if not is_readable(tensor) or self.is_packed or strides == stored.stride():
             return tensor
         return self.stored(stored.as_strided(stored.shape, strides))
 
@@ -1006,7 +1020,7 @@ class Checked:
     device: torch.device | None = None
     """The device of the first tensor."""
     extents: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """By the letters of axes."""
+    """By the words of `AXES`."""
     places: dict[str, Place] = dataclasses.field(default_factory=dict)
     """By the names of arguments."""
     copies: dict[str, tuple[Tensor, Tensor]] = dataclasses.field(default_factory=dict)
@@ -1018,7 +1032,8 @@ class Contract:
 
     def __init__(
         self,
-        arguments: Mapping[str, tuple[Any, ...]],
+        arguments: Mapping[str, Mapping[str, Any]],
+        tma: Collection[str],
         computes: Mapping[str, Any],
         transposed: Sequence[str],
         pack_scales: Callable[[Tensor], Tensor] | None,
@@ -1032,17 +1047,25 @@ class Contract:
         self.written: tuple[str, ...] = tuple(computes.get("written", ()))
         self.computes, self.inputs = computes, (*computes["inputs"], *self.written)
         self.pack_scales, self.copies, self.has_backward = pack_scales, copies, has_backward
-        self.b_blocks, self.has_scales = computes.get("b_blocks", 1), "scale_vector" in computes
-        self.d_blocks = computes.get("d_blocks", 1)
-        self.arguments = {
-            name: Argument(*arguments[name][:3], name in transposed, alignments.get(name, TMA_BYTES))
-            for name in (*self.inputs, "out")
-        }
-        self.scatters, self.gathers = "R" in self.arguments["out"].axes, "T" in self.arguments["a"].axes
+        self.has_scales = "scale_vector" in computes
+        self.arguments: dict[str, Argument] = {}
+        for name in (*self.inputs, "out"):
+            row = arguments[name]
+            if not (isinstance(row, Mapping) and AXES.keys() >= {*row["axes"]}):
+                form = f"ARGUMENTS has another form of {name} than gemmgen_launch.py"
+                raise ValueError(f"{form}: generate both anew")
+            is_packed = pack_scales is not None and "K blocks" in row["axes"]
+            alignment = alignments.get(name, TMA_BYTES)
+            self.arguments[name] = Argument(
+                name, row["dtype"], row["axes"], name in tma, name in transposed, alignment, is_packed
+            )
+        self.scatters = "D rows" in self.arguments["out"].axes
+        self.gathers = "A rows" in self.arguments["a"].axes
+        self.has_wide_b = "2N" in self.arguments["b"].axes
         # Zeros are not D if the epilogue makes another value of a product of 0, or if an input divides rows
         # into groups: rows of no group stay as they are.
-        has_counts = any(argument.axes == "G" for argument in self.arguments.values())
-        leaves_rows = has_counts and "G" in self.arguments["b"].axes
+        has_counts = any(argument.axes == ("groups",) for argument in self.arguments.values())
+        leaves_rows = has_counts and "groups" in self.arguments["b"].axes
         self.is_zero_without_k = computes.get("vanishes", True) and not leaves_rows
 
     def first_violation(self, given: Mapping[str, Tensor]) -> str:
@@ -1082,7 +1105,7 @@ class Contract:
         """Return True for an A [..., M, K] of more dimensions than the kernel takes, which M can have."""
         if self.scatters or self.gathers:  # A or D has rows of its own
             return False
-        has_rows_alone = "G" not in self.arguments["out"].axes
+        has_rows_alone = "groups" not in self.arguments["out"].axes
         return has_rows_alone and isinstance(a, Tensor) and a.dim() > len(self.arguments["a"].axes)
 
     def flattened(
@@ -1093,11 +1116,12 @@ class Contract:
         flat: list[Tensor] = []
         for name, tensor in zip(self.inputs, inputs, strict=True):
             argument = self.arguments[name]
-            if argument.axes[0] == "M" and 2 < tensor.dim() == inputs[0].dim():
+            has_rows = argument.axes[0] == "M" and not argument.is_packed
+            if has_rows and 2 < tensor.dim() == inputs[0].dim():
                 # A copy of a tensor that the kernel writes would be lost.
                 is_written = name in self.written
                 tensor = tensor.view(-1, tensor.shape[-1]) if is_written else tensor.flatten(0, -2)
-            elif argument.axes == "M" and not argument.has_blocks:
+            elif argument.axes == ("M",):
                 tensor = tensor.flatten()
             flat.append(tensor)
         if out is None:
@@ -1110,54 +1134,55 @@ class Contract:
     def check_inputs(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, int, int], Checked]:
         """Return the inputs as the kernel takes them, M, N and K, and all facts; raise as `check` does."""
         checked = Checked()
-        names = self.inputs[: len(inputs)]
-        passed = [self.check(name, tensor, checked) for name, tensor in zip(names, inputs, strict=True)]
+        arguments = (self.arguments[name] for name in self.inputs[: len(inputs)])
+        passed = [self.check(*each, checked) for each in zip(arguments, inputs, strict=True)]
         return passed, self.check_extents(checked.extents), checked
 
-    def check(self, name: str, tensor: Tensor, checked: Checked) -> Tensor:
+    def check(self, argument: Argument, tensor: Tensor, checked: Checked) -> Tensor:
         """Return an input as the kernel takes it: itself, packed, copied, or one row with a padded stride.
 
         Raises TypeError for another type, and ValueError for any other violation, with the value found.
         """
-        argument, tensor = self.arguments[name], self.check_alone(name, tensor, checked)
-        if argument.has_blocks and tensor.dim() == 2 and is_readable(tensor):
-            return self.check(name, self.pack_scales(tensor), checked)
+        tensor = self.check_alone(argument, tensor, checked)
+        if argument.is_packed and tensor.dim() == 2 and is_readable(tensor):
+            return self.check(argument, self.pack_scales(tensor), checked)
         if self.is_copied(argument) and not argument.is_aligned(tensor):
             stored = argument.stored(tensor)
             matrix = stored if stored.dim() > 1 else stored[None]
-            checked.copies[name] = matrix, argument.new_matrix(tensor, *matrix.shape)
-            return self.check(name, argument.stored(checked.copies[name][1]).view_as(tensor), checked)
-        checked.places[name] = argument.place(tensor)
+            copy = argument.new_matrix(tensor, *matrix.shape)
+            checked.copies[argument.name] = matrix, copy
+            return self.check(argument, argument.stored(copy).view_as(tensor), checked)
+        checked.places[argument.name] = argument.place(tensor)
         return argument.with_pitch(tensor)
 
-    def check_alone(self, name: str, tensor: Tensor, checked: Checked) -> Tensor:
+    def check_alone(self, argument: Argument, tensor: Tensor, checked: Checked) -> Tensor:
         """Return a tensor that violates nothing, a vector in one dimension; raise as `check` does."""
-        self.check_type(name, tensor)
-        tensor = self.arguments[name].as_shared(self.arguments[name].as_vector(tensor), checked.extents)
-        refuse_first(name, self.violations(name, tensor, checked))
+        self.check_type(argument, tensor)
+        tensor = argument.as_shared(argument.as_vector(tensor), checked.extents)
+        refuse_first(argument.name, self.violations(argument, tensor, checked))
         return tensor
 
-    def check_type(self, name: str, tensor: Tensor) -> None:
+    def check_type(self, argument: Argument, tensor: Tensor) -> None:
         """Raise TypeError unless this is a dense tensor of the argument's dtype."""
-        found, dtype = type(tensor).__name__, self.arguments[name].dtype
+        found = type(tensor).__name__
         if isinstance(tensor, Tensor):
-            if (tensor.layout, tensor.dtype) == (torch.strided, dtype):
+            if (tensor.layout, tensor.dtype) == (torch.strided, argument.dtype):
                 return
             layout = "" if tensor.layout == torch.strided else f"{str(tensor.layout).removeprefix('torch.')} "
             found = f"{layout}{tensor.dtype}"
-        raise TypeError(f"{name} must be a tensor of {dtype}, found {found}")
+        raise TypeError(f"{argument.name} must be a tensor of {argument.dtype}, found {found}")
 
     def is_copied(self, argument: Argument) -> bool:
         """Return True if the module copies tensors of an argument that TMA cannot move."""
-        return self.copies and argument.box is not None
+        return self.copies and argument.is_moved_by_tma
 
-    def violations(self, name: str, tensor: Tensor, checked: Checked) -> Iterator[str]:
+    def violations(self, argument: Argument, tensor: Tensor, checked: Checked) -> Iterator[str]:
         """Yield each condition that a tensor violates, the most important one first."""
         yield from self.violations_of_kind(tensor, checked)
         if is_readable(tensor) and tensor.data_ptr() == 0:
             yield f"have memory, found a {type(tensor).__name__} at 0"
-        yield from self.violations_of_shape(name, tensor, checked.extents)
-        yield from self.violations_of_memory(name, tensor)
+        yield from self.violations_of_shape(argument, tensor, checked.extents)
+        yield from self.violations_of_memory(argument, tensor)
 
     def violations_of_kind(self, tensor: Tensor, checked: Checked) -> Iterator[str]:
         """Yield violations of the device, of autograd and of transforms."""
@@ -1179,11 +1204,13 @@ class Contract:
         if tensor.is_neg():
             yield "hold its own values, found a negated view: call resolve_neg()"
 
-    def violations_of_shape(self, name: str, tensor: Tensor, extents: dict[str, Any]) -> Iterator[str]:
+    def violations_of_shape(
+        self, argument: Argument, tensor: Tensor, extents: dict[str, Any]
+    ) -> Iterator[str]:
         """Yield violations of dimensions and extents; an axis that `extents` lacks is added to it."""
-        argument, shape = self.arguments[name], tuple(tensor.shape)
-        if argument.has_blocks:
-            rows, columns = extents.get(argument.axes, 0), self.count_scales(extents)
+        shape = tuple(tensor.shape)
+        if argument.is_packed:
+            rows, columns = extents.get(argument.axes[0], 0), self.count_scales(extents)
             legal = [(rows, columns), (1, -(-rows // 128), -(-columns // 4), 2, 256)]
             if shape not in legal:
                 yield f"have shape {' or '.join(map(str, legal))}, found {shape}"
@@ -1192,21 +1219,21 @@ class Contract:
             yield f"have {len(argument.axes)} dimensions, found shape {list(shape)}"
             return
         if argument.has_scales_of_sums:
-            extents["B"] = self.count_scales(extents)
-            columns = extents.get("W", extents.get("N", 0))
-            extents["C"] = -(-columns // self.computes.get("scale_columns", 1))
+            extents["K blocks"] = self.count_scales(extents)
+            columns = extents.get("2N" if self.has_wide_b else "N", 0)
+            extents["N blocks"] = -(-columns // self.computes.get("scale_columns", 1))
         if argument.has_scales_of_d:
-            extents["S"] = -(-self.count_columns(extents) // self.computes["d_scale_columns"])
+            extents["D blocks"] = -(-self.count_columns(extents) // self.computes["d_scale_columns"])
         known = {"1": 1, **extents}
         wanted = [
             1 if axis == "1" else extents.setdefault(axis, extent)
             for axis, extent in zip(argument.axes, shape, strict=True)
         ]
         if list(shape) != wanted:
-            if name == "b" and self.is_turned(tensor, known):
+            if argument.name == "b" and self.is_turned(tensor, known):
                 yield f"have shape {list(tensor.mT.shape)}, found {list(shape)}: pass b.mT"
             if argument.has_scales_of_sums and list(tensor.mT[..., : wanted[-1]].shape) == wanted:
-                turned = f"{name}.mT[..., :{wanted[-1]}]"
+                turned = f"{argument.name}.mT[..., :{wanted[-1]}]"
                 yield f"have shape {wanted}, found {list(shape)}: pass {turned} if K comes first"
             yield f"have shape {wanted}, found {list(shape)}"
 
@@ -1217,31 +1244,30 @@ class Contract:
         fits = all(known.get(axis, extent) == extent for axis, extent in extents)
         return fits and b.stride(-1 if argument.is_transposed else -2) == 1
 
-    def violations_of_memory(self, name: str, tensor: Tensor) -> Iterator[str]:
+    def violations_of_memory(self, argument: Argument, tensor: Tensor) -> Iterator[str]:
         """Yield violations of extents, strides and the address, except those that a copy mends."""
-        argument = self.arguments[name]
         stored, rows = argument.stored(tensor), argument.rows(tensor)
-        is_packed = argument.has_blocks and stored.dim() > 2
+        is_packed = argument.is_packed and stored.dim() > 2
         if is_packed and not tensor.is_contiguous():
             yield f"be contiguous, found {tensor.stride()}"
         if max(rows.count, rows.columns) > (limit := self.computes["max_extent"]):
             yield f"have extents up to {limit}, found {max(stored.shape)}"
         if argument.has_scales_of_sums:
             if 0 not in tensor.shape and not argument.is_laid_out(tensor):
-                yield self.describe_scales(name, tensor)
+                yield self.describe_scales(argument, tensor)
             return
         is_copied = self.is_copied(argument)
         # A matrix without rows may have any strides: torch 2.11 gives it 0.
         if rows.count and rows.columns > 1 and rows.stride != 1 and not is_copied:
-            yield self.describe_strides(name, tensor)
+            yield self.describe_strides(argument, tensor)
         has_groups = stored.dim() == 3 and min(stored.shape[:2]) > 1 and rows.columns > 0
         wanted = stored.shape[1] * rows.pitch if has_groups else None
         if wanted is not None and stored.stride(0) != wanted:
             yield f"have groups one behind the other, {wanted} elements apart, found {stored.stride(0)}"
-        is_written_by_rows = name == "out" and rows.stride == 1
+        is_written_by_rows = argument.name == "out" and rows.stride == 1
         if rows.pitch < rows.columns and (is_written_by_rows or not is_copied):
             yield f"not overlap itself, found rows of {rows.columns}, {rows.pitch} apart"
-        if is_copied or (argument.has_blocks and not is_packed):
+        if is_copied or (argument.is_packed and not is_packed):
             return  # the kernel reads a copy
         if argument.is_read_by_element:
             if not stored.is_contiguous():
@@ -1254,10 +1280,9 @@ class Contract:
         if past := address_of(tensor) % argument.alignment:
             yield f"start at a multiple of {argument.alignment} bytes, found {past} bytes past one"
 
-    def describe_scales(self, name: str, tensor: Tensor) -> str:
+    def describe_scales(self, argument: Argument, tensor: Tensor) -> str:
         """Return the violation of scales of sums that do not lie as the kernel reads them."""
-        argument = self.arguments[name]
-        shape = argument.stored(tensor).shape
+        name, shape = argument.name, argument.stored(tensor).shape
         wanted = argument.stored(argument.new_matrix(tensor.new_empty(0, device="meta"), *shape)).stride()
         found = f"strides {tuple(tensor.stride())}"
         if past := address_of(tensor) % argument.alignment:
@@ -1268,48 +1293,43 @@ class Contract:
         multiple = f"at a multiple of {argument.alignment} bytes"
         return f"have strides {tuple(wanted)} {multiple}, found {found}: {mend}"
 
-    def describe_strides(self, name: str, tensor: Tensor) -> str:
+    def describe_strides(self, argument: Argument, tensor: Tensor) -> str:
         """Return the violation of a matrix whose rows are not contiguous in memory."""
-        argument = self.arguments[name]
-        *others, rows, columns = ("", *argument.axes)
-        axes = "".join((*others, columns, rows)) if argument.is_transposed else argument.axes
-        found = f"lie in memory as {' x '.join(axes)}, found strides {tuple(tensor.stride())}"
+        axes = argument.axes_in_memory
+        found = f"lie in memory as [{', '.join(axes)}], found strides {tuple(tensor.stride())}"
         if tensor.dim() < 2 or tensor.stride(-1 if argument.is_transposed else -2) != 1:
             return found
         # The matrix lies in memory the other way round.
-        if axes in ("NK", "WK"):
-            rows = "an N" if axes == "NK" else f"a {self.b_blocks}N"
-            return f"{found}: pass weight.T of {rows} x K weight"
-        if axes in ("GNK", "GWK"):
-            rows = "N" if axes == "GNK" else f"{self.b_blocks}N"
-            return f"{found}: pass weight.mT of a G x {rows} x K weight"
-        contiguous = f"a contiguous {' x '.join(axes)} matrix"
+        if axes[-2:] in (("N", "K"), ("2N", "K")):
+            turned = "T" if len(axes) == 2 else "mT"
+            return f"{found}: pass weight.{turned} of a weight [{', '.join(axes)}]"
+        contiguous = f"a contiguous matrix [{', '.join(axes)}]"
         return f"{found}: pass {'the transposed view of ' if argument.is_transposed else ''}{contiguous}"
+
+    def find_k(self, name: str, extents: dict[str, Any]) -> Any:
+        """Return the K of A or of B; 0 if the extents lack it."""
+        halves = "K / 2" in self.arguments[name].axes
+        return 2 * extents.get("K / 2", 0) if halves else extents.get("K", 0)
 
     def count_scales(self, extents: dict[str, Any]) -> int:
         """Return the blocks of K, by the K of A."""
-        k = 2 * extents.get("P", 0) if "P" in self.arguments["a"].axes else extents.get("K", 0)
-        return -(-k // self.computes["scale_vector"])
+        return -(-self.find_k("a", extents) // self.computes["scale_vector"])
 
     def check_extents(self, extents: dict[str, Any]) -> tuple[int, int, int]:
         """Return M, N and K; raise ValueError if the kernel does not take them."""
-        if "W" in extents and extents["W"] % self.b_blocks:
-            wanted = f"{self.b_blocks} N columns, N for each sum of an element of D"
-            raise ValueError(f"b must have {wanted}, found {extents['W']}")
         m, n = extents["M"], self.count_columns(extents)
-        if extents.get("V", self.d_blocks * n) != self.d_blocks * n:
-            raise ValueError(
-                f"c must have {self.d_blocks} N = {self.d_blocks * n} columns, found {extents['V']}"
-            )
+        if (wide := extents.get("2N", 2 * n)) != 2 * n:
+            if self.has_wide_b:
+                wanted = "2 N columns, N for each sum of an element of D"
+                raise ValueError(f"b must have {wanted}, found {wide}")
+            raise ValueError(f"c must have 2 N = {2 * n} columns, found {wide}")
         if n % self.computes.get("n_multiple", 1):
             raise ValueError(f"N must be a multiple of {self.computes['n_multiple']}, found {n}")
-        if "G" in extents:
+        if "groups" in extents:
             self.check_groups(extents)
-        if m and extents.get("T") == 0:
+        if m and extents.get("A rows") == 0:
             raise ValueError("a must have a row that a_rows can name, found none")
-        k, k_of_b = (
-            2 * extents["P"] if "P" in self.arguments[name].axes else extents["K"] for name in ("a", "b")
-        )
+        k, k_of_b = (self.find_k(name, extents) for name in ("a", "b"))
         multiple = self.computes.get("k_multiple", 1)
         if k != k_of_b or k % multiple:
             found = f"{k} and {k_of_b}"
@@ -1323,24 +1343,22 @@ class Contract:
     def check_groups(self, extents: dict[str, Any]) -> None:
         """Raise ValueError if the kernel does not take the groups, or a coordinate would exceed 32 bits."""
         most = self.computes.get("max_groups", self.computes["max_extent"])
-        if not 1 <= extents["G"] <= most:
-            raise ValueError(f"this kernel takes from 1 to {most} groups, found {extents['G']}")
-        stacked = (each for each in self.arguments.values() if each.axes[0] == "G" and len(each.axes) > 1)
-        rows = extents["G"] * max(extents[each.axes[-1 if each.is_transposed else -2]] for each in stacked)
+        if not 1 <= (groups := extents["groups"]) <= most:
+            raise ValueError(f"this kernel takes from 1 to {most} groups, found {groups}")
+        stacked = (each for each in self.arguments.values() if each.is_stacked)
+        rows = groups * max(extents[each.axes_in_memory[-2]] for each in stacked)
         if rows > (limit := self.computes["max_extent"]):
             raise ValueError(f"this kernel takes up to {limit} rows of all groups in memory, found {rows}")
 
     def extents_of_d(self, extents: dict[str, Any]) -> list[Any]:
-        """Return the extents of D by the letters of its axes; if there is no `out`, R is M."""
-        return [
-            extents["M" if axis == "R" and axis not in extents else axis]
-            for axis in self.arguments["out"].axes
-        ]
+        """Return the extents of D; without an `out` to store rows in, it has M rows."""
+        known = {"D rows": extents["M"], **extents}
+        return [known[axis] for axis in self.arguments["out"].axes]
 
     def count_columns(self, extents: dict[str, Any]) -> Any:
-        """Return N, the columns of D: all columns of B, or the columns of one block; `extents` has N then."""
-        if "W" in extents:
-            extents["N"] = extents["W"] // self.b_blocks
+        """Return N, the columns of B, or half of the columns of a wide B; `extents` has it then."""
+        if self.has_wide_b:
+            extents["N"] = extents["2N"] // 2
         return extents["N"]
 
     def find_output(self, a: Tensor, out: Tensor | None, checked: Checked) -> Tensor:
@@ -1351,7 +1369,7 @@ class Contract:
         argument = self.arguments["out"]
         if out is None:
             return argument.new_matrix(a, *self.extents_of_d(checked.extents))
-        out = self.check_alone("out", out, checked)
+        out = self.check_alone(argument, out, checked)
         extents = self.extents_of_d(checked.extents)
         checked.places["out"] = argument.place(out)
         m, n = extents[-2:]
@@ -1455,23 +1473,21 @@ class Operator:
             _, _, checked = contract.check_inputs(inputs)
         else:
             for name, tensor in zip(contract.inputs, inputs, strict=True):
-                self.check_symbolic(name, tensor, checked)
-            if "W" in checked.extents:
-                message = f"b must have {contract.b_blocks} N columns"
-                torch._check(checked.extents["W"] % contract.b_blocks == 0, functools.partial(str, message))
-            n = contract.count_columns(checked.extents)
-            if "V" in checked.extents:
-                message = f"c must have {contract.d_blocks} N columns"
-                torch._check(checked.extents["V"] == contract.d_blocks * n, functools.partial(str, message))
+                self.check_symbolic(contract.arguments[name], tensor, checked)
+            n, wide = contract.count_columns(checked.extents), checked.extents.get("2N")
+            if wide is not None:
+                is_double = wide % 2 == 0 if contract.has_wide_b else wide == 2 * n
+                message = f"{'b' if contract.has_wide_b else 'c'} must have 2 N columns"
+                torch._check(is_double, functools.partial(str, message))
         extents = contract.extents_of_d(checked.extents)
         return contract.arguments["out"].new_matrix(inputs[0], *extents) if out is None else None
 
-    def check_symbolic(self, name: str, tensor: Tensor, checked: Checked) -> None:
+    def check_symbolic(self, argument: Argument, tensor: Tensor, checked: Checked) -> None:
         """Check a tensor whose extents torch may not know yet: it asserts when it runs that they agree."""
-        argument = self.contract.arguments[name]
-        self.contract.check_type(name, tensor)
+        name = argument.name
+        self.contract.check_type(argument, tensor)
         refuse_first(name, self.contract.violations_of_kind(tensor, checked))
-        if argument.has_blocks or argument.axes == "1":
+        if argument.is_packed or argument.axes == ("1",):
             return
         if tensor.dim() == 2 and len(argument.axes) == 1:
             tensor = tensor.flatten()
@@ -1489,7 +1505,7 @@ class Operator:
         """Return 2 M N K, N the columns of B, which torch's FlopCounterMode adds up."""
         if self.contract.arguments["a"].is_shared:
             a_shape = b_shape[0], *a_shape[-2:]
-        elements_of_a = math.prod(a_shape) * (2 if "P" in self.contract.arguments["a"].axes else 1)
+        elements_of_a = math.prod(a_shape) * (2 if "K / 2" in self.contract.arguments["a"].axes else 1)
         return 2 * elements_of_a * b_shape[-1]
 
 

@@ -1,4 +1,4 @@
-"""The launcher files, which are written beside modules and into packs."""
+"""The files of gemmgen that run without it: it writes copies of them beside modules, and into packs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ DRIVER: Final = "gemmgen_driver.py"
 LAUNCHERS: Final = (DRIVER, LAUNCHER)
 """The names of both."""
 
+LIBRARY_FILES: Final = ("gemmgen_table.py", "gemmgen_library.py")
+"""The names of the files that only libraries have: the choice among kernels, and their calls."""
+
 PACK_NAME: Final = "gemmgen_pack"
 """The name of a pack's package, if no other is chosen."""
 
@@ -24,6 +27,17 @@ MARK: Final = rb"gemmgen writes this file beside"
 
 @cache
 def launcher_texts() -> dict[str, str]:
-    """Return the texts of the launcher files by their names; they lie beside this package."""
+    """Return the texts of the launcher files by their names."""
+    return _texts(LAUNCHERS)
+
+
+@cache
+def library_texts() -> dict[str, str]:
+    """Return the texts of the files of a library by their names."""
+    return _texts(LIBRARY_FILES)
+
+
+def _texts(names: tuple[str, ...]) -> dict[str, str]:
+    """Return the texts of files that are beside this package."""
     folder = Path(__file__).parents[1]
-    return {name: (folder / name).read_text(encoding="utf-8") for name in LAUNCHERS}
+    return {name: (folder / name).read_text(encoding="utf-8") for name in names}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from types import MappingProxyType
 from typing import Final
@@ -43,6 +43,12 @@ def python_literal(value: object) -> str:
     if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return repr(value)
     raise TypeError(f"there is no literal of {value!r}")
+
+
+def python_tuple(values: Iterable[object]) -> str:
+    """Return the Python literal of a tuple of values that have one; raises TypeError as `python_literal`."""
+    items = [python_literal(value) for value in values]
+    return f"({', '.join(items)}{',' * (len(items) == 1)})"
 
 
 def docstring_text(text: str) -> str:

@@ -35,32 +35,33 @@ TRITON_TYPES = {dtype.torch: dtype.triton for dtype in DTYPES.values()}
 def signature_of(module: ModuleType, sums: str = "torch.float32") -> dict[str, str]:
     """Return the type of each argument of a module's ``matmul_kernel``, by name.
 
-    ``x_desc`` is a TMA descriptor with the dtype, box and layout of ``ARGUMENTS["x"]`` (``"out"`` for D);
-    ``x_ptr`` is a pointer to elements of that dtype, or of the part of a workspace that is called x; `sums`
-    is the dtype of those that a second kernel adds up.
+    ``x_desc`` is a TMA descriptor with the dtype of ``ARGUMENTS["x"]`` and the block of ``TMA["x"]``
+    (``"out"`` for D); ``x_ptr`` is a pointer to elements of that dtype, or of the part of a workspace that is
+    called x; `sums` is the dtype of those that a second kernel adds up.
     """
     return _signature(module, module.matmul_kernel, sums)
 
 
 def _signature(module: ModuleType, kernel: Any, sums: str) -> dict[str, str]:
     """Return the types of a kernel's arguments by name: descriptors, pointers, and numbers for all others."""
-    table: dict[str, tuple[Any, ...]] = {"partials": (sums, "", None, None), **module.ARGUMENTS}
+    table: dict[str, Mapping[str, Any]] = {"partials": {"dtype": sums}}
+    table |= {name: {**row, **module.TMA.get(name, {})} for name, row in module.ARGUMENTS.items()}
     if make := getattr(module, "make_workspace", None):
         workspace = zip(("partials", "counters"), make(1, 1, "meta"), strict=False)
-        table |= {name: (tensor.dtype, "", None, None) for name, tensor in workspace}
+        table |= {name: {"dtype": tensor.dtype} for name, tensor in workspace}
     names: list[str] = list(kernel.arg_names)
     return {argument: _type_of(argument, table) for argument in names}
 
 
-def _type_of(argument: str, table: Mapping[str, tuple[Any, ...]]) -> str:
+def _type_of(argument: str, table: Mapping[str, Mapping[str, Any]]) -> str:
     name, _, kind = argument.rpartition("_")
     if kind not in ("ptr", "desc"):
         return "i64" if kind == "stride" else "i32"
-    dtype, _, box, layout = table[{"d": "out", "d_scale": "out_scale"}.get(name, name)]
-    element = TRITON_TYPES[str(dtype)]
+    row = table[{"d": "out", "d_scale": "out_scale"}.get(name, name)]
+    element = TRITON_TYPES[str(row["dtype"])]
     if kind == "ptr":
         return f"*{element}"
-    return f"tensordesc<{element}[{','.join(map(str, box))}],{layout!r}>"
+    return f"tensordesc<{element}[{','.join(map(str, row['block_shape']))}],{row['layout']!r}>"
 
 
 STAGES = ("ttgir", "llir", "ptx", "cubin", "sass")

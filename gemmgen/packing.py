@@ -29,7 +29,7 @@ from gemmgen.launch_facts import CompiledKernel, code_differences
 from gemmgen.launcher_file import launcher_texts
 from gemmgen.library.assemble import Library, Member
 from gemmgen.library.manifest import spec_file
-from gemmgen.library.view import choosing
+from gemmgen.library.texts import choosing
 from gemmgen.lower import Lowered
 from gemmgen.plan.exportable import refusals_of_packs
 from gemmgen.plan.rule import counted

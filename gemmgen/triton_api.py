@@ -40,6 +40,9 @@ CACHE_VARIABLE = "TRITON_CACHE_DIR"
 PTXAS_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 """The paths of the assemblers that Triton runs for GPUs up to Hopper, and for those after it."""
 
+WITHOUT_LINES = {"ptx_options": "-suppress-debug-info"}
+"""The option by which ptxas leaves out lines of the source; values in Triton's IR keep their names."""
+
 FUSION_VARIABLE = "TRITON_DEFAULT_FP_FUSION"
 """Triton warns when it is unset."""
 
@@ -197,7 +200,8 @@ def compile_kernel(
 ) -> Compiled:
     """Compile a kernel for argument types, without a GPU; Triton's own errors come out as they are.
 
-    Entries of Triton's cache are taken for this release's: the cache must be new.
+    The machine code has no lines of the source, whose file has another place in each compilation. Entries of
+    Triton's cache are taken for this release's: the cache must be new.
     """
     import triton  # pyright: ignore[reportMissingTypeStubs]
     from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
@@ -208,7 +212,7 @@ def compile_kernel(
     # Triton names the entries of its cache by a digest of its whole library, half a gigabyte: a third of a
     # second, for a name that only the cache of this one compilation needs.
     with replaced([(importlib.import_module("triton.runtime.cache"), "triton_key", lambda: TRITON.name)]):
-        compiled = cast(Any, triton).compile(source, target=target, options=dict(options))
+        compiled = cast(Any, triton).compile(source, target=target, options={**options, **WITHOUT_LINES})
     stages = {stage: cast(str, compiled.asm[stage]).encode() for stage in ("ttgir", "llir", "ptx")}
     stages["cubin"] = compiled.asm["cubin"]
     metadata = compiled.metadata

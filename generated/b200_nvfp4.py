@@ -469,12 +469,25 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
 
 
 E4M3 = torch.float8_e4m3fn
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; P bytes hold K elements
-    "a": (torch.uint8, "MP", [PROGRAM_TILE_M.value, PACKED_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.uint8, "PN", [PROGRAM_TILE_N.value, PACKED_TILE_K.value], B_LAYOUT.value),
-    "a_scale": (E4M3, "M", [1, A_SCALE_BLOCKS.value, SCALE_BLOCKS_K.value, 2, 256], A_SCALE_LAYOUT.value),
-    "b_scale": (E4M3, "N", [1, B_SCALE_BLOCKS.value, SCALE_BLOCKS_K.value, 2, 256], B_SCALE_LAYOUT.value),
-    "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.uint8, "axes": ("M", "K / 2")},
+    "b": {"dtype": torch.uint8, "axes": ("K / 2", "N")},
+    "a_scale": {"dtype": E4M3, "axes": ("M", "K blocks")},
+    "b_scale": {"dtype": E4M3, "axes": ("N", "K blocks")},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [PROGRAM_TILE_M.value, PACKED_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PACKED_TILE_K.value], "layout": B_LAYOUT.value},
+    "a_scale": {
+        "block_shape": [1, A_SCALE_BLOCKS.value, SCALE_BLOCKS_K.value, 2, 256],
+        "layout": A_SCALE_LAYOUT.value,
+    },
+    "b_scale": {
+        "block_shape": [1, B_SCALE_BLOCKS.value, SCALE_BLOCKS_K.value, 2, 256],
+        "layout": B_SCALE_LAYOUT.value,
+    },
+    "out": {"block_shape": [PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "a_scale", "b_scale"),
@@ -491,7 +504,7 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
 
     On one GPU of compute capability 10.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K / 2], torch.uint8, K contiguous, two elements a byte, the one of even k in its lower half.
-        b: [K / 2, N], torch.uint8, K contiguous, as ``weight.T`` of an N x K weight is; packed as a is.
+        b: [K / 2, N], torch.uint8, K contiguous, as ``weight.T`` of a weight [N, K / 2] is; packed as a is.
         a_scale, b_scale: [M or N, ceil(K / 16)], torch.float8_e4m3fn; or packed by `pack_scales`.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
@@ -501,11 +514,11 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
 def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(a_scale, *ARGUMENTS["a_scale"][2:]),
-        TensorDescriptor.from_tensor(b_scale, *ARGUMENTS["b_scale"][2:]),
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
+        TensorDescriptor.from_tensor(a_scale, **TMA["a_scale"]),
+        TensorDescriptor.from_tensor(b_scale, **TMA["b_scale"]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
     ]
     m, n = a.shape[0], b.shape[1]
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
@@ -541,6 +554,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",), pack_scales=pack_scales)
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",), pack_scales=pack_scales)

@@ -370,11 +370,17 @@ def matmul_kernel(a_desc, b_desc, c_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; V is 2 N
-    "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "c": (torch.bfloat16, "MV", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], C_BOX_LAYOUT.value),
-    "out": (torch.bfloat16, "MV", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
+    "c": {"dtype": torch.bfloat16, "axes": ("M", "2N")},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "2N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "c": {"block_shape": [1, CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": C_BOX_LAYOUT.value},
+    "out": {"block_shape": [1, CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_BOX_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "c"),
@@ -393,7 +399,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, out: Tensor | None = None) -> Ten
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        b: [K, N], torch.bfloat16, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
         c: [M, 2N], torch.bfloat16, rows contiguous, whose first N columns are of gate and whose last N
             columns are of up; N is a multiple of 8.
         out: [M, 2N], torch.bfloat16, rows as in c, in memory of its own, or c; if None, a new view of padded
@@ -405,15 +411,15 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, out: Tensor | None = None) -> Ten
 def describe_blocks(name: str, matrix: Tensor) -> TensorDescriptor:
     """Return the descriptor of the matrices side by side in a tensor as [2, M, N]."""
     rows, columns = matrix.shape
-    n, box, layout = columns // 2, *ARGUMENTS[name][2:]
-    return TensorDescriptor(matrix, [2, rows, n], [n, matrix.stride(0), 1], box, layout)
+    n = columns // 2
+    return TensorDescriptor(matrix, [2, rows, n], [n, matrix.stride(0), 1], **TMA[name])
 
 
 def launch(a: Tensor, b: Tensor, c: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
         describe_blocks("c", c),
         describe_blocks("out", out),
     ]
@@ -443,6 +449,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",))

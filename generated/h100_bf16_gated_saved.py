@@ -366,11 +366,17 @@ def matmul_kernel(a_desc, b_desc, d_desc, saved_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; W is 2 N
-    "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "KW", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "out": (torch.bfloat16, "MN", [CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
-    "saved": (torch.bfloat16, "MW", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], SAVED_BOX_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("K", "2N")},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+    "saved": {"dtype": torch.bfloat16, "axes": ("M", "2N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "out": {"block_shape": [CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},
+    "saved": {"block_shape": [1, CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": SAVED_BOX_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b"),
@@ -392,8 +398,8 @@ def matmul(
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [K, 2N], torch.bfloat16, K contiguous: the transposed view of a 2N x K tensor (``weight.T``), whose
-            first N rows are of gate and whose last N rows are of up.
+        b: [K, 2N], torch.bfloat16, K contiguous: the transposed view of a tensor [2N, K] (``weight.T``),
+            whose first N rows are of gate and whose last N rows are of up.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
         saved: [M, 2N], torch.bfloat16, as wide as B, in the order of its columns: the sums before the
             epilogue; if None, new memory.
@@ -406,16 +412,16 @@ def matmul(
 def describe_blocks(name: str, matrix: Tensor) -> TensorDescriptor:
     """Return the descriptor of the matrices side by side in a tensor as [2, M, N]."""
     rows, columns = matrix.shape
-    n, box, layout = columns // 2, *ARGUMENTS[name][2:]
-    return TensorDescriptor(matrix, [2, rows, n], [n, matrix.stride(0), 1], box, layout)
+    n = columns // 2
+    return TensorDescriptor(matrix, [2, rows, n], [n, matrix.stride(0), 1], **TMA[name])
 
 
 def launch(a: Tensor, b: Tensor, saved: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
         describe_blocks("saved", saved),
     ]
     m, n = out.shape
@@ -449,6 +455,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version([*inputs[-1:], out])
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",))

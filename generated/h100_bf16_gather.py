@@ -418,13 +418,17 @@ def matmul_kernel(a_desc, b_desc, a_ptr, offs_ptr, a_rows_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
-    # A has T rows; a_rows has a row of A for each of M rows of D.
-    "a": (torch.bfloat16, "TK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "offs": (torch.int32, "G", None, None),
-    "a_rows": (torch.int32, "M", None, None),
-    "out": (torch.bfloat16, "MN", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("A rows", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("groups", "K", "N")},
+    "offs": {"dtype": torch.int32, "axes": ("groups",)},
+    "a_rows": {"dtype": torch.int32, "axes": ("M",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "out": {"block_shape": [1, CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_BOX_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "offs", "a_rows"),
@@ -441,10 +445,11 @@ def matmul(a: Tensor, b: Tensor, *, offs: Tensor, a_rows: Tensor, out: Tensor | 
     """Return a @ b of each group of rows.
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
-        a: [T, K], torch.bfloat16, K contiguous; K is a multiple of 8.
-        b: [G, K, N], torch.bfloat16, K contiguous: the transposed view of a G x N x K tensor (``weight.mT``).
-        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
-            may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
+        a: [A rows, K], torch.bfloat16, K contiguous; K is a multiple of 8.
+        b: [groups, K, N], torch.bfloat16, K contiguous: the transposed view of a tensor [groups, N, K]
+            (``weight.mT``).
+        offs: [groups], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A
+            group may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         a_rows: [M], torch.int32: the row of A that each row of the product is of, or of zeros if the index is
             outside of A.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
@@ -469,17 +474,16 @@ def describe_boxes(name: str, matrix: Tensor) -> TensorDescriptor:
     The boxes overlap: each begins one row after the one before it. Box 0 lies ahead of the matrix, where TMA
     moves nothing.
     """
-    box, layout = ARGUMENTS[name][2:]
-    boxes, pitch = matrix.numel() // matrix.shape[-1] + 1, matrix.stride(-2)
-    base = Ahead(matrix, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], matrix.shape[-1]], [pitch, pitch, 1], box, layout)
+    rows, columns, pitch = TMA[name]["block_shape"][1], matrix.shape[-1], matrix.stride(-2)
+    base, extents = Ahead(matrix, rows * pitch), [matrix.numel() // columns + 1, rows, columns]
+    return TensorDescriptor(base, extents, [pitch, pitch, 1], **TMA[name])
 
 
 def launch(a: Tensor, b: Tensor, offs: Tensor, a_rows: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), **TMA["b"]),
         a,
         offs,
         a_rows,
@@ -513,6 +517,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",))

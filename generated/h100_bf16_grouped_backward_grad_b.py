@@ -407,11 +407,16 @@ def matmul_kernel(a_desc, b_desc, offs_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
-    "a": (torch.bfloat16, "MK", [1, PROGRAM_TILE_K.value, PROGRAM_TILE_M.value], A_BOX_LAYOUT.value),
-    "b": (torch.bfloat16, "KN", [1, PROGRAM_TILE_K.value, PROGRAM_TILE_N.value], B_BOX_LAYOUT.value),
-    "offs": (torch.int32, "G", None, None),
-    "out": (torch.bfloat16, "GMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
+    "offs": {"dtype": torch.int32, "axes": ("groups",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("groups", "M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [1, PROGRAM_TILE_K.value, PROGRAM_TILE_M.value], "layout": A_BOX_LAYOUT.value},
+    "b": {"block_shape": [1, PROGRAM_TILE_K.value, PROGRAM_TILE_N.value], "layout": B_BOX_LAYOUT.value},
+    "out": {"block_shape": [1, PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": D_BOX_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "offs"),
@@ -426,11 +431,11 @@ def matmul(a: Tensor, b: Tensor, *, offs: Tensor, out: Tensor | None = None) -> 
     """Return a @ b of each group of K.
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
-        a: [M, K], torch.bfloat16, M contiguous: the transposed view of a K x M tensor.
+        a: [M, K], torch.bfloat16, M contiguous: the transposed view of a tensor [K, M].
         b: [K, N], torch.bfloat16, N contiguous.
-        offs: [G], torch.int32: the end of each group along K, in rising order. A group may have no K: its D
-            is zero. K after the last end is ignored.
-        out: [G, M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded
+        offs: [groups], torch.int32: the end of each group along K, in rising order. A group may have no K:
+            its D is zero. K after the last end is ignored.
+        out: [groups, M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded
             rows.
     """
     return call(a, b, offs, out=out)
@@ -453,10 +458,9 @@ def describe_boxes(name: str, matrix: Tensor) -> TensorDescriptor:
     The boxes overlap: each begins one row after the one before it. Box 0 lies ahead of the matrix, where TMA
     moves nothing.
     """
-    box, layout = ARGUMENTS[name][2:]
-    boxes, pitch = matrix.numel() // matrix.shape[-1] + 1, matrix.stride(-2)
-    base = Ahead(matrix, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], matrix.shape[-1]], [pitch, pitch, 1], box, layout)
+    rows, columns, pitch = TMA[name]["block_shape"][1], matrix.shape[-1], matrix.stride(-2)
+    base, extents = Ahead(matrix, rows * pitch), [matrix.numel() // columns + 1, rows, columns]
+    return TensorDescriptor(base, extents, [pitch, pitch, 1], **TMA[name])
 
 
 def describe_rows(name: str, rows: Tensor) -> TensorDescriptor:
@@ -464,9 +468,8 @@ def describe_rows(name: str, rows: Tensor) -> TensorDescriptor:
 
     So a load may begin at any row of K. TMA fills places ahead of a box with zeros.
     """
-    box, layout = ARGUMENTS[name][2:]
-    pitch = rows.stride(0)
-    return TensorDescriptor(rows, [len(rows), box[1], rows.shape[1]], [pitch, pitch, 1], box, layout)
+    box_rows, pitch = TMA[name]["block_shape"][1], rows.stride(0)
+    return TensorDescriptor(rows, [len(rows), box_rows, rows.shape[1]], [pitch, pitch, 1], **TMA[name])
 
 
 def launch(a: Tensor, b: Tensor, offs: Tensor, out: Tensor) -> list:
@@ -498,6 +501,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("a",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("a",))

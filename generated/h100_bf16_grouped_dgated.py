@@ -462,13 +462,19 @@ def matmul_kernel(a_desc, b_desc, c_desc, row_scale_ptr, offs_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; V is 2 N; G groups
-    "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "GKN", [1, PROGRAM_TILE_K.value, PROGRAM_TILE_N.value], B_BOX_LAYOUT.value),
-    "c": (torch.bfloat16, "MV", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], C_BOX_LAYOUT.value),
-    "row_scale": (torch.float32, "M", None, None),
-    "offs": (torch.int32, "G", None, None),
-    "out": (torch.bfloat16, "MV", [1, 1, CONSUMER_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("groups", "K", "N")},
+    "c": {"dtype": torch.bfloat16, "axes": ("M", "2N")},
+    "row_scale": {"dtype": torch.float32, "axes": ("M",)},
+    "offs": {"dtype": torch.int32, "axes": ("groups",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "2N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [1, PROGRAM_TILE_K.value, PROGRAM_TILE_N.value], "layout": B_BOX_LAYOUT.value},
+    "c": {"block_shape": [1, CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": C_BOX_LAYOUT.value},
+    "out": {"block_shape": [1, 1, CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_BOX_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "c", "row_scale", "offs"),
@@ -491,12 +497,12 @@ def matmul(
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [G, K, N], torch.bfloat16, N contiguous.
+        b: [groups, K, N], torch.bfloat16, N contiguous.
         c: [M, 2N], torch.bfloat16, rows contiguous, whose first N columns are of gate and whose last N
             columns are of up; N is a multiple of 8.
         row_scale: [M], torch.float32, contiguous: a factor for each row.
-        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
-            may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
+        offs: [groups], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A
+            group may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         out: [M, 2N], torch.bfloat16, rows as in c, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, c, row_scale, offs, out=out)
@@ -516,8 +522,8 @@ class Ahead:
 def describe_blocks(name: str, matrix: Tensor) -> TensorDescriptor:
     """Return the descriptor of the matrices side by side in a tensor as [2, M, N]."""
     rows, columns = matrix.shape
-    n, box, layout = columns // 2, *ARGUMENTS[name][2:]
-    return TensorDescriptor(matrix, [2, rows, n], [n, matrix.stride(0), 1], box, layout)
+    n = columns // 2
+    return TensorDescriptor(matrix, [2, rows, n], [n, matrix.stride(0), 1], **TMA[name])
 
 
 def describe_boxes_of_blocks(name: str, matrix: Tensor) -> TensorDescriptor:
@@ -526,17 +532,17 @@ def describe_boxes_of_blocks(name: str, matrix: Tensor) -> TensorDescriptor:
     Box r ends with row r - 1, and the boxes overlap: each begins one row after the one before it. Box 0 lies
     ahead of the tensor, where TMA moves nothing.
     """
-    columns, pitch, (box, layout) = matrix.shape[-1], matrix.stride(-2), ARGUMENTS[name][2:]
+    columns, pitch, box = matrix.shape[-1], matrix.stride(-2), TMA[name]["block_shape"]
     boxes, n = matrix.numel() // columns + 1, columns // 2
     base = Ahead(matrix, box[2] * pitch)
-    return TensorDescriptor(base, [2, boxes, box[2], n], [n, pitch, pitch, 1], box, layout)
+    return TensorDescriptor(base, [2, boxes, box[2], n], [n, pitch, pitch, 1], **TMA[name])
 
 
 def launch(a: Tensor, b: Tensor, c: Tensor, row_scale: Tensor, offs: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b, *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b, **TMA["b"]),
         describe_blocks("c", c),
         row_scale,
         offs,
@@ -570,6 +576,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=())
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=())

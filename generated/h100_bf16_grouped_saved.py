@@ -441,12 +441,21 @@ def matmul_kernel(a_desc, b_desc, offs_ptr, d_desc, saved_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; W is 2 N; G groups
-    "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "GKW", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "offs": (torch.int32, "G", None, None),
-    "out": (torch.bfloat16, "MN", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
-    "saved": (torch.bfloat16, "MW", [1, 1, CONSUMER_TILE_M.value, SUBTILE_N.value], SAVED_BOX_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("groups", "K", "2N")},
+    "offs": {"dtype": torch.int32, "axes": ("groups",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+    "saved": {"dtype": torch.bfloat16, "axes": ("M", "2N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "out": {"block_shape": [1, CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_BOX_LAYOUT.value},
+    "saved": {
+        "block_shape": [1, 1, CONSUMER_TILE_M.value, SUBTILE_N.value],
+        "layout": SAVED_BOX_LAYOUT.value,
+    },
 }
 COMPUTES = {
     "inputs": ("a", "b", "offs"),
@@ -469,10 +478,10 @@ def matmul(
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [G, K, 2N], torch.bfloat16, K contiguous: the transposed view of a G x 2N x K tensor
+        b: [groups, K, 2N], torch.bfloat16, K contiguous: the transposed view of a tensor [groups, 2N, K]
             (``weight.mT``), whose first N rows are of gate and whose last N rows are of up.
-        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
-            may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
+        offs: [groups], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A
+            group may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
         saved: [M, 2N], torch.bfloat16, as wide as B, in the order of its columns: the sums before the
             epilogue; if None, new memory; its rows of no group are treated as those of `out`.
@@ -499,10 +508,9 @@ def describe_boxes(name: str, matrix: Tensor) -> TensorDescriptor:
     The boxes overlap: each begins one row after the one before it. Box 0 lies ahead of the matrix, where TMA
     moves nothing.
     """
-    box, layout = ARGUMENTS[name][2:]
-    boxes, pitch = matrix.numel() // matrix.shape[-1] + 1, matrix.stride(-2)
-    base = Ahead(matrix, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], matrix.shape[-1]], [pitch, pitch, 1], box, layout)
+    rows, columns, pitch = TMA[name]["block_shape"][1], matrix.shape[-1], matrix.stride(-2)
+    base, extents = Ahead(matrix, rows * pitch), [matrix.numel() // columns + 1, rows, columns]
+    return TensorDescriptor(base, extents, [pitch, pitch, 1], **TMA[name])
 
 
 def describe_boxes_of_blocks(name: str, matrix: Tensor) -> TensorDescriptor:
@@ -511,17 +519,17 @@ def describe_boxes_of_blocks(name: str, matrix: Tensor) -> TensorDescriptor:
     Box r ends with row r - 1, and the boxes overlap: each begins one row after the one before it. Box 0 lies
     ahead of the tensor, where TMA moves nothing.
     """
-    columns, pitch, (box, layout) = matrix.shape[-1], matrix.stride(-2), ARGUMENTS[name][2:]
+    columns, pitch, box = matrix.shape[-1], matrix.stride(-2), TMA[name]["block_shape"]
     boxes, n = matrix.numel() // columns + 1, columns // 2
     base = Ahead(matrix, box[2] * pitch)
-    return TensorDescriptor(base, [2, boxes, box[2], n], [n, pitch, pitch, 1], box, layout)
+    return TensorDescriptor(base, [2, boxes, box[2], n], [n, pitch, pitch, 1], **TMA[name])
 
 
 def launch(a: Tensor, b: Tensor, offs: Tensor, saved: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), **TMA["b"]),
         offs,
         describe_boxes("out", out),
         describe_boxes_of_blocks("saved", saved),
@@ -559,6 +567,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version([*inputs[-1:], out])
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",))

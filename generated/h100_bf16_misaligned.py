@@ -325,10 +325,15 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory
-    "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "out": (torch.bfloat16, "MN", [CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "out": {"block_shape": [CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b"),
@@ -344,7 +349,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     On one GPU of compute capability 9.0. Tensors not aligned to 16 bytes are copied each call; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        b: [K, N], torch.bfloat16, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
@@ -353,9 +358,9 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
     ]
     m, n = a.shape[0], b.shape[1]
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
@@ -379,6 +384,8 @@ def copy(pairs: list) -> None:
 
 def align(name: str, tensor: Tensor) -> Tensor:
     """Return the argument of this name as TMA takes it: itself, or a copy that later calls need not make."""
+    if not hasattr(call, "align"):
+        raise RuntimeError("align needs gemmgen_launch.py, which is not beside this file")
     return call.align(name, tensor)
 
 
@@ -400,6 +407,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",), copy=copy)
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",), copy=copy)

@@ -429,12 +429,19 @@ def matmul_kernel(a_desc, b_desc, c_desc, column_bias_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory
-    "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "c": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], C_LAYOUT.value),
-    "column_bias": (torch.bfloat16, "N", [PROGRAM_TILE_N.value], COLUMN_BIAS_LAYOUT.value),
-    "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
+    "c": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+    "column_bias": {"dtype": torch.bfloat16, "axes": ("N",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "c": {"block_shape": [PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": C_LAYOUT.value},
+    "column_bias": {"block_shape": [PROGRAM_TILE_N.value], "layout": COLUMN_BIAS_LAYOUT.value},
+    "out": {"block_shape": [PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "c", "column_bias"),
@@ -451,7 +458,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, column_bias: Tensor, out: Tensor 
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        b: [K, N], torch.bfloat16, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
         c: [M, N], torch.bfloat16, N contiguous.
         column_bias: [N], torch.bfloat16, contiguous: a summand for each column.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own, or c; if None, a new view of padded
@@ -463,11 +470,11 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, column_bias: Tensor, out: Tensor 
 def launch(a: Tensor, b: Tensor, c: Tensor, column_bias: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(c, *ARGUMENTS["c"][2:]),
-        TensorDescriptor.from_tensor(column_bias, *ARGUMENTS["column_bias"][2:]),
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
+        TensorDescriptor.from_tensor(c, **TMA["c"]),
+        TensorDescriptor.from_tensor(column_bias, **TMA["column_bias"]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
     ]
     m, n = a.shape[0], b.shape[1]
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
@@ -495,6 +502,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",))

@@ -293,10 +293,15 @@ def matmul_kernel(a_desc, b_desc, d_desc, partials_ptr, counters_ptr):
         tma.store_wait(0)
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory
-    "a": (torch.bfloat16, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "out": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], "layout": D_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b"),
@@ -312,7 +317,7 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        b: [K, N], torch.bfloat16, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
         workspace: from `make_workspace`, for one call at a time; if None, the stream's.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
@@ -322,9 +327,9 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
 def launch(a: Tensor, b: Tensor, out: Tensor, partials: Tensor, counters: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
         partials,
         counters,
     ]
@@ -362,6 +367,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out, *(workspace or make_workspace(m, n, out.device))]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",), make_workspace=make_workspace)
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",), make_workspace=make_workspace)

@@ -347,13 +347,17 @@ def matmul_kernel(a_desc, b_desc, offs_ptr, d_rows_ptr, d_desc, d_ptr):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups; R rows of D
-    # D has R rows; d_rows has a row of D for each of M rows of A.
-    "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "offs": (torch.int32, "G", None, None),
-    "d_rows": (torch.int32, "M", None, None),
-    "out": (torch.bfloat16, "RN", [CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("groups", "K", "N")},
+    "offs": {"dtype": torch.int32, "axes": ("groups",)},
+    "d_rows": {"dtype": torch.int32, "axes": ("M",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("D rows", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "out": {"block_shape": [CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "offs", "d_rows"),
@@ -370,14 +374,15 @@ def matmul(a: Tensor, b: Tensor, *, offs: Tensor, d_rows: Tensor, out: Tensor | 
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [G, K, N], torch.bfloat16, K contiguous: the transposed view of a G x N x K tensor (``weight.mT``).
-        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
-            may have no row.
+        b: [groups, K, N], torch.bfloat16, K contiguous: the transposed view of a tensor [groups, N, K]
+            (``weight.mT``).
+        offs: [groups], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A
+            group may have no row.
         d_rows: [M], torch.int32: the row of D in which each row of the product is stored. A row with an index
             outside of D is dropped. Of several rows with one index, D has elements of any. Rows without one
             stay as they are in `out`, and have any values in a new D.
-        out: [R, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows, R
-            = M.
+        out: [D rows, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded
+            rows for M rows.
     """
     return call(a, b, offs, d_rows, out=out)
 
@@ -385,11 +390,11 @@ def matmul(a: Tensor, b: Tensor, *, offs: Tensor, d_rows: Tensor, out: Tensor | 
 def launch(a: Tensor, b: Tensor, offs: Tensor, d_rows: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), **TMA["b"]),
         offs,
         d_rows,
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
         out,
     ]
     m, n = a.shape[0], out.shape[1]
@@ -420,6 +425,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",))

@@ -397,10 +397,14 @@ def reduction_kernel(partials_ptr, d_ptr, d_stride: gl.int64, m, n):
         gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory
-    "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "out": (torch.bfloat16, "MN", None, None),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b"),
@@ -417,7 +421,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        b: [K, N], torch.bfloat16, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
@@ -429,8 +433,8 @@ def launch(a: Tensor, b: Tensor, out: Tensor, sums: Tensor) -> list:
     The first kernel writes the partial sums of each split of K, and the second one adds them up to D.
     """
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
         sums,
     ]
     m, n = a.shape[0], b.shape[1]
@@ -474,11 +478,13 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out, *make_sums(count_sums(m, n), out.device)]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
     call = Host(
         __name__,
         ARGUMENTS,
+        TMA,
         COMPUTES,
         launch,
         transposed=("b",),

@@ -476,12 +476,18 @@ def matmul_kernel(a_desc, b_desc, c_desc, offs_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
-    "a": (torch.bfloat16, "MK", [1, PROGRAM_TILE_K.value, PROGRAM_TILE_M.value], A_BOX_LAYOUT.value),
-    "b": (torch.bfloat16, "KN", [1, PROGRAM_TILE_K.value, PROGRAM_TILE_N.value], B_BOX_LAYOUT.value),
-    "c": (torch.float32, "GMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], C_BOX_LAYOUT.value),
-    "offs": (torch.int32, "G", None, None),
-    "out": (torch.float32, "GMN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.bfloat16, "axes": ("M", "K")},
+    "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
+    "c": {"dtype": torch.float32, "axes": ("groups", "M", "N")},
+    "offs": {"dtype": torch.int32, "axes": ("groups",)},
+    "out": {"dtype": torch.float32, "axes": ("groups", "M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [1, PROGRAM_TILE_K.value, PROGRAM_TILE_M.value], "layout": A_BOX_LAYOUT.value},
+    "b": {"block_shape": [1, PROGRAM_TILE_K.value, PROGRAM_TILE_N.value], "layout": B_BOX_LAYOUT.value},
+    "c": {"block_shape": [1, PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": C_BOX_LAYOUT.value},
+    "out": {"block_shape": [1, PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": D_BOX_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "c", "offs"),
@@ -497,13 +503,13 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, offs: Tensor, out: Tensor | None 
     """Return a @ b of each group of K.
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
-        a: [M, K], torch.bfloat16, M contiguous: the transposed view of a K x M tensor.
+        a: [M, K], torch.bfloat16, M contiguous: the transposed view of a tensor [K, M].
         b: [K, N], torch.bfloat16, N contiguous.
-        c: [G, M, N], torch.float32, N contiguous.
-        offs: [G], torch.int32: the end of each group along K, in rising order. A group may have no K: its
-            sums are zero. K after the last end is ignored.
-        out: [G, M, N], torch.float32, N contiguous, in memory of its own, or c; if None, a new view of padded
-            rows.
+        c: [groups, M, N], torch.float32, N contiguous.
+        offs: [groups], torch.int32: the end of each group along K, in rising order. A group may have no K:
+            its sums are zero. K after the last end is ignored.
+        out: [groups, M, N], torch.float32, N contiguous, in memory of its own, or c; if None, a new view of
+            padded rows.
     """
     return call(a, b, c, offs, out=out)
 
@@ -525,10 +531,9 @@ def describe_boxes(name: str, matrix: Tensor) -> TensorDescriptor:
     The boxes overlap: each begins one row after the one before it. Box 0 lies ahead of the matrix, where TMA
     moves nothing.
     """
-    box, layout = ARGUMENTS[name][2:]
-    boxes, pitch = matrix.numel() // matrix.shape[-1] + 1, matrix.stride(-2)
-    base = Ahead(matrix, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], matrix.shape[-1]], [pitch, pitch, 1], box, layout)
+    rows, columns, pitch = TMA[name]["block_shape"][1], matrix.shape[-1], matrix.stride(-2)
+    base, extents = Ahead(matrix, rows * pitch), [matrix.numel() // columns + 1, rows, columns]
+    return TensorDescriptor(base, extents, [pitch, pitch, 1], **TMA[name])
 
 
 def describe_rows(name: str, rows: Tensor) -> TensorDescriptor:
@@ -536,9 +541,8 @@ def describe_rows(name: str, rows: Tensor) -> TensorDescriptor:
 
     So a load may begin at any row of K. TMA fills places ahead of a box with zeros.
     """
-    box, layout = ARGUMENTS[name][2:]
-    pitch = rows.stride(0)
-    return TensorDescriptor(rows, [len(rows), box[1], rows.shape[1]], [pitch, pitch, 1], box, layout)
+    box_rows, pitch = TMA[name]["block_shape"][1], rows.stride(0)
+    return TensorDescriptor(rows, [len(rows), box_rows, rows.shape[1]], [pitch, pitch, 1], **TMA[name])
 
 
 def launch(a: Tensor, b: Tensor, c: Tensor, offs: Tensor, out: Tensor) -> list:
@@ -546,7 +550,7 @@ def launch(a: Tensor, b: Tensor, c: Tensor, offs: Tensor, out: Tensor) -> list:
     arguments = [
         describe_rows("a", a.T),
         describe_rows("b", b),
-        TensorDescriptor.from_tensor(c, *ARGUMENTS["c"][2:]),
+        TensorDescriptor.from_tensor(c, **TMA["c"]),
         offs,
         describe_boxes("out", out),
     ]
@@ -576,6 +580,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("a",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("a",))

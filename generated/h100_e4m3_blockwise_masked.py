@@ -433,13 +433,19 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_ptr, rows_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; B and C blocks; G groups
-    "a": (torch.float8_e4m3fn, "GMK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.float8_e4m3fn, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "a_scale": (torch.float32, "GMB", [1, CONSUMER_TILE_M.value], A_SCALE_LAYOUT.value),
-    "b_scale": (torch.float32, "GCB", None, None),
-    "rows": (torch.int32, "G", None, None),
-    "out": (torch.bfloat16, "GMN", [1, CONSUMER_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.float8_e4m3fn, "axes": ("groups", "M", "K")},
+    "b": {"dtype": torch.float8_e4m3fn, "axes": ("groups", "K", "N")},
+    "a_scale": {"dtype": torch.float32, "axes": ("groups", "M", "K blocks")},
+    "b_scale": {"dtype": torch.float32, "axes": ("groups", "N blocks", "K blocks")},
+    "rows": {"dtype": torch.int32, "axes": ("groups",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("groups", "M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "a_scale": {"block_shape": [1, CONSUMER_TILE_M.value], "layout": A_SCALE_LAYOUT.value},
+    "out": {"block_shape": [1, CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_BOX_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "a_scale", "b_scale", "rows"),
@@ -459,16 +465,16 @@ def matmul(
     """Return a @ b of each group of rows.
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
-        a: [G, M, K], torch.float8_e4m3fn, K contiguous.
-        b: [G, K, N], torch.float8_e4m3fn, K contiguous: the transposed view of a G x N x K tensor
+        a: [groups, M, K], torch.float8_e4m3fn, K contiguous.
+        b: [groups, K, N], torch.float8_e4m3fn, K contiguous: the transposed view of a tensor [groups, N, K]
             (``weight.mT``).
-        a_scale: [G, M, ceil(K / 128)], torch.float32, M contiguous, blocks of K at multiples of 16 bytes;
-            else see `arrange_scales`.
-        b_scale: [G, ceil(N / 128), ceil(K / 128)], torch.float32, rows ceil(K / 128) apart, rounded up to a
-            multiple of 4; else see `arrange_scales`.
-        rows: [G], torch.int32, up to 32 groups: the number of rows of each. Other rows stay as they are in
-            `out`, and have any values in a new D.
-        out: [G, M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded
+        a_scale: [groups, M, ceil(K / 128)], torch.float32, M contiguous, blocks of K at multiples of 16
+            bytes; else see `arrange_scales`.
+        b_scale: [groups, ceil(N / 128), ceil(K / 128)], torch.float32, rows ceil(K / 128) apart, rounded up
+            to a multiple of 4; else see `arrange_scales`.
+        rows: [groups], torch.int32, up to 32 groups: the number of rows of each. Other rows stay as they are
+            in `out`, and have any values in a new D.
+        out: [groups, M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded
             rows.
     """
     return call(a, b, a_scale, b_scale, rows, out=out)
@@ -491,18 +497,17 @@ def describe_boxes(name: str, matrix: Tensor) -> TensorDescriptor:
     The boxes overlap: each begins one row after the one before it. Box 0 lies ahead of the matrix, where TMA
     moves nothing.
     """
-    box, layout = ARGUMENTS[name][2:]
-    boxes, pitch = matrix.numel() // matrix.shape[-1] + 1, matrix.stride(-2)
-    base = Ahead(matrix, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], matrix.shape[-1]], [pitch, pitch, 1], box, layout)
+    rows, columns, pitch = TMA[name]["block_shape"][1], matrix.shape[-1], matrix.stride(-2)
+    base, extents = Ahead(matrix, rows * pitch), [matrix.numel() // columns + 1, rows, columns]
+    return TensorDescriptor(base, extents, [pitch, pitch, 1], **TMA[name])
 
 
 def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, rows: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a.flatten(0, 1), *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(a_scale.mT.flatten(0, 1), *ARGUMENTS["a_scale"][2:]),
+        TensorDescriptor.from_tensor(a.flatten(0, 1), **TMA["a"]),
+        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), **TMA["b"]),
+        TensorDescriptor.from_tensor(a_scale.mT.flatten(0, 1), **TMA["a_scale"]),
         b_scale,
         rows,
         describe_boxes("out", out),
@@ -546,6 +551,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b", "a_scale"))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b", "a_scale"))

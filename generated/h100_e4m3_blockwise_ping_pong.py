@@ -331,12 +331,18 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; B and C blocks
-    "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.float8_e4m3fn, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "a_scale": (torch.float32, "MB", [1, PROGRAM_TILE_M.value], A_SCALE_LAYOUT.value),
-    "b_scale": (torch.float32, "CB", None, None),
-    "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.float8_e4m3fn, "axes": ("M", "K")},
+    "b": {"dtype": torch.float8_e4m3fn, "axes": ("K", "N")},
+    "a_scale": {"dtype": torch.float32, "axes": ("M", "K blocks")},
+    "b_scale": {"dtype": torch.float32, "axes": ("N blocks", "K blocks")},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "a_scale": {"block_shape": [1, PROGRAM_TILE_M.value], "layout": A_SCALE_LAYOUT.value},
+    "out": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], "layout": D_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "a_scale", "b_scale"),
@@ -354,7 +360,7 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float8_e4m3fn, K contiguous.
-        b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
         a_scale: [M, ceil(K / 128)], torch.float32, M contiguous, blocks of K at multiples of 16 bytes; else
             see `arrange_scales`.
         b_scale: [ceil(N / 128), ceil(K / 128)], torch.float32, rows ceil(K / 128) apart, rounded up to a
@@ -367,11 +373,11 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
 def launch(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(a_scale.T, *ARGUMENTS["a_scale"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
+        TensorDescriptor.from_tensor(a_scale.T, **TMA["a_scale"]),
         b_scale,
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
     ]
     m, n = a.shape[0], b.shape[1]
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
@@ -414,6 +420,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b", "a_scale"))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b", "a_scale"))

@@ -363,12 +363,18 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, tensor_scale_ptr, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; W is 2 N
-    "a": (torch.float8_e4m3fn, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.float8_e4m3fn, "KW", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "row_scale": (torch.float32, "M", [CONSUMER_TILE_M.value], ROW_SCALE_LAYOUT.value),
-    "tensor_scale": (torch.float32, "1", None, None),
-    "out": (torch.bfloat16, "MN", [CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.float8_e4m3fn, "axes": ("M", "K")},
+    "b": {"dtype": torch.float8_e4m3fn, "axes": ("K", "2N")},
+    "row_scale": {"dtype": torch.float32, "axes": ("M",)},
+    "tensor_scale": {"dtype": torch.float32, "axes": ("1",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "row_scale": {"block_shape": [CONSUMER_TILE_M.value], "layout": ROW_SCALE_LAYOUT.value},
+    "out": {"block_shape": [CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "row_scale", "tensor_scale"),
@@ -388,7 +394,7 @@ def matmul(
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float8_e4m3fn, K contiguous.
-        b: [K, 2N], torch.float8_e4m3fn, K contiguous: the transposed view of a 2N x K tensor (``weight.T``),
+        b: [K, 2N], torch.float8_e4m3fn, K contiguous: the transposed view of a tensor [2N, K] (``weight.T``),
             whose first N rows are of gate and whose last N rows are of up.
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         tensor_scale: one element, torch.float32: a factor for all of D.
@@ -400,11 +406,11 @@ def matmul(
 def launch(a: Tensor, b: Tensor, row_scale: Tensor, tensor_scale: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(row_scale, *ARGUMENTS["row_scale"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
+        TensorDescriptor.from_tensor(row_scale, **TMA["row_scale"]),
         tensor_scale,
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
     ]
     m, n = out.shape
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
@@ -432,6 +438,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",))

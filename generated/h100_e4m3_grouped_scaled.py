@@ -404,13 +404,18 @@ def matmul_kernel(a_desc, b_desc, row_scale_ptr, column_scale_ptr, offs_ptr, d_d
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory; G groups
-    "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.float8_e4m3fn, "GKN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "row_scale": (torch.float32, "M", None, None),
-    "column_scale": (torch.float32, "GN", None, None),
-    "offs": (torch.int32, "G", None, None),
-    "out": (torch.bfloat16, "MN", [1, PROGRAM_TILE_M.value, SUBTILE_N.value], D_BOX_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.float8_e4m3fn, "axes": ("M", "K")},
+    "b": {"dtype": torch.float8_e4m3fn, "axes": ("groups", "K", "N")},
+    "row_scale": {"dtype": torch.float32, "axes": ("M",)},
+    "column_scale": {"dtype": torch.float32, "axes": ("groups", "N")},
+    "offs": {"dtype": torch.int32, "axes": ("groups",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "out": {"block_shape": [1, PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": D_BOX_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "row_scale", "column_scale", "offs"),
@@ -430,12 +435,12 @@ def matmul(
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float8_e4m3fn, K contiguous.
-        b: [G, K, N], torch.float8_e4m3fn, K contiguous: the transposed view of a G x N x K tensor
+        b: [groups, K, N], torch.float8_e4m3fn, K contiguous: the transposed view of a tensor [groups, N, K]
             (``weight.mT``).
         row_scale: [M], torch.float32, contiguous: a factor for each row.
-        column_scale: [G, N], torch.float32, contiguous: a factor for each column.
-        offs: [G], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A group
-            may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
+        column_scale: [groups, N], torch.float32, contiguous: a factor for each column.
+        offs: [groups], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A
+            group may have no row. Rows of no group stay as they are in `out`, and have any values in a new D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, row_scale, column_scale, offs, out=out)
@@ -458,17 +463,16 @@ def describe_boxes(name: str, matrix: Tensor) -> TensorDescriptor:
     The boxes overlap: each begins one row after the one before it. Box 0 lies ahead of the matrix, where TMA
     moves nothing.
     """
-    box, layout = ARGUMENTS[name][2:]
-    boxes, pitch = matrix.numel() // matrix.shape[-1] + 1, matrix.stride(-2)
-    base = Ahead(matrix, box[1] * pitch)
-    return TensorDescriptor(base, [boxes, box[1], matrix.shape[-1]], [pitch, pitch, 1], box, layout)
+    rows, columns, pitch = TMA[name]["block_shape"][1], matrix.shape[-1], matrix.stride(-2)
+    base, extents = Ahead(matrix, rows * pitch), [matrix.numel() // columns + 1, rows, columns]
+    return TensorDescriptor(base, extents, [pitch, pitch, 1], **TMA[name])
 
 
 def launch(a: Tensor, b: Tensor, row_scale: Tensor, column_scale: Tensor, offs: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.mT.flatten(0, 1), **TMA["b"]),
         row_scale,
         column_scale,
         offs,
@@ -502,6 +506,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",))

@@ -280,12 +280,19 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, d_desc):
     tma.store_wait(0)
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory
-    "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.float8_e4m3fn, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "row_scale": (torch.float32, "M", [PROGRAM_TILE_M.value], ROW_SCALE_LAYOUT.value),
-    "column_scale": (torch.float32, "N", [PROGRAM_TILE_N.value], COLUMN_SCALE_LAYOUT.value),
-    "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.float8_e4m3fn, "axes": ("M", "K")},
+    "b": {"dtype": torch.float8_e4m3fn, "axes": ("K", "N")},
+    "row_scale": {"dtype": torch.float32, "axes": ("M",)},
+    "column_scale": {"dtype": torch.float32, "axes": ("N",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "row_scale": {"block_shape": [PROGRAM_TILE_M.value], "layout": ROW_SCALE_LAYOUT.value},
+    "column_scale": {"block_shape": [PROGRAM_TILE_N.value], "layout": COLUMN_SCALE_LAYOUT.value},
+    "out": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], "layout": D_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "row_scale", "column_scale"),
@@ -304,7 +311,7 @@ def matmul(
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float8_e4m3fn, K contiguous.
-        b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_scale: [N], torch.float32, contiguous: a factor for each column.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
@@ -315,11 +322,11 @@ def matmul(
 def launch(a: Tensor, b: Tensor, row_scale: Tensor, column_scale: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(row_scale, *ARGUMENTS["row_scale"][2:]),
-        TensorDescriptor.from_tensor(column_scale, *ARGUMENTS["column_scale"][2:]),
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
+        TensorDescriptor.from_tensor(row_scale, **TMA["row_scale"]),
+        TensorDescriptor.from_tensor(column_scale, **TMA["column_scale"]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
     ]
     m, n = a.shape[0], b.shape[1]
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
@@ -346,6 +353,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("b",))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("b",))

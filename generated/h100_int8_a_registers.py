@@ -275,10 +275,15 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory
-    "a": (torch.int8, "MK", [PROGRAM_TILE_K.value, CONSUMER_TILE_M.value], A_LAYOUT.value),
-    "b": (torch.int8, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "out": (torch.int32, "MN", [CONSUMER_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.int8, "axes": ("M", "K")},
+    "b": {"dtype": torch.int8, "axes": ("K", "N")},
+    "out": {"dtype": torch.int32, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [PROGRAM_TILE_K.value, CONSUMER_TILE_M.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
+    "out": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_N.value], "layout": D_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b"),
@@ -293,8 +298,8 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a @ b.
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
-        a: [M, K], torch.int8, M contiguous: the transposed view of a K x M tensor.
-        b: [K, N], torch.int8, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        a: [M, K], torch.int8, M contiguous: the transposed view of a tensor [K, M].
+        b: [K, N], torch.int8, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
         out: [M, N], torch.int32, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, out=out)
@@ -303,9 +308,9 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 def launch(a: Tensor, b: Tensor, out: Tensor) -> list:
     """Launch the kernel for checked tensors; return it with its grid and its arguments."""
     arguments = [
-        TensorDescriptor.from_tensor(a.T, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
-        TensorDescriptor.from_tensor(out, *ARGUMENTS["out"][2:]),
+        TensorDescriptor.from_tensor(a.T, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
+        TensorDescriptor.from_tensor(out, **TMA["out"]),
     ]
     m, n = a.shape[0], b.shape[1]
     tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
@@ -333,6 +338,7 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
-    call = Host(__name__, ARGUMENTS, COMPUTES, launch, transposed=("a", "b"))
+    call = Host(__name__, ARGUMENTS, TMA, COMPUTES, launch, transposed=("a", "b"))

@@ -467,12 +467,16 @@ def reduction_kernel(partials_ptr, row_scale_ptr, column_scale_ptr, d_ptr, d_str
         gl.store(addresses, d, mask=(rows < m)[:, None] & (columns < n)[None, :])
 
 
-ARGUMENTS = {  # dtype, axes as passed; TMA box and layout, as it lies in memory
-    "a": (torch.int8, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
-    "b": (torch.int8, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "row_scale": (torch.float32, "M", None, None),
-    "column_scale": (torch.float32, "N", None, None),
-    "out": (torch.bfloat16, "MN", None, None),
+ARGUMENTS = {  # as a caller passes them
+    "a": {"dtype": torch.int8, "axes": ("M", "K")},
+    "b": {"dtype": torch.int8, "axes": ("K", "N")},
+    "row_scale": {"dtype": torch.float32, "axes": ("M",)},
+    "column_scale": {"dtype": torch.float32, "axes": ("N",)},
+    "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
+}
+TMA = {  # the block that TMA moves of an argument, as the argument lies in memory, and the block's layout
+    "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
+    "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
 }
 COMPUTES = {
     "inputs": ("a", "b", "row_scale", "column_scale"),
@@ -492,7 +496,7 @@ def matmul(
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.int8, K contiguous.
-        b: [K, N], torch.int8, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        b: [K, N], torch.int8, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_scale: [N], torch.float32, contiguous: a factor for each column.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
@@ -506,8 +510,8 @@ def launch(a: Tensor, b: Tensor, row_scale: Tensor, column_scale: Tensor, out: T
     The first kernel writes the partial sums of each split of K, and the second one adds them up to D.
     """
     arguments = [
-        TensorDescriptor.from_tensor(a, *ARGUMENTS["a"][2:]),
-        TensorDescriptor.from_tensor(b.T, *ARGUMENTS["b"][2:]),
+        TensorDescriptor.from_tensor(a, **TMA["a"]),
+        TensorDescriptor.from_tensor(b.T, **TMA["b"]),
         sums,
     ]
     m, n = a.shape[0], b.shape[1]
@@ -553,11 +557,13 @@ except ModuleNotFoundError as error:
         tensors = [*inputs, out, *make_sums(count_sums(m, n), out.device)]
         with torch.cuda.device(out.device):
             launch(*tensors)
+        torch.autograd.graph.increment_version(out)
         return out
 else:
     call = Host(
         __name__,
         ARGUMENTS,
+        TMA,
         COMPUTES,
         launch,
         transposed=("b",),

@@ -49,7 +49,7 @@ def computed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, spec: SpecFile
         extras: dict[str, Tensor] = {}
         for name, rows, operand in (("a_scale", d.shape[0], problem.a), ("b_scale", d.shape[1], problem.b)):
             if operand.scale is not None:
-                packed = _viewed(arguments[f"{name}_desc"]).view(module.ARGUMENTS[name][0])
+                packed = _viewed(arguments[f"{name}_desc"]).view(module.ARGUMENTS[name]["dtype"])
                 extras[name] = unpacked_scales(packed, rows, -(-k // operand.scale.vector))
         for name in (*(["c"] if problem.c else []), *problem.vectors):
             extras[name] = _viewed(arguments[f"{name}_desc"])

@@ -27,5 +27,5 @@ def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Return the driver that the module launches on."""
     on_a_fake_gpu(monkeypatch)
     found = on_a_fake_driver(module, monkeypatch)
-    found.set_current_device(0)
+    found.make_context(0)
     return found

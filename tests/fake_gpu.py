@@ -91,7 +91,7 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
     major, minor = capability
     gpu = SimpleNamespace(name="NVIDIA X", major=major, minor=minor, multi_processor_count=2**30)
     driver = SimpleNamespace(
-        utils=SimpleNamespace(set_current_device=always(None)),
+        utils=SimpleNamespace(),
         # Triton asks before a module says which GPU it needs.
         get_current_target=lambda: SimpleNamespace(backend="cuda", arch=100),
     )

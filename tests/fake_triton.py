@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from threading import get_ident
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -65,8 +66,8 @@ class FakeDriver:
     maps: dict[int, Map] = field(default_factory=dict[int, Map])
     """The tensor maps by the addresses that they lie at."""
 
-    def set_current_device(self, _: int) -> None:
-        """Make a context current in this thread, as Triton's driver does."""
+    def make_context(self, _: int) -> None:
+        """Let this thread have a context."""
         self.contexts.add(get_ident())
 
     def kernel(self, arguments: Sequence[Any]) -> Any:
@@ -168,13 +169,15 @@ class SecondKernel:
 def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Let a module find a driver, a GPU and a stream that are not there."""
     driver = FakeDriver()
-    utils = SimpleNamespace(set_current_device=driver.set_current_device)
-    runtime: Any = cast(Any, triton).runtime
-    monkeypatch.setattr(runtime.driver, "_active", SimpleNamespace(utils=utils))
     monkeypatch.setattr(module, "matmul_kernel", driver)
     if "reduction_kernel" in vars(module):
         monkeypatch.setattr(module, "reduction_kernel", SecondKernel(driver))
-    launch_on(driver, gemmgen_driver, gemmgen_launch, monkeypatch)
+    package = module.__name__.rpartition(".")[0]  # of a library; a module alone has the launcher of all tests
+    of_driver, launcher = (
+        import_module(f".{each.__name__}", package) if package else each
+        for each in (gemmgen_driver, gemmgen_launch)
+    )
+    launch_on(driver, of_driver, launcher, monkeypatch)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: driver.device)
 
     def properties(_: object) -> SimpleNamespace:

@@ -27,9 +27,9 @@ ARGUMENTS = ["a_desc", "b_desc", "a_scale_desc", "b_scale_desc", "d_desc"]
 
 def fake_module(boxes: dict[str, tuple[list[int], Any]]) -> ModuleType:
     module = ModuleType("fake")
-    table = {name: (None, "", *box) for name, box in boxes.items()}
+    table = {name: {"block_shape": box, "layout": layout} for name, (box, layout) in boxes.items()}
     module.__dict__.update(
-        matmul_kernel=SimpleNamespace(arg_names=ARGUMENTS), ARGUMENTS=table, pack_scales=pack_scales
+        matmul_kernel=SimpleNamespace(arg_names=ARGUMENTS), TMA=table, pack_scales=pack_scales
     )
     return module
 

@@ -226,7 +226,7 @@ def wrong_operands(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str, str
         "a is a vector": ({"a": wrapper.a()[0]}, "a", f"shape [{a_columns}]"),
         "a is on the CPU": ({"a": wrapper.a().as_subclass(Tensor)}, "a", "cpu"),
         "out is of another shape": (
-            {"out": wrapper.matrix(M, 32, wrapper.module.ARGUMENTS["out"][0])},
+            {"out": wrapper.matrix(M, 32, wrapper.module.ARGUMENTS["out"]["dtype"])},
             "out",
             "[130, 32]",
         ),

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import marshal
 import random
-import re
 import shutil
 import sys
 from collections import Counter
@@ -46,7 +45,7 @@ from gemmgen.bench.result_log import (
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.kinds import LEAST_SECONDS, MOST_EXTENT
 from gemmgen.library import package
-from gemmgen.library.manifest import MANIFEST, read_manifest
+from gemmgen.library.manifest import MANIFEST, TABLE, read_manifest
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.render import render_template
 from gemmgen.tune import read_table
@@ -169,6 +168,13 @@ def changed(path: Path, **members: Json) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
 
 
+def changed_table(package: Path, text: str) -> None:
+    """Give a library another table, and the manifest its hash."""
+    (package / TABLE).write_text(text)
+    known = json.loads((package / MANIFEST).read_text())["sha256"]
+    changed(package / MANIFEST, sha256={**known, TABLE: hashlib.sha256(text.encode()).hexdigest()})
+
+
 # --- literals
 
 
@@ -220,9 +226,12 @@ def test_a_template_of_code_refuses_a_text_that_passed_no_filter() -> None:
     assert literals.only_visible("def f():\n    return 1\n")
     with pytest.raises(ValueError, match="a template writes 'a\\\\x00b' as it is: it has to pass one of lit"):
         literals.only_visible("a\x00b")
-    values = {"library": {"name": "x", "gpu": None}, "view": {"measured_on": "", "measured": "\x1b"}}
     with pytest.raises(ValueError, match="a template writes"):
-        render_template("library/measured.py.j2", library_format=1, **values)
+        render_template(
+            "library/init.py.j2",
+            view={"title": "x", "paragraphs": "x", "needs": "\x1b"},
+            library_format=1,
+        )
 
 
 # --- tables
@@ -275,9 +284,6 @@ def test_the_extents_and_times_at_the_ends_are_read(world: Path) -> None:
     (world / "ends.jsonl").write_text(json.dumps({**ROW, **ends}))
     (row,) = read_table(world / "ends.jsonl")
     assert (row.m, row.n, row.seconds, row.baseline_seconds) == (MOST_EXTENT, 1, LEAST_SECONDS, 1.0)
-    template = (ROOT / "templates" / "library" / "init.py.j2").read_text()
-    (most,) = re.findall(r"^MAX_EXTENT = (\d+)\*\*(\d+) - (\d+)", template, re.MULTILINE)
-    assert int(most[0]) ** int(most[1]) - int(most[2]) == MOST_EXTENT
 
 
 # --- manifests
@@ -309,17 +315,8 @@ def test_a_manifest_that_names_a_file_outside_deletes_nothing(made: Path, gemmge
         ({"name": "../elsewhere"}, "name"),
         ({"name": "other"}, "name"),
         ({"name": "torch"}, "name"),
-        ({"kernels": ["../../outside/victim"]}, "kernels.0"),
-        ({"kernels": ["timing"]}, "kernels"),
-        ({"kernels": []}, "kernels"),
-        ({"kernels": ["other"]}, "sha256"),
-        ({"gpu": 'x"'}, "gpu"),
-        ({"gpu": None}, "table.0"),
-        ({"baseline": "a\nb"}, "baseline"),
         ({"description": f'bf16"""\n{RUNS}\n"""'}, "description"),
         ({"problem": {"matmul": RUNS, "promoted": 0}}, "problem.matmul"),
-        ({"table": [[4096, 4096, [[5, 4, "mylib_cooperative"]]]]}, "table.0"),
-        ({"table": [[4096, 4096, [[1, 2**40, "x"]]]]}, "table.0.2.0.1"),
         ({"sources": [["../x", "0" * 64]]}, "sources.0.0"),
         ({"more": 1}, "more"),
     ],
@@ -329,6 +326,63 @@ def test_a_manifest_that_no_library_has_is_refused(made: Path, members: dict[str
     for function in (package.check, package.read_library, package.contestants):
         found = refusal(lambda function=function: function(made))
         assert (found.code, found.field) == ("bad-library", field)
+
+
+def test_a_manifest_with_a_kernel_that_has_the_name_of_a_part_is_refused(made: Path) -> None:
+    known = json.loads((made / MANIFEST).read_text())["sha256"]
+    changed(made / MANIFEST, sha256={**known, "specs/timing.yaml": "0" * 64})
+    found = refusal(lambda: package.check(made))
+    assert (found.code, found.field) == ("bad-library", "sha256")
+    assert '"timing" is the name of a kernel, and the library has it already' in found.message
+
+
+# --- tables of kernels
+
+
+@pytest.mark.parametrize(
+    ("members", "field"),
+    [
+        ({"format": 3}, "format"),
+        ({"kernels": ["../../outside/victim"]}, "kernels.0"),
+        ({"kernels": ["timing"]}, "kernels"),
+        ({"kernels": []}, "kernels"),
+        ({"kernels": ["STEM", "STEM"]}, "kernels"),
+        ({"gpu": 'x"'}, "gpu"),
+        ({"gpu": None}, "ranges.0"),
+        ({"baseline": "a\nb"}, "baseline"),
+        ({"ranges": [[4096, 4096, 5, 4, "STEM"]]}, "ranges.0"),
+        ({"ranges": [[4096, 4096, 1, 4, "STEM"], [4096, 4096, 4, 8, "STEM"]]}, "ranges.1"),
+        ({"ranges": [[4096, 4096, 1, 4, "other"]]}, "ranges.0"),
+        ({"ranges": [[4096, 4096, 1, 2**40, "x"]]}, "ranges.0.3"),
+        ({"measured": {"x": [[1, 2, 3, 1.0, 1.0]]}}, "measured"),
+        ({"measured": {"a b": []}}, 'measured."a b"'),
+        ({"measured": 1}, "measured"),
+        ({"measured": {"STEM": [[1, 2, 3, True, 1.0]]}}, "measured.STEM.0.3"),
+        ({"measured": {"STEM": [[1, 2, 3, 1.0]]}}, "measured.STEM.0.4"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_table_that_no_library_has_is_refused(made: Path, members: dict[str, Json], field: str) -> None:
+    (stem,) = read_manifest(made).kernels
+    text = json.dumps({**json.loads((made / TABLE).read_text()), **members}).replace("STEM", stem)
+    changed_table(made, text)
+    for function in (package.check, package.read_library, package.contestants):
+        found = refusal(lambda function=function: function(made))
+        assert (Path(found.path).name, found.code) == (TABLE, "bad-library")
+        assert found.field == field.replace("STEM", stem)
+
+
+@pytest.mark.parametrize("text", ["", "\x00", "{", f"{'[' * 3000}{']' * 3000}", '{"format": 1e999}'])
+def test_a_table_that_is_no_json_is_refused(made: Path, text: str) -> None:
+    changed_table(made, text)
+    assert refused(lambda: package.read_library(made)) == (TABLE, "bad-library")
+
+
+def test_members_of_a_table_that_follow_from_the_specs_are_stale_if_they_do_not(made: Path) -> None:
+    document = json.loads((made / TABLE).read_text())
+    for name in ("call", "rule"):
+        changed_table(made, json.dumps({**document, name: {}}))
+        assert refused(lambda: package.contestants(made)) == (TABLE, "stale")
 
 
 def test_a_package_that_is_a_link_is_neither_written_nor_read(made: Path, gemmgen_: Gemmgen) -> None:
@@ -369,29 +423,6 @@ def test_a_library_in_the_current_directory_is_refreshed_where_it_lies(
     assert files_of(made.parent) == before
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"MEASURED = {RUNS}\n",
-        'MEASURED = {"x": ((1, 2, 3, 1.0, 1.0),)}\n',
-        "MEASURED = {1: ()}\n",
-        'MEASURED = {"a b": ()}\n',
-        "MEASURED = 1\n",
-        "MEASURED = (\n",
-        f"MEASURED = {'[' * 3000}{']' * 3000}\n",
-        "MEASURED = {'STEM': ((1, 2, 3, 1e999, 1.0),)}\n",
-        "MEASURED = {'STEM': ((1, 2, 3, True, 1.0),)}\n",
-        "MEASURED = {'STEM': ((1, 2, 3, 1.0),)}\n",
-        "\x00",
-        "",
-    ],
-)
-def test_measurements_that_no_library_has_are_refused_and_not_run(made: Path, text: str) -> None:
-    stem = read_manifest(made).kernels[0]
-    (made / "measured.py").write_text(text.replace("STEM", stem))
-    assert refused(lambda: package.read_library(made)) == ("measured.py", "bad-library")
-
-
 # --- what is imported
 
 
@@ -419,7 +450,7 @@ def test_a_package_that_was_edited_is_refused_and_not_imported_by_bench(
 
 def test_what_python_would_import_in_place_of_a_package_s_files_is_not_imported(made: Path) -> None:
     assert package.check(made) == ()
-    for name in ("rule/__init__.py", "rule.so", "measured.pyc"):
+    for name in ("rule/__init__.py", "rule.so", "table.pyc"):
         path = made / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(RUNS)
@@ -716,12 +747,18 @@ def test_no_text_of_a_kernel_s_record_runs_or_leads_out(fuzz: Fuzz, world: Path)
 
 
 @pytest.mark.nightly
-def test_no_text_of_a_manifest_runs_or_leads_out(fuzz: Fuzz, world: Path, made: Path) -> None:
-    document = json.loads((made / MANIFEST).read_text())
+@pytest.mark.parametrize(
+    ("name", "written", "least"),
+    [(MANIFEST, [("description",)], 5), (TABLE, [("baseline",), ("gpu",)], 5)],
+)
+def test_no_text_of_a_library_s_documents_runs_or_leads_out(
+    name: str, written: list[Place], least: int, fuzz: Fuzz, world: Path, made: Path
+) -> None:
+    document = json.loads((made / name).read_text())
     refreshed = 0
-    for each in poisoned(document, world.parent / "outside", 2, ("description",), ("baseline",), ("gpu",)):
+    for each in poisoned(document, world.parent / "outside", 2, *written):
         fuzz.documents += 1
-        (made / MANIFEST).write_text(json.dumps(each))
+        (made / name).write_text(json.dumps(each))
         fuzz.run("library", made, "--check")
         with suppress(GemmgenError):
             package.contestants(made)
@@ -731,23 +768,8 @@ def test_no_text_of_a_manifest_runs_or_leads_out(fuzz: Fuzz, world: Path, made: 
             assert fuzz.run("library", made, "--check")
         shutil.rmtree(made)
         shutil.copytree(world / "made" / "mylib", made)
-    assert fuzz.documents >= 60
-    assert (
-        refreshed >= 12
-    )  # a baseline and a description may be any text; a problem is held against the specs
-
-
-def test_no_text_of_measurements_runs(fuzz: Fuzz, world: Path, made: Path) -> None:
-    text = (made / "measured.py").read_text()
-    stem = read_manifest(made).kernels[0]
-    for poison in POISONS:
-        for new in (json.dumps(poison), poison.encode("utf-8", "replace").decode()):
-            fuzz.documents += 1
-            (made / "measured.py").write_text(text.replace(f'"{stem}"', new))
-            fuzz.run("library", made, "--check")
-            fuzz.run("library", made, "--refresh", "--no-lower")
-            shutil.rmtree(made)
-            shutil.copytree(world / "made" / "mylib", made)
+    assert fuzz.documents >= 30
+    assert refreshed >= least  # what follows from the specs, a baseline and a description may be any text
 
 
 def test_no_text_of_a_spec_runs_or_leads_out(fuzz: Fuzz, world: Path) -> None:

@@ -22,15 +22,15 @@ BATCHED, GROUPS_OF_K, DENSE = (
 )
 STEMS = (BATCHED, GROUPS_OF_K, DENSE)
 """Modules with a C: of batches, of groups of K, and of one product."""
-EXTENTS = {"G": 3, "M": 40, "N": 160, "K": 0}
+EXTENTS = {"groups": 3, "M": 40, "N": 160, "K": 0}
 
 
 def operands(module: ModuleType, extents: dict[str, int], *, device: str = "cpu") -> dict[str, Tensor]:
     """Return the tensors of a call, of any numbers; those of operands that are transposed lie so."""
     found: dict[str, Tensor] = {}
     for name in module.COMPUTES["inputs"]:
-        dtype, axes, *_ = module.ARGUMENTS[name]
-        shape = [extents[axis] for axis in axes]
+        dtype = module.ARGUMENTS[name]["dtype"]
+        shape = [extents[axis] for axis in module.ARGUMENTS[name]["axes"]]
         if name in module.call.contract.inputs and module.call.contract.arguments[name].is_transposed:
             shape[-2:] = reversed(shape[-2:])
         made = torch.zeros(shape, dtype=dtype) if name == "offs" else signs(*shape).to(dtype)

@@ -251,7 +251,7 @@ def test_a_b_by_columns_is_taken_as_it_lies(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, BY_COLUMNS, module)
     on_a_fake_gpu(monkeypatch)
     driver = on_a_fake_driver(module, monkeypatch)
-    driver.set_current_device(0)
+    driver.make_context(0)
     assert module.matmul(cuda(256, 64), cuda(64, 592)).shape == (256, 296)
     ((_, _, arguments),) = driver.jit
     assert ([*arguments[1].shape], arguments[1].block_shape) == ([64, 592], [64, 128])
@@ -327,7 +327,7 @@ def test_an_n_between_places_of_tma_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, CHANNELS, module)
     on_a_fake_gpu(monkeypatch)
     driver = on_a_fake_driver(module, monkeypatch)
-    driver.set_current_device(0)
+    driver.make_context(0)
     for n in (20, 18):
         a, b = cuda(16, 64, dtype=E4M3), cuda(2 * n, 64, dtype=E4M3).T
         scales = {
@@ -377,7 +377,7 @@ def test_a_wrong_b_or_out_is_named_before_anything_is_launched(
 
 
 def test_a_b_by_columns_is_named(module: ModuleType, driver: FakeDriver) -> None:
-    with pytest.raises(ValueError, match=r"pass weight\.T of a 2N x K weight"):
+    with pytest.raises(ValueError, match=r"pass weight\.T of a weight \[2N, K\]"):
         module.matmul(cuda(16, 64), cuda(64, 128))
     assert driver.jit == []
 

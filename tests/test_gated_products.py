@@ -58,7 +58,7 @@ def test_a_library_predicts_what_the_planner_does_for_the_columns_of_d(
     stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make(spec_file(stem)).plan
-    forecast = imported(stem, tmp_path, monkeypatch)._forecast(False)
+    forecast = imported(stem, tmp_path, monkeypatch).library.table.forecast(is_measured=False)
     draw = random.Random(11)
     for _ in range(20):
         m, n, k = (round(2 ** draw.uniform(*ends)) for ends in ((0, 14), (4, 12), (5, 13)))
@@ -82,7 +82,7 @@ def test_two_kernels_are_chosen_between_by_the_columns_of_d(
 
     few, many = two.choose(16, 1024, 4096).kernel, two.choose(8192, 6144, 4096).kernel
     assert (few, many) == ("h100_bf16_gated_tiled", DENSE)
-    monkeypatch.setattr(two, "choose", choose)
+    monkeypatch.setattr(two.library.table, "choose", choose)
     with pytest.raises(StopIteration):
         two.matmul(signs(16, 64), signs(48, 64).T)
     assert asked == [(16, 24, 64)]
@@ -100,8 +100,8 @@ def test_a_library_computes_a_gate_by_the_kernel_that_it_chooses(
         assert name == stem
         return simulated_file(file, make(spec_file(stem)), monkeypatch).call
 
-    monkeypatch.setattr(gated, "_host_of", host_of)
-    monkeypatch.setattr(gated, "_gpu", always(CARD))
+    monkeypatch.setattr(gated.library, "host_of", host_of)
+    monkeypatch.setattr(torch.cuda, "get_device_name", always(CARD))
     rows, n, k = [30, 0, 41], 40, 72
     a = signs(sum(rows), k)
     if stem == GROUPED:
@@ -133,7 +133,7 @@ def test_a_warmup_has_a_b_of_all_columns(stem: str, tmp_path: Path, monkeypatch:
         (DENSE, ((64, 60), (60, 48)), "K must be a multiple of 8, as rows of a and b have whole"),
         (BY_COLUMNS, ((64, 64), (64, 48)), ""),
         (BY_COLUMNS, ((64, 64), (64, 40)), "N must be a multiple of 8, found 20"),
-        (BY_COLUMNS, ((64, 64), (64, 36)), "2 N must be a multiple of 8, as rows of b have whole"),
+        (BY_COLUMNS, ((64, 64), (64, 36)), "2N must be a multiple of 8, as rows of b have whole"),
         (GROUPED, ((64, 64), (3, 64, 48)), ""),
         (GROUPED, ((64, 64), (3, 64, 47)), "b must have 2 N columns"),
     ],
@@ -161,7 +161,8 @@ def test_the_operator_of_a_library_returns_half_of_the_columns_and_counts_all(
     counts = [torch.empty(3, dtype=INT, device="meta")] * len(groups)
     d = gated.OPERATOR(a, b, *counts)
     assert (tuple(d.shape), d.stride(0)) == ((40, 36), 40)
-    assert gated._count_flops(a.shape, b.shape) == 2 * 40 * 64 * 72
+    count_flops = importlib.import_module(f"{gated.__name__}.gemmgen_library").count_flops
+    assert count_flops(a.shape, b.shape) == 2 * 40 * 64 * 72
 
 
 def test_tables_for_vllm_are_refused_for_gates(tmp_path: Path) -> None:

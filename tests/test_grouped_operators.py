@@ -89,7 +89,7 @@ class Call:
     def new_out(self, m: int | None = None) -> Tensor:
         """Return memory for D, full of 7."""
         device = self.tensors["a"].device
-        return torch.full(self.d_shape(m), 7.0, dtype=self.module.ARGUMENTS["out"][0], device=device)
+        return torch.full(self.d_shape(m), 7.0, dtype=self.module.ARGUMENTS["out"]["dtype"], device=device)
 
     def d_shape(self, m: int | None = None, n: int = N) -> tuple[int, ...]:
         """Return the extents of D."""
@@ -186,7 +186,7 @@ def test_an_operator_passes_the_checks_of_torch(call: Call) -> None:
 def test_a_d_without_memory_has_the_strides_of_a_real_one(stem: str, n: int) -> None:
     call = Call.of(stem, n=n)
     shape = call.d_shape(n=n)
-    columns = -(-shape[-1] // 8) * 8 if call.module.ARGUMENTS["out"][0].itemsize == 2 else shape[-1]
+    columns = -(-shape[-1] // 8) * 8 if call.module.ARGUMENTS["out"]["dtype"].itemsize == 2 else shape[-1]
     d = call()
     assert d.shape == shape
     assert d.stride() == (rows_of_call(call.problem) * columns, columns, 1)[-d.dim() :]

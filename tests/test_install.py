@@ -27,6 +27,7 @@ import gemmgen
 from gemmgen import api
 from gemmgen.errors import GemmgenError, install_advice
 from gemmgen.hardware import TRITON
+from gemmgen.launcher_file import LAUNCHERS, LIBRARY_FILES
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -194,8 +195,7 @@ def test_each_file_of_the_packages_is_in_exactly_one_wheel(wheels: Path) -> None
     assert gemmgen_names & gluonsim_names == set()
     assert packages <= gemmgen_names | gluonsim_names
     assert templates | shown | {"gemmgen/example.yaml", "gemmgen/rules.md"} <= gemmgen_names
-    launchers = {"gemmgen_driver.py", "gemmgen_launch.py"}
-    assert {name.split("/")[0] for name in gemmgen_names} == {"gemmgen", *launchers}
+    assert {name.split("/")[0] for name in gemmgen_names} == {"gemmgen", *LAUNCHERS, *LIBRARY_FILES}
 
 
 def test_the_sdist_has_no_tests_and_no_records(wheels: Path) -> None:
@@ -203,8 +203,7 @@ def test_the_sdist_has_no_tests_and_no_records(wheels: Path) -> None:
     with tarfile.open(sdist) as archive:
         tops = {Path(name).parts[1] for name in archive.getnames() if len(Path(name).parts) > 1}
     files = {"pyproject.toml", "README.md", "LICENSE", ".gitignore", "PKG-INFO"}
-    files |= {"gemmgen_driver.py", "gemmgen_launch.py"}
-    assert tops == {"gemmgen", "gluonsim", "wheels", *files}
+    assert tops == {"gemmgen", "gluonsim", "wheels", *files, *LAUNCHERS, *LIBRARY_FILES}
 
 
 def test_a_base_installation_brings_neither_torch_nor_triton(wheels: Path) -> None:

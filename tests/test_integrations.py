@@ -171,11 +171,11 @@ def test_every_kind_of_table_is_understood(stem: str, gpu: None, monkeypatch: py
     """Parts of B, vectors, workspaces, Blackwell, and copies of what is misaligned."""
     module = imported(stem)
     on_a_fake_gpu(monkeypatch, (10, 0) if stem.startswith("b200") else (9, 0))
-    dtype = module.ARGUMENTS["a"][0]
+    dtype = module.ARGUMENTS["a"]["dtype"]
     extras = {
-        name: rows(1, {"M": 16, "N": 64}[axes], dtype=kind)[0]
-        for name, (kind, axes, *_) in module.ARGUMENTS.items()
-        if axes in ("M", "N")
+        name: rows(1, {"M": 16, "N": 64}[row["axes"][0]], dtype=row["dtype"])[0]
+        for name, row in module.ARGUMENTS.items()
+        if row["axes"] in (("M",), ("N",))
     }
     a, b = rows(16, 64, dtype=dtype), rows(64, 64, dtype=dtype).T
     assert can_implement(module, a, b, **extras) == (True, "")
@@ -301,7 +301,7 @@ def test_only_kernels_of_a_linear_layer_become_one(path: Any) -> None:
         and problem.epilogue.alpha == 1
         and [step.name for step in listed_steps(problem.epilogue, lists_c=False)] in ([], ["column_bias"])
     )
-    same = module.ARGUMENTS["a"][0] == module.ARGUMENTS["out"][0]
+    same = module.ARGUMENTS["a"]["dtype"] == module.ARGUMENTS["out"]["dtype"]
     if plain and same:
         Linear(16, 16, kernel=module, device="meta")
     else:
@@ -730,12 +730,23 @@ def test_a_warning_names_some_layers_of_each_reason_and_counts_the_others() -> N
     ]
 
 
+def test_a_module_of_an_earlier_release_is_to_be_generated_again() -> None:
+    module = SimpleNamespace(
+        __name__="earlier",
+        matmul=product,
+        COMPUTES={"inputs": ("a", "b"), "epilogue": ()},
+        ARGUMENTS={"a": (torch.float16, "MK", None, None)},
+    )
+    with pytest.raises(ValueError, match=r"^earlier is of an earlier release of gemmgen: generate it again$"):
+        replace_linear(nn.Sequential(nn.Linear(12, 8)), module)
+
+
 def test_a_kernel_that_no_layer_can_have_leaves_the_model_as_it_was() -> None:
     module = SimpleNamespace(
         __name__="widening",
         matmul=product,
         COMPUTES={"inputs": ("a", "b"), "epilogue": ()},
-        ARGUMENTS={"a": (torch.float16,), "out": (torch.float32,)},
+        ARGUMENTS={"a": {"dtype": torch.float16}, "out": {"dtype": torch.float32}},
     )
     model = nn.Sequential(nn.Linear(12, 8))
     with pytest.raises(ValueError, match=r"^widening makes torch.float32 of torch.float16"):

@@ -31,7 +31,7 @@ def rounded(a: Tensor, b: Tensor, *, column_bias: Tensor | None = None, out: Ten
     if a.dtype != BF16 or b.dtype != BF16:
         raise TypeError(f"a must be a tensor of {BF16}, found {a.layout} {a.dtype}")
     if a.stride(-1) != 1:
-        raise ValueError(f"a must lie in memory as M x K, found strides {a.stride()}")
+        raise ValueError(f"a must lie in memory as [M, K], found strides {a.stride()}")
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         raise ValueError("a must not require grad (no backward): detach it")
     asked.append(a)

@@ -45,7 +45,7 @@ def in_order(a: Tensor, b: Tensor, *, offs: Tensor | None = None, out: Tensor | 
     if a.dtype != BF16:
         raise TypeError(f"a must be a tensor of torch.bfloat16, found {a.dtype}")
     if b.stride(-2) != 1:
-        raise ValueError("b must lie in memory as G x N x K")
+        raise ValueError("b must lie in memory as [groups, N, K]")
     asked.append(a)
     d = a.new_zeros((*a.shape[:-1], -(-b.shape[-1] // 8) * 8))[..., : b.shape[-1]]
     if offs is None:
@@ -211,7 +211,7 @@ def test_the_next_kernel_is_asked_if_one_refuses(monkeypatch: pytest.MonkeyPatch
     assert_equal(called(ours, call), call)
     assert ours.reason == ""
     called(ours, changed(b=signs(5, 64, 32)))
-    assert ours.reason.count("b must lie in memory as G x N x K") == 2
+    assert ours.reason.count("b must lie in memory as [groups, N, K]") == 2
 
 
 def test_calls_of_the_other_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

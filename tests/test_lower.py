@@ -191,6 +191,15 @@ def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product
     assert len(re.findall(r"stmatrix\.sync", ptx(lowered))) == matrices * stored // stmatrix_bytes(plan)
 
 
+def test_the_machine_code_names_no_file(product: Product, lowered: Lowered) -> None:
+    """Each compilation has its own folder: with names of files, no two would have the same bytes."""
+    name = f"{product.source.stem}.py".encode()
+    assert name in lowered.artifacts["ptx"]
+    for kernel in lowered.kernels:
+        assert name not in kernel.cubin
+        assert b".debug_line" not in kernel.cubin
+
+
 # The disassembler takes a third of a second to start, and of the others ptxas has told the same.
 @pytest.mark.parametrize("product", ONE_OF_EACH, indirect=True, ids=lambda path: path.stem)
 def test_the_machine_code_multiplies_on_the_tensor_cores_and_does_not_spill(

@@ -114,6 +114,29 @@ def test_a_module_alone_launches_what_it_launches_with_the_launcher(
     assert len(found) == 1 + ("parallel" in stem)
 
 
+def test_autograd_learns_of_what_a_module_alone_writes(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stem, call = kind
+    module = alone(stem, tmp_path, monkeypatch)
+    given = {**call(module), "out": cuda(M, N)}
+    given |= {name: cuda(M, 2 * N) for name in module.COMPUTES.get("written", ())}
+    launch_into(module, lambda _, __: None)
+    before = {name: tensor._version for name, tensor in given.items() if isinstance(tensor, Tensor)}
+    module.matmul(**given)
+    written = {name for name, version in before.items() if given[name]._version > version}
+    assert written == {"out", *module.COMPUTES.get("written", ())}
+
+
+def test_a_module_alone_aligns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_fake_gpu(monkeypatch)
+    module = alone("h100_bf16_misaligned", tmp_path, monkeypatch)
+    with pytest.raises(
+        RuntimeError, match=r"^align needs gemmgen_launch\.py, which is not beside this file$"
+    ):
+        module.align("a", cuda(M, K))
+
+
 def test_a_module_alone_makes_no_d(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stem, call = kind
     module = alone(stem, tmp_path, monkeypatch)

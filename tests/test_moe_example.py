@@ -240,7 +240,7 @@ def test_the_functions_of_the_modules_take_the_tensors_of_the_layer(
     on_a_fake_gpu(monkeypatch)
     drivers = {part: on_a_fake_driver(module, monkeypatch) for part, module in modules.items()}
     for driver in drivers.values():
-        driver.set_current_device(0)
+        driver.make_context(0)
     kernels = experts.Kernels(*(module.matmul for module in modules.values()))
     of = weights(experts)
     on_the_gpu = experts.Weights(on_gpu(of.gate_up), on_gpu(of.down))

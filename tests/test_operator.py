@@ -88,7 +88,7 @@ class Call:
             arguments = {name: on_meta(tensor) for name, tensor in arguments.items()}
         names = [name for name in arguments if name in ("a", "b")]
         names += [name for name in module.ARGUMENTS if name in inputs.extras]
-        return cls(stem, module, {name: arguments[name] for name in names}, module.ARGUMENTS["out"][0])
+        return cls(stem, module, {name: arguments[name] for name in names}, module.ARGUMENTS["out"]["dtype"])
 
     def __call__(self, *tensors: Tensor, **options: Any) -> Tensor:
         """Return D of `matmul`, with other tensors if they are given in the order of the operator."""
@@ -968,7 +968,7 @@ def test_a_scalar_is_read_where_the_call_has_it(monkeypatch: pytest.MonkeyPatch)
     driver = on_a_fake_driver(module, monkeypatch)
     a = torch.zeros(4, 16, dtype=torch.float8_e5m2).as_subclass(Cuda)
     b = torch.zeros(32, 16, dtype=torch.float8_e4m3fn).as_subclass(Cuda).T
-    out = torch.zeros(4, 32, dtype=module.ARGUMENTS["out"][0]).as_subclass(Cuda)
+    out = torch.zeros(4, 32, dtype=module.ARGUMENTS["out"]["dtype"]).as_subclass(Cuda)
     scales = torch.ones(2).as_subclass(Cuda)
     for scale in (scales[:1], scales[1], scales[:1], scales[1]):
         module.matmul(a, b, tensor_scale=scale, out=out)

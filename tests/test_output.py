@@ -123,7 +123,7 @@ def test_an_out_is_c_or_has_nothing_of_it(fake: Made) -> None:
 def test_an_out_that_overlaps_the_scales_is_refused(fake: Made) -> None:
     call, e8m0 = fake("b200_mxfp8"), torch.float8_e8m0fnu
     a, b = cuda(128, 128, dtype=torch.float8_e4m3fn), cuda(128, 128, dtype=torch.float8_e4m3fn).T
-    dtype = call.module.ARGUMENTS["out"][0]
+    dtype = call.module.ARGUMENTS["out"]["dtype"]
     out = cuda(128, 128, dtype=dtype)
     packed = out.view(torch.uint8).flatten()[: 2 * 256].view(e8m0).view(1, 1, 1, 2, 256)
     with pytest.raises(ValueError, match=r"^out must share no memory with b_scale"):
@@ -334,14 +334,14 @@ def test_a_library_takes_another_kernel_in_deterministic_mode(
     few_tiles = (128, 128, 32768)
     assert mixed_orders.choose(*few_tiles).kernel == "h100_bf16_split8_atomic"
     a, b = cuda(128, 64), cuda(64, 128).T
-    free = mixed_orders._chosen(a, b)
+    free = mixed_orders.library.host_for((a, b), None)
     with deterministic():
         assert mixed_orders.choose(*few_tiles).kernel == "h100_bf16"
-        ordered = mixed_orders._chosen(a, b)
-        assert ordered.__self__.traced.name == "mixed_orders__h100_bf16"
-    assert len(mixed_orders.CHOSEN) == 2  # the mode is part of the key
+        ordered = mixed_orders.library.host_for((a, b), None)
+        assert ordered.traced.name == "mixed_orders__h100_bf16"
+    assert len(mixed_orders.library.chosen) == 2  # the mode is part of the key
     names = ("h100_bf16", "h100_bf16_split8_atomic")
-    assert free.__self__.traced.name in {f"mixed_orders__{name}" for name in names}
+    assert free.traced.name in {f"mixed_orders__{name}" for name in names}
 
 
 # --- on a GPU

@@ -511,7 +511,7 @@ def test_a_packed_library_has_its_operator_in_the_packs_namespace(load: Load, tm
     assert package.OPERATOR is operator
     a, b = (tensor.as_subclass(Tensor).to("meta") for tensor in list(plain().values())[:2])
     assert operator(a, b).shape == (200, 136)
-    assert "Needs torch\nalone." in str(package.__doc__)
+    assert "Needs torch alone." in str(package.__doc__)
     forget("packed_library")
 
 

@@ -41,16 +41,16 @@ def module_of(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def operands(module: ModuleType, m: int) -> tuple[Tensor, ...]:
     """Return A with M rows, B as it is stored, and all further tensors as they lie, without memory."""
-    blocks = module.COMPUTES.get("b_blocks", 1)
-    extents = {"M": m, "N": N, "W": blocks * N, "K": K, "B": K // 128, "C": N // 128, "G": GROUPS}
+    extents = {"M": m, "N": N, "2N": 2 * N, "K": K, "groups": GROUPS}
+    extents |= {"K blocks": K // 128, "N blocks": N // 128}
     found: list[Tensor] = []
     for name in module.COMPUTES["inputs"]:
-        dtype, axes, *_ = module.ARGUMENTS[name]
+        dtype, axes = module.ARGUMENTS[name]["dtype"], module.ARGUMENTS[name]["axes"]
         shape = [extents[axis] for axis in axes]
         if name == "b":
             shape = [*shape[:-2], shape[-1], shape[-2]]
         tensor = torch.empty(shape, dtype=dtype, device="meta")
-        found.append(module.arrange_scales(name, tensor) if axes.endswith("B") else tensor)
+        found.append(module.arrange_scales(name, tensor) if "K blocks" in axes else tensor)
     return tuple(found)
 
 
@@ -104,7 +104,7 @@ def test_an_exported_program_has_every_number_of_rows(
     """M is rounded up to a multiple of 4 for the scales, and no guard of that restricts it."""
     module = module_of(stem, monkeypatch)
     rows = any_torch.export.Dim("rows", min=2, max=2**20)
-    tables = [module.ARGUMENTS[name][1] for name in module.COMPUTES["inputs"]]
+    tables = [module.ARGUMENTS[name]["axes"] for name in module.COMPUTES["inputs"]]
     shapes = tuple({axes.index("M"): rows} if "M" in axes else None for axes in tables)
     program = any_torch.export.export(
         layer_of(module), (operands(module, 30),), dynamic_shapes=(shapes,), strict=strict

@@ -12,7 +12,7 @@ import pytest
 from modules import module_file
 
 import tools.rendered
-from gemmgen.launcher_file import LAUNCHERS
+from gemmgen.launcher_file import LAUNCHERS, LIBRARY_FILES
 from tools.rendered import BUILD, PAIRS, STAMP, Files, Rendered, folder_of, rendered_anew
 
 TEXTS = {"one.py": "1\n", "sub/two.py": "2\n"}
@@ -37,7 +37,7 @@ def digested(files: Files) -> str:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a generator and a folder of sources."""
-    for name in ("gemmgen/plan.py", "templates/module.py.j2", "specs/one.yaml", *LAUNCHERS):
+    for name in ("gemmgen/plan.py", "templates/module.py.j2", "specs/one.yaml", *LAUNCHERS, *LIBRARY_FILES):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("first\n")
@@ -71,7 +71,7 @@ def test_a_text_is_rendered_when_it_is_first_asked_for(text: Rendered, counted: 
 
 
 @pytest.mark.parametrize(
-    "changed", ["gemmgen/plan.py", "templates/module.py.j2", "specs/one.yaml", *LAUNCHERS]
+    "changed", ["gemmgen/plan.py", "templates/module.py.j2", "specs/one.yaml", *LAUNCHERS, *LIBRARY_FILES]
 )
 def test_a_text_is_rendered_anew_when_what_it_follows_from_has_changed(
     changed: str, root: Path, text: Rendered, counted: Counted

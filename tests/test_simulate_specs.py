@@ -243,11 +243,11 @@ def test_arguments_are_found_by_their_names() -> None:
     module.__dict__["matmul_kernel"] = SimpleNamespace(
         arg_names=["a_desc", "b_desc", "row_bias_desc", "tensor_scale_ptr", "d_desc"]
     )
-    module.__dict__["ARGUMENTS"] = {
-        "out": (torch.float32, "MN", [64, 32], layouts[2]),
-        "row_bias": (torch.float32, "M", [64], layouts[1]),
-        "a": (torch.float32, "MK", [64, 32], layouts[2]),
-        "b": (torch.float32, "KN", [32, 32], layouts[2]),
+    module.__dict__["TMA"] = {
+        "out": {"block_shape": [64, 32], "layout": layouts[2]},
+        "row_bias": {"block_shape": [64], "layout": layouts[1]},
+        "a": {"block_shape": [64, 32], "layout": layouts[2]},
+        "b": {"block_shape": [32, 32], "layout": layouts[2]},
     }
     operands = {"a": {"dtype": "tf32"}, "b": {"dtype": "tf32"}, "d": {"dtype": "fp32"}}
     epilogue = {"ops": ["tensor_scale", "row_bias"]}

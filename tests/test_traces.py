@@ -76,10 +76,10 @@ def tensors_of(module: ModuleType, stem: str) -> dict[str, Tensor]:
     inputs = random_inputs(SHAPE, problem, torch.Generator().manual_seed(1))
     found = {"a": inputs.a, "b": inputs.b, **inputs.extras}
     names = module.COMPUTES["inputs"]
-    blocks = [name for name in names if module.ARGUMENTS[name][1].endswith("B")]
+    blocks = [name for name in names if "K blocks" in module.ARGUMENTS[name]["axes"]]
     arranged = {name: module.arrange_scales(name, found[name]) for name in blocks}
     extents = problem.extents_of_d(SHAPE[0], SHAPE[1])
-    out = torch.zeros(extents, dtype=module.ARGUMENTS["out"][0])
+    out = torch.zeros(extents, dtype=module.ARGUMENTS["out"]["dtype"])
     return {**{name: found[name] for name in names}, **arranged, "out": out}
 
 

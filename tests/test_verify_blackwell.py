@@ -234,7 +234,7 @@ def launched(
     def launch(inputs: Inputs) -> dict[str, Any]:
         made.clear()
         m, n, _ = inputs.shape
-        dtype = module.ARGUMENTS["out"][0]
+        dtype = module.ARGUMENTS["out"]["dtype"]
         out = torch.zeros(m, -(-n // 16) * 16, dtype=dtype)[:, :n].as_subclass(Cuda)
         extras = {name: tensor.as_subclass(Cuda) for name, tensor in inputs.extras.items()}
         module.matmul(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), out=out, **extras)

@@ -322,7 +322,7 @@ def test_a_graph_follows_groups_that_change_between_replays(stem: str) -> None:
     a = torch.randn(400, 264, device="cuda", dtype=BF16).T
     b = torch.randn(400, 328, device="cuda", dtype=BF16)
     offs = torch.zeros(8, device="cuda", dtype=INT)
-    out = torch.empty(8, 264, 328, device="cuda", dtype=module.ARGUMENTS["out"][0])
+    out = torch.empty(8, 264, 328, device="cuda", dtype=module.ARGUMENTS["out"]["dtype"])
     module.matmul(a, b, offs=offs, out=out)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

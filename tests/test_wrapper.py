@@ -63,7 +63,7 @@ def product(request: pytest.FixtureRequest) -> Product:
 
 
 ALIGNMENT_BYTES = 16
-WRAPPER_LINES = 120
+WRAPPER_LINES = 126
 SM_COUNT = 132
 H200 = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=SM_COUNT)
 
@@ -717,7 +717,7 @@ WRONG_ADDENDS: dict[str, tuple[dict[str, Any], str]] = {
     "a long bias": ({"column_bias": cuda(32)}, "column_bias must have shape [24], found [32]"),
     "a strided bias": (
         {"column_bias": cuda(48)[::2]},
-        "column_bias must lie in memory as N, found strides (2,)",
+        "column_bias must lie in memory as [N], found strides (2,)",
     ),
     "a bias that starts anywhere": (
         {"column_bias": cuda(25)[1:]},

@@ -68,8 +68,8 @@ def halves() -> tuple[list[Shape], list[Shape]]:
 def text() -> str:
     """Return the suite."""
     lines = [
-        "# Drawn by `python -m benchmarks.fit.strangers`: constants may be fitted to one half of the shapes, and",
-        "# the other half is only measured.",
+        "# Drawn by `python -m benchmarks.fit.strangers`: constants may be fitted to one half of the",
+        "# shapes, and the other half is only measured.",
         "title: Layers that no kernel was chosen for",
         "source: layers of public models, drawn by a seed",
         "dtypes: [bf16, e4m3]",

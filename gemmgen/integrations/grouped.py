@@ -13,7 +13,16 @@ from torch.nn import functional
 from gemmgen.integrations.caller import KernelCaller, is_eager, is_recorded
 from gemmgen.integrations.contexts import Place, Replacing
 from gemmgen.integrations.grouped_operator import ATEN_NAME, grouped_mm, product, torchs
-from gemmgen.integrations.kernels import Kernel, again_of, is_traceable, name_of, require_kernel, said
+from gemmgen.integrations.kernels import (
+    Kernel,
+    again_of,
+    axes_of,
+    dtypes_of,
+    is_traceable,
+    name_of,
+    require_kernel,
+    said,
+)
 from gemmgen.integrations.operator import by_rows, find_kernel, remember
 from gemmgen.integrations.reasons import why_torch_groups
 
@@ -161,18 +170,19 @@ def _candidate(kernel: Kernel, most_rows: int) -> _Candidate:
     """Return a kernel as a candidate; raise ValueError if it computes anything but groups of a @ b."""
     require_kernel(kernel)
     computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
-    table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
+    dtypes, axes = dtypes_of(kernel), axes_of(kernel)
     inputs = computes.get("inputs")
     takes_offs = inputs == ("a", "b", "offs")
     is_grouped = takes_offs or inputs == ("a", "b")
-    if table and is_grouped:
-        is_grouped = (table["a"][1], table["b"][1]) == ("MK" if takes_offs else "GMK", "GKN")
+    if axes and is_grouped:
+        of_a = ("M", "K") if takes_offs else ("groups", "M", "K")
+        is_grouped = (axes["a"], axes["b"]) == (of_a, ("groups", "K", "N"))
     if not is_grouped or computes.get("epilogue") != ():
         raise ValueError(f"{name_of(kernel)} computes no groups of a @ b: {said(kernel)}")
-    dtype = table["a"][0] if table else None
-    if table and table["out"][0] != dtype:
+    dtype = dtypes.get("a")
+    if dtypes.get("out") != dtype:
         raise ValueError(
-            f"{name_of(kernel)} makes {table['out'][0]} of {dtype}, and torch's grouped_mm does not"
+            f"{name_of(kernel)} makes {dtypes['out']} of {dtype}, and torch's grouped_mm does not"
         )
     return _Candidate(name_of(kernel), takes_offs, most_rows, dtype, is_traceable(kernel))
 

@@ -53,7 +53,8 @@ def is_traceable(kernel: Kernel) -> bool:
 
 def again_of(kernel: Kernel) -> Callable[..., Tensor | None]:
     """Return the function that repeats a known call of a kernel: for any other call it returns None."""
-    return getattr(getattr(kernel, "call", None), "again", _no_call)
+    side = getattr(kernel, "call", None) or getattr(kernel, "library", None)
+    return getattr(side, "again", _no_call)
 
 
 def _no_call(*_: object) -> None:
@@ -80,19 +81,33 @@ def require_kernel(kernel: Kernel) -> None:
         )
 
 
+def axes_of(kernel: Kernel) -> dict[str, tuple[str, ...]]:
+    """Return the axes of the tensors of a module by their names; a library states none."""
+    return {name: tuple(row["axes"]) for name, row in _arguments_of(kernel).items()}
+
+
+def dtypes_of(kernel: Kernel) -> dict[str, torch.dtype]:
+    """Return the types of the tensors of a module by their names; a library states none."""
+    return {name: row["dtype"] for name, row in _arguments_of(kernel).items()}
+
+
+def _arguments_of(kernel: Kernel) -> Mapping[str, Mapping[str, Any]]:
+    """Return the table of the tensors of a module; raise ValueError if an earlier release generated it."""
+    table: Mapping[str, Any] = getattr(kernel, "ARGUMENTS", {})
+    if not all(isinstance(row, Mapping) for row in table.values()):
+        raise ValueError(f"{name_of(kernel)} is of an earlier release of gemmgen: generate it again")
+    return table
+
+
 def said(kernel: Kernel) -> str:
     """Return the computation of a kernel as a clause: its tensors with their dimensions, and its epilogue."""
     computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
     if "epilogue" not in computes:
         return "it has no COMPUTES"
-    table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
     inputs: Sequence[str] = computes.get("inputs", ())
-    axes: dict[str, str] = {
-        name: argument[1] for name, argument in table.items() if name in ("a", "b") and len(argument) > 1
-    }
-    extents = {"W": "2 N"}  # the columns of gate and up
-    shapes = {name: ", ".join(extents.get(axis, axis) for axis in each) for name, each in axes.items()}
-    tensors = [f"{name} [{shapes[name]}]" if name in shapes else name for name in inputs]
+    axes = axes_of(kernel)
+    matrices = {name: f"{name} [{', '.join(axes[name])}]" for name in ("a", "b") if name in axes}
+    tensors = [matrices.get(name, name) for name in inputs]
     found = f"COMPUTES says that it takes {', '.join(tensors)}"
     if blocks := computes.get("scale_vector"):
         found = f"{found} with a scale for {blocks} elements of K"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import torch
@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gemmgen.integrations.caller import is_eager
-from gemmgen.integrations.kernels import BIAS, Kernel, again_of, is_traceable, name_of, require_plain
+from gemmgen.integrations.kernels import (
+    BIAS,
+    Kernel,
+    again_of,
+    dtypes_of,
+    is_traceable,
+    name_of,
+    require_plain,
+)
 from gemmgen.integrations.layer import BIAS_OF_LAYER, WEIGHT, KernelLayer
 from gemmgen.integrations.operator import linear, remember
 from gemmgen.integrations.reasons import rounds_twice, why_torch
@@ -71,11 +79,11 @@ class Linear(KernelLayer, nn.Linear):
         self._fused = self.adds_bias(kernel)
         if self._fused and cast("Tensor | None", self.bias) is None:
             raise ValueError(f"{name_of(kernel)} needs {BIAS}, and the layer has no bias")
-        table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
-        self._dtype = table["a"][0] if table else None
-        if table and table["out"][0] != self._dtype:
+        dtypes = dtypes_of(kernel)
+        self._dtype = dtypes.get("a")
+        if dtypes.get("out") != self._dtype:
             raise ValueError(
-                f"{name_of(kernel)} makes {table['out'][0]} of {self._dtype}, as no linear layer does"
+                f"{name_of(kernel)} makes {dtypes['out']} of {self._dtype}, as no linear layer does"
             )
         # A layer can be copied, and a module cannot: the layer keeps the function of the module.
         self._matmul: Callable[..., Tensor] = kernel.matmul

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from gemmgen.integrations.caller import KernelCaller, is_recorded
 from gemmgen.integrations.contexts import Place, Replacing
-from gemmgen.integrations.kernels import BIAS, Kernel, is_traceable, name_of, require_kernel, said
+from gemmgen.integrations.kernels import BIAS, Kernel, dtypes_of, is_traceable, name_of, require_kernel, said
 from gemmgen.integrations.operator import by_rows, remember
 from gemmgen.integrations.reasons import why_torch_scaled
 from gemmgen.integrations.scaled_operator import (
@@ -51,16 +51,16 @@ class ScaledKernel(NamedTuple):
         """
         require_kernel(kernel)
         computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
-        table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
+        dtypes = dtypes_of(kernel)
         inputs, epilogue = computes.get("inputs"), computes.get("epilogue")
         has_bias = (inputs, epilogue) == ((*INPUTS, BIAS), (BIAS,))
         is_plain = (inputs, epilogue) == (INPUTS, ())
         of_blocks = computes.get("scale_vector") == BLOCK and computes.get("scale_columns", 1) in (1, BLOCK)
         types = (E4M3, E4M3, torch.float32, torch.float32)
         other = [
-            f"{name} is {table[name][0]}"
+            f"{name} is {dtypes[name]}"
             for name, dtype in zip(INPUTS, types, strict=True)
-            if name in table and table[name][0] != dtype
+            if dtypes.get(name, dtype) != dtype
         ]
         if other or not (of_blocks and (is_plain or has_bias)):
             what = "a @ b of e4m3 with fp32 scales of 1 x 128 of a, and 1 x 128 or 128 x 128 of b"
@@ -72,7 +72,7 @@ class ScaledKernel(NamedTuple):
             name_of(kernel),
             TILES if computes.get("scale_columns", 1) == BLOCK else ROWS,
             has_bias,
-            table["out"][0] if table else computes["out_dtype"],
+            dtypes.get("out") or computes["out_dtype"],
             is_traceable(kernel),
         )
 

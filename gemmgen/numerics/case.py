@@ -160,7 +160,7 @@ def kernel_arguments(
 ) -> list[Any]:
     """Return the arguments of a module's ``matmul_kernel``, in order, as its wrapper makes them.
 
-    ``x_desc`` is a TMA descriptor over the row-major form of x, with the box and layout of ``ARGUMENTS["x"]``
+    ``x_desc`` is a TMA descriptor over the row-major form of x, with the block and layout of ``TMA["x"]``
     (``"out"`` for D, which is d [M, N]); ``x_ptr`` is the tensor x. The descriptor of b_1 is over b, with the
     box of the second part of its tiles. The descriptor of a block-scaled operand's scales is over the result
     of the module's ``pack_scales``, ue8m0 as bytes. A kernel that divides K gets a new workspace in each
@@ -221,7 +221,6 @@ def _arguments(
     )
 
     stored = row_major(problem, inputs, d)
-    table: Mapping[str, tuple[Any, str, list[int], Any]] = module.ARGUMENTS
     names: list[str] = list(module.matmul_kernel.arg_names)
     if "partials_ptr" in names:
         partials, *counters = _workspace(module, problem, d)
@@ -239,7 +238,7 @@ def _arguments(
             if describe := problem.description(name):
                 yield getattr(module, describe)(passed, stored[name])
                 continue
-            _, _, box, layout = table[passed]
+            block: Mapping[str, Any] = module.TMA[passed]
             name = tensors[name]
             is_packed = name in BLOCK_SCALES and problem.packs_scales
             tensor = packed_scales(module, stored[name]) if is_packed else stored[name]
@@ -247,7 +246,7 @@ def _arguments(
                 yield module.describe_rows(argument.removesuffix("_desc"), tensor)
                 continue
             rounds = name in ("a", "b") and bool(problem.a.dtype.in_memory)
-            yield TensorDescriptor.from_tensor(tensor, box, layout, round_f32_to_tf32=rounds)
+            yield TensorDescriptor.from_tensor(tensor, **block, round_f32_to_tf32=rounds)
         else:
             raise KeyError(argument)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from gemmgen.hardware import DType
-from gemmgen.literals import python_literal
+from gemmgen.literals import python_literal, python_tuple
+from gemmgen.plan.axes import axes_of, is_transposed
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument
 from gemmgen.problem import Operand
@@ -23,7 +23,7 @@ TMA_UNIT_BYTES = 16
 
 @dataclass(frozen=True)
 class ArgumentTable:
-    """The tables ARGUMENTS and COMPUTES of one plan's module."""
+    """The tables ARGUMENTS, TMA and COMPUTES of one plan's module."""
 
     plan: Kernel
     is_packed: bool = False
@@ -101,120 +101,48 @@ class ArgumentTable:
 
     @property
     def table(self) -> Iterator[str]:
-        """Each argument in the kernel's order: its dtype, its axes, its box and the box's layout."""
-        for argument in self.plan.arguments:
-            if argument.kind in ("address", "workspace"):
-                continue  # of a tensor that is in the table, or from `make_workspace`
+        """Each argument in the kernel's order: its dtype and its axes."""
+        for argument in self._stated:
             packed = self.packs_scales and argument.kind == "block_scales"
             dtype = self.scale_name if packed else argument.dtype.torch
-            entry = (dtype, f'"{self.axes_of(argument)}"', *self._box(argument.name))
-            head = f'"{passed_as(argument.name)}": '
-            yield head + fit("(", entry, "),", indent=4 + len(head), margin=4)
+            axes = python_tuple(axes_of(self.plan.problem, argument))
+            yield f'"{passed_as(argument.name)}": {{"dtype": {dtype}, "axes": {axes}}},'
 
-    def _box(self, name: str) -> tuple[str, str]:
-        """Return the TMA box of an argument and its layout; None and None if it is read by address.
+    @property
+    def blocks(self) -> Iterator[str]:
+        """Each argument that TMA moves: the shape of a block and its layout, by their names in Triton.
 
         A packed module has no layouts: its compiled kernels have them.
         """
-        buffer = next((buffer for buffer in self.plan.shared_buffers if buffer.operand == name), None)
-        if buffer is None:
-            return "None", "None"
-        moved = buffer.loaded_shape or buffer.shape
-        extents = [f"{extent_name(e)}.value" if e.measure else str(e.size) for e in moved]
-        leading = self._leading_axes(buffer.tensor)
-        extents = ["1"] * leading + extents
-        layout = layout_name(buffer, self.plan.shared_buffers, boxed=leading > 0)
-        return f"[{', '.join(extents)}]", "None" if self.is_packed else f"{layout}.value"
+        for argument in self._stated:
+            name, buffers = argument.name, self.plan.shared_buffers
+            buffer = next((buffer for buffer in buffers if buffer.operand == name), None)
+            if buffer is None:
+                continue  # threads read it by its address
+            moved = buffer.loaded_shape or buffer.shape
+            extents = [f"{extent_name(e)}.value" if e.measure else str(e.size) for e in moved]
+            leading = self._leading_axes(buffer.tensor)
+            layout = f"{layout_name(buffer, buffers, boxed=leading > 0)}.value"
+            entry = [f'"block_shape": [{", ".join(["1"] * leading + extents)}]']
+            entry += [f'"layout": {layout}'] * (not self.is_packed)
+            head = f'"{passed_as(name)}": '
+            yield head + fit("{", entry, "},", indent=4 + len(head), margin=4)
+
+    @property
+    def _stated(self) -> Iterator[Argument]:
+        """The arguments of the tables: others are of a tensor in them, or from `make_workspace`."""
+        return (each for each in self.plan.arguments if each.kind not in ("address", "workspace"))
 
     def _leading_axes(self, tensor: str) -> int:
         """Return the dimensions of a descriptor before rows and columns: of groups, boxes and blocks."""
         problem = self.plan.problem
         return problem.has_box_axis(tensor) if tensor in ("a", "b") else problem.leading_axes(tensor)
 
-    def axes_of(self, argument: Argument) -> str:
-        """Return the axes of an argument, a letter each: scales have their rows', one element has 1."""
-        if argument.kind == "scalar":
-            return "1"
-        if argument.kind == "groups":
-            return "G"
-        if argument.kind == "row_index":
-            return "M"
-        if argument.tensor == "d" and self.plan.problem.scatters_d:
-            return "RN"
-        groups = self.plan.problem.groups
-        if argument.kind == "d_scales":
-            return f"{'G' * self.plan.problem.stacks_d_scales}MS"
-        if argument.name in self.scales and not self.packs_scales:
-            matrix: Literal["a", "b"] = "a" if argument.name == "a_scale" else "b"
-            return f"{groups.first_axis(matrix) if groups else ''}{self._blocks_axis(argument.name)}B"
-        if argument.along:
-            axis = "W" if argument.name in self.plan.problem.parted_vectors else argument.along.upper()
-            return f"G{axis}" if groups and (groups.apart or argument.along == "n") else axis
-        columns = "W" if self.plan.problem.gated else "N"
-        wide = ""
-        if argument.tensor in ("c", "d") and self.plan.problem.d_blocks > 1:
-            wide = "MV"
-        if argument.tensor == "saved":
-            wide = "MW"
-        if wide:
-            return f"{groups.first_axis('d') if groups else ''}{wide}"
-        rows = "T" if self.plan.problem.gathers_a else "M"
-        operands = {"a": f"{rows}{self._k_axis('a')}", "b": f"{self._k_axis('b')}{columns}"}
-        axes = operands.get(argument.tensor, "MN")
-        of: Literal["a", "b", "d"] = argument.tensor if argument.tensor in ("a", "b") else "d"
-        return f"{groups.first_axis(of)}{axes}" if groups else axes
-
-    def _blocks_axis(self, name: str) -> str:
-        """Return the axis along the rows of scales: C of blocks of N, or that of the operand itself."""
-        rows = "M" if name == "a_scale" else "N"
-        return "C" if self.plan.argument(name).kind == "tile_scales" else rows
-
-    def _k_axis(self, name: str) -> str:
-        """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""
-        return "P" if self.packs(name) else "K"
-
-    @property
-    def table_meaning(self) -> str:
-        """The columns of ARGUMENTS, as the comment on its first line."""
-        packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
-        parts = "; B for each part" if self.further_parts else ""
-        blocks = "; W is 2 N" if self.plan.problem.gated and not self._has_long_meaning else ""
-        blocks += "; V is 2 N" if self.plan.problem.d_blocks > 1 else ""
-        blocks += "; S scales" * bool(self.plan.problem.d_scale and not self._has_long_meaning)
-        groups = "; G groups" if self.plan.problem.groups else ""
-        groups += "; R rows of D" * self.plan.problem.scatters_d
-        if self.plan.problem.scales_sums:
-            blocks += f"; B{' and C' * bool(self._of_kind('tile_scales'))} blocks"
-        return (
-            f"dtype, axes as passed; TMA box and layout, as it lies in memory{packed}{parts}{blocks}{groups}"
-        )
-
-    @property
-    def _has_long_meaning(self) -> bool:
-        """True if a line has no room for the meanings of all axes."""
-        problem = self.plan.problem
-        return problem.gated and problem.has_tile_scales and bool(problem.groups or problem.d_scale)
-
-    @property
-    def table_notes(self) -> str:
-        """A comment on an axis of ARGUMENTS that has no room on the first line, as a further line."""
-        if self._has_long_meaning:
-            return f"\n    # W is 2 N{', S scales of D' * bool(self.plan.problem.d_scale)}."
-        if self.plan.problem.gathers_a:
-            return "\n    # A has T rows; a_rows has a row of A for each of M rows of D."
-        note = "\n    # D has R rows; d_rows has a row of D for each of M rows of A."
-        return note * self.plan.problem.scatters_d
-
     @property
     def transposed(self) -> tuple[str, ...]:
         """The matrices that a caller passes as transposed views of the rows in memory."""
-        problem = self.plan.problem
-        a = ("a",) if problem.a.major == "mn" else ()
-        b = ("b", *self.further_parts) if problem.b.major == "k" else ()
-        written = ("out_scale",) * bool(self.plan.problem.d_scale)
-        if self.packs_scales:
-            return (*a, *b, *written)
-        return (*a, *b, *self._of_kind("block_scales"), *written)
+        turned = (each for each in self.plan.arguments if is_transposed(self.plan.problem, each))
+        return tuple(passed_as(argument.name) for argument in turned)
 
     def packs(self, name: str) -> bool:
         """Return True if two elements of an operand share a byte."""
@@ -229,30 +157,36 @@ class ArgumentTable:
     def transposed_matrices(self) -> str:
         """The names of the transposed matrices, as a tuple's text."""
         known = ("a", "b", *self.scales, "out_scale")
-        return _literal([name for name in self.transposed if name in known])
+        return python_tuple([name for name in self.transposed if name in known])
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps between A @ B and D, in words; the formula of each output if there are several sums."""
+        request, epilogue = self.plan.request, self.plan.problem.epilogue
+        if self.plan.problem.gated:
+            return (written(epilogue.value),)
+        if self.plan.problem.d_blocks > 1:
+            return tuple(map(written, epilogue.values))
+        scaled = ["alpha"] * (epilogue.alpha != 1) + ["c"] * (bool(epilogue.beta) and not request.lists_c)
+        found = listed_steps(epilogue, lists_c=request.lists_c)
+        return (*scaled, *(step.name if step.operation else described(step) for step in found))
 
     @property
     def epilogue(self) -> str:
-        """The steps between A @ B and D, as a tuple."""
-        request, epilogue = self.plan.request, self.plan.problem.epilogue
-        if self.plan.problem.gated:
-            return _wrapped_literal(written(epilogue.value))
-        if self.plan.problem.d_blocks > 1:
-            return _wrapped_literal(*map(written, epilogue.values))
-        scaled = ["alpha"] * (epilogue.alpha != 1) + ["c"] * (bool(epilogue.beta) and not request.lists_c)
-        found = listed_steps(epilogue, lists_c=request.lists_c)
-        steps = [*scaled, *(step.name if step.operation else described(step) for step in found)]
-        if len(steps) < 2:
-            return _literal(steps)
+        """The steps as the text of a tuple."""
+        if self.plan.problem.gated or self.plan.problem.d_blocks > 1:
+            return _wrapped_literal(*self.steps)
+        if len(self.steps) < 2:
+            return python_tuple(self.steps)
         return fit(
-            "(", [python_literal(step) for step in steps], ")", indent=len('    "epilogue": '), margin=4
+            "(", [python_literal(step) for step in self.steps], ")", indent=len('    "epilogue": '), margin=4
         )
 
     @property
     def facts(self) -> Iterator[str]:
         """The rows of COMPUTES: the facts of a module that a caller may read without a launch."""
         plan = self.plan
-        yield f'"inputs": {_literal(self.inputs)},'
+        yield f'"inputs": {python_tuple(self.inputs)},'
         yield f'"epilogue": {self.epilogue},'
         yield f'"capability": {self.compute_capability},'
         overhang = f"2**31 - {self.max_overhang}"
@@ -331,7 +265,7 @@ def passed_as(name: str) -> str:
 
 def _wrapped_literal(*texts: str) -> str:
     """Return a tuple of texts as the value of a row of COMPUTES; a lone text may have several lines."""
-    if len(line := _literal(texts)) <= LINE_LENGTH - len('    "epilogue": ,'):
+    if len(line := python_tuple(texts)) <= LINE_LENGTH - len('    "epilogue": ,'):
         return line
     outer, indent = " " * 8, " " * 12
     items: list[str] = []
@@ -344,8 +278,3 @@ def _wrapped_literal(*texts: str) -> str:
         body = "\n".join(f"{indent}{python_literal(part)}" for part in parts)
         items.append(f"{outer}(\n{body}\n{outer}),")
     return "(\n" + "\n".join(items) + "\n    )"
-
-
-def _literal(names: Sequence[str]) -> str:
-    """Return the text of a tuple of names."""
-    return "(" + ", ".join(map(python_literal, names)) + ("," if len(names) == 1 else "") + ")"

@@ -223,16 +223,16 @@ class LaunchView(ArgumentTable):
         )
 
     def _kernel_argument(self, name: str) -> str:
-        """Return the expression of one tensor: its descriptor by its box and layout in ARGUMENTS."""
-        stored = self._lying(name)
-        if self.plan.argument(name).kind in ADDRESSED:
+        """Return the expression of one tensor: its descriptor, by its row of TMA, or itself."""
+        stored, argument, problem = self._lying(name), self.plan.argument(name), self.plan.problem
+        if argument.kind in ADDRESSED:
             return stored
-        if describe := self.plan.problem.description(name):
+        if describe := problem.description(name):
             return f'{describe}("{passed_as(name)}", {stored})'
-        if self.plan.problem.loads_k_from_any_row and self.plan.argument(name).tensor in ("a", "b"):
+        if problem.loads_k_from_any_row and argument.tensor in ("a", "b"):
             return f'describe_rows("{name}", {stored})'
         rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))
-        return f'TensorDescriptor.from_tensor({stored}, *ARGUMENTS["{passed_as(name)}"][2:]{rounding})'
+        return f'TensorDescriptor.from_tensor({stored}, **TMA["{passed_as(name)}"]{rounding})'
 
     @property
     def reduction_arguments(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
+from gemmgen.plan.axes import axes_in_memory, axes_of, shown
 from gemmgen.problem import Gradient, gradients_of
 from gemmgen.problem.epilogue import meaning_of
 from gemmgen.render.launching import LaunchView
@@ -36,48 +37,36 @@ class MatmulDocs(LaunchView):
         problem = self.plan.problem
         a = "K contiguous"
         if problem.a.major == "mn":
-            a = "M contiguous: the transposed view of a K x M tensor"
-        b = "K contiguous: the transposed view of an N x K tensor (``weight.T``)"
+            a = f"M contiguous: the transposed view of a tensor {self._in_memory('a')}"
+        stacked = bool(problem.groups and problem.groups.spans("b"))
+        turned = f"a tensor {self._in_memory('b')} (``weight.{'mT' if stacked else 'T'}``)"
+        b = f"K contiguous: the transposed view of {turned}"
         if problem.b.major == "mn":
             b = "N contiguous"
         if problem.gated:
             names = problem.epilogue.accumulators
             first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
-            b, line = "K contiguous: the transposed view of a 2N x K tensor (``weight.T``)", "rows"
-            if problem.b.major == "mn":
-                b, line = "N contiguous", "columns"
+            line = "rows" if problem.b.major == "k" else "columns"
             b += f", whose {first} {line} are of {names[0]} and whose {last} {line} are of {names[1]}"
             if problem.b.major == "mn" and problem.n_multiple > 1:
                 b += f"; N is a multiple of {problem.n_multiple}"
         packed = ", two elements a byte, the one of even k in its lower half"
-        a_shape, a = ("[M, K / 2]", a + packed) if self.packs("a") else ("[M, K]", a)
-        b_shape, b = ("[K / 2, N]", b + packed) if self.packs("b") else ("[K, N]", b)
-        if problem.gated:
-            b_shape = "[K, 2N]"
+        a, b = (doc + packed * self.packs(name) for name, doc in (("a", a), ("b", b)))
         if groups := problem.groups:
-            rows = "2N" if problem.gated else "N"
-            a_shape, b_shape = (
-                f"[{'G, ' * groups.stacks('a')}M, K]",
-                f"[{'G, ' * groups.stacks('b')}K, {rows}]",
-            )
-            article = "a" if problem.gated else "an"
-            weight = f"of {article} {rows} x K tensor (``weight.T``)"
-            if groups.stacks("b"):
-                b = b.replace(weight, f"of a G x {rows} x K tensor (``weight.mT``)")
-            shared = "; all groups share it, also as [1, …] or expanded to [G, …]"
+            shared = "; all groups share it, also without the 1 or expanded to [groups, …]"
             a, b = (doc + shared * (groups.broadcast == name) for name, doc in (("a", a), ("b", b)))
         if problem.gathers_a:
-            a_shape, a = "[T, K]", f"{a}; K is a multiple of {self.k_multiple}"
+            a = f"{a}; K is a multiple of {self.k_multiple}"
         if self.packs("a") and self.packs("b"):
-            b = "K contiguous, as ``weight.T`` of an N x K weight is; packed as a is"
+            b = f"K contiguous, as ``weight.T`` of a weight {self._in_memory('b')} is; packed as a is"
         step = self.plan.architecture.tma_padded_alignment_bytes
         alignment = f"; rows at multiples of {step} bytes, K one of {self.k_multiple}"
         a, b = (doc + alignment * (name in self.padded) for name, doc in (("a", a), ("b", b)))
         contract = "read while the kernel ahead in the stream may still run, which must not write it"
         early = {name: f"; {contract}" * (self.plan.read_early == name) for name in ("a", "b")}
         docs = [
-            f"a: {a_shape}, {problem.a.dtype.torch}, {a}{early['a']}.",
-            f"b: {b_shape}, {problem.b.dtype.torch}, {b}{early['b']}.",
+            f"a: {self._shape('a')}, {problem.a.dtype.torch}, {a}{early['a']}.",
+            f"b: {self._shape('b')}, {problem.b.dtype.torch}, {b}{early['b']}.",
         ]
         if self.scales and not self.packs_scales:
             docs += self._docs_of_scales
@@ -85,21 +74,23 @@ class MatmulDocs(LaunchView):
             vector = self.vector("a_scale")
             shape = f"[M or N, ceil(K / {vector})]"
             docs.append(f"a_scale, b_scale: {shape}, {self.scale_torch}; or packed by `pack_scales`.")
-        d = "[G, M, N]" if problem.groups and problem.groups.stacks("d") else "[M, N]"
         order = ""
         if problem.d_blocks > 1:
-            d, names = d.replace("N", f"{problem.d_blocks}N"), problem.epilogue.c_blocks
+            names = problem.epilogue.c_blocks
             first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
             order = f", whose {first} columns are of {names[0]} and whose {last} columns are of {names[1]}"
             order += f"; N is a multiple of {problem.n_multiple}" * (problem.n_multiple > 1)
         if problem.c:
-            docs.append(f"c: {d}, {problem.c.torch}, {'rows' if order else 'N'} contiguous{order}.")
+            docs.append(
+                f"c: {self._shape('c')}, {problem.c.torch}, {'rows' if order else 'N'} contiguous{order}."
+            )
         for name in self.vectors:
-            extent = ", ".join(self.axes_of(self.plan.argument(name))).replace("W", "2N")
             meaning = meaning_of(problem.epilogue, name)
             multiple = f"; N is a multiple of {problem.n_multiple}" if name in problem.parted_vectors else ""
             multiple *= problem.n_multiple > 1
-            docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {meaning}{multiple}.")
+            docs.append(
+                f"{name}: {self._shape(name)}, {self.dtype(name).torch}, contiguous: {meaning}{multiple}."
+            )
         docs += self._docs_of_groups
         if problem.scalar:
             meaning = meaning_of(problem.epilogue, "tensor_scale")
@@ -108,11 +99,12 @@ class MatmulDocs(LaunchView):
         if workspace:
             docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
         if problem.scatters_d:
-            d, own = "[R, N]", f"{own}, R = M"
+            own = f"{own} for M rows"
         saved = "as wide as B, in the order of its columns: the sums before the epilogue; if None, new memory"
-        docs.append(f"out: {d}, {problem.d.torch}, {'rows as in c' if order else 'N contiguous'}, {own}.")
+        lies = "rows as in c" if order else "N contiguous"
+        docs.append(f"out: {self._shape('d')}, {problem.d.torch}, {lies}, {own}.")
         if scale := problem.d_scale:
-            shape = f"{d.removesuffix('N]')}N / {scale.vector}]"
+            shape = shown((*axes_of(problem, self.plan.argument("d"))[:-1], f"N / {scale.vector}"))
             # The words on scales of B of a gate have said which N there is.
             says_n = problem.gated and problem.has_tile_scales
             multiple = "" if says_n else f" N is a multiple of {scale.vector}."
@@ -121,11 +113,11 @@ class MatmulDocs(LaunchView):
                 "multiples of 16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor."
                 f"{multiple}"
             )
-        wide = d.replace("N", f"{problem.b_blocks}N")
         saved += "; its rows of no group are treated as those of `out`" * bool(
             problem.groups and problem.groups.counts
         )
-        docs += [f"saved: {wide}, {problem.d.torch}, {saved}."] * problem.saves
+        if problem.saves:
+            docs.append(f"saved: {self._shape('saved')}, {problem.d.torch}, {saved}.")
         return "\n".join(
             textwrap.fill(
                 doc,
@@ -137,6 +129,14 @@ class MatmulDocs(LaunchView):
             for doc in docs
         )
 
+    def _shape(self, name: str) -> str:
+        """Return the axes of an argument of the kernel as a caller passes it: ``[M, K]``."""
+        return shown(axes_of(self.plan.problem, self.plan.argument(name)))
+
+    def _in_memory(self, name: str) -> str:
+        """Return the axes of an argument of the kernel as it lies in memory."""
+        return shown(axes_in_memory(self.plan.problem, self.plan.argument(name)))
+
     @property
     def _docs_of_scales(self) -> list[str]:
         """The lines about scales of blocks that multiply sums: their extents, and their memory."""
@@ -144,18 +144,14 @@ class MatmulDocs(LaunchView):
         for name, rows in (("a_scale", "M"), ("b_scale", "N")):
             scale = self.operand(name).scale
             assert scale is not None
-            groups = ", ".join(self.axes_of(self.plan.argument(name))[:-2])
-            groups += ", " * bool(groups)
-            extents, memory = (
-                f"[{groups}{rows}, {k}]",
-                f"{rows} contiguous, blocks of K at multiples of 16 bytes",
-            )
+            groups = axes_of(self.plan.problem, self.plan.argument(name))[:-2]
+            extents, memory = rows, f"{rows} contiguous, blocks of K at multiples of 16 bytes"
             if scale.format.rows > 1:
-                of_b = "2N" if self.plan.problem.gated else rows
-                extents = f"[{groups}ceil({of_b} / {scale.format.rows}), {k}]"
+                extents = f"ceil({'2N' if self.plan.problem.gated else rows} / {scale.format.rows})"
                 memory = f"rows {k} apart, rounded up to a multiple of {scale.unit}"
                 memory += f", and N a multiple of {scale.format.rows}" * self.plan.problem.in_blocks
-            docs.append(f"{name}: {extents}, {scale.dtype.torch}, {memory}; else see `arrange_scales`.")
+            shape = shown((*groups, extents, k))
+            docs.append(f"{name}: {shape}, {scale.dtype.torch}, {memory}; else see `arrange_scales`.")
         return docs
 
     @property
@@ -164,6 +160,7 @@ class MatmulDocs(LaunchView):
         groups = self.plan.problem.groups
         if groups is None or groups.counts is None:
             return []
+        counts = f"{groups.counts}: [groups], torch.int32"
         if groups.divides_k:
             zero = "its D is zero" if self.vanishes else "its sums are zero"
             rest = f"A group may have no K: {zero}. K after the last end is ignored."
@@ -171,10 +168,8 @@ class MatmulDocs(LaunchView):
                 block = self.vector("a_scale")
                 reason = f"{block} of K share a scale"
                 rest += f" An end that is no multiple of {block} counts as the next one: {reason}."
-            return [
-                f"{groups.counts}: [G], torch.int32: the end of each group along K, in rising order. {rest}"
-            ]
-        shape = f"{groups.counts}: [G], torch.int32, up to {self.plan.group_slots} groups"
+            return [f"{counts}: the end of each group along K, in rising order. {rest}"]
+        shape = f"{counts}, up to {self.plan.group_slots} groups"
         if groups.apart:
             rest = "Other rows stay as they are in `out`, and have any values in a new D."
             return [f"{shape}: the number of rows of each. {rest}"]

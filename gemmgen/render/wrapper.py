@@ -113,6 +113,11 @@ class Wrapper(MatmulDocs):
         return ("workspace: tuple | None = None",) * self.workspace
 
     @property
+    def written_alone(self) -> str:
+        """The tensors of whose writes autograd learns if the launcher, which tells it, is missing."""
+        return f"[*inputs[-{len(self.written)}:], out]" if self.written else "out"
+
+    @property
     def memory_alone(self) -> str:
         """The further arguments of `launch` if the launcher, which keeps such memory, is missing."""
         memory = ", *(workspace or make_workspace(m, n, out.device))" * self.workspace
@@ -199,7 +204,7 @@ class Wrapper(MatmulDocs):
         options += ["pack_scales=pack_scales"] * self.packs_scales
         options += ["copy=copy"] * self.plan.problem.copies_misaligned
         options += ["backward=(keep, backward)"] * bool(self.gradients)
-        return ["ARGUMENTS", "COMPUTES", "launch", *options]
+        return ["ARGUMENTS", "TMA", "COMPUTES", "launch", *options]
 
     @property
     def _descriptions(self) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,14 +30,14 @@ def launch(
 
     m, n, k = shape
     generator = torch.Generator().manual_seed(seed)
-    table: list[tuple[torch.dtype, str, list[int], Any]] = list(module.ARGUMENTS.values())
-    dtypes = [dtype for dtype, *_ in table]
+    table: list[Mapping[str, Any]] = list(module.ARGUMENTS.values())
+    dtypes: list[torch.dtype] = [row["dtype"] for row in table]
     a = torch.randint(-3, 4, (m, k), generator=generator).to(dtypes[0])
     b = torch.randint(-3, 4, (n, k), generator=generator).to(dtypes[1])
     d = torch.full((m, n), float("nan"), dtype=dtypes[2])
     descriptors = [
-        TensorDescriptor.from_tensor(tensor, box, layout)
-        for tensor, (_, _, box, layout) in zip((a, b, d), table, strict=True)
+        TensorDescriptor.from_tensor(tensor, **block)
+        for tensor, block in zip((a, b, d), module.TMA.values(), strict=True)
     ]
     options: dict[str, Any] = module.LAUNCH_OPTIONS
     result = run(module.matmul_kernel, (programs,), descriptors, schedules=schedules, seed=seed, **options)

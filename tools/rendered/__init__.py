@@ -24,7 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from gemmgen.launcher_file import LAUNCHERS, launcher_texts
+from gemmgen.launcher_file import LAUNCHERS, LIBRARY_FILES, launcher_texts
 from gemmgen.processes.locks import lock
 from gemmgen.product import make, write_files
 
@@ -34,7 +34,7 @@ PAIRS_SPECS: Final = ROOT / "tests" / "pairs" / "specs"
 LIBRARIES: Final = ROOT / "libraries"
 MANIFEST: Final = "library.json"
 GENERATORS: Final = ("gemmgen", "templates")
-"""Folders whose files decide what is rendered, with the launcher beside them."""
+"""Folders whose files decide what is rendered, with the files beside them that are copied."""
 STAMP: Final = ".rendered-from"
 """The file of a rendered folder that has the digest of everything that it was rendered from."""
 
@@ -109,7 +109,7 @@ PAIRS: Final = Rendered(
 
 def _library(sources: Path) -> Files:
     from gemmgen.library.package import read_library  # seldom wanted, and they take a while
-    from gemmgen.library.view import rendered
+    from gemmgen.library.texts import rendered
 
     return rendered(read_library(sources))
 
@@ -202,9 +202,8 @@ def _digest_of_sources(text: Rendered) -> str:
     """Return a digest of all files that a text follows from."""
     digest = sha256()
     folders = (*(ROOT / name for name in GENERATORS), text.sources)
-    for path in sorted(
-        (*(ROOT / name for name in LAUNCHERS), *(path for folder in folders for path in _committed(folder)))
-    ):
+    copied = (ROOT / name for name in (*LAUNCHERS, *LIBRARY_FILES))
+    for path in sorted((*copied, *(path for folder in folders for path in _committed(folder)))):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(ROOT).as_posix()}:{len(content)}:".encode())
         digest.update(content)

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.literals import c_comment_text
+from gemmgen.plan.axes import extents_in_memory, is_transposed
 from gemmgen.plan.roles import Argument
 from gemmgen.problem.epilogue import meaning_of
-from gemmgen.render.aot.extents import extents_of
 from gemmgen.render.aot.facts import BY_ADDRESS, LaunchFacts
-from gemmgen.render.arguments import passed_as
 from gemmgen.render.wgmma.overview import HopperOverview
 from gemmgen.render.wrapper import Wrapper
 
@@ -79,14 +78,14 @@ class Contract:
             return f"G {dtype}: {self._meaning_of_counts}"
         if argument.kind == "scalar":
             return f"one {dtype}: {meaning_of(self.facts.plan.problem.epilogue, name)}"
-        *rows, columns = (extent.words for extent in extents_of(self.facts.plan, argument))
+        *rows, columns = (extent.words for extent in extents_in_memory(self.facts.plan.problem, argument))
         if not rows:
             return f"{columns} {dtype}: {meaning_of(self.facts.plan.problem.epilogue, name)}"
         matrix = f"{rows[0]} rows of {columns} {dtype}"
         if argument.kind in ("block_scales", *BY_ADDRESS):
             written = ", which the kernel writes" * (argument.kind == "d_scales")
             return f"{matrix}: the scales of {name[0].upper()}{written}"
-        turned = passed_as(name) in Wrapper(self.facts.plan).transposed
+        turned = is_transposed(self.facts.plan.problem, argument)
         return f"{matrix}; {name.upper()} is its transposed view" if turned else matrix
 
     @property

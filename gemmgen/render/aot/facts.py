@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 from gemmgen.hardware import DType
 from gemmgen.launch_facts import KernelFacts, Passed
+from gemmgen.plan.axes import Axis, Extent, axes_in_memory, extents_in_memory
 from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.render.aot.extents import MemoryExtent, axes_in_memory, extents_of
 from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.spelling import argument_name
 from gemmgen.render.wrapper import Wrapper
@@ -49,9 +49,9 @@ class Described:
 
     argument: Argument
     passing: Passing
-    rows: MemoryExtent | None
+    rows: Extent | None
     """None for a vector."""
-    columns: MemoryExtent
+    columns: Extent
     swizzle_bytes: int
     box: tuple[int, ...]
     """The box of one instruction of a CTA, the contiguous dimension last."""
@@ -174,7 +174,7 @@ class LaunchFacts:
         if buffer is None:
             words = "a float" if argument.kind == "scalar" else f"{argument.dtype.name} numbers"
             return Pointer(argument, "POINTER", argument.dtype.bytes, words)
-        *rows, columns = extents_of(self.plan, argument)
+        *rows, columns = extents_in_memory(self.plan.problem, argument)
         passing = self._passing(argument) if rows else "VECTOR"
         box = self._box(buffer, argument)
         if passing.startswith("BOX"):
@@ -196,8 +196,9 @@ class LaunchFacts:
 
     def _box(self, buffer: SharedBuffer, argument: Argument) -> tuple[int, ...]:
         """Return the box of one TMA instruction of a CTA: at most a swizzle span of a row."""
-        ctas = {"M": self.plan.cluster_m, "N": self.plan.cluster_n, "W": self.plan.cluster_n}
-        axes = axes_in_memory(self.plan, argument).removeprefix("G")
+        along_n = self.plan.cluster_n
+        ctas = {Axis.M: self.plan.cluster_m, Axis.N: along_n, Axis.TWO_N: along_n}
+        axes = [each for each in axes_in_memory(self.plan.problem, argument) if each != Axis.GROUPS]
         shares = [size // ctas.get(axis, 1) for size, axis in zip(_moved(buffer), axes, strict=True)]
         span = buffer.swizzle_bytes // argument.dtype.bytes or TMA_BOX_MOST
         return (*(min(share, TMA_BOX_MOST) for share in shares[:-1]), min(shares[-1], span))
