@@ -87,7 +87,7 @@ def test_a_library_predicts_the_times_of_the_planner_with_their_scaling(
     shape: tuple[int, int, int], dense: ModuleType, experts: ModuleType
 ) -> None:
     for module in (dense, experts):
-        forecast = module._forecast(False)
+        forecast = module.library.table.forecast(is_measured=False)
         for name in module.KERNELS:
             plan = plan_of(module, name)
             estimate = family_for(plan).estimate(plan, shape)
@@ -123,8 +123,8 @@ def simulate(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
             hosts[name] = simulated_file(folder / f"{name}.py", product, monkeypatch).call
         return hosts[name]
 
-    monkeypatch.setattr(module, "_host_of", host_of)
-    monkeypatch.setattr(module, "_gpu", always(CARD))
+    monkeypatch.setattr(module.library, "host_of", host_of)
+    monkeypatch.setattr(torch.cuda, "get_device_name", always(CARD))
     return hosts
 
 
@@ -295,7 +295,7 @@ def test_torch_compile_sees_one_operator_for_every_number_of_rows(
     groups: int, dense: ModuleType, experts: ModuleType, called: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = experts if groups else dense
-    monkeypatch.setattr(module, "_host_of", Dequantising)
+    monkeypatch.setattr(module.library, "host_of", Dequantising)
     names = module.COMPUTES["inputs"][2:]
     graphs: list[torch.fx.GraphModule] = []
 
@@ -324,7 +324,7 @@ def test_torch_export_keeps_the_number_of_rows_open(
     groups: int, dense: ModuleType, experts: ModuleType, called: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = experts if groups else dense
-    monkeypatch.setattr(module, "_host_of", Dequantising)
+    monkeypatch.setattr(module.library, "host_of", Dequantising)
     names = module.COMPUTES["inputs"][2:]
 
     class Layer(torch.nn.Module):
@@ -357,8 +357,8 @@ def test_the_operator_refuses_what_no_run_would_take(dense: ModuleType) -> None:
 def test_a_library_computes_torchs_scaled_mm_and_linear_layers(
     dense: ModuleType, called: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dense, "_host_of", Dequantising)
-    monkeypatch.setattr(dense, "_gpu", always(CARD))
+    monkeypatch.setattr(dense.library, "host_of", Dequantising)
+    monkeypatch.setattr(torch.cuda, "get_device_name", always(CARD))
     scaled = ScaledMM(dense)
     n, k = 256, 512
     for m in (4, 4096):

@@ -19,7 +19,7 @@ from gemmgen import files, library
 from gemmgen.errors import GemmgenError
 from gemmgen.library import package, sources
 from gemmgen.library.assemble import Library, assemble
-from gemmgen.library.manifest import MANIFEST
+from gemmgen.library.manifest import MANIFEST, TABLE
 from gemmgen.product import check as check_modules
 from gemmgen.product import make
 from gemmgen.tune import read_table
@@ -61,12 +61,12 @@ def test_two_specs_of_one_name_are_refused(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["timing", "measured"])
+@pytest.mark.parametrize("name", ["timing", "table", "library", "choose"])
 def test_a_kernel_of_the_name_of_a_part_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"
     shutil.copy(spec(SECOND), path)
     assert (
-        f"{name} cannot be the name of a kernel in it: a library has a module of that name already"
+        f"{name} cannot be the name of a kernel in it: a library has something else of that name"
         in refused(lambda: assembled("parts", spec(FIRST), path))
     )
 
@@ -97,27 +97,32 @@ def test_a_package_that_breaks_a_promise_of_batch_invariance_is_refused(found: P
     assert "library-batch-invariance" in refused(lambda: package.read_library(found))
 
 
-MANIFESTS = {
-    "problem": (asdict(E4M3), f"bad-library] problem: is {E4M3}, and its specs are of 'bf16' ({BF16})"),
+FALSE_MEMBERS = {
+    "problem": (
+        MANIFEST,
+        asdict(E4M3),
+        f"bad-library] problem: is {E4M3}, and its specs are of 'bf16' ({BF16})",
+    ),
     "gpu": (
+        TABLE,
         "NVIDIA B200",
         "bad-library] gpu: is NVIDIA B200, a GPU of Blackwell, and the kernel is for Hopper",
     ),
 }
 
 
-@pytest.mark.parametrize("member", MANIFESTS)
-def test_a_manifest_that_contradicts_its_specs_is_refused(found: Path, member: str) -> None:
-    value, said = MANIFESTS[member]
-    document = json.loads((found / MANIFEST).read_text())
-    (found / MANIFEST).write_text(json.dumps(document | {member: value}))
+@pytest.mark.parametrize("member", FALSE_MEMBERS)
+def test_a_library_whose_documents_contradict_its_specs_is_refused(found: Path, member: str) -> None:
+    name, value, said = FALSE_MEMBERS[member]
+    document = json.loads((found / name).read_text())
+    (found / name).write_text(json.dumps(document | {member: value}))
     assert said in refused(lambda: package.read_library(found)).replace('"', "'")
 
 
 # --- files that are no files
 
 
-@pytest.mark.parametrize("name", [MANIFEST, "measured.py", f"{FIRST}.py", f"specs/{FIRST}.yaml"])
+@pytest.mark.parametrize("name", [MANIFEST, TABLE, f"{FIRST}.py", f"specs/{FIRST}.yaml"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_a_pipe_or_a_device_in_a_package_is_not_waited_for(found: Path, name: str, kind: str) -> None:
     (found / name).unlink()

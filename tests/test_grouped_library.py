@@ -31,7 +31,7 @@ from gemmgen.library import exchange, package
 from gemmgen.library.assemble import assemble
 from gemmgen.library.pinned import anonymous, pinned_text
 from gemmgen.library.sources import read
-from gemmgen.library.view import rendered
+from gemmgen.library.texts import rendered
 from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import family_for
 from gemmgen.problem.groups import GroupKind, Groups
@@ -133,7 +133,7 @@ def test_a_problem_without_groups_or_rows_is_refused() -> None:
 def test_the_committed_library_follows_from_its_specs_byte_for_byte() -> None:
     found = read(SOURCES)
     files = rendered(assemble(NAME, found, library.choose(found)))
-    for file in ("library.json", "measured.py", *(f"specs/{path.name}" for path in CHOSEN)):
+    for file in ("library.json", "table.json", *(f"specs/{path.name}" for path in CHOSEN)):
         assert (EXPERTS / file).read_bytes() == files[file].encode(), file
     assert package.check(libraries_folder() / NAME) == ()
 
@@ -165,7 +165,8 @@ def test_a_library_of_groups_predicts_what_the_planner_does(
 ) -> None:
     spec = spec_file(KINDS[kind])
     plan = make(spec).plan
-    forecast = made_library(f"only_{kind}", [spec], tmp_path, monkeypatch)._forecast(False)
+    made = made_library(f"only_{kind}", [spec], tmp_path, monkeypatch)
+    forecast = made.library.table.forecast(is_measured=False)
     draw = random.Random(7)
     for _ in range(20):
         m, n, k = (round(2 ** draw.uniform(*ends)) for ends in ((0, 14), (4, 12), (5, 13)))
@@ -182,7 +183,7 @@ def test_a_tuned_problem_gets_the_kernel_that_was_the_fastest_whatever_its_numbe
     tuned: ModuleType,
 ) -> None:
     few, some, many = (tuned.choose(128 * mean, 2048, 768) for mean in (1, 8, 64))
-    (ranges,) = tuned.TABLE.values()
+    (ranges,) = tuned.library.table.ranges.values()
     assert [name for *_, name in ranges] == [few.kernel, some.kernel, many.kernel]
     assert len({few.kernel, some.kernel, many.kernel}) == 3
     assert few.why.endswith(" in 128 groups; 60.0 us measured, the baseline 200.0")
@@ -193,7 +194,7 @@ def test_a_tuned_problem_gets_the_kernel_that_was_the_fastest_whatever_its_numbe
 def test_measured_times_correct_the_rule_for_problems_that_were_not_tuned(tuned: ModuleType) -> None:
     found = tuned.choose(64, 1536, 2048)
     assert re.fullmatch(r"not tuned: .+ \d+ x 2048 x 768", found.why)
-    own, theirs = tuned._forecast(True), tuned._forecast(True, "NVIDIA H20")
+    own, theirs = (tuned.library.table.forecast(gpu, is_measured=True) for gpu in (None, "NVIDIA H20"))
     shape = (500, 1536, 2048)
     ratio = own.expected(found.kernel, shape) / own.predicted(found.kernel, shape)
     assert ratio != 1
@@ -235,7 +236,7 @@ def test_a_call_chooses_once_for_the_shapes_of_its_tensors(
 
         return SimpleNamespace(run=run)
 
-    monkeypatch.setattr(experts, "_host_of", cache(host_of))
+    monkeypatch.setattr(experts.library, "host_of", cache(host_of))
     chosen = experts.choose
     asked: list[tuple[int, ...]] = []
 
@@ -243,7 +244,7 @@ def test_a_call_chooses_once_for_the_shapes_of_its_tensors(
         asked.append(sizes)
         return chosen(*sizes, gpu=gpu)
 
-    monkeypatch.setattr(experts, "choose", choose)
+    monkeypatch.setattr(experts.library.table, "choose", choose)
     weight, offs, out = torch.empty(16, 2048, 768, dtype=BF16), torch.zeros(16, dtype=INT), torch.empty(0)
     for rows in (16, 16, 16 * 1024):
         a = torch.empty(rows, 768, dtype=BF16, device="meta")
@@ -254,10 +255,57 @@ def test_a_call_chooses_once_for_the_shapes_of_its_tensors(
     assert all(each is out for _, each in called)
 
 
+def test_the_number_of_groups_that_divide_k_is_part_of_a_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def nothing(*_: object) -> Tensor:
+        return torch.empty(0)
+
+    made = made_library("choices_of_k", [spec_file(KINDS["k_offsets"])], tmp_path, monkeypatch)
+    monkeypatch.setattr(made.library, "host_of", InOrder)
+    asked: list[tuple[int, ...]] = []
+    chosen = made.choose
+
+    def choose(*sizes: int, gpu: str | None) -> Any:
+        asked.append(sizes)
+        return chosen(*sizes, gpu=gpu)
+
+    monkeypatch.setattr(made.library.table, "choose", choose)
+    monkeypatch.setattr(InOrder, "computed", nothing)
+    a, b = torch.empty(64, 256, dtype=BF16), torch.empty(256, 32, dtype=BF16)
+    for groups in (2, 2, 3):
+        made.matmul(a, b, offs=torch.zeros(groups, dtype=INT))
+    assert asked == [(64, 32, 256, 2), (64, 32, 256, 3)]
+
+
+def test_a_matrix_that_all_groups_share_leaves_the_number_of_groups_to_the_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, shapes in (("a", ((1, 64, 128), (5, 128, 32))), ("b", ((5, 64, 128), (1, 128, 32)))):
+        made = made_library(
+            f"shared_{name}", [spec_file(f"h100_bf16_broadcast_{name}")], tmp_path, monkeypatch
+        )
+        tensors = [torch.empty(shape, dtype=BF16, device="meta") for shape in shapes]
+        assert made.library.sizes_of(tensors) == (64, 32, 128, 5)
+        assert made.OPERATOR(*tensors).shape == (5, 64, 32)
+        assert made.can_implement(*shapes)[0]
+        made.warmup([(64, 32, 128)], groups=5, device="meta")
+
+
+def test_a_library_stores_rows_of_d_by_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = made_library("scattered", [spec_file("h100_bf16_scatter")], tmp_path, monkeypatch)
+    made.warmup([(64, 512, 256)], groups=5, device="meta")
+    a, b = (torch.empty(shape, dtype=BF16, device="meta") for shape in ((64, 256), (5, 256, 512)))
+    offs, d_rows = (torch.empty(count, dtype=INT, device="meta") for count in (5, 64))
+    assert made.OPERATOR(a, b, offs, d_rows).shape == (64, 512)
+    assert made.can_implement(a.shape, b.shape)[0]
+
+
 def test_what_a_kernel_refuses_a_library_refuses_with_its_words(
     experts: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experts, "_gpu", always(CARD))
+    monkeypatch.setattr(torch.cuda, "get_device_name", always(CARD))
     a, b = signs(8, 2048), signs(4, 64, 2048).mT
     with pytest.raises(ValueError, match="a must be on a CUDA device, found cpu"):
         experts.matmul(a, b, offs=torch.zeros(4, dtype=INT))
@@ -285,8 +333,8 @@ def test_a_library_computes_what_torch_does_by_the_kernel_that_it_chooses(
             hosts[name] = simulated_file(file, make(EXPERTS / "specs" / f"{name}.yaml"), monkeypatch).call
         return hosts[name]
 
-    monkeypatch.setattr(experts, "_host_of", host_of)
-    monkeypatch.setattr(experts, "_gpu", always(CARD))
+    monkeypatch.setattr(experts.library, "host_of", host_of)
+    monkeypatch.setattr(torch.cuda, "get_device_name", always(CARD))
     m, n, k = sum(rows), 72, 264
     a, weight = signs(m, k), signs(len(rows), n, k)
     offs = torch.tensor(rows, dtype=INT).cumsum(0, dtype=INT)
@@ -318,7 +366,7 @@ def test_a_warmup_has_the_vectors_of_groups(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("kind", "a", "b", "said"),
     [
-        ("m_offsets", (4, 8), (8, 8), "b must have the extents G, K, N, found shape [8, 8]"),
+        ("m_offsets", (4, 8), (8, 8), "b must have the dimensions [groups, K, N], found shape [8, 8]"),
         ("m_offsets", (4, 8), (2, 16, 8), "b must have a K of 8, found 16"),
         ("m_offsets", (4, 7), (2, 7, 8), "K must be a multiple of 8, as rows of a and b have"),
         ("m_offsets", (4, 8), (33, 8, 8), "there must be up to 32 groups, found 33"),
@@ -332,8 +380,8 @@ def test_a_warmup_has_the_vectors_of_groups(tmp_path: Path, monkeypatch: pytest.
                 " and 4294967296"
             ),
         ),
-        ("m_masked", (3, 4, 8), (2, 8, 8), "b must have a G of 3, found 2"),
-        ("batched", (4, 8), (2, 8, 8), "a must have the extents G, M, K, found shape [4, 8]"),
+        ("m_masked", (3, 4, 8), (2, 8, 8), "b must have 3 groups, found 2"),
+        ("batched", (4, 8), (2, 8, 8), "a must have the dimensions [groups, M, K], found shape [4, 8]"),
         ("k_offsets", (4, 8), (8, 8), "M must be a multiple of 8, as rows of a have"),
     ],
 )
@@ -395,13 +443,13 @@ def test_the_expected_rows_of_masked_groups_decide_if_they_are_given(
 
         return SimpleNamespace(run=run)
 
-    monkeypatch.setattr(masked, "_host_of", cache(host_of))
+    monkeypatch.setattr(masked.library, "host_of", cache(host_of))
     a = torch.empty(32, 2048, 256, dtype=BF16)
     b, rows = torch.empty(32, 256, 64, dtype=BF16), torch.zeros(32, dtype=INT)
     for expected in (2, None, 2, None):
         masked.matmul(a, b, rows=rows, expected_m=expected)
     assert called == [few, wide, few, wide]
-    assert len(masked.CHOSEN) == 2
+    assert len(masked.library.chosen) == 2
     with pytest.raises(ValueError, match="found 32 with 0 rows"):
         masked.matmul(a, b, rows=rows, expected_m=0)
 
@@ -445,7 +493,7 @@ def compiled(function: Callable[..., Tensor]) -> tuple[Any, list[torch.fx.GraphM
 def test_torch_compile_sees_one_operator_of_groups_that_chooses_when_it_runs(
     experts: ModuleType, called: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experts, "_host_of", InOrder)
+    monkeypatch.setattr(experts.library, "host_of", InOrder)
 
     def relu_and_multiply(x: Tensor, b: Tensor, offs: Tensor) -> Tensor:
         return experts.matmul(x.relu(), b, offs=offs)
@@ -466,7 +514,7 @@ def test_torch_compile_sees_one_operator_of_groups_that_chooses_when_it_runs(
 def test_the_operator_of_masked_groups_is_told_the_expected_rows(
     masked: ModuleType, called: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masked, "_host_of", InOrder)
+    monkeypatch.setattr(masked.library, "host_of", InOrder)
     few, wide = masked.KERNELS
 
     def multiply(x: Tensor, b: Tensor, rows: Tensor) -> Tensor:
@@ -507,10 +555,10 @@ def test_the_operator_knows_the_shape_of_d(
 def test_a_library_computes_the_calls_of_torchs_grouped_mm(
     experts: ModuleType, called: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experts, "_host_of", InOrder)
+    monkeypatch.setattr(experts.library, "host_of", InOrder)
     grouped = GroupedMM(experts)
     a, b, offs = signs(8, 128), signs(4, 64, 128).mT, torch.tensor([2, 4, 4, 8], dtype=INT)
-    monkeypatch.setattr(experts, "_gpu", always(CARD))
+    monkeypatch.setattr(torch.cuda, "get_device_name", always(CARD))
     found = grouped(on_a_gpu(a), on_a_gpu(b), on_a_gpu(offs)).as_subclass(Tensor)
     assert torch.equal(found, in_order(a, b, offs))
     assert (called, grouped.reason) == ([experts.choose(8, 64, 128, 4).kernel], "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import io
 import itertools
 import json
@@ -28,20 +29,24 @@ import pytest
 import torch
 from commands import Gemmgen
 from contests import BF16, E4M3_TENSOR, contest
-from made_library import tuned_row
+from fake_gpu import cuda, on_a_fake_gpu
+from fake_triton import on_a_fake_driver
+from made_library import imported_library, tuned_row
 from modules import ROOT, libraries_folder, spec_file
 from told import refusal
-from work import calls_of
 
+import gemmgen_table
 from gemmgen import library
 from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.suite_file import load_suite
 from gemmgen.hardware.gpus import GPUS
+from gemmgen.launcher_file import launcher_texts, library_texts
 from gemmgen.library import SelectionReport, exchange, package, pinned, source_files
 from gemmgen.library.assemble import assemble, launched_early, words_of
+from gemmgen.library.manifest import LIBRARY_FORMAT, PART_NAMES, TAKEN_NAMES
 from gemmgen.library.pinned import KernelObservation, anonymous
 from gemmgen.library.sources import Sources, read
-from gemmgen.library.view import rendered
+from gemmgen.library.texts import rendered
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.wgmma.cost import card_of
 from gemmgen.problem import Shape
@@ -138,11 +143,11 @@ def test_a_tuned_shape_gets_the_kernel_that_was_the_fastest(made: ModuleType) ->
 
 def first_of(made: ModuleType, kernel: str) -> int:
     """Return the least M of a kernel at the N and K that the table has."""
-    return next(least for least, _, name in made.TABLE[4096, 4096] if name == kernel)
+    return next(least for least, _, name in made.library.table.ranges[4096, 4096] if name == kernel)
 
 
 def test_ranges_of_m_leave_no_gap_between_tuned_ones(made: ModuleType) -> None:
-    ranges = made.TABLE[4096, 4096]
+    ranges = made.library.table.ranges[4096, 4096]
     assert [name for _, _, name in ranges] == [FEW, SOME, MANY]
     assert (ranges[0][0], ranges[-1][1]) == (8, 4096)
     assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(ranges))
@@ -166,9 +171,9 @@ def test_a_table_of_another_card_is_not_used_and_that_is_said_once(made: ModuleT
         word in str(only.message) for word in (CARD, other, "accept_table()", "GEMMGEN_ACCEPT_TABLE=1")
     )
     assert re.search(rf": not tuned: .+ on {other} of 132 SMs$", found)
-    made.CHOSEN["before"] = None
+    made.library.chosen["before"] = None
     made.accept_table()
-    assert not made.CHOSEN
+    assert not made.library.chosen
     assert "tuned on NVIDIA H200 for" in made.explain(64, 4096, 4096, gpu=other)
 
 
@@ -185,14 +190,14 @@ def test_a_choice_is_kept_and_a_kernel_is_imported_for_its_first_call(
 
         return SimpleNamespace(run=run)
 
-    monkeypatch.setattr(made, "_host_of", cache(host_of))
-    monkeypatch.setattr(made, "MOST_CHOSEN", 2)
+    monkeypatch.setattr(made.library, "host_of", cache(host_of))
+    monkeypatch.setattr(importlib.import_module("tiny.gemmgen_library"), "MOST_CHOSEN", 2)
     b = torch.empty(4096, 4096, dtype=torch.bfloat16).T
     for m in (8, 8, 64, 512):
         a, out = torch.empty(m, 4096, dtype=torch.bfloat16), torch.empty(0)
         assert made.matmul(a, b, out=out) == called[-1][0]
         assert called[-1][1] is out
-        assert len(made.CHOSEN) <= 2
+        assert len(made.library.chosen) <= 2
     assert [name for name, _ in called] == [FEW, FEW, SOME, MANY]
 
 
@@ -207,18 +212,22 @@ def test_what_is_no_pair_of_matrices_is_named_by_a_kernel(made: ModuleType) -> N
     assert f"tiny.{FEW}" in sys.modules
 
 
-def test_choosing_again_calls_nothing_but_the_kernel(
-    made: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def matmul(a: object, b: object, *, out: object = None) -> None:
-        """Return nothing, as what writes into `out`."""
-
-    monkeypatch.setattr(made, "_host_of", lambda _: SimpleNamespace(run=matmul))  # pyright: ignore
-    a, b = torch.empty(8, 4096), torch.empty(4096, 4096)
-    # The lambda, the library and the kernel, and three to know if torch traces the call.
-    assert calls_of(lambda: made.matmul(a, b, out=a)) <= 6
-    other = torch.empty(64, 4096)
-    assert calls_of(lambda: made.matmul(other, b, out=other)) <= 6
+def test_a_known_call_asks_no_kernel_again(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_fake_gpu(monkeypatch)
+    driver = on_a_fake_driver(importlib.import_module(f"tiny.{FEW}"), monkeypatch)
+    a, b, out = cuda(8, 4096), cuda(4096, 4096).T, cuda(8, 4096)
+    rows, into = a.view(2, 4, 4096), out.view(2, 4, 4096)
+    made.matmul(a, b, out=out)
+    made.matmul(rows, b, out=into)
+    assert (len(driver.jit), len(driver.direct)) == (1, 1)
+    with monkeypatch.context() as context:
+        context.setattr(made.library, "host_for", None)
+        assert made.matmul(a, b, out=out) is out
+        assert made.matmul(rows, b, out=into) is into
+    assert (len(driver.jit), len(driver.direct)) == (1, 3)
+    made.accept_table()  # other kernels may be chosen from now on
+    made.matmul(a, b, out=out)
+    assert (len(driver.jit), len(driver.direct)) == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -265,6 +274,83 @@ def test_importing_a_library_imports_no_kernel_and_needs_neither_gpu_nor_triton(
         "assert not {'triton', 'gemmgen'} & set(sys.modules) - before"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={"PATH": ""})
+
+
+def test_a_library_has_a_matmul_with_a_signature_and_a_docstring_of_its_own(made: ModuleType) -> None:
+    signature = "(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor"
+    assert str(inspect.signature(made.matmul)) == signature
+    assert str(made.matmul.__doc__).startswith(
+        "Return a @ b.\n\n    Args:\n        a: [M, K], torch.bfloat16"
+    )
+
+
+def test_no_kernel_can_have_the_name_of_a_value_of_a_package(made: ModuleType) -> None:
+    names = {name for name in vars(made) if not name.startswith("__")}
+    assert names - TAKEN_NAMES == set()
+    assert names - PART_NAMES == TAKEN_NAMES - PART_NAMES - {"arrange_scales"}
+
+
+def test_the_files_that_all_libraries_share_are_copies(made: ModuleType, tmp_path: Path) -> None:
+    files = {path.name: path.read_text() for path in (tmp_path / "tiny").glob("*.py")}
+    shared = {**launcher_texts(), **library_texts()}
+    for module in ("plan/forecast", "plan/group_forecast", "plan/timing", "plan/cards", "problem/groups"):
+        path = ROOT / "gemmgen" / f"{module}.py"
+        shared[path.name] = path.read_text()
+    assert {name: files[name] for name in shared} == shared
+    assert files.keys() - shared.keys() == {"__init__.py", *(f"{name}.py" for name in made.KERNELS)}
+
+
+# --- the table at run time
+
+
+def test_gemmgen_and_a_library_agree_on_the_format_of_a_table() -> None:
+    assert gemmgen_table.FORMAT == LIBRARY_FORMAT
+
+
+WRONG_TABLES: dict[str, tuple[Callable[[str], str | None], str]] = {
+    "missing": (lambda _: None, "FileNotFoundError"),
+    "cut": (lambda text: text[: len(text) // 2], "JSONDecodeError"),
+    "of another format": (
+        lambda text: text.replace('"format": 4', '"format": 3'),
+        "has format 3, and this library reads format 4",
+    ),
+    "empty": (lambda _: '{"format": 4}', "KeyError"),
+    "a list": (lambda _: "[]", "TypeError"),
+    "of another type": (lambda text: text.replace('"bfloat16"', '"bfloat17"'), "AttributeError"),
+    "of a GPU without SMs": (lambda text: text.replace('"sm_count": 132, ', ""), "TypeError"),
+}
+"""Changes of table.json, None for no file, and words of the error."""
+
+
+@pytest.mark.parametrize("case", WRONG_TABLES)
+def test_a_library_with_a_wrong_table_is_not_imported_and_says_so_in_one_sentence(
+    case: str, tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, said = WRONG_TABLES[case]
+    found = read([tuned])
+    path = package.write(assemble("tableless", found, library.choose(found)), tmp_path) / "table.json"
+    text = change(path.read_text())
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+    with pytest.raises(ImportError) as error:
+        imported_library("tableless", tmp_path, monkeypatch)
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(str(path))
+    assert said in line
+    assert line.endswith(": make the library again, or install it again")
+    assert not hasattr(torch.ops.gemmgen, "tableless")
+
+
+def test_groups_are_for_libraries_of_groups_alone(made: ModuleType) -> None:
+    for function in (made.choose, made.explain):
+        with pytest.raises(TypeError, match="this library has no groups, found 3"):
+            function(8, 4096, 4096, 3)
+        with pytest.raises(TypeError, match="only a library of masked groups takes expected_m"):
+            function(8, 4096, 4096, expected_m=3)
+    with pytest.raises(TypeError, match="this library has no groups, found 3"):
+        made.warmup([(8, 4096, 4096)], groups=3, device="meta")
 
 
 def test_specs_alone_make_a_library_that_the_rule_decides(tmp_path: Path) -> None:
@@ -372,9 +458,9 @@ def test_what_was_measured_nearby_corrects_what_is_predicted() -> None:
 
 
 def committed_files(name: str) -> list[Path]:
-    """What git has of a library: the manifest, whose digests are of all its files, specs and measurements."""
+    """What git has of a library: the manifest with digests of all its files, the table, and the specs."""
     folder = ROOT / "libraries" / name
-    sources = [folder / "library.json", folder / "measured.py", *sorted(folder.glob("specs/*.yaml"))]
+    sources = [folder / "library.json", folder / "table.json", *sorted(folder.glob("specs/*.yaml"))]
     return [path.relative_to(folder) for path in sources]
 
 
@@ -426,7 +512,7 @@ def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_predicts_what_the_planner_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
-    forecast = importlib.import_module(name)._forecast(False)
+    forecast = importlib.import_module(name).library.table.forecast(is_measured=False)
     draw = random.Random(7)
     for member in package.read_library(ROOT / "libraries" / name).members:
         plan = member.product.plan
@@ -472,7 +558,7 @@ def test_a_kernel_is_named_by_what_is_unusual_in_it(stem: str, words: str) -> No
 def bf16_on(gpu: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The committed library's times on a GPU of this name, which is not at hand."""
     monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
-    return importlib.import_module("h200_bf16")._forecast(False, gpu)
+    return importlib.import_module("h200_bf16").library.table.forecast(gpu, is_measured=False)
 
 
 @pytest.mark.parametrize(
@@ -538,17 +624,17 @@ def test_a_device_at_hand_says_how_many_sms_it_has(made: ModuleType, monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", Properties)
-    card = made._forecast(False, name).card
+    card = made.library.table.forecast(name, is_measured=False).card
     assert (card.sm_count, card.dram_bytes_per_second) == (60, 3.35e12 / 2)
     with pytest.warns(UserWarning, match="accept_table"):
         assert f" on {name} of 60 SMs" in made.choose(48, 4096, 4096, gpu=name).why
-    unknown = made._forecast(False, "another").card
+    unknown = made.library.table.forecast("another", is_measured=False).card
     assert unknown.sm_count == 132
 
 
 def test_an_accepted_table_corrects_the_times_of_another_card(made: ModuleType) -> None:
     gpu, name, shape = "NVIDIA H20", made.KERNELS[0], (100, 5120, 5120)
-    own, theirs = made._forecast(True), made._forecast(True, gpu)
+    own, theirs = (made.library.table.forecast(each, is_measured=True) for each in (None, gpu))
     ratio = own.expected(name, shape) / own.predicted(name, shape)
     assert ratio != 1
     assert theirs.expected(name, shape) / theirs.predicted(name, shape) == pytest.approx(ratio)
@@ -572,13 +658,13 @@ def test_a_warmup_calls_the_kernel_of_each_shape_with_tensors_that_it_takes(
     made: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes, ran = [(512, 4096, 4096), (48, 4096, 4096), (3, 136, 72)], list[str]()
-    found = made._host_of
+    found = made.library.host_of
 
     def host_of(name: str) -> object:
         ran.append(name)
         return found(name)
 
-    monkeypatch.setattr(made, "_host_of", host_of)
+    monkeypatch.setattr(made.library, "host_of", host_of)
     made.warmup(shapes, device="meta")  # checks dtypes, layouts and extents, and launches nothing
     assert ran == [made.choose(*shape).kernel for shape in shapes]
 
@@ -631,12 +717,11 @@ Six of h200_bf16 are of a model that gives no credit to kernels with a parallel 
 def test_a_library_chooses_as_recorded(name: str, measured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
     made = importlib.import_module(name)
-    forecast = made._forecast(measured)
+    forecast = made.library.table.forecast(is_measured=measured)
     record = json.loads(CHOICES.read_text())
     draw = random.Random(record["seed"])
-    rows = importlib.import_module(f"{name}.measured").MEASURED.values()
     shapes = [drawn_shape(draw) for _ in range(record["drawn"])]
-    shapes += sorted({row[:3] for each in rows for row in each})
+    shapes += sorted({shape for each in made.library.table.measured.values() for shape in each})
     letters = record[name]["corrected" if measured else "predicted"]
     assert len(letters) == len(shapes) > 2_000
     for shape, letter in zip(shapes, letters, strict=True):
@@ -661,7 +746,8 @@ def test_kinds_of_kernels_that_no_library_has_are_predicted_likewise(tmp_path: P
         found = read([spec_file(stem)])
         name = f"only_{stem}"
         specs, _ = package.contestants(package.write(assemble(name, found, library.choose(found)), tmp_path))
-        forecast = importlib.import_module(f"{package.IMPORTED}{name}")._forecast(False)
+        made = importlib.import_module(f"{package.IMPORTED}{name}")
+        forecast = made.library.table.forecast(is_measured=False)
         plan = make(specs[0]).plan
         for shape in ((512, 4096, 4096), (4096, 8192, 512), (300, 776, 392)):
             expected = family_for(plan).estimate(plan, shape).seconds
@@ -761,7 +847,8 @@ def test_a_table_of_another_order_of_sums_breaks_a_promise_too(tmp_path: Path, t
 
 
 def test_kernels_that_no_library_can_have_are_refused() -> None:
-    for name in ("h100_bf16_single_tile", "b200_mxfp8", "h100_bf16_backward"):
+    refused = "single_tile", "backward", "gather"
+    for name in ("b200_mxfp8", *(f"h100_bf16_{each}" for each in refused)):
         found = refusal(partial(read, [SPECS / f"{name}.yaml"]))
         assert (Path(found.path).stem, found.code) == (name, "library-kernel")
     own, blackwell = read([SPECS / WIDE]), read([SPECS / "b200_bf16.yaml"])
@@ -830,7 +917,7 @@ def test_what_is_no_library_is_neither_read_nor_overwritten(tuned: Path, tmp_pat
     mine = assemble("mine", found, library.choose(found))
     assert refusal(lambda: package.write(mine, tmp_path)).code == "foreign-file"
     manifest = tmp_path / "mine" / package.MANIFEST
-    for text, field in (("{", None), ('{"gemmgen": {"library_format": 4}}', "gemmgen.library_format")):
+    for text, field in (("{", None), ('{"gemmgen": {"library_format": 3}}', "gemmgen.library_format")):
         manifest.write_text(text)
         told = refusal(lambda: package.check(tmp_path / "mine"))
         assert (Path(told.path).name, told.code, told.field) == ("library.json", "bad-library", field)
@@ -905,7 +992,7 @@ def on_the_cpu(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> tuple[Modul
             d = self.run(*given, out=out)
             return d if out is None else None
 
-    monkeypatch.setattr(made, "_host_of", Host)
+    monkeypatch.setattr(made.library, "host_of", Host)
     return made, called
 
 
@@ -931,6 +1018,25 @@ def test_torch_compile_sees_one_operator_that_chooses_when_it_runs(
     (graph,) = graphs
     assert [node.target for node in graph.graph.nodes if "gemmgen" in str(node.target)] == [made.OPERATOR]
     assert called == [FEW, SOME, MANY]
+
+
+def test_a_tensor_with_a_dispatch_of_its_own_sees_the_operator(
+    on_the_cpu: tuple[ModuleType, list[str]],
+) -> None:
+    made, called = on_the_cpu
+    seen: list[object] = []
+    a, b = torch.randn(8, 4096).bfloat16(), torch.randn(64, 4096).bfloat16().T
+    expected = made.matmul(a, b)
+
+    class Noting(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func: object, *_: object) -> torch.Tensor:
+            seen.append(func)
+            return expected
+
+    own: Any = a.as_subclass(Noting)
+    assert made.matmul(own, b) is expected
+    assert (seen, called) == ([made.OPERATOR.default], [FEW])
 
 
 def test_the_operator_is_one_as_torch_checks_them(on_the_cpu: tuple[ModuleType, list[str]]) -> None:

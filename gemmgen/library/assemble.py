@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.library.manifest import PART_NAMES, MeasuredLine
+from gemmgen.library.manifest import TAKEN_NAMES, MeasuredLine
 from gemmgen.library.pinned import family_label, pinned_text
 from gemmgen.library.selection import Selection, predictable
 from gemmgen.library.sources import Sources
@@ -117,8 +117,8 @@ def assemble(name: str, sources: Sources, choice: Selection, *, dependent: bool 
         message = "is the name of a kernel in it too, and each is an operator of torch: choose another name"
         raise GemmgenError([Diagnostic(name, "module-name", message)])
     for stem, times in Counter(stems.values()).items():
-        if times > 1 or stem in PART_NAMES:
-            why = "two of its specs have it" if times > 1 else "a library has a module of that name already"
+        if times > 1 or stem in TAKEN_NAMES:
+            why = "two of its specs have it" if times > 1 else "a library has something else of that name"
             message = f"{stem} cannot be the name of a kernel in it: {why}; rename a spec"
             raise GemmgenError([Diagnostic(name, "module-name", message)])
     measured: dict[str, list[MeasuredLine]] = {stems[kernel]: [] for kernel in choice.kernels}

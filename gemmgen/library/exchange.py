@@ -11,7 +11,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.library.assemble import Library
 from gemmgen.library.manifest import LIBRARY_FORMAT
-from gemmgen.library.view import rendered
+from gemmgen.library.texts import rendered
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Matmul

@@ -1,42 +1,43 @@
-"""The manifest of a library: its members, and the names of the files that a package can have.
+"""The two JSON files of a library: its manifest, and its table of kernels, as gemmgen reads them.
 
-Another program may have written a manifest, so no name in it leads out of its package.
+The manifest, library.json, lists the sources of the library and a digest of every other file; only gemmgen
+reads it. The table, table.json, is for calls: gemmgen_table.py reads it, and packs have it too. Another
+program may have written them, so no name in them leads out of the package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.json_files import BadFieldError, read_json
 from gemmgen.kinds import Extent, FileName, GpuName, Kind, Microseconds, OneLine, Sha256, Version
-from gemmgen.launcher_file import LAUNCHERS
+from gemmgen.launcher_file import LAUNCHERS, LIBRARY_FILES
 from gemmgen.problem.contest import Contest
 from gemmgen.spec.diagnostics import quoted
 from gemmgen.spec.module_names import module_name_problem
 
-LIBRARY_FORMAT: Final = 3
-"""Format of the files and of the interface of a library."""
+LIBRARY_FORMAT: Final = 4
+"""Format of the files and of the interface of a library: gemmgen_table.py has the same number."""
 MANIFEST: Final = "library.json"
+TABLE: Final = "table.json"
 SPECS: Final = "specs"
 """The folder of the kernels' specs."""
 PARTS: Final = (
     "__init__.py",
+    TABLE,
     "forecast.py",
     "group_forecast.py",
     "groups.py",
     "timing.py",
     "cards.py",
-    "coefficients.py",
-    "measured.py",
+    *LIBRARY_FILES,
     *LAUNCHERS,
 )
-"""The modules of a package that are around its kernels; the two of groups only if its kernels have groups."""
-EARLIER_PARTS: Final = ("rule.py",)
-"""Modules that only packages of an earlier gemmgen have: these are stale, and can be refreshed."""
+"""The files of a package that are around its kernels."""
 
 
 def _is_module_name(name: str) -> bool:
@@ -44,8 +45,8 @@ def _is_module_name(name: str) -> bool:
 
 
 ModuleName = Annotated[str, Kind(_is_module_name, "a name that a module can have")]
-TableLine = tuple[Extent, Extent, tuple[tuple[Extent, Extent, ModuleName], ...]]
-"""Ranges of M for one N and K: N, K, and the least M, greatest M and kernel of each range."""
+RangeLine = tuple[Extent, Extent, Extent, Extent, ModuleName]
+"""A range of M for one N and K: N, K, the least M, the greatest M, and the kernel."""
 MeasuredLine = tuple[Extent, Extent, Extent, Microseconds, Microseconds]
 """An observation in the format of a package: M, N, K, and the kernel's and the baseline's microseconds."""
 
@@ -60,7 +61,7 @@ def spec_file(stem: str) -> str:
     return f"{SPECS}/{stem}.yaml"
 
 
-def files_of(stems: Sequence[str]) -> Iterator[str]:
+def files_of(stems: Iterable[str]) -> Iterator[str]:
     """Yield the names of the files of these kernels in a package."""
     for stem in stems:
         yield module_file(stem)
@@ -83,15 +84,34 @@ class Manifest:
     problem: Contest
     description: OneLine
     """Description of the problem that its kernels compute, for people."""
+    sources: tuple[tuple[FileName, Sha256], ...]
+    """The names of the files that it was made from, and the SHA-256 of each."""
+    sha256: Mapping[OneLine, Sha256]
+    """SHA-256 of each file, by its name in the package."""
+
+    @property
+    def kernels(self) -> set[str]:
+        """The names of the kernels whose specs the package has."""
+        names = (Path(name) for name in self.sha256 if name.startswith(f"{SPECS}/"))
+        return {name.stem for name in names if _is_module_name(name.stem)}
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """Members of a package's table: measurements, and values that follow from the specs."""
+
+    format: Annotated[int, Version(LIBRARY_FORMAT)]
     gpu: GpuName | None
     """Product name of the measured GPU; None without measurements."""
     baseline: OneLine
-    sources: tuple[tuple[FileName, Sha256], ...]
-    """The names of the files that it was made from, and the SHA-256 of each."""
+    """Description of the calls that the kernels were measured beside."""
     kernels: tuple[ModuleName, ...]
-    table: tuple[TableLine, ...]
-    sha256: Mapping[OneLine, Sha256]
-    """SHA-256 of each file, by its name in the package."""
+    ranges: tuple[RangeLine, ...]
+    measured: Mapping[ModuleName, tuple[MeasuredLine, ...]]
+    call: Mapping[str, Any]
+    """The tensors and the computation of all kernels: gemmgen makes it from the specs, and never reads it."""
+    rule: Mapping[str, Any]
+    """The inputs of predicted times, likewise."""
 
 
 def read_manifest(package: Path) -> Manifest:
@@ -112,9 +132,14 @@ def read_manifest(package: Path) -> Manifest:
     return read_json(Manifest, path, "bad-library", check)
 
 
-def bad_library(path: Path, message: str, field: str = "") -> GemmgenError:
-    """Return the refusal of a file of a library."""
-    return GemmgenError([Diagnostic(path.as_posix(), "bad-library", message, field=field or None)])
+def read_table(package: Path, manifest: Manifest) -> KernelTable:
+    """Return the table of a package; raises GemmgenError (``bad-library``) as `read_manifest` does."""
+
+    def check(table: KernelTable) -> None:
+        for field, message in _faults_of_table(table, manifest):
+            raise BadFieldError(field, message)
+
+    return read_json(KernelTable, package / TABLE, "bad-library", check)
 
 
 def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:
@@ -123,30 +148,57 @@ def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:
         yield "name", f"is {manifest.name}, and the folder is {quoted(folder)}: give both one name"
     for place in (package, package / SPECS):
         if place.is_symlink():
-            yield "", f"{place.as_posix()} is a link to another folder: a library lies in its own"
-    kernels = manifest.kernels
-    if not kernels or len({*kernels}) < len(kernels) or manifest.name in kernels or {*kernels} & PART_NAMES:
-        yield "kernels", "must be names of modules, each once, and no name that the library has already"
-    needed, names = {"__init__.py", *files_of(kernels)}, manifest.sha256.keys()
-    for name in sorted(names - needed - {*PARTS, *EARLIER_PARTS}):
+            yield "", f"{place.as_posix()} is a link to another folder: a library is in its own"
+    names, kernels = manifest.sha256.keys(), manifest.kernels
+    needed = {"__init__.py", TABLE, *files_of(kernels)}
+    for name in sorted(names - needed - {*PARTS}):
         yield "sha256", f"{quoted(name)} is not a file of such a library"
     for name in sorted(needed - names):
         yield "sha256", f"{quoted(name)} is missing"
-    for number, (_, _, ranges) in enumerate(manifest.table):
-        if manifest.gpu is None or not ranges:
-            yield f"table.{number}", "has no range of M, or there is no GPU that it was measured on"
-        last = 0
-        for least, most, stem in ranges:
-            if stem not in kernels or not last < least <= most:
-                yield (
-                    f"table.{number}",
-                    "must have ranges of M in ascending order, each with one of the kernels",
-                )
-            last = most
+    for name in sorted(kernels & {manifest.name, *TAKEN_NAMES}):
+        yield "sha256", f"{quoted(name)} is the name of a kernel, and the library has it already"
+
+
+def _faults_of_table(table: KernelTable, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the path of a member and a message for each contradiction of a table."""
+    kernels = table.kernels
+    if not kernels or len({*kernels}) < len(kernels) or manifest.kernels != {*kernels}:
+        yield "kernels", f"must be the names of the kernels in {MANIFEST}, each once"
+    for stem in table.measured:
+        if stem not in kernels:
+            yield "measured", f"{quoted(stem)} is not one of the kernels"
+    last = dict[tuple[int, int], int]()  # the greatest M so far
+    for number, (n, k, least, most, stem) in enumerate(table.ranges):
+        if table.gpu is None:
+            yield f"ranges.{number}", "is not of a library without a GPU that it was measured on"
+        if stem not in kernels or not last.get((n, k), 0) < least <= most:
+            yield f"ranges.{number}", "must be a range of M above the one before, with one of the kernels"
+        last[n, k] = most
 
 
 PART_NAMES: Final = frozenset(Path(name).stem for name in PARTS)
-"""Names of those modules, without a suffix."""
+"""Names of those files, without a suffix."""
+FUNCTIONS: Final = (
+    "matmul",
+    "choose",
+    "explain",
+    "accept_table",
+    "can_implement",
+    "warmup",
+    "arrange_scales",
+)
+"""The functions of a package; only kernels with scales of blocks have the last one."""
+TAKEN_NAMES: Final = PART_NAMES | {
+    *FUNCTIONS,
+    "library",
+    "Library",
+    "Tensor",
+    "KERNELS",
+    "GPU",
+    "COMPUTES",
+    "OPERATOR",
+}
+"""Names that no kernel can have: Python would put its module in the place of a part or of a value."""
 
 
 def folder_name(package: Path) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
 from importlib.machinery import all_suffixes
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -16,22 +14,18 @@ from typing import Final
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.files import read_bytes, read_text
-from gemmgen.json_files import BadFieldError, decode
 from gemmgen.library.assemble import LayerRanges, Library, Member, NamedRange
 from gemmgen.library.manifest import (
     MANIFEST,
     PART_NAMES,
     PARTS,
     SPECS,
-    Manifest,
-    MeasuredLine,
-    ModuleName,
-    bad_library,
     read_manifest,
+    read_table,
     spec_file,
 )
 from gemmgen.library.sources import refuse_library
-from gemmgen.library.view import rendered
+from gemmgen.library.texts import rendered
 from gemmgen.problem import Shape
 from gemmgen.processes.scratch import scratch
 from gemmgen.product import Finding, make, write_files
@@ -95,27 +89,28 @@ def _listed(package: Path) -> set[str] | None:
 
 
 def read_library(package: Path) -> Library:
-    """Return the library in a package: its manifest, specs and measurements.
+    """Return the library in a package: its manifest, table and specs.
 
     Raises GemmgenError: ``no-library``, ``bad-library``, the errors of a spec, and the reasons for which such
     kernels make no library.
     """
     manifest = read_manifest(package)
-    members = tuple(_member(package, stem) for stem in manifest.kernels)
-    refuse_library(package, manifest.problem, manifest.gpu, [member.product for member in members])
-    table = tuple(
-        LayerRanges(n, k, tuple(NamedRange(*found) for found in ranges)) for n, k, ranges in manifest.table
-    )
+    found = read_table(package, manifest)
+    members = tuple(_member(package, stem) for stem in found.kernels)
+    layers = dict[tuple[int, int], list[NamedRange]]()
+    for n, k, least, most, stem in found.ranges:
+        layers.setdefault((n, k), []).append(NamedRange(least, most, stem))
+    refuse_library(package, manifest.problem, found.gpu, [member.product for member in members])
     return Library(
         manifest.name,
         manifest.problem,
         members[0].product.source.description,
-        manifest.gpu,
-        manifest.baseline,
+        found.gpu,
+        found.baseline,
         manifest.sources,
         members,
-        table,
-        _measured(package / "measured.py", manifest),
+        tuple(LayerRanges(n, k, tuple(ranges)) for (n, k), ranges in layers.items()),
+        found.measured,
     )
 
 
@@ -152,9 +147,6 @@ def _imported(package: Path) -> ModuleType:
         sys.modules.pop(f"{name}{part}", None)  # from an earlier library of this name
     sys.modules[name] = module  # its own imports look there
     spec.loader.exec_module(module)
-    for part in sorted(PART_NAMES - {"__init__"}):
-        if (package / f"{part}.py").exists():
-            import_module(f"{name}.{part}")
     return module
 
 
@@ -165,27 +157,6 @@ IMPORTED: Final = "gemmgen_library_"
 def _member(package: Path, stem: str) -> Member:
     path = package / spec_file(stem)
     return Member(stem, read_text(path), make(path))
-
-
-def _measured(path: Path, manifest: Manifest) -> Mapping[str, tuple[MeasuredLine, ...]]:
-    """Return the rows of each kernel in a package's measurements, which are read and not run."""
-    try:
-        found = decode(dict[ModuleName, tuple[MeasuredLine, ...]], _literal(path, "MEASURED"))
-    except BadFieldError as error:
-        raise bad_library(path, error.message, error.field) from error
-    except (OSError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise bad_library(path, "is not what `gemmgen library` writes") from error
-    if unknown := found.keys() - {*manifest.kernels}:
-        raise bad_library(path, f"{min(unknown)} is not one of the kernels", "measured")
-    return found
-
-
-def _literal(path: Path, name: str) -> object:
-    """Return the value of a constant in a module, which is not run."""
-    for statement in ast.parse(read_text(path)).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
-            return ast.literal_eval(statement.value)
-    raise ValueError(name)
 
 
 def check(package: Path) -> tuple[Finding, ...]:

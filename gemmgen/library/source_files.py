@@ -101,6 +101,8 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
         why = "it has a backward, which the operator of a library does not support: remove it"
     elif kernel.problem.saves:
         why = "it returns saved sums beside D, which no call of a library does"
+    elif kernel.problem.gathers_a:
+        why = "a call has an index of rows of A, and a library chooses by the rows of A"
     elif kernel.problem.d_blocks > 1:
         why = "its C and D have two matrices side by side, and a library checks a C and a D of N columns"
     else:
