@@ -318,17 +318,14 @@ def _library_of_blocks() -> Library:
     return assemble("blocks", found, choose(found))
 
 
-def test_most_lines_have_no_tags_and_few_have_control_flow() -> None:
+def test_lines_with_tags_become_no_more() -> None:
     """A part is Python with some names filled in.
 
-    The implementations of an interface are little but tags, and no loop has copies without any: so
-    33 lines of 100 may have some. They were 30 with stream-K, whose division of tiles had none, and with the
-    calls of libraries, and 29 when test programs in C, which had few, were templates too.
+    These are counts: shares of all lines rose when templates without tags left (stream-K, calls of libraries).
     """
     lines = [line for part in PARTS for line in part.read_text().splitlines()]
-    tagged = [line for line in lines if "{%" in line or "{{" in line]
-    assert len(tagged) <= len(lines) * 0.33
-    assert sum("{%" in line for line in lines) <= len(lines) / 7
+    assert sum("{%" in line or "{{" in line for line in lines) <= 827
+    assert sum("{%" in line for line in lines) <= 392
 
 
 def test_every_template_is_plain() -> None:
