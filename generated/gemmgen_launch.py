@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tag, Tensor
+from torch import Tag, Tensor, is_grad_enabled, is_inference_mode_enabled
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
@@ -691,20 +691,20 @@ class KnownCalls:
             return None
         if not self.is_compiled and have_hooks():
             return None
-        key: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *more]
-        addresses: list[int] = []
+        key, addresses = list[Any](), list[int]()
         try:
-            for tensor in tensors:
-                kind, device, requires_grad = type(tensor), tensor.get_device(), tensor.requires_grad
-                key.append((kind, tensor.shape, tensor.stride(), tensor.dtype, device, requires_grad))
+            for tensor in tensors:  # these lines decide the time of a call on the host
+                key += (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
+                key.append(tensor.requires_grad)
                 addresses.append(tensor.data_ptr())
+            key += (is_grad_enabled(), is_inference_mode_enabled(), *more)
             if self.may_be_negative:
                 key += [tensor.is_neg() for tensor in tensors]
             if self.written:
                 key += [tensor.is_inference() for tensor in tensors]
             elif out is not None:
                 key.append(out.is_inference())
-            device = tensors[0].get_device()
+            device: int = key[4]
             if device < 0 or device != torch.cuda.current_device():
                 return None
         except (AssertionError, AttributeError, RuntimeError, TypeError):

@@ -172,7 +172,9 @@ def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fak
     monkeypatch.setattr(module, "matmul_kernel", driver)
     if "reduction_kernel" in vars(module):
         monkeypatch.setattr(module, "reduction_kernel", SecondKernel(driver))
-    package = module.__name__.rpartition(".")[0]  # of a library; a module alone has the launcher of all tests
+    package = getattr(module, "__name__", "").rpartition(".")[
+        0
+    ]  # of a library; a module alone has the launcher of all tests
     of_driver, launcher = (
         import_module(f".{each.__name__}", package) if package else each
         for each in (gemmgen_driver, gemmgen_launch)

@@ -754,7 +754,7 @@ def test_backward_kernels_are_replayed_past_triton_on_a_gpu(linear: Modules) -> 
 
     def look(_: Tensor) -> None:
         """Look in the thread of the backward, which has parameters of its own."""
-        kept.append(any(module.call.of_thread.ready for module in linear.of.values()))
+        kept.append(any(module.call.known.of_thread.ready for module in linear.of.values()))
 
     cast(Any, x).register_hook(look)
     for _ in range(5):
@@ -762,7 +762,7 @@ def test_backward_kernels_are_replayed_past_triton_on_a_gpu(linear: Modules) -> 
         assert torch.equal(found[0], grad @ w)
         del found
     assert kept == [True] * 5
-    assert linear.forward.call.of_thread.ready
+    assert linear.forward.call.known.of_thread.ready
 
 
 @gpu

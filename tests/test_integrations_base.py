@@ -641,7 +641,7 @@ def test_no_kernel_and_a_kernel_of_something_else_are_refused_in_words(name: str
 def test_a_refusal_says_what_the_kernel_computes() -> None:
     with pytest.raises(ValueError, match=r"it takes a \[M, K\], b \[K, N\]$"):
         GroupedMM(import_generated(module_file("h100_bf16")))
-    with pytest.raises(ValueError, match=r"b \[K, 2 N\], and that its epilogue is silu\(gate\) \* up$"):
+    with pytest.raises(ValueError, match=r"b \[K, 2N\], and that its epilogue is silu\(gate\) \* up$"):
         Linear(16, 16, kernel=import_generated(module_file("h100_bf16_gated")))
 
 

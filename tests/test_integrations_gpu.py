@@ -155,6 +155,29 @@ def test_a_compiled_layer_learns_from_every_input(kind: str, modules: dict[str, 
     assert torch.equal(cast(Tensor, ours.weight.grad), cast(Tensor, theirs.weight.grad))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_known_call_of_a_layer_makes_no_check_again(
+    bias: bool, modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = torchs(bias=bias)
+    layer = Linear.of(plain, modules[BIASED if bias else "h100_bf16"])
+    inputs = [signs(*rows, K) for rows in ((7,), (2, 5), (2, 1, 3))]
+    for x in inputs:
+        layer(x)
+    monkeypatch.setattr(layer, "_why_torch", None)
+    for x in inputs:
+        found = layer(signs(*x.shape))
+        assert found.shape == (*x.shape[:-1], N)
+        assert_rounded_once(layer(x), x, plain)
+    monkeypatch.undo()
+    with torch.autocast("cuda", torch.float16):
+        assert layer(inputs[0]).dtype == torch.float16
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        layer(inputs[0][:, :-8])
+    layer.weight.data = layer.weight.data[:-16].clone()  # rows that leave
+    assert layer(inputs[0]).shape[-1] == N - 16
+
+
 def test_a_bias_is_rounded_with_the_sum(modules: dict[str, ModuleType]) -> None:
     theirs = torchs(bias=True)
     x = noise(256, K)

@@ -321,7 +321,7 @@ def _library_of_blocks() -> Library:
 def test_lines_with_tags_become_no_more() -> None:
     """A part is Python with some names filled in.
 
-    These are counts: shares of all lines rose when templates without tags left (stream-K, calls of libraries).
+    These are counts: shares of all lines rose when templates without tags left, of stream-K and libraries.
     """
     lines = [line for part in PARTS for line in part.read_text().splitlines()]
     assert sum("{%" in line or "{{" in line for line in lines) <= 827

@@ -68,8 +68,9 @@ def is_eager(*tensors: object) -> bool:
 
     A kernel may then repeat a known call with the same tensors' shapes, strides and types.
     """
-    if not all(type(each) in PLAIN for each in tensors):
-        return False
+    for each in tensors:
+        if type(each) not in PLAIN:
+            return False
     looks_on = torch.compiler.is_compiling() or cast(Any, torch).jit.is_tracing()
     return not (looks_on or torch.is_autocast_enabled("cuda"))
 

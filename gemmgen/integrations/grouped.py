@@ -114,7 +114,8 @@ class GroupedMM(KernelCaller):
         for each in self._candidates[offs is not None]:
             if rows <= each.most_rows * groups:
                 # A later kernel is for calls that this one refuses.
-                return again_of(find_kernel(each.name))(*inputs)
+                repeat = again_of(find_kernel(each.name))
+                return repeat and repeat(*inputs)
         return None
 
     def _why_torch(self, call: _GroupedCall) -> str:

@@ -51,14 +51,13 @@ def is_traceable(kernel: Kernel) -> bool:
     return hasattr(kernel, "OPERATOR") or hasattr(getattr(kernel, "call", None), "traced")
 
 
-def again_of(kernel: Kernel) -> Callable[..., Tensor | None]:
-    """Return the function that repeats a known call of a kernel: for any other call it returns None."""
+def again_of(kernel: Kernel) -> Callable[..., Tensor | None] | None:
+    """Return the function that repeats a known call of a kernel, and for any other call returns None.
+
+    Kernels with a host side of gemmgen's have one, modules and libraries. They take an A of any rank, too.
+    """
     side = getattr(kernel, "call", None) or getattr(kernel, "library", None)
-    return getattr(side, "again", _no_call)
-
-
-def _no_call(*_: object) -> None:
-    """Know no call, as a kernel without a host side does."""
+    return getattr(side, "again", None)
 
 
 def require_plain(kernel: Kernel, *, bias: bool) -> bool:

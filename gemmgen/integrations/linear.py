@@ -94,10 +94,12 @@ class Linear(KernelLayer, nn.Linear):
         self._differentiable = bool(getattr(getattr(kernel, "call", None), "has_backward", False))
 
     def _again(self, input: Tensor) -> Tensor | None:  # noqa: A002
-        weight, bias = self.weight, cast("Tensor | None", self.bias)
+        if self._repeat is None or not is_eager(input):
+            return None
+        bias = self.bias
         if self._fused:
-            return self._repeat(input, weight.T, bias) if is_eager(input, weight, bias) else None
-        return self._repeat(input, weight.T) if bias is None and is_eager(input, weight) else None
+            return self._repeat(input, self.weight.T, bias)
+        return None if bias is not None else self._repeat(input, self.weight.T)
 
     def _why_torch(self, input: Tensor) -> str:  # noqa: A002
         bias = cast("Tensor | None", self.bias)
@@ -120,9 +122,11 @@ class Linear(KernelLayer, nn.Linear):
     def _product(self, call: Tensor) -> Tensor:
         bias = cast("Tensor | None", self.bias)
         extras = {BIAS: bias} if self._fused else {}
-        product = self._matmul(self._rows(call), self.weight.T, **extras)
+        # All dimensions go to a kernel that takes them: a later call with as many is then a known one.
+        rows = call if self._repeat and call.ndim > 1 else self._rows(call)
+        product = self._matmul(rows, self.weight.T, **extras)
         product = product if self._fused or bias is None else product + bias
-        return product.reshape(*call.shape[:-1], self.out_features)
+        return product.reshape(*call.shape[:-1], product.shape[-1])
 
     def _traced(self, call: Tensor) -> Tensor | None:
         whole = self.in_features * call.element_size() % 16 == 0 and self.weight.is_contiguous()
