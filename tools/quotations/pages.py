@@ -27,6 +27,7 @@ from tools.quotations.peer_blocks import choices_block
 from tools.quotations.study_blocks import (
     host_block,
     misaligned_block,
+    models_block,
     tuned_block,
 )
 from tools.quotations.suite_blocks import (
@@ -60,6 +61,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "misaligned": misaligned_block,
     "tuned": tuned_block,
     "host": host_block,
+    "models": models_block,
 }
 """Blocks of a fixed record, by their marks."""
 

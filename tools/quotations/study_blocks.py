@@ -12,6 +12,7 @@ from tools.rendered import ROOT
 
 MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"
 HOST = ROOT / "benchmarks" / "reading" / "host.json"
+MODELS = ROOT / "benchmarks" / "reading" / "models.json"
 MISALIGNED_ARMS = ("", ", B aligned before", ", A and B aligned before", ", into an out of such rows")
 TUNED = ROOT / "benchmarks" / "reading" / "tune.json"
 
@@ -73,3 +74,17 @@ def host_block() -> str:
     )
     heads = ["", "`out=`, new addresses", "known addresses", "new D, new addresses", "known addresses"]
     return table(heads, rows)
+
+
+def models_block() -> str:
+    """Return the speed of the models of MODELS with kernels of libraries over torch's, by tokens."""
+    models = json.loads(MODELS.read_text(encoding="utf-8"))["models"]
+    tokens = list(next(iter(models.values()))["eager"])
+
+    def cells(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+        for count in tokens:
+            figures = found.get(count)
+            yield f"{figures['ratio']:.3f} [{figures['least']:.2f}, {figures['most']:.2f}]" if figures else ""
+
+    rows = ((model, how, *cells(found)) for model, hows in models.items() for how, found in hows.items())
+    return table(["model", "", *(f"tokens: {count}" for count in tokens)], rows, words=2)
