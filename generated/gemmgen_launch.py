@@ -580,7 +580,7 @@ class Ready:
 
 
 class Use:
-    """Whether a call of this thread uses parameters; a signal's handler may make another call meanwhile."""
+    """Tells if a call of this thread uses parameters; a signal's handler may make another call then."""
 
     __slots__ = ("is_on",)
 
