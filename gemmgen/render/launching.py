@@ -40,12 +40,6 @@ class LaunchView(ArgumentTable):
         return self.plan.d_unit
 
     @property
-    def padded_n(self) -> str:
-        """N, rounded up to rows of D that TMA can write."""
-        columns = f"{blocks} * n" if (blocks := self.plan.problem.d_blocks) > 1 else "n"
-        return f"-(-{columns} // {self.out_unit}) * {self.out_unit}"
-
-    @property
     def launch_options(self) -> str:
         """The options of a launch, as a dict's text."""
         plan = self.plan
