@@ -27,14 +27,29 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 if TYPE_CHECKING or not __package__:  # at the top level of gemmgen, which has the files that a library copies
-    from gemmgen_launch import Host, KnownCalls, count_modes, define_operator, have_dispatch, operator_name
+    from gemmgen_launch import (
+        TMA_BYTES,
+        Host,
+        KnownCalls,
+        count_modes,
+        define_operator,
+        have_dispatch,
+        operator_name,
+    )
     from gemmgen_table import Argument, Table, check_sizes
 else:
-    from .gemmgen_launch import Host, KnownCalls, count_modes, define_operator, have_dispatch, operator_name
+    from .gemmgen_launch import (
+        TMA_BYTES,
+        Host,
+        KnownCalls,
+        count_modes,
+        define_operator,
+        have_dispatch,
+        operator_name,
+    )
     from .gemmgen_table import Argument, Table, check_sizes
 
 MOST_CHOSEN = 4096  # choices that a library keeps; then it starts anew
-ROW_BYTES = 16  # TMA takes rows that begin at multiples of these bytes
 
 
 class Library:
@@ -164,7 +179,7 @@ class Library:
         """Call the operator, which torch sees."""
         if self.flattens and inputs[0].dim() > len(self.a.axes):
             return self.host_of(self.table.kernels[0]).contract.flattened(self.traced, inputs, out)
-        operator = getattr(getattr(torch.ops, self.namespace), self.operator_name)
+        operator = self.operator
         given = (*inputs, expected_m) if self.table.expects_rows else inputs
         return operator(*given) if out is None else operator(*given, out=out) or out
 
@@ -227,7 +242,10 @@ class Library:
         The tensors have any values. Call it before a CUDA graph is captured, or before the first request: a
         capture cannot compile. If torch's deterministic mode is on, kernels are chosen as they are in it.
         """
-        for m, n, k in shapes:
+        for shape in shapes:
+            if not is_shape(shape) or len(shape) != 3:
+                raise TypeError(f"shapes must be triples (M, N, K), found {shape!r}")
+            m, n, k = shape
             check_sizes(m, n, k)
             extents = self.extents_of(m, n, k, self.table.count_groups(groups))
             inputs = [self.new_input(name, extents, device) for name in self.table.inputs]
@@ -247,8 +265,11 @@ class Library:
 
         The second value is the reason for a refusal, or the kernel that would run. Only shapes and dtypes are
         judged, by default the dtypes of the kernels: tensors have to be in memory as `matmul` says, at
-        multiples of 16 bytes. `groups` is the number of groups that divide K, which no shape has.
+        multiples of 16 bytes. `groups` is the number of groups if they divide K, since A and B then do not
+        have it, and `expected_m` is as in `matmul`. Raises TypeError for shapes that are no sequences.
         """
+        if not (is_shape(a_shape) and is_shape(b_shape)):
+            raise TypeError(f"a_shape and b_shape must be shapes, found {a_shape!r} and {b_shape!r}")
         found = dict[str, int]()
         if self.place_of_groups > 1:
             found["groups"] = self.table.count_groups(groups)
@@ -304,14 +325,14 @@ class Library:
             yield f"{limit}, found {m}, {n}, {k} and {rows}"
 
     def violations_of_rows(self, found: Mapping[str, int]) -> Iterator[str]:
-        """Yield a reason for each extent along which rows of A or B are no multiples of `ROW_BYTES`."""
+        """Yield a reason for each extent along which rows of A or B are no multiples of `TMA_BYTES`."""
         names = dict[tuple[str, int], list[str]]()
         for name, argument in ("a", self.a), ("b", self.b):
             along = argument.axes[-2 if argument.is_transposed else -1]
             names.setdefault((along, unit_of(argument)), []).append(name)
         for (axis, unit), which in names.items():
             if found[axis] % unit:
-                rows = f"rows of {' and '.join(which)} have whole {ROW_BYTES}-byte units"
+                rows = f"rows of {' and '.join(which)} have whole {TMA_BYTES}-byte units"
                 yield f"{axis} must be a multiple of {unit}, as {rows}, found {found[axis]}"
 
     def extents_of(self, m: int, n: int, k: int, groups: int) -> dict[str, int]:
@@ -335,11 +356,16 @@ class Library:
         return self.arrange_scales(name, made) if "K blocks" in argument.axes else made
 
 
+def is_shape(given: object) -> bool:
+    """Return True for extents, and False for a single number."""
+    return isinstance(given, Sequence)
+
+
 def count_flops(a_shape: Sequence[int], b_shape: Sequence[int], *_: object, **__: object) -> int:
     """Return what torch's FlopCounterMode adds up: 2 operations for each element of A and column of B."""
     return 2 * math.prod(a_shape) * b_shape[-1]
 
 
 def unit_of(argument: Argument) -> int:
-    """Return the elements of `ROW_BYTES`."""
-    return ROW_BYTES // argument.dtype.itemsize
+    """Return the elements of `TMA_BYTES`."""
+    return TMA_BYTES // argument.dtype.itemsize

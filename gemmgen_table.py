@@ -73,8 +73,10 @@ class Table:
                 self.read_rule(found["rule"])
                 return
             fault = f"has format {found['format']!r}, and this library reads format {FORMAT}"
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise TableError(f"{path} is no table of a library, {error!r}: {remedy}") from error
+        except OSError as error:
+            raise TableError(f"{path} cannot be read, {error.strerror}: {remedy}") from None
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise TableError(f"{path} is cut, or is no table of a library: {remedy}") from None
         raise TableError(f"{path} {fault}: {remedy}")
 
     def read_measurements(self, found: Mapping[str, Any]) -> None:
@@ -158,7 +160,7 @@ class Table:
                 why = f"tuned on {self.gpu} for N = {n}, K = {k}, M from {least} to {most}"
                 why += f" in {self.groups.count} groups" if self.groups else ""
                 if times := self.measured.get(name, {}).get(sizes):
-                    why += "; {:.1f} us measured, the baseline {:.1f}".format(*times)
+                    why += "; {:.1f} us measured, {:.1f} us of the baseline".format(*times)
                 return Choice(name, why)
         forecast = self.forecast(gpu, is_measured=is_known)
         name = forecast.best(self.candidates(forecast, sizes), sizes)
@@ -168,7 +170,7 @@ class Table:
         if near := forecast.nearest(name, sizes):
             corrected = forecast.expected(name, sizes) * 1e6
             why += f", {corrected:.1f} as corrected by what was measured on {self.gpu}"
-            why += f", nearest at {' x '.join(map(str, near))}"
+            why += f", the nearest measured shape is {' x '.join(map(str, near))}"
         return Choice(name, why)
 
     def explain(

@@ -311,14 +311,23 @@ def digests_of(folder: Path) -> Mapping[str, str]:
         if manifest["format"] != FORMAT:
             raise ValueError(f"it has format {manifest['format']!r}, and this is gemmgen's format {FORMAT}")
         return {str(name): str(digest) for name, digest in manifest["sha256"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except OSError:
+        inner = [each.parent.as_posix() for each in sorted(folder.glob(f"*/{MANIFEST}"))]
+        message = f"is not the folder of a pack: it has no {MANIFEST}"
+        message += f"; did you mean {' or '.join(inner)}?" if inner else ""
+        raise GemmgenError([Diagnostic(folder.as_posix(), "bad-pack", message)]) from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         message = f"is not the manifest of a pack: {error}"
         raise GemmgenError([Diagnostic(path.as_posix(), "bad-pack", message)]) from error
 
 
 def faults_of(folder: Path) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each file of a pack that is missing or changed."""
-    for name, digest in digests_of(folder).items():
+    """Yield a diagnostic for each file of a pack that is missing, changed or foreign."""
+    digests = digests_of(folder)
+    for path in sorted(folder.glob("*.*")):
+        if path.name not in digests and path.name != MANIFEST:
+            yield Diagnostic(path.as_posix(), "foreign-file", "is not a file of this pack: move it")
+    for name, digest in digests.items():
         path = folder / name
         try:
             is_changed = _sha256(path.read_bytes()) != digest
@@ -326,7 +335,8 @@ def faults_of(folder: Path) -> Iterator[Diagnostic]:
             yield Diagnostic(path.as_posix(), "missing-file", f"cannot be read: {error.strerror}")
             continue
         if is_changed:
-            yield Diagnostic(path.as_posix(), "changed-file", "is not as it was packed: pack it again")
+            message = "is not as it was packed: pack it again, or install it again"
+            yield Diagnostic(path.as_posix(), "changed-file", message)
 
 
 def checked(folder: Path) -> dict[str, bool | None]:

@@ -94,6 +94,19 @@ def test_missing_and_changed_files_are_named(tmp_path: Path) -> None:
     (folder / f"{STEM}.cubin").write_bytes(b"")
     found = {(Path(each.path).name, each.code) for each in packing.faults_of(folder)}
     assert found == {(f"{STEM}.py", "missing-file"), (f"{STEM}.cubin", "changed-file")}
+    (folder / "mine.py").write_text("")
+    assert [each.code for each in packing.faults_of(folder) if each.path.endswith("mine.py")] == [
+        "foreign-file"
+    ]
+
+
+def test_the_folder_of_packs_is_no_pack(tmp_path: Path) -> None:
+    folder = packing.write(pack(), tmp_path).folder
+    with pytest.raises(GemmgenError, match=r"it has no pack\.json; did you mean .*gemmgen_pack\?$") as raised:
+        packing.digests_of(tmp_path)
+    assert folder.as_posix() in str(raised.value)
+    with pytest.raises(GemmgenError, match=r"it has no pack\.json$"):
+        packing.digests_of(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 2}', '{"format": 1, "sha256": 3}'])
