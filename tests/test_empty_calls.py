@@ -82,7 +82,7 @@ def test_a_call_without_groups_is_refused(stem: str, monkeypatch: pytest.MonkeyP
     on_a_fake_gpu(monkeypatch)
     module = import_generated(module_file(stem))
     with pytest.raises(ValueError, match=r"^this kernel takes from 1 to \d+ groups, found 0$"):
-        called(module, operands(module, {**EXTENTS, "G": 0, "K": 16}), None)
+        called(module, operands(module, {**EXTENTS, "groups": 0, "K": 16}), None)
 
 
 @pytest.mark.gpu

@@ -145,7 +145,7 @@ def test_an_element_type_is_one_row(tmp_path: Path, bf8: DType, target: str) -> 
     product = proven(tmp_path, spec_text(target, ("e4m3", "bf8", "bf8")))
     assert product.plan.problem.b.dtype is bf8
     for argument, dtype in (("a", "float8_e4m3fn"), ("b", "float8_e5m2"), ("out", "float8_e5m2")):
-        assert f'    "{argument}": (torch.{dtype}, ' in product.module
+        assert f'    "{argument}": {{"dtype": torch.{dtype}, ' in product.module
     assert "e5m2" not in product.module.replace("float8_e5m2", "")
 
 

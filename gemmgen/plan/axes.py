@@ -125,7 +125,7 @@ def axes_in_memory(problem: Matmul, argument: Argument) -> Axes:
 
 
 @dataclass(frozen=True)
-class Extent:
+class AxisExtent:
     """The extent of an axis: `times` M, N or K of a problem, in blocks of `per`, rounded up."""
 
     of: Literal["m", "n", "k"]
@@ -145,24 +145,24 @@ class Extent:
         return f"G x {counted}" if self.of_groups else counted
 
 
-def extent_of(problem: Matmul, axis: Axis) -> Extent:
+def extent_of(problem: Matmul, axis: Axis) -> AxisExtent:
     """Return the extent of an axis; raises KeyError for one that M, N and K do not say, such as groups."""
     of_k = problem.a.scale.vector if problem.a.scale else 1
     of_b = problem.b.scale.format.rows if problem.b.scale else 1
     of_d = problem.d_scale.vector if problem.d_scale else 1
     return {
-        Axis.M: Extent("m"),
-        Axis.N: Extent("n"),
-        Axis.K: Extent("k"),
-        Axis.HALF_K: Extent("k", per=2),
-        Axis.TWO_N: Extent("n", 2),
-        Axis.K_BLOCKS: Extent("k", per=of_k),
-        Axis.N_BLOCKS: Extent("n", problem.b_blocks, of_b),
-        Axis.D_BLOCKS: Extent("n", per=of_d),
+        Axis.M: AxisExtent("m"),
+        Axis.N: AxisExtent("n"),
+        Axis.K: AxisExtent("k"),
+        Axis.HALF_K: AxisExtent("k", per=2),
+        Axis.TWO_N: AxisExtent("n", 2),
+        Axis.K_BLOCKS: AxisExtent("k", per=of_k),
+        Axis.N_BLOCKS: AxisExtent("n", problem.b_blocks, of_b),
+        Axis.D_BLOCKS: AxisExtent("n", per=of_d),
     }[axis]
 
 
-def extents_in_memory(problem: Matmul, argument: Argument) -> tuple[Extent, ...]:
+def extents_in_memory(problem: Matmul, argument: Argument) -> tuple[AxisExtent, ...]:
     """Return the rows and columns of an argument in memory, or the elements of a vector.
 
     Matrices and vectors of groups follow one another, and all their rows, or elements, count.

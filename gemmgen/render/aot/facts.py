@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from gemmgen.hardware import DType
 from gemmgen.launch_facts import KernelFacts, Passed
-from gemmgen.plan.axes import Axis, Extent, axes_in_memory, extents_in_memory
+from gemmgen.plan.axes import Axis, AxisExtent, axes_in_memory, extents_in_memory
 from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -49,9 +49,9 @@ class Described:
 
     argument: Argument
     passing: Passing
-    rows: Extent | None
+    rows: AxisExtent | None
     """None for a vector."""
-    columns: Extent
+    columns: AxisExtent
     swizzle_bytes: int
     box: tuple[int, ...]
     """The box of one instruction of a CTA, the contiguous dimension last."""

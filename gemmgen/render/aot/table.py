@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen.plan.axes import Extent
+from gemmgen.plan.axes import AxisExtent
 from gemmgen.render.aot.facts import Described, LaunchFacts, Pointer
 
 Fields = tuple[tuple[str, object], ...]
@@ -118,7 +118,7 @@ def _text(text: str | None) -> str:
     return "NULL" if not text else f'"{text}"'
 
 
-def _extent(extent: Extent | None) -> str:
+def _extent(extent: AxisExtent | None) -> str:
     if extent is None:
         return "{GEMMGEN_M, 0, 1, 0}"
     return f"{{GEMMGEN_{extent.of.upper()}, {extent.times}, {extent.per}, {int(extent.of_groups)}}}"
