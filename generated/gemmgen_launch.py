@@ -59,11 +59,6 @@ def have_dispatch(*types_of_tensors: type) -> bool:
     return any(getattr(each, "__torch_dispatch__", base) is not base for each in types_of_tensors)
 
 
-def is_seen_by_torch(*tensors: Tensor | None) -> bool:
-    """Return True while torch traces, in one of its modes, and for a tensor with a dispatch of its own."""
-    return bool(is_compiling() or count_modes() or have_dispatch(*map(type, tensors)))
-
-
 # --- a module
 
 
@@ -178,9 +173,7 @@ class Host:
 
         Nothing is checked or raised, so a caller asks this first and calls in full if it is None.
         """
-        if is_compiling() or count_modes():
-            return None
-        return self.known.launch(inputs, None)[0]
+        return self.known.again(inputs)
 
     def __reduce__(self) -> str:
         """Let a copy or a pickle have the module's own host side, which is `call` in each module."""
@@ -633,6 +626,12 @@ class KnownCalls:
     def forget(self) -> None:
         """Know no call any more, in any thread."""
         self.of_thread = OfThread()
+
+    def again(self, inputs: tuple[Tensor, ...], more: tuple[Any, ...] = ()) -> Tensor | None:
+        """Return the D of a known call, launched again; return None for any other, and while torch traces."""
+        if is_compiling() or count_modes():
+            return None
+        return self.launch(inputs, None, more=more)[0]
 
     def launch(
         self,

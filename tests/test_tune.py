@@ -130,8 +130,8 @@ def test_every_spec_is_written_as_it_is_read(path: Path, tmp_path: Path) -> None
 def test_the_hash_of_a_kernel_leaves_out_the_two_lines_that_name_its_spec_and_no_others() -> None:
     product = make(ROOT / "specs" / "h100_bf16.yaml")
     lines = product.module.splitlines(keepends=True)
-    place = lines.index(f"sha256 {product.source.sha256}\n")
-    assert lines[place - 1] == "h100_bf16.yaml\n"
+    place = lines.index(f"sha256 of its spec: {product.source.sha256}\n")
+    assert lines[place - 1] == "Its spec: h100_bf16.yaml\n"
     rest = "".join(lines[: place - 1] + lines[place + 1 :])
     assert kernel_sha256(product.plan, "h100_bf16") == hashlib.sha256(rest.encode()).hexdigest()
     other = make(ROOT / "specs" / "h100_bf16_128x128.yaml").plan

@@ -256,7 +256,7 @@ def kernel_sha256(plan: Kernel, stem: str) -> str:
     """
     name = f"{stem}.yaml"
     module = render(plan, spec_name=name, spec_sha256=NO_SPEC)
-    return hashlib.sha256(module.replace(f"{name}\nsha256 {NO_SPEC}\n", "", 1).encode()).hexdigest()
+    return hashlib.sha256(module.replace(f"Its spec: {name}\nsha256 of its spec: {NO_SPEC}\n", "", 1).encode()).hexdigest()
 
 
 NO_SPEC: Final = "0" * 64
