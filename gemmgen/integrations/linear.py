@@ -123,7 +123,7 @@ class Linear(KernelLayer, nn.Linear):
         bias = cast("Tensor | None", self.bias)
         extras = {BIAS: bias} if self._fused else {}
         # All dimensions go to a kernel that takes them: a later call with as many is then a known one.
-        rows = call if self._repeat and call.ndim > 1 else self._rows(call)
+        rows = call if self._repeat is not None and call.ndim > 1 else self._rows(call)
         product = self._matmul(rows, self.weight.T, **extras)
         product = product if self._fused or bias is None else product + bias
         return product.reshape(*call.shape[:-1], product.shape[-1])
