@@ -31,6 +31,7 @@ from gluonsim.program import Kernel
 from gluonsim.progress import Tell, Watch
 from gluonsim.result import Result
 from gluonsim.tensors.known import Known
+from gluonsim.tensors.regions import Slice
 from gluonsim.tensors.restored import Restored
 from gluonsim.timeline import Trace
 from gluonsim.verdicts import check_budget, resident_programs_of
@@ -63,6 +64,7 @@ def run(
     processes: int = 1,
     early: Sequence[str] | None = None,
     restored: Sequence[str] = (),
+    recomputed: Sequence[Tensor] = (),
     checks: Sequence[Check] = (),
     programs: int | None = None,
     progress: Tell | None = None,
@@ -92,6 +94,8 @@ def run(
             lint; with names, one of any other parameter is an error.
         restored: Names of parameters whose tensors each schedule must leave as it finds them: counters that
             the next launch relies on.
+        recomputed: Views of the tensors, with elements that several stores compute on purpose: that nothing
+            orders these stores is no fault, unless they store different bits.
         checks: Functions that look at the tensors after each schedule that came to its end.
         programs: Size of a sample of the grid: the first program, the last one, and random ones by `seed`,
             the same in each schedule. By default all programs run. A kernel whose programs may wait for each
@@ -119,6 +123,7 @@ def run(
         dependent=is_dependent(keywords),
         early=early,
         restored=restored,
+        recomputed=recomputed,
         sample=programs,
         progress=progress,
     )
@@ -142,6 +147,7 @@ def run_lowered(
     dependent: bool = False,
     early: Sequence[str] | None = None,
     restored: Sequence[str] = (),
+    recomputed: Sequence[Tensor] = (),
     sample: int | None = None,
     progress: Tell | None = None,
 ) -> Result:
@@ -191,6 +197,7 @@ def run_lowered(
             checks,
             dependence,
             restored,
+            recomputed,
             policies,
             Watch(progress, kernel.__name__, len(numbers), schedules) if progress else None,
         )
@@ -288,6 +295,7 @@ class _Schedules:
         checks: Sequence[Check],
         dependence: Dependence | None,
         restored: Sequence[str],
+        recomputed: Sequence[Tensor],
         policies: Sequence[Policy],
         watch: Watch | None,
     ) -> None:
@@ -299,6 +307,7 @@ class _Schedules:
         self._resident = resident
         self._checks = checks
         self._dependence = dependence
+        self._recomputed = [Slice(tensor) for tensor in recomputed]
         self._restored = [Restored(name, lowered.arguments[name]) for name in restored]
         self._arguments = bind(kernel, lowered)
         self._tensors = changed_tensors(lowered.arguments.values())
@@ -318,7 +327,7 @@ class _Schedules:
         for tensor, before in zip(self._tensors, self._initial, strict=True):
             tensor.copy_(before)
         findings, trace = Findings(), Trace(position)
-        memory = GlobalMemory(findings, self._dependence)
+        memory = GlobalMemory(findings, self._dependence, self._recomputed)
         arguments, limit = self._arguments, self._max_idle_operations
         launch = Interleaved(
             self._kernel,

@@ -191,6 +191,7 @@ class Kind(StrEnum):
     CANCEL_AFTER_REFUSAL = "cancel-after-refusal"
     REGISTER_BUDGET = "register-budget"
     WRONG_NUMBERS = "wrong-numbers"
+    UNEQUAL_STORES = "unequal-stores"
     WORKSPACE_NOT_RESTORED = "workspace-not-restored"
     UNDEFINED_VALUE = "undefined-value"
     DOUBLE_INIT = "double-init"
@@ -351,9 +352,10 @@ _RANKS = (
     (Kind.ARRIVAL_OVERFLOW, Kind.CANCEL_AFTER_REFUSAL),
     (Kind.DEADLOCK, Kind.LIVELOCK, Kind.WORK_IN_FLIGHT),
     (Kind.WRONG_NUMBERS, Kind.WORKSPACE_NOT_RESTORED),
+    (Kind.UNEQUAL_STORES,),
 )
 """Kinds that different schedules show first, those that say most first; others have the empty place."""
-_ENDS = _RANKS[-2] + _RANKS[-1]
+_ENDS = _RANKS[-3] + _RANKS[-2] + _RANKS[-1]
 """How a program ends says what came of all that went before."""
 _RANK = {kind: rank for rank, kinds in enumerate(_RANKS) for kind in kinds}
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gluonsim.accesses import Access, Proxy
 from gluonsim.clocks import Clock, Component, Knowledge, join, reached
 from gluonsim.findings import Findings, Kind, Location, Severity, refusal
-from gluonsim.tensors.accesses import Dispute, Scope, Strength, Touch
+from gluonsim.tensors.accesses import Common, Dispute, Scope, Strength, Touch
 from gluonsim.tensors.marks import Marks, distinct
-from gluonsim.tensors.regions import Region, Slice, Storage
+from gluonsim.tensors.regions import Region, Slice, Storage, same_bits
 
 AHEAD = Component(-1, 0)
 """Of no program: the end of the kernel ahead is its only event, in a launch that may begin before that."""
@@ -61,8 +62,14 @@ class _Tracker:
 class GlobalMemory:
     """What the programs of one launch did to the tensors that they were given."""
 
-    def __init__(self, findings: Findings, dependence: Dependence | None = None) -> None:
+    def __init__(
+        self, findings: Findings, dependence: Dependence | None = None, recomputed: Iterable[Region] = ()
+    ) -> None:
         self._findings = findings
+        self._recomputed = dict[Storage, Marks]()
+        """Marks of the elements that several stores compute on purpose, by storage."""
+        for region in recomputed:
+            self._recomputed.setdefault(region.storage, Marks(region.storage.elements)).set(region, 1)
         self.dependence = dependence
         """None where the kernel ahead has ended."""
         self._touches: list[tuple[Touch, ...]] = [()]
@@ -105,7 +112,7 @@ class GlobalMemory:
             if tracker is None:
                 self._reads.setdefault(region.storage, []).append((region, touch))
                 continue
-            self._judge(tracker.writers.found(region), name, touch, clock, "reads", "wrote")
+            self._judge(region, tracker.writers, name, touch, clock, "reads", "wrote")
             self._add(tracker.readers, region, touch, clock)
 
     def write(
@@ -127,8 +134,8 @@ class GlobalMemory:
                 continue
             self._remember(region)
             tracker = self._tracker(region)
-            self._judge(tracker.writers.found(region), name, touch, clock, "writes", "wrote")
-            self._judge(tracker.readers.found(region), name, touch, clock, "writes", "read")
+            self._judge(region, tracker.writers, name, touch, clock, "writes", "wrote")
+            self._judge(region, tracker.readers, name, touch, clock, "writes", "read")
             if strength is None:
                 tracker.writers.set(region, alone)
                 if tracker.heads.found(region) is not None:
@@ -137,12 +144,13 @@ class GlobalMemory:
                 self._add(tracker.writers, region, touch, clock)
         return touch
 
-    def perform(self, write: Touch, changes: Callable[[], bool]) -> None:
-        """Note that a plain write is done next, which changes what is there now or does not."""
-        for dispute in write.disputes:
-            first, second = dispute.writes
-            if (second if first is write else first).performed:
-                dispute.settle(same=not changes())
+    def perform(self, write: Touch, store: Callable[[], None]) -> None:
+        """Do a plain write, and settle its disputes with other writes: it stores what they stored, or not."""
+        due = [each for each in write.disputes if each.other_than(write).performed]
+        before = [each.values() for each in due]
+        store()
+        for dispute, values in zip(due, before, strict=True):
+            dispute.settle(same=same_bits(dispute.values(), values))
         write.performed = True
 
     def is_as_given(self, regions: Sequence[Region]) -> bool:
@@ -258,8 +266,9 @@ class GlobalMemory:
         marks.change(region, changed)
 
     def _judge(
-        self, marks: Tensor | None, name: str, touch: Touch, clock: Clock, does: str, did: str
+        self, region: Region, tracked: Marks, name: str, touch: Touch, clock: Clock, does: str, did: str
     ) -> None:
+        marks = tracked.found(region)
         if marks is None:
             return
         others = (other for number in distinct(marks) for other in self._touches[number])
@@ -268,7 +277,9 @@ class GlobalMemory:
                 if did == "wrote" and not touch.together(other):
                     self._judge_proxy(name, touch.access, other.access)
             elif not touch.together(other):
-                self._report(name, touch, other, clock, does, did)
+                numbers = [number for number in distinct(marks) if other in self._touches[number]]
+                common = Common(region, torch.isin(marks, torch.tensor(numbers)))
+                self._report(name, touch, other, clock, does, did, common)
 
     def _judge_early(
         self,
@@ -325,7 +336,9 @@ class GlobalMemory:
             Kind.MISSING_FENCE, name, locations, access.partition, access.cta, text, severity=severity
         )
 
-    def _report(self, name: str, touch: Touch, other: Touch, clock: Clock, does: str, did: str) -> None:
+    def _report(
+        self, name: str, touch: Touch, other: Touch, clock: Clock, does: str, did: str, common: Common
+    ) -> None:
         """Report two accesses that nothing orders, by what should have ordered them."""
         access, before = touch.access, other.access
         if (name, access.location, before.location) in self._judged:
@@ -369,7 +382,11 @@ class GlobalMemory:
             )
 
         def redundant() -> None:
-            again = f"{race}, and both store the same: one of the two is enough"
+            count = int(common.chosen.sum())
+            enough = f"both compute {count:,} of {common.chosen.numel():,} elements"
+            again = f"{race}, and both store the same: " + (
+                "one of the two is enough" if count == common.chosen.numel() else enough
+            )
             self._findings.add(
                 Kind.REDUNDANT_STORE,
                 name,
@@ -380,10 +397,26 @@ class GlobalMemory:
                 severity=Severity.LINT,
             )
 
+        def unequal() -> None:
+            self._findings.add(
+                Kind.UNEQUAL_STORES,
+                name,
+                (access.location, before.location),
+                access.partition,
+                access.cta,
+                f"{race}, and the two store different numbers, although both compute these elements",
+                follows=True,
+                works=(access.work, before.work),
+            )
+
         if (does, did) != ("writes", "wrote") or touch.strength or other.strength:
             harmful()
             return
-        dispute = Dispute((other, touch), harmful, redundant)
+        recomputed = self._recomputed.get(common.region.storage)
+        if recomputed and bool(recomputed.of(common.region)[common.chosen].all()):
+            dispute = Dispute((other, touch), common, unequal, lambda: None)
+        else:
+            dispute = Dispute((other, touch), common, harmful, redundant)
         self._disputes.append(dispute)
         touch.disputes += (dispute,)
         other.disputes += (dispute,)

@@ -56,6 +56,7 @@ class Simulated:
     processes: int = 1
     early: Sequence[str] | None = None
     restored: Sequence[str] = ()
+    recomputed: Sequence[Tensor] = ()
     machine_code: bool = False
     programs: int | None = None
     progress: Tell | None = None
@@ -84,6 +85,7 @@ class Simulated:
                 dependent=is_dependent(kwargs),
                 early=self.early,
                 restored=self.restored,
+                recomputed=self.recomputed,
                 sample=self.programs,
                 progress=self.progress,
             )
@@ -106,6 +108,7 @@ def simulate(
     processes: int = 1,
     early: Sequence[str] | None = None,
     restored: Sequence[str] = (),
+    recomputed: Sequence[Tensor] = (),
     machine_code: bool = False,
     programs: int | None = None,
     progress: Tell | None = None,
@@ -130,6 +133,7 @@ def simulate(
         processes: Among which the schedules are divided, as for ``run``.
         early: Parameters that a launch with ``launch_pdl=True`` may read before gdc_wait, as for ``run``.
         restored: Parameters whose tensors the kernel must leave as it finds them, as for ``run``.
+        recomputed: Views of tensors, with elements that several stores compute on purpose, as for ``run``.
         machine_code: Compile the kernel to machine code too, which takes seconds: the result then has the
             registers, spills and notes of ptxas as `compiler`.
         programs: Size of a sample of the grid that runs in place of all programs, as for ``run``. An
@@ -155,6 +159,7 @@ def simulate(
         processes,
         early,
         restored,
+        recomputed,
         machine_code,
         programs,
         progress,

@@ -146,15 +146,16 @@ def test_a_multicast_overtakes_a_cta_that_nothing_holds_it_back_for(meet: bool) 
         assert race.lines[1] in lines_of(KERNELS, "b_smem.index(stage), total, is_async=True)")
 
 
-def test_programs_that_store_the_same_elements_race() -> None:
+def test_programs_that_store_the_same_elements_are_told() -> None:
     x, out = small(256, dtype=torch.int32), torch.zeros(256, dtype=torch.int32)
     assert run(kernels.increment_kernel, (2,), (x, out, 250, 128)).findings == ()
     assert out[:250].equal(x[:250] + 1)
     assert not out[250:].any()
 
-    out.zero_()  # else the second program would store what is there, which does no harm
+    out.zero_()
     (finding,) = run(kernels.increment_kernel, (2,), (x, out, 250, 64)).findings
-    assert (finding.kind, finding.name) == (Kind.GLOBAL_RACE, "out_ptr")
+    assert (finding.kind, finding.name) == (Kind.REDUNDANT_STORE, "out_ptr")
+    assert "both store the same: both compute 64 of 128 elements" in finding.text
     assert finding.lines[0] in lines_of(KERNELS, "gl.store(out_ptr + offsets")
 
 

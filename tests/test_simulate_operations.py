@@ -259,6 +259,26 @@ def test_programs_that_store_different_numbers_to_one_place_race(
     assert finding.kind in (Kind.GLOBAL_RACE, Kind.WORK_IN_FLIGHT)
 
 
+@pytest.mark.parametrize("schedules", [("lazy",), ("eager",), ("random",) * 5])
+def test_stores_that_share_some_of_their_rows_are_compared_in_these_rows(schedules: tuple[str, ...]) -> None:
+    def findings(offset: int, *recomputed: torch.Tensor) -> list[tuple[Kind, Severity]]:
+        d.zero_()
+        kernel, given = kernels.half_a_box_apart_kernel, (boxed(x), boxed(d), offset)
+        result = run(kernel, (2,), given, schedules=schedules, recomputed=recomputed)
+        return [(finding.kind, finding.severity) for finding in result.findings]
+
+    x, d = integers(128, 64), torch.zeros(96, 64)
+    assert findings(0) == [(Kind.REDUNDANT_STORE, Severity.LINT)]
+    assert d.equal(x[:96])
+    assert findings(0, d[32:64]) == []
+    assert findings(32, d[32:64]) == [(Kind.UNEQUAL_STORES, Severity.ERROR)]
+    # Nothing says that row 63 is computed twice.
+    for recomputed in ((), (d[32:63],)):
+        ((kind, severity),) = findings(32, *recomputed)
+        assert severity is Severity.ERROR
+        assert kind in (Kind.GLOBAL_RACE, Kind.WORK_IN_FLIGHT)
+
+
 def test_numbers_that_a_type_does_not_reach_are_told() -> None:
     x, d = integers(64, 64), torch.zeros(64, 64, dtype=torch.float16)
     assert run(kernels.narrowing_kernel, (1,), (x, d)).findings == ()

@@ -22,7 +22,7 @@ from gluonsim.program import Agent, Handler
 from gluonsim.tensor_memory import is_plain
 from gluonsim.tensors.accesses import PLAIN, VOLATILE
 from gluonsim.tensors.deferred import Undefined
-from gluonsim.tensors.regions import Elements, Region, same_bits
+from gluonsim.tensors.regions import Elements, Region
 from gluonsim.waits import Watch
 
 TOKEN = None
@@ -234,8 +234,7 @@ def store(agent: Agent, op: Operation) -> None:
     regions, memory = chosen.regions(op), agent.cluster.globals
     write = memory.write(regions, pointer.name, access, agent.knowledge.clock)
     touched, value = chosen.elements, chosen.part(agent.get(op.operands[1]))
-    memory.perform(write, lambda: not same_bits(touched.copied(), value))
-    touched.mark(pointer.flat, value)
+    memory.perform(write, lambda: touched.mark(pointer.flat, value))
 
 
 class Chosen:

@@ -167,10 +167,6 @@ class Part(Hashable, Protocol):
         """Return what is there now, padding outside of the tensor."""
         ...
 
-    def holds(self, values: Tensor) -> bool:
-        """Return whether the elements within the tensor have these values now."""
-        ...
-
     def store(self, values: Tensor, reduction: str | None) -> None:
         """Write values; what lies outside of the tensor is dropped."""
         ...
@@ -351,8 +347,7 @@ def _store_from(
         values = loaded(agent, op, view)
 
         def complete_write() -> None:
-            cluster.globals.perform(touch, lambda: not part.holds(values))
-            part.store(values, reduction)
+            cluster.globals.perform(touch, lambda: part.store(values, reduction))
 
         _trace(agent, op, view, "store", begin, (read.work, write.work))
         cluster.issue(Event(writes.events, complete_write, op))

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from torch import Tensor
+
 from gluonsim.accesses import Access
+from gluonsim.tensors.regions import Region
 
 
 class Scope(StrEnum):
@@ -68,16 +71,35 @@ class Touch:
         return not same and Scope.CTA in (self.strength.scope, other.strength.scope)
 
 
+@dataclass(frozen=True, eq=False)
+class Common:
+    """Elements of a region that two accesses touch."""
+
+    region: Region
+    chosen: Tensor
+    """bool: which elements of the region they are."""
+
+
 @dataclass(eq=False)
 class Dispute:
     """Two plain writes that nothing orders: no harm is done if they store the same."""
 
     writes: tuple[Touch, Touch]
+    common: Common
     harmful: Callable[[], None]
     """Reports the race."""
     redundant: Callable[[], None]
     """Reports that one of the two is not needed."""
     settled: bool = False
+
+    def other_than(self, write: Touch) -> Touch:
+        """Return the other one of the two."""
+        first, second = self.writes
+        return second if first is write else first
+
+    def values(self) -> Tensor:
+        """Return the present values of the elements of both."""
+        return self.common.region.values()[self.common.chosen]
 
     def settle(self, *, same: bool) -> None:
         """Report the race, or the store that is not needed."""

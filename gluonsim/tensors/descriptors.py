@@ -16,7 +16,7 @@ from gluonsim.accesses import Access
 from gluonsim.clocks import Component
 from gluonsim.findings import refusal
 from gluonsim.tensors.addresses import without_sign
-from gluonsim.tensors.regions import Region, Slice, same_bits
+from gluonsim.tensors.regions import Region, Slice
 
 REDUCTIONS: dict[str, Any] = {
     "add": torch.add,
@@ -64,10 +64,6 @@ class Box:
         box = self.descriptor.outside(self.shape, found.dtype).clone()
         box[self.inside] = found
         return box
-
-    def holds(self, values: Tensor) -> bool:
-        """Return whether the part within the tensor has these values now."""
-        return same_bits(self.region.tensor, values.reshape(self.shape)[self.inside])
 
     def store(self, values: Tensor, reduction: str | None) -> None:
         """Write the box; a part outside of the tensor is dropped."""
@@ -224,10 +220,6 @@ class Boxes:
     def load(self) -> Tensor:
         """Return the contents, padding outside of the tensor, a row for each box."""
         return torch.stack([box.load().reshape(-1) for box in self._boxes])
-
-    def holds(self, values: Tensor) -> bool:
-        """Return whether the elements within the tensor have these values now."""
-        return all(box.holds(row) for box, row in zip(self._boxes, values, strict=True))
 
     def store(self, values: Tensor, reduction: str | None) -> None:
         """Write a row of values for each box; a part outside of the tensor is dropped."""

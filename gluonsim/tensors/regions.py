@@ -47,6 +47,10 @@ class Region(ABC):
         """Return whether there are none."""
 
     @abstractmethod
+    def values(self) -> Tensor:
+        """Return their values, which are only to be read."""
+
+    @abstractmethod
     def look(self, marks: Tensor) -> Tensor:
         """Return their marks, given one for each element of the storage; what returns is only to be read."""
 
@@ -69,6 +73,10 @@ class Slice(Region):
     def empty(self) -> bool:
         """See `Region`."""
         return self.tensor.numel() == 0
+
+    def values(self) -> Tensor:
+        """See `Region`."""
+        return self.tensor
 
     def look(self, marks: Tensor) -> Tensor:
         """See `Region`."""
@@ -129,6 +137,10 @@ class Elements(Region):
         """Return whether each of the numbers is larger than the one before."""
         return self.consecutive is not None or bool((self.offsets[1:] > self.offsets[:-1]).all())
 
+    def values(self) -> Tensor:
+        """See `Region`."""
+        return self.look(self.tensor)
+
     def look(self, marks: Tensor) -> Tensor:
         """See `Region`."""
         return marks[self.offsets if self.consecutive is None else self.consecutive]
@@ -139,7 +151,7 @@ class Elements(Region):
 
     def copied(self) -> Tensor:
         """Return what is there now."""
-        found = self.look(self.tensor)
+        found = self.values()
         return found if self.consecutive is None else found.clone()
 
 

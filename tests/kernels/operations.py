@@ -282,6 +282,20 @@ def same_box_kernel(x_ptr, d_desc, offset):
 
 
 @gluon.jit
+def half_a_box_apart_kernel(x_desc, d_desc, offset):
+    """Program p stores the rows from 32 p on, with those that the next program stores too."""
+    buffer = gl.allocate_shared_memory(gl.float32, [64, 64], d_desc.layout)
+    ready = mbarrier.allocate_mbarrier()
+    mbarrier.init(ready, count=1)
+    mbarrier.expect(ready, x_desc.nbytes_per_cta)
+    row = gl.program_id(0) * 32
+    tma.async_load(x_desc, [row + gl.program_id(0) * offset, 0], ready, buffer)
+    mbarrier.wait(ready, 0)
+    tma.async_store(d_desc, [row, 0], buffer)
+    tma.store_wait(0)
+
+
+@gluon.jit
 def narrowing_kernel(x_ptr, d_ptr):
     """Converts a tile to what the pointer points to."""
     gl.store(tile_of(d_ptr, 64, 64), gl.load(tile_of(x_ptr, 64, 64)).to(d_ptr.dtype.element_ty))

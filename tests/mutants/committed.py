@@ -685,10 +685,14 @@ COMPOSED = {
 staggered = of("h100_e4m3_staggered")
 STAGGERED = {
     "staggered_tiles_do_not_change_sides": staggered(
-        K.GLOBAL_RACE, "d_desc", TMA_STORE, ("column // PROGRAM_TILE_N % 2", "column // PROGRAM_TILE_N % 1")
+        WRONG_NUMBERS, "d_desc", "", ("column // PROGRAM_TILE_N % 2", "column // PROGRAM_TILE_N % 1")
     ),
     "staggered_common_columns_stay": staggered(
-        K.GLOBAL_RACE, "d_desc", TMA_STORE, ("column + is_mirrored(column) * STAGGER_N", "column")
+        K.REDUNDANT_STORE,
+        "d_desc",
+        TMA_STORE,
+        ("column + is_mirrored(column) * STAGGER_N", "column"),
+        severity=Severity.LINT,  # both tiles store the same numbers
     ),
     "staggered_own_columns_stay": staggered(
         WRONG_NUMBERS, "d_desc", "", ("(1 - is_mirrored(column)) * PROGRAM_TILE_N", "PROGRAM_TILE_N")

@@ -125,7 +125,7 @@ WRONG = {
         NUMBERS, "y_desc", "", ("tile // tiles_n * rows", "(tile // tiles_n + 1) * rows")
     ),
     "boxes_half_a_box_apart": box(
-        K.GLOBAL_RACE, "y_desc", STORE, ("tile % tiles_n * columns", "tile % tiles_n * (columns // 2)")
+        NUMBERS, "y_desc", "", ("tile % tiles_n * columns", "tile % tiles_n * (columns // 2)")
     ),
     "boxes_a_page_too_early": box(
         K.WRITE_AFTER_READ, "page", LOAD, ("tma.store_wait(1)", "tma.store_wait(2)")
