@@ -423,7 +423,7 @@ ARGUMENTS = {  # as a caller passes them
     "b_scale": {"dtype": UE8M0, "axes": ("N", "K blocks")},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [PROGRAM_TILE_M.value, PACKED_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "a_scale": {
@@ -457,7 +457,8 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
         a: [M, K / 2], torch.uint8, K contiguous, two elements a byte, the one of even k in its lower half;
             rows at multiples of 32 bytes, K one of 128.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of a tensor [N, K] (``weight.T``).
-        a_scale, b_scale: [M or N, ceil(K / 32)], torch.float8_e8m0fnu; or packed by `pack_scales`.
+        a_scale: [M, ceil(K / 32)], torch.float8_e8m0fnu; or packed by `pack_scales`.
+        b_scale: [N, ceil(K / 32)], torch.float8_e8m0fnu; or packed by `pack_scales`.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; if None, a new view of padded rows.
     """
     return call(a, b, a_scale, b_scale, out=out)

@@ -11,7 +11,7 @@ B, MMAs and sums of its own.
     CTA tile         192 x (128 + 64), 64 of K per step, in 4 stages
     cluster          1 x 1 CTAs
     instruction      wgmma m64n128k16, m64n64k16
-    shared memory    221,468 bytes per CTA
+    shared memory    221,484 bytes per CTA
     threads          512 per CTA: 13 warps, and 3 that fill the last warpgroup
     registers        128 per consumer thread (96 hold the accumulator), 128 per producer thread
 
@@ -86,6 +86,7 @@ class Args:
     d_smem: gl.tuple  # one for each consumer
     tiles_m: gl.tensor
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends with D: TMA is slow outside of A
     k_steps: gl.tensor
 
 
@@ -125,7 +126,7 @@ def tile_origin(args, tile):
     in_group = tile % (GROUP_TILES_M * args.tiles_n)
     tile_row = first_row + in_group % rows
     tile_column = in_group // rows
-    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
+    return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -310,6 +311,7 @@ def matmul_kernel(a_desc, b_desc, b_1_desc, d_desc):
         (d_smem_0, d_smem_1, d_smem_2),
         tiles_m=gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M),
         tiles_n=gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N),
+        last_row=gl.maximum(d_desc.shape[0] - PROGRAM_TILE_M, 0),
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
@@ -331,7 +333,7 @@ ARGUMENTS = {  # as a caller passes them
     "b_1": {"dtype": torch.bfloat16, "axes": ("K", "N")},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PART_N_0.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "b_1": {"block_shape": [PART_N_1.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},

@@ -75,6 +75,7 @@ class Args:
     load_ready: gl.shared_memory_descriptor
     tiles_m: gl.tensor
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends with D: TMA is slow outside of A
     k_steps: gl.tensor
 
 
@@ -99,7 +100,7 @@ def tile_origin(args, tile):
     in_group = tile % (GROUP_TILES_N * args.tiles_m)
     tile_column = first_column + in_group % columns
     tile_row = in_group // columns
-    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
+    return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -198,6 +199,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         load_ready,
         tiles_m=gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M),
         tiles_n=gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N),
+        last_row=gl.maximum(d_desc.shape[0] - PROGRAM_TILE_M, 0),
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
 
@@ -214,7 +216,7 @@ ARGUMENTS = {  # as a caller passes them
     "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "out": {"block_shape": [PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},

@@ -79,6 +79,7 @@ class Args:
     d_smem: gl.tuple  # one for each consumer
     tiles_m: gl.tensor
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends with D: TMA is slow outside of A
     k_steps: gl.tensor
 
 
@@ -152,9 +153,9 @@ def tile_origin(args, tile):
     in_square = in_band % (rows * SQUARE_TILES)
     curve_row, curve_column = hilbert(in_square)
     whole = (rows == SQUARE_TILES) & (columns == SQUARE_TILES)
-    row = first_row + gl.where(whole, curve_row, in_square % rows)
-    column = first_column + gl.where(whole, curve_column, in_square // rows)
-    return Tile(row * PROGRAM_TILE_M, column * PROGRAM_TILE_N)
+    tile_row = first_row + gl.where(whole, curve_row, in_square % rows)
+    tile_column = first_column + gl.where(whole, curve_column, in_square // rows)
+    return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -322,6 +323,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         (d_smem_0, d_smem_1),
         tiles_m=gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M),
         tiles_n=gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N),
+        last_row=gl.maximum(d_desc.shape[0] - PROGRAM_TILE_M, 0),
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
@@ -337,7 +339,7 @@ ARGUMENTS = {  # as a caller passes them
     "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "out": {"block_shape": [PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},

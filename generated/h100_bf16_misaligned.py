@@ -10,7 +10,7 @@ next tile is already loading.
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          1 x 1 CTAs
     instruction      wgmma m64n256k16
-    shared memory    229,592 bytes per CTA
+    shared memory    229,608 bytes per CTA
     threads          384 per CTA: 9 warps, and 3 that fill the last warpgroup
     registers        232 per consumer thread (128 hold the accumulator), 40 per producer thread
 
@@ -127,6 +127,7 @@ class Args:
     d_smem: gl.tuple  # one for each consumer
     tiles_m: gl.tensor
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends with D: TMA is slow outside of A
     k_steps: gl.tensor
 
 
@@ -166,7 +167,7 @@ def tile_origin(args, tile):
     in_group = tile % (GROUP_TILES_M * args.tiles_n)
     tile_row = first_row + in_group % rows
     tile_column = in_group // rows
-    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
+    return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -314,6 +315,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         (d_smem_0, d_smem_1),
         tiles_m=gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M),
         tiles_n=gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N),
+        last_row=gl.maximum(d_desc.shape[0] - PROGRAM_TILE_M, 0),
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
@@ -330,7 +332,7 @@ ARGUMENTS = {  # as a caller passes them
     "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "out": {"block_shape": [CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},

@@ -78,6 +78,7 @@ class Args:
     d_smem: gl.tuple  # one for each consumer
     tiles_m: gl.tensor
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends with D: TMA is slow outside of A
     k_steps: gl.tensor
 
 
@@ -126,7 +127,7 @@ def tile_origin(args, tile):
     tile_row = in_group % rows
     tile_row = first_row + gl.where(tile_column % 2 == 1, rows - 1 - tile_row, tile_row)
     tile_column = gl.where(group % 2 == 1, args.tiles_n - 1 - tile_column, tile_column)
-    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
+    return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -294,6 +295,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         (d_smem_0, d_smem_1),
         tiles_m=gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M),
         tiles_n=gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N),
+        last_row=gl.maximum(d_desc.shape[0] - PROGRAM_TILE_M, 0),
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
     # The partitions start after a barrier of all threads of the CTA: they see the barriers initialized.
@@ -309,7 +311,7 @@ ARGUMENTS = {  # as a caller passes them
     "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "out": {"block_shape": [PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": D_LAYOUT.value},

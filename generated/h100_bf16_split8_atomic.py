@@ -122,8 +122,13 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D: tiles follow one another along a row of tiles, then the next."""
-    return Tile(tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N)
+    """Return the place in D of the tile with this number.
+
+    Tiles follow one another along a row of tiles, then the next: neighbours share rows of A.
+    """
+    tile_row = tile // args.tiles_n
+    tile_column = tile % args.tiles_n
+    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -388,7 +393,7 @@ ARGUMENTS = {  # as a caller passes them
     "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "out": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_N.value], "layout": D_LAYOUT.value},

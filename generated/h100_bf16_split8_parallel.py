@@ -11,7 +11,7 @@ already loading. Each leaves its sums in memory, and a second kernel adds them u
     CTA tile         128 x 128, 64 of K per step, in 6 stages
     cluster          2 x 1 CTAs
     instruction      wgmma m64n128k16
-    shared memory    196,904 bytes per CTA
+    shared memory    196,920 bytes per CTA
     threads          384 per CTA: 9 warps, and 3 that fill the last warpgroup
     registers        168 per consumer thread (64 hold the accumulator), 168 per producer thread
 
@@ -93,6 +93,7 @@ class Args:
     b_multicast_empty: gl.shared_memory_descriptor
     tiles_m: gl.tensor
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends with D: TMA is slow outside of A
     k_steps: gl.tensor
 
 
@@ -121,8 +122,13 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D: tiles follow one another along a row of tiles, then the next."""
-    return Tile(tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N)
+    """Return the place in D of the tile with this number.
+
+    Tiles follow one another along a row of tiles, then the next: neighbours share rows of A.
+    """
+    tile_row = tile // args.tiles_n
+    tile_column = tile % args.tiles_n
+    return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -333,6 +339,7 @@ def matmul_kernel(a_desc, b_desc, partials_ptr):
         b_multicast_empty,
         tiles_m=gl.cdiv(a_desc.shape[0], PROGRAM_TILE_M),
         tiles_n=gl.cdiv(b_desc.shape[0], PROGRAM_TILE_N),
+        last_row=gl.maximum(a_desc.shape[0] - PROGRAM_TILE_M, 0),
         k_steps=gl.cdiv(a_desc.shape[1], SPLITS * PROGRAM_TILE_K),
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
@@ -349,6 +356,7 @@ class ReductionArgs:
     """Arguments of the reduction kernel's device functions: tensors, strides of their rows, extents."""
 
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends with D: TMA is slow outside of A
 
 
 @gluon.jit
@@ -372,7 +380,7 @@ def reduction_kernel(partials_ptr, d_ptr, d_stride: gl.int64, m, n):
 
     D's rows are `d_stride` elements apart.
     """
-    args = ReductionArgs(tiles_n=gl.cdiv(n, PROGRAM_TILE_N))
+    args = ReductionArgs(tiles_n=gl.cdiv(n, PROGRAM_TILE_N), last_row=gl.maximum(m - PROGRAM_TILE_M, 0))
     tile = gl.program_id(0) // PIECES
     first = gl.program_id(0) % PIECES * PIECE_SUMS
     place = first + gl.arange(0, PIECE_SUMS, SUMS_LAYOUT)
@@ -402,7 +410,7 @@ ARGUMENTS = {  # as a caller passes them
     "b": {"dtype": torch.bfloat16, "axes": ("K", "N")},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
 }

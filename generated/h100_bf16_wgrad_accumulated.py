@@ -483,7 +483,7 @@ ARGUMENTS = {  # as a caller passes them
     "offs": {"dtype": torch.int32, "axes": ("groups",)},
     "out": {"dtype": torch.float32, "axes": ("groups", "M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [1, PROGRAM_TILE_K.value, PROGRAM_TILE_M.value], "layout": A_BOX_LAYOUT.value},
     "b": {"block_shape": [1, PROGRAM_TILE_K.value, PROGRAM_TILE_N.value], "layout": B_BOX_LAYOUT.value},
     "c": {"block_shape": [1, PROGRAM_TILE_M.value, SUBTILE_N.value], "layout": C_BOX_LAYOUT.value},

@@ -491,7 +491,7 @@ ARGUMENTS = {  # as a caller passes them
     "out": {"dtype": torch.float8_e4m3fn, "axes": ("M", "N")},
     "out_scale": {"dtype": torch.float32, "axes": ("M", "D blocks")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "a_scale": {"block_shape": [1, SCALE_ROWS.value], "layout": A_SCALE_LAYOUT.value},

@@ -408,7 +408,7 @@ ARGUMENTS = {  # as a caller passes them
     "offs": {"dtype": torch.int32, "axes": ("groups",)},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "a_scale": {"block_shape": [1, SCALE_ROWS.value], "layout": A_SCALE_LAYOUT.value},

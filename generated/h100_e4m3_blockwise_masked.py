@@ -441,7 +441,7 @@ ARGUMENTS = {  # as a caller passes them
     "rows": {"dtype": torch.int32, "axes": ("groups",)},
     "out": {"dtype": torch.bfloat16, "axes": ("groups", "M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "a_scale": {"block_shape": [1, CONSUMER_TILE_M.value], "layout": A_SCALE_LAYOUT.value},

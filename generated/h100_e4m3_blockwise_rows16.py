@@ -78,6 +78,7 @@ class Args:
     a_scale_smem: gl.shared_memory_descriptor
     load_ready: gl.shared_memory_descriptor
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends up to 3 rows after D: TMA is slow outside of A
     k_steps: gl.tensor
 
 
@@ -106,8 +107,13 @@ class Tile:
 
 @gluon.jit
 def tile_origin(args, tile):
-    """Return the place of a tile in D: tiles follow one another along a row of tiles, then the next."""
-    return Tile(tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N)
+    """Return the place in D of the tile with this number.
+
+    Tiles follow one another along a row of tiles, then the next: neighbours share rows of A.
+    """
+    tile_row = tile // args.tiles_n
+    tile_column = tile % args.tiles_n
+    return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -241,6 +247,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_ptr, d_desc):
         a_scale_smem,
         load_ready,
         tiles_n=gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N),
+        last_row=gl.maximum(gl.cdiv(d_desc.shape[0], 4) * 4 - PROGRAM_TILE_M, 0),
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
 
@@ -264,7 +271,7 @@ ARGUMENTS = {  # as a caller passes them
     "b_scale": {"dtype": torch.float32, "axes": ("N blocks", "K blocks")},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "a_scale": {"block_shape": [1, 32], "layout": A_SCALE_LAYOUT.value},

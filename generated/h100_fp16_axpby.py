@@ -351,7 +351,7 @@ ARGUMENTS = {  # as a caller passes them
     "c": {"dtype": torch.float16, "axes": ("M", "N")},
     "out": {"dtype": torch.float16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
     "c": {"block_shape": [CONSUMER_TILE_M.value, SUBTILE_N.value], "layout": C_LAYOUT.value},

@@ -96,6 +96,7 @@ class Args:
     b_multicast_empty: gl.shared_memory_descriptor
     tiles_m: gl.tensor
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends up to 3 rows after D: TMA is slow outside of A
     k_steps: gl.tensor
 
 
@@ -138,7 +139,7 @@ def tile_origin(args, tile):
     tile_row = in_group % rows
     tile_row = first_row + gl.where(tile_column % 2 == 1, rows - 1 - tile_row, tile_row)
     tile_column = gl.where(group % 2 == 1, args.tiles_n - 1 - tile_column, tile_column)
-    return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
+    return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
 @gluon.aggregate
@@ -368,6 +369,7 @@ def matmul_kernel(a_desc, b_desc, partials_ptr):
         b_multicast_empty,
         tiles_m=gl.cdiv(a_desc.shape[0], PROGRAM_TILE_M),
         tiles_n=gl.cdiv(b_desc.shape[0], PROGRAM_TILE_N),
+        last_row=gl.maximum(gl.cdiv(a_desc.shape[0], 4) * 4 - PROGRAM_TILE_M, 0),
         k_steps=gl.cdiv(a_desc.shape[1], SPLITS * PROGRAM_TILE_K),
     )
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
@@ -390,6 +392,7 @@ class ReductionArgs:
     n: gl.tensor
     tiles_m: gl.tensor
     tiles_n: gl.tensor
+    last_row: gl.tensor  # of the last tile, which ends up to 3 rows after D: TMA is slow outside of A
 
 
 @gluon.jit
@@ -441,6 +444,7 @@ def reduction_kernel(partials_ptr, row_scale_ptr, column_scale_ptr, d_ptr, d_str
         n,
         tiles_m=gl.cdiv(m, PROGRAM_TILE_M),
         tiles_n=gl.cdiv(n, PROGRAM_TILE_N),
+        last_row=gl.maximum(gl.cdiv(m, 4) * 4 - PROGRAM_TILE_M, 0),
     )
     tile = gl.program_id(0) // PIECES
     first = gl.program_id(0) % PIECES * PIECE_SUMS
@@ -474,7 +478,7 @@ ARGUMENTS = {  # as a caller passes them
     "column_scale": {"dtype": torch.float32, "axes": ("N",)},
     "out": {"dtype": torch.bfloat16, "axes": ("M", "N")},
 }
-TMA = {  # the block of an argument that a kernel copies by TMA at a time, and its layout in shared memory
+TMA = {  # the block of an argument that a kernel copies by TMA at a time
     "a": {"block_shape": [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], "layout": A_LAYOUT.value},
     "b": {"block_shape": [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], "layout": B_LAYOUT.value},
 }

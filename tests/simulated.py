@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from gemmgen.numerics.case import kernel_arguments
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.product import Product
+from gluonsim import Finding, Kind
 from gluonsim.execution import run
 
 
@@ -39,7 +41,7 @@ def simulated_file(file: Path, product: Product, monkeypatch: pytest.MonkeyPatch
         given = [on_the_cpu(argument) for argument in arguments]
         options = module.LAUNCH_OPTIONS
         result = run(kernel, (programs,), given, target=target, schedules=("random",), **options)
-        assert result.findings == ()
+        assert faults(result.findings, product) == []
 
     launch_into(module, launch)
     monkeypatch.setitem(sys.modules, file.stem, module)
@@ -77,8 +79,14 @@ class Simulated:
             schedules=("random",),
             **options,
         )
-        assert result.findings == ()
+        assert faults(result.findings, self.product) == []
         return d
+
+
+def faults(findings: Sequence[Finding], product: Product) -> list[Finding]:
+    """Return the findings but those of rows that two tiles compute, where the last one ends with D."""
+    is_meant = {Kind.REDUNDANT_STORE} if product.plan.last_tile_ends_with_d else set[Kind]()
+    return [each for each in findings if each.kind not in is_meant]
 
 
 def on_the_cpu(argument: Any) -> Any:

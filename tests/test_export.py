@@ -292,7 +292,7 @@ def test_a_launcher_finds_the_driver_loads_the_kernel_and_launches_it(tmp_path: 
         "cuModuleLoadData ELF 1",
         "cuModuleGetFunction 16 matmul_kernel",
         "cuFuncSetCacheConfig 32 1",
-        "cuFuncSetAttribute 32 dynamic 229592",
+        "cuFuncSetAttribute 32 dynamic 229608",
         "cuModuleUnload 16",
     ]
     # Tiles are 128 x 256. The last two addresses are those of scratch memory, which there is not.
@@ -300,7 +300,7 @@ def test_a_launcher_finds_the_driver_loads_the_kernel_and_launches_it(tmp_path: 
         "cuTensorMapEncodeTiled type 9 at 1024 extents 200x72 stride 160 box 64x64 swizzle 3 L2 2 plain 1",
         "cuTensorMapEncodeTiled type 9 at 2048 extents 136x72 stride 160 box 256x64 swizzle 3 L2 2 plain 1",
         "cuTensorMapEncodeTiled type 9 at 4096 extents 200x136 stride 288 box 64x64 swizzle 3 L2 2 plain 1",
-        "cuLaunchKernelEx 32 grid 2x1x1 block 384x1x1 smem 229592 on (nil) extra 0",
+        "cuLaunchKernelEx 32 grid 2x1x1 block 384x1x1 smem 229608 on (nil) extra 0",
         "  matrix 200x72 strides 80 1 small 1",
         "  matrix 136x72 strides 80 1 small 1",
         "  matrix 200x136 strides 144 1 small 1",
@@ -322,7 +322,7 @@ def test_a_launcher_finds_the_driver_loads_the_kernel_and_launches_it(tmp_path: 
                 "cuTensorMapEncodeTiled type 9 at 256 extents 1024x64 stride 144 box 64x64 swizzle 3",
                 "cuTensorMapEncodeTiled type 9 at 512 extents 1024x64 stride 144 box 128x64 swizzle 3",
                 "cuTensorMapEncodeTiled type 9 at 1024 extents 1024x1024 stride 2064 box 64x64 swizzle 3",
-                "cuLaunchKernelEx 32 grid 64x1x1 block 384x1x1 smem 229752 on (nil) extra 0",
+                "cuLaunchKernelEx 32 grid 64x1x1 block 384x1x1 smem 229768 on (nil) extra 0",
                 "  cluster 4 1 1",
                 "  policy 1",
                 "  matrix 1024x64 strides 72 1 small 0",

@@ -64,7 +64,7 @@ def test_a_stage_has_the_bytes_of_the_plain_kernel_and_loads_b_twice() -> None:
     assert gated.stage.awaited_bytes == plain.stage.awaited_bytes
     assert (gated.loads("b"), plain.loads("b")) == (2, 1)
     # One number more reaches the producer, N; the tile of D is as wide as a sub-tile of the plain kernel's.
-    assert 0 < gated.smem_bytes - plain.smem_bytes <= 16
+    assert 0 < gated.shared_memory.capture_bytes - plain.shared_memory.capture_bytes <= 16
 
 
 def test_a_plan_tells_columns_of_b_from_columns_of_d() -> None:
@@ -86,7 +86,7 @@ def test_interleaved_columns_are_loaded_by_one_box() -> None:
     assert in_turn.stage_bytes == blocks.stage_bytes
     assert (in_turn.loads("b"), blocks.loads("b")) == (1, 2)
     # The producer needs no N, which is where the second block begins: one captured value less.
-    assert 0 < blocks.smem_bytes - in_turn.smem_bytes <= 16
+    assert blocks.shared_memory.capture_bytes - in_turn.shared_memory.capture_bytes == 4
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -290,28 +290,28 @@ WITH_C = replace(
 )
 BYTES = {
     # A: 4 stages x 128 x 64 x 2 = 65,536; B: 4 x 256 x 64 x 2 = 131,072; D: 2 x 64 x 128 x 2 = 32,768.
-    # Captures: 3 descriptors x 8, 3 scalars x 4, 2 barriers x 16, 3 rings of tiles (2 A, B) x 20, the buffer
-    # of D 16 = 144. The barriers take 2 x 4 x 8 = 64; eight worker warps 8.
-    "two consumers": (TWO_CONSUMERS, 65_536 + 131_072 + 32_768 + 144 + 64 + 8),
+    # Captures: 3 descriptors x 8, 4 scalars x 4, 2 barriers x 16, 3 rings of tiles (2 A, B) x 20, the buffer
+    # of D 16 = 148, padded to 160. The barriers take 2 x 4 x 8 = 64; eight worker warps 8.
+    "two consumers": (TWO_CONSUMERS, 65_536 + 131_072 + 32_768 + 160 + 64 + 8),
     # D: 2 consumers x 64 x 64 x 4.
     "fp32 out": (
         replace(computing(TWO_CONSUMERS, d=DTYPES["fp32"]), subtile_n=64),
-        65_536 + 131_072 + 32_768 + 144 + 64 + 8,
+        65_536 + 131_072 + 32_768 + 160 + 64 + 8,
     ),
-    # A third barrier ring, captured too: 160, and 96.
-    "2 x 1 CTAs": (PAIR_OF_CTAS, 65_536 + 131_072 + 32_768 + 160 + 96 + 8),
-    # Three stages, and D stored whole, 2 x 64 x 256 x 2, with a descriptor of rank 2: 160 of captures. Two of
+    # A third barrier ring, captured too: 164, padded to 176, and 96.
+    "2 x 1 CTAs": (PAIR_OF_CTAS, 65_536 + 131_072 + 32_768 + 176 + 96 + 8),
+    # Three stages, and D stored whole, 2 x 64 x 256 x 2, with a descriptor of rank 2: 164 of captures. Two of
     # the three rings of 3 x 8 = 24 bytes are padded to 32.
-    "1 x 2 CTAs": (PAIR_ALONG_N, 49_152 + 98_304 + 65_536 + 160 + 32 + 32 + 24 + 8),
+    "1 x 2 CTAs": (PAIR_ALONG_N, 49_152 + 98_304 + 65_536 + 176 + 32 + 32 + 24 + 8),
     # A and B: 6 x 128 x 64 x 2 = 98,304 each. D is stored whole, 2 x 64 x 128 x 2, so its descriptor is of
-    # rank 2. Captures: 24 + 12 + 4 barriers x 16 + 3 x 20 + 16 = 176; four rings of 6 x 8 = 48.
-    "2 x 2 CTAs": (FOUR_CTAS, 98_304 + 98_304 + 32_768 + 176 + 192 + 8),
-    # Only two rings: 176 - 2 x 16 = 144, and 96.
-    "a deep ring": (replace(SQUARE, stages=6), 98_304 + 98_304 + 32_768 + 144 + 96 + 8),
-    # The producer alone captures, 2 descriptors x 8, 2 rings x 20, 2 barriers x 16 and 12 = 100; four warps.
-    "a lone consumer": (LONE_CONSUMER, 65_536 + 131_072 + 32_768 + 100 + 12 + 64 + 4),
-    # D: 2 consumers x 128 x 64 x 2. Captures: 24 + 12 + 3 barriers x 16 + 3 rings of tiles x 20 = 144. The
-    # barriers of the stages take 2 x 48, those of the turns 16.
+    # rank 2. Captures: 24 + 16 + 4 barriers x 16 + 3 x 20 + 16 = 180, padded to 192; four rings of 48.
+    "2 x 2 CTAs": (FOUR_CTAS, 98_304 + 98_304 + 32_768 + 192 + 192 + 8),
+    # Only two rings: 180 - 2 x 16 = 148, padded to 160, and 96.
+    "a deep ring": (replace(SQUARE, stages=6), 98_304 + 98_304 + 32_768 + 160 + 96 + 8),
+    # The producer alone captures, 2 descriptors x 8, 2 rings x 20, 2 barriers x 16 and 16 = 104; four warps.
+    "a lone consumer": (LONE_CONSUMER, 65_536 + 131_072 + 32_768 + 104 + 8 + 64 + 4),
+    # D: 2 consumers x 128 x 64 x 2. Captures: 24 + 16 + 3 barriers x 16, 2 rings of tiles x 20 and D's buffer
+    # 16 = 144. The barriers of the stages take 2 x 48, those of the turns 16.
     "ping-pong": (PING_PONG, 98_304 + 98_304 + 32_768 + 144 + 96 + 16 + 8),
     # C and D: 2 consumers x 2 buffers x 64 x 32 x 2 = 16,384 each; the bias: 2 consumers x 128 x 2 = 512.
     # Captures: 5 descriptors x 8, 12, 3 rings of barriers x 16 and a single one of 12, 5 rings of tiles (2 A,
@@ -354,8 +354,8 @@ def test_how_registers_are_divided_needs_no_buffer(product: Product) -> None:
 def test_what_consumers_count_lies_over_the_captures_where_it_can() -> None:
     divided = replace(TWO_CONSUMERS, splits=4)
     # The addresses of sums and counters are two captures more, 16 bytes. The first count lies at their start,
-    # the second one 128 bytes further, of 160.
-    assert divided.shared_memory.capture_bytes == TWO_CONSUMERS.shared_memory.capture_bytes + 16 == 160
+    # the second one 128 bytes further, of 164.
+    assert divided.shared_memory.capture_bytes == TWO_CONSUMERS.shared_memory.capture_bytes + 16 == 164
     assert divided.smem_bytes == TWO_CONSUMERS.smem_bytes + 16
     # Of four consumers the third count finds barriers where it could lie, and comes behind all else, at a
     # multiple of 128; the fourth is 128 further, and has 4 bytes.
@@ -469,28 +469,28 @@ def test_an_mn_major_operand_is_stored_as_it_lies() -> None:
 
 
 def test_four_stages_of_48_kib_fit() -> None:
-    # 196,608 of A and B, 32,768 of D and 216 of the rest leave 2,856 of 232,448; a stage takes 49,152.
-    assert TWO_CONSUMERS.smem_bytes == 229_592
+    # 196,608 of A and B, 32,768 of D and 232 of the rest leave 2,840 of 232,448; a stage takes 49,152.
+    assert TWO_CONSUMERS.smem_bytes == 229_608
     assert most_stages(TWO_CONSUMERS) == 4
 
 
 def test_small_stages_fit_until_their_barriers_do_not() -> None:
     # A stage of 128 x 16 + 256 x 16 elements is 12,288 bytes and two barriers of 8. The epilogue is
-    # 128 x 128 x 4 = 65,536. 13 stages: 159,744 + 65,536 + 224 of captures, barriers and state = 225,504.
+    # 128 x 128 x 4 = 65,536.
     plan = replace(computing(LONE_CONSUMER, d=DTYPES["fp32"]), cta_tile_k=16, a_swizzle_bytes=32, stages=13)
     plan = replace(plan, b_swizzle_bytes=32)
     # Rings of 13 x 8 = 104 bytes go before the captures, which only need 8-byte alignment behind them:
-    # 104, padded to 112; 104 end at 216; 100 of captures end at 316; 4 worker warps at 320.
-    assert plan.smem_bytes == 159_744 + 65_536 + 320
+    # 104, padded to 112; 104 end at 216; 104 of captures end at 320; 4 worker warps at 324.
+    assert plan.smem_bytes == 159_744 + 65_536 + 324
     assert most_stages(plan) == 13
 
 
 def test_the_state_of_many_worker_warps_goes_before_short_rings() -> None:
     plan = replace(FOUR_CONSUMERS, stages=1)
     # Four tiles of A and D each, and B: 256 x 64 x 2 + 128 x 64 x 2 + 256 x 128 x 2 = 114,688 bytes.
-    # Captures: 3 x 8 + 3 x 4 + 2 x 16 + 5 tiles of A and B x 20 + 3 of D x 16 = 216, the worker state of
-    # 16 warps at 216 to 232; barriers of 8 at 240 and at 256.
-    assert plan.shared_memory.capture_bytes == 216
+    # Captures: 3 x 8 + 4 x 4 + 2 x 16 + 5 tiles of A and B x 20 + 3 of D x 16 = 220, the worker state of
+    # 16 warps at 220 to 236; barriers of 8 at 240 and at 256.
+    assert plan.shared_memory.capture_bytes == 220
     assert plan.smem_bytes == 114_688 + 264
 
 
@@ -511,7 +511,7 @@ def captured(plan: WgmmaKernel) -> list[str]:
 def test_workers_capture_each_value_once_and_the_first_consumer_none() -> None:
     assert captured(TWO_CONSUMERS) == [
         *("d", "a_smem_1", "b_smem", "d_smem_1", "load_ready", "load_empty"),
-        *("tiles_m", "tiles_n", "k_steps"),
+        *("tiles_m", "tiles_n", "last_row", "k_steps"),
         *("a", "b", "a_smem_0"),
     ]
 
@@ -519,7 +519,7 @@ def test_workers_capture_each_value_once_and_the_first_consumer_none() -> None:
 def test_ping_pong_consumers_capture_the_ring_of_a_that_they_share_and_their_turns() -> None:
     assert captured(PING_PONG) == [
         *("d", "a_smem", "b_smem", "d_smem_1", "load_ready", "load_empty", "mma_turn"),
-        *("tiles_m", "tiles_n", "k_steps"),
+        *("tiles_m", "tiles_n", "last_row", "k_steps"),
         *("a", "b"),
     ]
 
@@ -816,10 +816,10 @@ shared memory per CTA
   d_smem_1             16,384 bytes      1 x 64 x 128 bf16, swizzle 128
   load_ready               32 bytes      4 mbarriers
   load_empty               32 bytes      4 mbarriers
-  captures                144 bytes      12 values passed to the workers
+  captures                148 bytes      13 values passed to the workers
   worker state              8 bytes      of 8 worker warps
-  padding                   0 bytes      alignment
-  total               229,592 bytes      98.8% of 232,448: one CTA per SM
+  padding                  12 bytes      alignment
+  total               229,608 bytes      98.8% of 232,448: one CTA per SM
 
 registers
   consumer_0              232 registers  per thread, 4 warps

@@ -203,7 +203,7 @@ def test_the_numbers_of_a_docstring_are_those_of_the_plan(product: Product, tree
 
 def test_two_known_modules_are_short() -> None:
     """In lines: a Hopper module of two cooperative consumers, and a block-scaled one for pairs of CTAs."""
-    for stem, most in (("h100_bf16", 364), ("b200_mxfp8", 557)):
+    for stem, most in (("h100_bf16", 368), ("b200_mxfp8", 560)):
         assert make(ROOT / "specs" / f"{stem}.yaml").module.count("\n") <= most
 
 

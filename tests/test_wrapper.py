@@ -63,7 +63,7 @@ def product(request: pytest.FixtureRequest) -> Product:
 
 
 ALIGNMENT_BYTES = 16
-WRAPPER_LINES = 126
+WRAPPER_LINES = 128
 SM_COUNT = 132
 H200 = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=SM_COUNT)
 

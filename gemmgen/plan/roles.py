@@ -172,6 +172,7 @@ class Count:
         "groups",
         "tiles_m",
         "tiles_n",
+        "last_row",
         "k_steps",
         "rows_of_a",
         "a_stride",
@@ -188,6 +189,7 @@ class Count:
 
 M, N, K, GROUPS = Count("m"), Count("n"), Count("k"), Count("groups")
 TILES_M, TILES_N, K_STEPS = Count("tiles_m"), Count("tiles_n"), Count("k_steps")
+LAST_ROW = Count("last_row")
 ROWS_OF_A, A_STRIDE = Count("rows_of_a"), Count("a_stride", TRITON.stride_capture_bytes)
 ROWS_OF_D, D_STRIDE = Count("rows_of_d"), Count("d_stride", TRITON.stride_capture_bytes)
 Passed = Argument | SharedBuffer | Barrier | TensorBuffer | Count

@@ -287,6 +287,20 @@ class Matmul:
         return max((*of_scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
 
     @property
+    def rows_may_be_computed_twice(self) -> bool:
+        """True if a row of D may be computed twice: not in groups, and not with a C, which D may be."""
+        return not (self.groups or self.c)
+
+    @property
+    def m_place_multiple(self) -> int:
+        """The number that a place along M is a multiple of, where M lies along memory: of 16 bytes there."""
+        scales = [scale.unit for scale in (self.a.scale, self.d_scale) if scale]
+        vectors = (name for name in self.tma_vectors if OPERATIONS[name].along == "m")
+        bits = [self.vector_dtype(name).bits for name in vectors]
+        bits += [self.a.dtype.bits] * (self.a.major == "mn")
+        return max((*scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
+
+    @property
     def kind(self) -> tuple[str, ...]:
         """The field's words for groups, gates and block scales; empty for a plain product of two matrices."""
         found: list[str] = []

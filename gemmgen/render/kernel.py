@@ -48,6 +48,15 @@ class Field:
     """The comment after its declaration."""
 
 
+def last_row(plan: Kernel, m: str) -> Field:
+    """Return the field with the first row of the last tile of a column of tiles, of a D with `m` rows."""
+    multiple = plan.first_row_multiple
+    end = m if multiple == 1 else f"gl.cdiv({m}, {multiple}) * {multiple}"
+    ends = "with D" if multiple == 1 else f"up to {multiple - 1} rows after D"
+    comment = f"  # of the last tile, which ends {ends}: TMA is slow outside of A"
+    return Field("last_row", SCALAR, f"last_row=gl.maximum({end} - PROGRAM_TILE_M, 0)", comment)
+
+
 @dataclass(frozen=True)
 class Construction:
     """The statement that makes an aggregate."""
@@ -217,11 +226,16 @@ class KernelView(ABC):
         return ((group, width, f"{lines} of tiles that are walked together, for L2"),)
 
     @property
-    def order(self) -> str:
-        """The part that places a tile by its number."""
+    def order(self) -> tuple[str, ...]:
+        """The parts that place a tile by its number."""
         if self.plan.problem.groups:
-            return "walks/within_batch"
-        return f"shared/tile_order_{self.plan.order}_{self.plan.minor}"
+            return ("walks/within_batch",)
+        return (*("shared/hilbert",) * (self.plan.order == "hilbert"), "shared/tile_origin")
+
+    def first_row_of(self, tile_row: str) -> str:
+        """Return the first row of a tile in a row of tiles: the last row of tiles may end with D."""
+        row = f"{tile_row} * PROGRAM_TILE_M"
+        return f"gl.minimum({row}, args.last_row)" if self.plan.last_tile_ends_with_d else row
 
     # --- the kernel and its arguments
 
@@ -285,7 +299,8 @@ class KernelView(ABC):
                 n = (*n, "k", "rows_of_a", "a_stride")
             return ("m", *n, *walked, *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
-        return (*("m",) * bool(problem.d_scale), *n, *map("tiles_{}".format, dimensions), "k_steps")
+        last = ("last_row",) * self.plan.last_tile_ends_with_d
+        return (*("m",) * bool(problem.d_scale), *n, *map("tiles_{}".format, dimensions), *last, "k_steps")
 
     def _descriptors(self, *names: str) -> Iterator[Field]:
         for argument in self.plan.kernel_arguments:
@@ -311,7 +326,10 @@ class KernelView(ABC):
         }
         if (together := self.plan.tiles_together) > 1:
             extents["tiles_n"] = f"{together} * gl.cdiv({n}, {together} * PROGRAM_TILE_N)"
-        return (Field(name, SCALAR, f"{name}={extents[name]}") for name in self.counts)
+        return (
+            last_row(self.plan, m) if name == "last_row" else Field(name, SCALAR, f"{name}={extents[name]}")
+            for name in self.counts
+        )
 
     @property
     def _k_span(self) -> str:

@@ -72,8 +72,11 @@ class MatmulDocs(LaunchView):
             docs += self._docs_of_scales
         elif self.scales:
             vector = self.vector("a_scale")
-            shape = f"[M or N, ceil(K / {vector})]"
-            docs.append(f"a_scale, b_scale: {shape}, {self.scale_torch}; or packed by `pack_scales`.")
+            made = f"{self.scale_torch}; or packed by `pack_scales`"
+            docs += [
+                f"{name}_scale: [{rows}, ceil(K / {vector})], {made}."
+                for name, rows in zip("ab", "MN", strict=True)
+            ]
         order = ""
         if problem.d_blocks > 1:
             names = problem.epilogue.c_blocks
@@ -205,6 +208,8 @@ class MatmulDocs(LaunchView):
         return f"M, N and K up to {plan.cta_tile_m}, {plan.cta_columns} and {plan.cta_tile_k}"
 
     @property
-    def limits_of_tensors(self) -> str:
-        """The part of the docstring with the alignment that `matmul` requires."""
-        return f"limits_{'copied' if self.plan.problem.copies_misaligned else 'refused'}.py.j2"
+    def alignment(self) -> str:
+        """The alignment that `matmul` requires, as a sentence without its end."""
+        if self.plan.problem.copies_misaligned:
+            return "Tensors not aligned to 16 bytes are copied each call"
+        return "Addresses and row strides are multiples of 16 bytes"

@@ -232,8 +232,3 @@ class Wrapper(MatmulDocs):
             "backward": bool(self.gradients),
         }
         return tuple(f"{part}.py.j2" for part, is_there in chosen.items() if is_there)
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """All parts that only some wrappers include."""
-        return (*self.functions, self.limits_of_tensors)

@@ -12,6 +12,7 @@ from gemmgen.plan.roles import (
     D_STRIDE,
     GROUPS,
     K_STEPS,
+    LAST_ROW,
     ROWS_OF_A,
     ROWS_OF_D,
     TILES_M,
@@ -170,7 +171,7 @@ def counts_of(kernel: WgmmaGeometry) -> tuple[Count, ...]:
     """Return the numbers from which each partition derives its tiles and K steps."""
     groups = kernel.problem.groups
     if groups is None:
-        return (TILES_M, TILES_N, K_STEPS)
+        return (TILES_M, TILES_N, *(LAST_ROW,) * kernel.last_tile_ends_with_d, K_STEPS)
     if groups.divides_k:
         return (M, K, GROUPS, TILES_M, TILES_N)
     return (M, *([TILES_M] if groups.counts is None else []), TILES_N, GROUPS, K_STEPS)

@@ -235,6 +235,23 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return 2 if self.staggered else 1
 
     @property
+    def last_tile_ends_with_d(self) -> bool:
+        """True if a last tile along M that D does not fill begins earlier, and ends with D.
+
+        Its first rows are computed twice, to the same bits. TMA takes up to four times as long for rows
+        outside of A (``benchmarks/reading/last_tiles.json``). A tile would read C, which may be D, after
+        another one stored there, and rows of other groups come after a group's. Sums that are added as they
+        come have other bits in each tile.
+        """
+        has_several = self.schedule_kind != "single_tile"
+        return has_several and self.reduction != "atomic" and self.problem.rows_may_be_computed_twice
+
+    @property
+    def first_row_multiple(self) -> int:
+        """The number that the first row of a tile is a multiple of: TMA reads rows from whole 16 bytes on."""
+        return self.problem.m_place_multiple
+
+    @property
     def mma_parts(self) -> tuple[int, ...]:
         """Elements of a consumer's tile in one CTA along the instruction's columns, part by part."""
         _, parts = self.mma.across((self.cta_consumer_tile_m,), self.column_parts)

@@ -23,7 +23,7 @@ class DeviceParts:
     plan: WgmmaKernel
     walk: Walk
     epilogue: EpilogueView
-    order: str
+    order: tuple[str, ...]
     """The one that places a tile."""
     k_loop: KLoop
 
@@ -77,7 +77,7 @@ class DeviceParts:
         if self.walk.template is None:
             return
         if not self.plan.group_slots:
-            yield self.order
+            yield from self.order
         if self.walk.steps:
             yield "walks/steps"
         yield f"walks/{self.walk.template}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.resources import FRAGMENT_ROWS, FRAGMENT_SUMS, VECTOR_SUMS
 from gemmgen.render.arguments import TMA_UNIT_BYTES
-from gemmgen.render.kernel import SCALAR, Construction, Field
+from gemmgen.render.kernel import SCALAR, Construction, Field, last_row
 from gemmgen.render.spelling import fit
 from gemmgen.render.wgmma.k_loop import KLoop
 
@@ -107,6 +107,7 @@ class ReductionView:
         return (
             *(Field(name, SCALAR, name) for name in (*read, *self._strides, *extents)),
             *(Field(name, SCALAR, f"{name}={tiles[name]}") for name in placing),
+            *(last_row(self.plan, "m"),) * self.plan.last_tile_ends_with_d,
         )
 
     @property
