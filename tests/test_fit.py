@@ -24,7 +24,7 @@ from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.suite_file import load_suite
 from gemmgen.plan.planner import family_for, plan_spec
 from gemmgen.plan.search import geometric_mean, traffic_of
-from gemmgen.plan.timing import moved_bytes
+from gemmgen.plan.timing import Tiles, moved_bytes
 from gemmgen.plan.wgmma import WgmmaKernel, cost, cost_constants
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 
@@ -282,6 +282,47 @@ def test_rows_inside_sectors_are_predicted_in_a_record_that_no_constant_was_fitt
             assert cost.estimate(kernel, shape).seconds == pytest.approx(measured, rel=0.08)
             with using({"SPLIT_LINE_NS": 1e-9}):
                 assert cost.estimate(kernel, shape).seconds < 0.87 * measured
+
+
+STRANGERS = ROOT / "benchmarks" / "reading" / "strangers_bf16.json"
+
+
+@cache
+def kernels_of_strangers() -> dict[str, WgmmaKernel]:
+    """The kernels of that record that a committed spec still has, by the names there."""
+    paths = [*(ROOT / "libraries" / "h200_bf16" / "specs").iterdir(), *(SUITES / "specs").glob("h200_bf16_*")]
+    named = {path.stem.removeprefix("h200_bf16_"): path for path in paths}
+    return {name: hopper(plan_spec(load_spec(path))) for name, path in named.items()}
+
+
+def error_of_rows_outside(half: str) -> float:
+    """The root of the mean square of the errors of logarithms, where A has fewer rows than a tile."""
+    rows = [row for row in json.loads(STRANGERS.read_text())["microseconds"] if row["half"] == half]
+    logarithms = [
+        math.log(us / 1e6 / cost.estimate(kernel, tuple(row["shape"])).seconds)
+        for row in rows
+        for name, us in row["kernels"].items()
+        if (kernel := kernels_of_strangers().get(name)) and isinstance(cost.row_of(kernel), Tiles)
+        if kernel.program_tile_m > row["shape"][0]
+    ]
+    assert len(logarithms) > 60
+    return math.sqrt(sum(each**2 for each in logarithms) / len(logarithms))
+
+
+@pytest.mark.parametrize(("half", "most"), [("fitted", 0.14), ("measured", 0.13)])
+def test_rows_outside_of_a_take_longer_than_rows_of_it(half: str, most: float) -> None:
+    assert error_of_rows_outside(half) < most
+    with using({"OUTSIDE_BYTES": 0.0}):
+        assert error_of_rows_outside(half) > 0.22
+
+
+def test_rows_that_a_last_tile_computes_twice_cost_no_more_than_others() -> None:
+    def seconds(m: int) -> float:
+        return cost.estimate(kernels_of_strangers()["pipelined_64x64x128"], (m, 24576, 4096)).seconds
+
+    assert kernels_of_strangers()["pipelined_64x64x128"].last_tile_ends_with_d
+    assert seconds(129) == pytest.approx(seconds(192), rel=0.04)  # of which A and D from DRAM
+    assert seconds(5) > 1.2 * seconds(64)
 
 
 MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"

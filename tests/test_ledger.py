@@ -167,7 +167,7 @@ def test_a_time_is_said_to_be_a_prediction_and_of_what_it_is_the_sum() -> None:
     few = entries(planned((8, 8192, 8192)), "problem")["time"]
     assert shares(few) == [87, 8, 4]
     starved = entries(planned((8, 8192, 8192), mma={"rows": "m"}), "problem")["time"]
-    assert shares(starved) == [59, 22, 9]
+    assert shares(starved) == [46, 43, 5]  # of the second part, L2 takes most for rows outside of A
 
 
 def shares(entry: Entry) -> list[int]:

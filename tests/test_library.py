@@ -66,6 +66,7 @@ LIBRARIES = {
         "suites/h200_many_rows",
         "suites/h200_middle_rows",
         "suites/h200_long_k",
+        "suites/h200_strangers_bf16",
     ),
     "h200_e4m3": (E4M3_TENSOR, "suites/h200_few_rows_e4m3", "suites/h200_many_rows_e4m3"),
 }
@@ -711,9 +712,7 @@ CHOICES = ROOT / "tests" / "library_choices.json"
 """The choices of the committed libraries for shapes of a seed, and for all measured ones: a letter for each
 shape, by the measured times nearby, and by predicted times alone.
 
-They date from when each library had a formula of its own. Choices for rows that begin inside sectors of L2,
-and 16 choices that measured shapes of such rows correct, are those of the time model that knows such rows.
-Six of h200_bf16 are of a model that gives no credit to kernels with a parallel reduction and clusters of two.
+They are of the kernels of 64 that strangers' layers chose too, and of a time that knows rows outside of A.
 """
 
 

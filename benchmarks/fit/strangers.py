@@ -1,4 +1,4 @@
-"""Draws the suite of layers that no library was tuned for: ``python -m benchmarks.fit.strangers > FILE``.
+"""Draws suites of layers that no library was tuned for: ``python -m benchmarks.fit.strangers HALF > FILE``.
 
 N and K come from the configurations of public models. Layers of the suite that libraries were tuned for are
 left out. M is as schedulers make it: few rows of decoding, batches and chunks of
@@ -9,7 +9,6 @@ fitted to the first, and the second is only measured.
 import math
 import random
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -65,24 +64,27 @@ def halves() -> tuple[list[Shape], list[Shape]]:
     return shapes[: COUNT // 2], shapes[COUNT // 2 :]
 
 
-def text() -> str:
-    """Return the suite."""
+HALVES: Final = {
+    "fitted": "Constants may be fitted to these shapes, and kernels chosen for them",
+    "measured": "Nothing is fitted to these shapes: they are only measured",
+}
+
+
+def text(half: str) -> str:
+    """Return the suite of a half, of `HALVES`."""
+    shapes = dict(zip(HALVES, halves(), strict=True))[half]
     lines = [
-        "# Drawn by `python -m benchmarks.fit.strangers`: constants may be fitted to one half of the",
-        "# shapes, and the other half is only measured.",
-        "title: Layers that no kernel was chosen for",
+        f"# Drawn by `python -m benchmarks.fit.strangers {half}`. {HALVES[half]}.",
+        f"title: Layers that no kernel was chosen for, {half}",
         "source: layers of public models, drawn by a seed",
         "dtypes: [bf16, e4m3]",
         "families:",
+        "  linear:",
+        "    shapes:",
+        *(f"      - [{m}, {n}, {k}]" for m, n, k in shapes),
     ]
-    for name, shapes in zip(("fitted", "measured"), halves(), strict=True):
-        lines += [f"  {name}:", "    shapes:", *_rows(shapes)]
     return "\n".join((*lines, ""))
 
 
-def _rows(shapes: Iterable[Shape]) -> Iterable[str]:
-    return (f"      - [{m}, {n}, {k}]" for m, n, k in shapes)
-
-
 if __name__ == "__main__":
-    sys.stdout.write(text())
+    sys.stdout.write(text(sys.argv[1]))

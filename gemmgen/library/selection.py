@@ -21,7 +21,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.cost import card_of, row_of
 from gemmgen.problem import Shape
 
-KERNELS: Final = 48
+KERNELS: Final = 64
 """Greatest number of kernels in a library, unless another one is given."""
 
 

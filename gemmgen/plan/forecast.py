@@ -23,9 +23,11 @@ NEARBY_EXPONENT = 4
 PRIOR = 1.0
 """Weight of the mean of all corrections: that of one measurement at the same shape."""
 FEW_ROWS = 64
-"""Rows of A up to which only swap-AB is tried. Reading B then decides the time: the ring may fill all of
-shared memory, and there are as many tiles as keep all SMs reading.
+"""Rows of A up to which reading B decides the time: swap-AB is tried, whose ring may fill all of shared
+memory, and as many tiles as keep all SMs reading.
 """
+FEWEST_ROWS = 32
+"""Rows of A up to which nothing else is tried: a tile without swap-AB has 64 rows."""
 FEW_TILES = 64
 """Tiles of `FEW_ROWS` x `FEW_ROWS` up to which programs have to divide a long K. Kernels are then tried with
 swap-AB, as for few rows, and without it, with roles and in clusters that share tiles.
@@ -43,9 +45,9 @@ def has_few_tiles(m: int, n: int, k: int) -> bool:
 
 def tried_swap_ab(m: int, n: int, k: int) -> tuple[bool, ...]:
     """Return the values of swap-AB that the planner tries for a problem, the most promising one first."""
-    if m <= FEW_ROWS:
+    if m <= FEWEST_ROWS:
         return (True,)
-    return (True, False) if has_few_tiles(m, n, k) else (False,)
+    return (True, False) if m <= FEW_ROWS or has_few_tiles(m, n, k) else (False,)
 
 
 def walks_well(kernel: Tiles | Stream, m: int, n: int) -> bool:
@@ -89,14 +91,13 @@ class Forecast(Generic[Name]):
         return found
 
     def candidates(self, shape: Shape, names: Iterable[Name] | None = None) -> list[Name]:
-        """Return the kernels that the planner would consider for a shape, or all if it would consider none.
+        """Return the kernels whose expected times for a shape are a guide, or all if there are none.
 
-        It considers swap-AB for few rows, and lines of tiles if all tiles run at the same time or the lines
-        are short. The expected times of other kernels are no guide.
+        Lines of tiles are no guide if they are long and not all tiles run at the same time. Kernels that
+        stream B are none for many rows, and tiles without swap-AB for few.
         """
         every = list(self.kernels if names is None else names)
-        kinds = self.tried_swap_ab(shape)
-        considered = [name for name in every if self.kernels[name].swap_ab in kinds] or every
+        considered = [name for name in every if self.may_run(self.kernels[name], shape)] or every
         return [name for name in considered if walks_well(self.kernels[name], *shape[:2])] or considered
 
     def predicted(self, name: Name, shape: Shape) -> float:
@@ -149,6 +150,7 @@ class Forecast(Generic[Name]):
         m, n, k = shape
         return math.log2(m), math.log2(n), math.log2(k)
 
-    def tried_swap_ab(self, shape: Shape) -> tuple[bool, ...]:
-        """Return the values of swap-AB of the kernels that the planner considers for a shape."""
-        return tried_swap_ab(*shape)
+    def may_run(self, kernel: Tiles | Stream, shape: Shape) -> bool:
+        """Return True if the expected time is a guide: of tiles with swap-AB always, else if it is tried."""
+        tiles_with_swap_ab = kernel.swap_ab and isinstance(kernel, Tiles)
+        return tiles_with_swap_ab or kernel.swap_ab in tried_swap_ab(*shape)

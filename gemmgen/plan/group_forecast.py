@@ -111,6 +111,6 @@ class GroupForecast(Forecast[Name]):
         m, n, k = self.division.mean_extents(shape)
         return math.log2(m), math.log2(n), math.log2(k)
 
-    def tried_swap_ab(self, shape: Shape) -> tuple[bool, ...]:
-        """Return the values of swap-AB of the kernels that the planner considers: both for few rows."""
-        return (False, True) if tries_swap_ab(self.division, shape[0]) else (False,)
+    def may_run(self, kernel: Tiles | Stream, shape: Shape) -> bool:
+        """Return True if the expected time of a kernel is a guide: of swap-AB, for few rows of each group."""
+        return not kernel.swap_ab or tries_swap_ab(self.division, shape[0])

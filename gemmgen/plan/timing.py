@@ -85,6 +85,8 @@ class Tiles(NamedTuple):
     start: float  # from launch to the first MMA, and from the last store to the next launch
     next_round: float  # from one program's end to the first MMA of the next in its place
     delivery: float = 1.0  # share of L2 and DRAM that is left by the kernel ahead, which still runs
+    ends_with_d: bool = False  # True if a last tile along M begins earlier, and ends with D
+    outside_bytes: float = 0.0  # as which L2 takes a row of a tile that A does not have, in a K step
 
 
 class Stream(NamedTuple):
@@ -239,8 +241,10 @@ def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -
     k_steps = -(-k // kernel.depth)
     tiles *= kernel.ctas
     share = min(1.0, tiles / (rounds * ctas * card.sm_count))
+    outside = 0 if tiles_m > 1 and kernel.ends_with_d else tiles_m * kernel.rows - m
+    sent = tiles * kernel.stage_bytes + tiles_n * outside * kernel.outside_bytes
     dram = moved.every / (card.dram_share * kernel.delivery * card.dram_bytes_per_second / 1e9)
-    l2 = tiles * k_steps * kernel.stage_bytes / (card.l2_bytes_per_ns * kernel.delivery)
+    l2 = k_steps * sent / (card.l2_bytes_per_ns * kernel.delivery)
     tile_fma = kernel.rows * kernel.columns * kernel.depth // kernel.ctas
     ideal = m * n * k / tile_fma * kernel.tensor_cycles / card.sm_count
     fastest = ideal / card.tensor_cycles_per_ns

@@ -156,7 +156,15 @@ def _tiles_row(plan: WgmmaKernel) -> Tiles:
         start=_start_ns(plan),
         next_round=0 if plan.persistent else constants.ROUND_NS,
         delivery=constants.EARLY_DELIVERY if _overlaps(plan) else 1,
+        ends_with_d=plan.last_tile_ends_with_d,
+        outside_bytes=constants.OUTSIDE_BYTES * _row_bytes(plan),
     )
+
+
+def _row_bytes(plan: WgmmaKernel) -> float:
+    """Return the bytes of a row of A's tile in a K step; 0 where rows outside of A were not measured."""
+    known = plan.problem.a.major == "k" and plan.problem.groups is None
+    return plan.cta_tile_k * plan.problem.a.smem_bits / 8 if known else 0.0
 
 
 def _line(plan: WgmmaKernel) -> str:

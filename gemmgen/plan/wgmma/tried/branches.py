@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from gemmgen.hardware import HOPPER, WGMMA
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.plan.decisions import LINES
-from gemmgen.plan.forecast import FEW_ROWS, FEW_TILES, has_few_tiles, tried_swap_ab
+from gemmgen.plan.forecast import FEW_ROWS, FEW_TILES, FEWEST_ROWS, has_few_tiles, tried_swap_ab
 from gemmgen.plan.search import Branch, Choices, Values
 from gemmgen.plan.wgmma.extent_rules import MOST_PARTS
 from gemmgen.plan.wgmma.tried.derived import a_source_of, steps_of
@@ -263,7 +263,7 @@ def is_of_a_wave(request: Request, decided: Collection[str]) -> bool:
     gated, most = request.matmul.gated, WAVE_TILE * request.gpu.sm_count
     return any(
         rows * request.matmul.b_blocks * columns <= most
-        and (gated or not (rows <= FEW_ROWS or has_few_tiles(rows, columns, depth)))
+        and (gated or not (rows <= FEWEST_ROWS or has_few_tiles(rows, columns, depth)))
         for rows, columns, depth in request.planned_shapes
     )
 
@@ -323,12 +323,11 @@ def swaps_of(request: Request, stated: Values, wanted: Choices) -> tuple[object,
 
 def _swaps_for(shape: Shape, stated: Values) -> tuple[bool, ...]:
     """Return the values of swap-AB that are tried for a problem [M, N, K], beside the stated decisions."""
-    tried = tried_swap_ab(*shape)
-    if len(tried) > 1 and stated.get("reduction") == "atomic":
+    if has_few_tiles(*shape) and stated.get("reduction") == "atomic":
         return (False,)  # swap-AB was not measured with atomics
-    if len(tried) > 1 and stated.get("schedule_kind") == "tiled":
+    if has_few_tiles(*shape) and stated.get("schedule_kind") == "tiled":
         return (True,)  # without roles others were no faster
-    return tried
+    return tried_swap_ab(*shape)
 
 
 def rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
