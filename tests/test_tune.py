@@ -51,7 +51,7 @@ from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.spec.model import stated
 from gemmgen.spec.writing import spec_text
-from gemmgen.tune import TunedRow, add_to_table, read_table
+from gemmgen.tune import TunedRow, add_to_table, read_table, tuning
 from gemmgen.tune.candidates import (
     Pins,
     TuningCandidate,
@@ -67,7 +67,7 @@ from gemmgen.tune.outcome import Outcome
 from gemmgen.tune.search import FINAL, LAST_RUNG, ROUNDS, JobBatch, Search, SearchVerdict, gain, remaining
 from gemmgen.tune.store import Store, Study
 from gemmgen.tune.trials import Job, Trial, TrialSamples
-from gemmgen.tune.tuning import tune
+from gemmgen.tune.tuning import alike, tune
 from gemmgen.tune.worker import compile_in_children, find_gpus
 
 pytestmark = pytest.mark.quick
@@ -794,6 +794,50 @@ def test_a_small_budget_is_kept_and_a_larger_one_goes_on(tmp_path: Path, kernels
     assert more.winner.pins["buffering.stages"] == 5
 
 
+def test_the_time_for_all_goes_first_to_what_the_planner_is_least_sure_of(
+    tmp_path: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, shapes = tmp_path / "open.yaml", [(256, 512, 512), SHAPE, (512, 256, 512)]
+    path.write_text(OPEN)
+    unsure = {SHAPE: 9, (512, 256, 512): 3, (256, 512, 512): 5}
+    targets = [TuningTarget(load_spec(path), shape) for shape in shapes]
+    of_kernels = {first_candidates(each, 2)[0].module: unsure[each.shape] for each in targets}
+
+    def ranked(targets: Sequence[TuningTarget], _: int) -> list[list[TuningCandidate]]:
+        return [first_candidates(each, 2) for each in targets]
+
+    def number(candidates: Sequence[TuningCandidate]) -> int:
+        return of_kernels[candidates[0].module]
+
+    monkeypatch.setattr(tuning, "_ranked", ranked)
+    monkeypatch.setattr(tuning, "alike", number)
+    now = [0.0]
+
+    def later(_: TuningProgress) -> None:
+        now[0] += 0.01  # at each step
+
+    monkeypatch.setattr(tuning, "monotonic", lambda: now[0])
+    options = TuningOptions(store=str(tmp_path / "tune.db"), out=tmp_path, devices=[0], minutes=1)
+    machinery = TuningMachinery(kernels.machine_on, prepared, PROTOCOL)
+    outcomes = tune([path], shapes, options, machinery, later)
+    assert [outcome.tuned.shape for outcome in outcomes] == [SHAPE, (256, 512, 512), (512, 256, 512)]
+
+    def slow(_: TuningProgress) -> None:
+        now[0] += 40
+
+    options = replace(options, store=str(tmp_path / "other.db"))
+    outcomes = tune([path], shapes, options, machinery, slow)
+    assert [outcome.tuned.shape for outcome in outcomes] == [SHAPE]
+
+
+def test_kernels_within_the_error_of_expected_times_are_alike() -> None:
+    def of(*times: float) -> list[TuningCandidate]:
+        return [TuningCandidate("", MappingProxyType({}), "", "", "", each) for each in times]
+
+    assert alike(of(1.0, 1.07, 1.09, 2.0)) == 2
+    assert alike(of(2.0, 1.0)) == 1
+
+
 def test_a_run_that_is_killed_loses_at_most_the_running_trial(
     tmp_path: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1060,7 +1104,7 @@ def test_an_interrupt_gives_the_running_trial_back_and_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
-        ([], "--shapes or --shape"),
+        ([], "--shapes, --shape or --model"),
         (["--shape", "8x16x32", "--devices", "all"], "--devices"),
         (["--shape", "8x16x32", "--again", "--gpu", "x"], "--again"),
     ],

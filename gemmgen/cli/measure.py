@@ -213,6 +213,22 @@ def tune_command(
     shape: Annotated[
         list[str] | None, typer.Option("--shape", metavar="MxNxK", help="One more problem size; repeatable.")
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="FILE", help="Tune for a model's linear layers, by its config.json."),
+    ] = None,
+    gpus: Annotated[
+        int,
+        typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs that share the model's layers."),
+    ] = 1,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MINUTES",
+            min=0.1,
+            help="Stop by then; the least certain sizes come first.",
+        ),
+    ] = None,
     store: Annotated[
         str,
         typer.Option(
@@ -256,14 +272,20 @@ def tune_command(
 
     require_optuna()
     from gemmgen.bench import parse_shapes
+    from gemmgen.plan.rule import counted
     from gemmgen.product import make
+    from gemmgen.tune.model_layers import shapes_of_model
     from gemmgen.tune.options import TuningOptions
     from gemmgen.tune.tuning import tune
 
     wanted = ",".join(shape or [])
     chosen = [*(parse_shapes(shapes) if shapes else ()), *(parse_shapes(wanted) if wanted else ())]
+    chosen += shapes_of_model(model, gpus) if model else ()
     if not chosen:
-        raise typer.BadParameter("name a problem size to tune for", param_hint="--shapes or --shape")
+        hint = "--shapes, --shape or --model"
+        raise typer.BadParameter("name a problem size to tune for", param_hint=hint)
+    if gpus > 1 and model is None:
+        raise typer.BadParameter("divides the layers of a --model", param_hint="--tensor-parallel")
     if not re.fullmatch(r"(\d+(,\d+)*)?", devices):
         raise typer.BadParameter(f"`{devices}` is no list of GPUs: write 0,1", param_hint="--devices")
     if again and gpu:
@@ -279,6 +301,7 @@ def tune_command(
         candidates=candidates,
         devices=[int(device) for device in devices.split(",")] if devices else None,
         gpu=gpu,
+        minutes=minutes,
         again=again,
     )
     try:
@@ -295,6 +318,8 @@ def tune_command(
     for outcome in outcomes:
         if outcome.remark:
             tell(f"{outcome.path}: {outcome.remark}")
+    if left := len(specs) * len(set(chosen)) - len(outcomes):
+        tell(f"{counted(left, 'problem')} left when the time was over: the same command goes on with them")
 
 
 def report_command(

@@ -217,6 +217,8 @@ class TuningCandidate:
     """Text of the module that the spec makes."""
     kernel: str
     """SHA-256 of the module, without the lines that name the spec."""
+    predicted: float = 0.0
+    """The time that the planner expects, in seconds."""
 
 
 def candidate_of(tuned: TuningTarget, plan: Kernel) -> TuningCandidate:
@@ -231,7 +233,8 @@ def candidate_of(tuned: TuningTarget, plan: Kernel) -> TuningCandidate:
     text = spec_text(stated(spec), apart=())
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     module = render(plan, spec_name=f"{tuned.stem}.yaml", spec_sha256=sha256)
-    return TuningCandidate(_label(plan), pins, text, module, kernel_sha256(plan, tuned.stem))
+    kernel, predicted = kernel_sha256(plan, tuned.stem), family_for(plan).estimate(plan, tuned.shape).seconds
+    return TuningCandidate(_label(plan), pins, text, module, kernel, predicted)
 
 
 def _label(plan: Kernel) -> str:
@@ -256,7 +259,9 @@ def kernel_sha256(plan: Kernel, stem: str) -> str:
     """
     name = f"{stem}.yaml"
     module = render(plan, spec_name=name, spec_sha256=NO_SPEC)
-    return hashlib.sha256(module.replace(f"Its spec: {name}\nsha256 of its spec: {NO_SPEC}\n", "", 1).encode()).hexdigest()
+    return hashlib.sha256(
+        module.replace(f"Its spec: {name}\nsha256 of its spec: {NO_SPEC}\n", "", 1).encode()
+    ).hexdigest()
 
 
 NO_SPEC: Final = "0" * 64

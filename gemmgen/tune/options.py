@@ -35,6 +35,10 @@ class TuningOptions:
     """Indices of the GPUs to measure on; None: all that are visible."""
     gpu: str | None = None
     """Name of a GPU whose recorded trials decide; nothing is measured then."""
+    minutes: float | None = None
+    """Time for all specs and shapes, those first whose kernels the planner can least tell apart; a later run
+    goes on with the others. None: all are tuned, in their order.
+    """
     again: bool = False
     """True to discard the recorded trials and measure them again."""
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from time import monotonic
+from typing import Final
 
 from gemmgen.bench.baseline import cublas
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -36,6 +38,7 @@ def tune(
     ``no-gpu``; ``other-gpu``; ``other-machine`` if the trials are of other versions; ``no-kernel`` if none
     works; ``cannot-write``; ``foreign-file``.
     """
+    started = monotonic()
     tuned = _targets(specs, shapes)
     baselines = [cublas(each.source).text for each in tuned]
     store = Store(options.store, new=options.gpu is None)
@@ -53,11 +56,19 @@ def tune(
     tellers = [_teller(progress, tuned, index, options.budget) for index in range(len(tuned))]
     tellers[0](0.0, "ranking kernels")
     ranked = _ranked(tuned, options.candidates)
+    every = [*zip(tuned, baselines, studies, ranked, tellers, strict=True)]
+    if options.minutes is not None:
+        every.sort(key=lambda each: alike(each[3]), reverse=True)
     outcomes: list[Outcome] = []
     with gpus(devices, machinery.machine_on, machinery.protocol) as workers:
-        every = zip(tuned, baselines, studies, ranked, tellers, strict=True)
-        for each, baseline, study, found, tell in every:
-            search = Search(found, partial(neighbours, each), options.budget)
+        for number, (each, baseline, study, found, tell) in enumerate(every):
+            budget = options.budget
+            if options.minutes is not None:
+                left = 60 * options.minutes - (monotonic() - started)
+                if left <= 0:
+                    break
+                budget = min(budget, left / (len(every) - number))
+            search = Search(found, partial(neighbours, each), budget)
             run = StudyRun(each, study, search, workers, machinery.prepare, tell)
             outcome = outcome_of(each, run, run.verdict(), baseline, options)
             write_winner(outcome)
@@ -65,6 +76,18 @@ def tune(
                 add_to_table(options.table, [outcome.row])
             outcomes.append(outcome)
     return outcomes
+
+
+NEARLY_EQUAL: Final = 1.08
+"""Factor of the shortest expected time up to which the planner cannot say which kernel is the fastest: the
+error of its times is as large (``benchmarks/studies/cost_model.md``).
+"""
+
+
+def alike(candidates: Sequence[TuningCandidate]) -> int:
+    """Return how many kernels the planner can hardly tell from the one that it expects to be the fastest."""
+    least = min(each.predicted for each in candidates)
+    return sum(each.predicted <= NEARLY_EQUAL * least for each in candidates)
 
 
 def _ranked(tuned: Sequence[TuningTarget], count: int) -> list[list[TuningCandidate]]:
