@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import importlib
 import math
+import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,7 @@ if TYPE_CHECKING or not __package__:  # at the top level of gemmgen, which has t
         operator_name,
     )
     from gemmgen_table import Argument, Table, check_sizes
+    from gemmgen_tuning import Tuner, default_folder
 else:
     from .gemmgen_launch import (
         TMA_BYTES,
@@ -48,6 +51,7 @@ else:
         operator_name,
     )
     from .gemmgen_table import Argument, Table, check_sizes
+    from .gemmgen_tuning import Tuner, default_folder
 
 MOST_CHOSEN = 4096  # choices that a library keeps; then it starts anew
 
@@ -126,10 +130,11 @@ class Library:
             return run(*inputs, out=out)
         return run(*inputs, out=out, note=partial(self.known.keep, key))
 
-    def host_for(self, inputs: Sequence[Any], expected_m: int | None) -> Host:
+    def host_for(self, inputs: Sequence[Any], expected_m: int | None, *, times: bool = True) -> Host:
         """Return the host side of the kernel for a call, and keep the choice.
 
-        The first kernel takes empty tensors, and refuses tensors that are no matrices.
+        The first kernel takes empty tensors, and refuses tensors that are no matrices. Without `times` no
+        kernel is timed with these tensors.
         """
         sizes = self.sizes_of(inputs)
         if sizes is None or 0 in sizes:
@@ -138,11 +143,34 @@ class Library:
         key = *sizes, *hint, device, torch.are_deterministic_algorithms_enabled()
         if (host := self.chosen.get(key)) is None:
             gpu = torch.cuda.get_device_name(device) if device >= 0 else None
+            is_due = self.tune(inputs, expected_m, gpu, times=times)
             host = self.host_of(self.table.choose(*sizes, *hint, gpu=gpu).kernel)
             if len(self.chosen) >= MOST_CHOSEN:
                 self.chosen.clear()
-            self.chosen[key] = host
+            if not is_due:
+                self.chosen[key] = host
         return host
+
+    def tune(self, inputs: Sequence[Any], expected_m: int | None, gpu: str | None, *, times: bool) -> bool:
+        """Time kernels with the tensors of a call, if that is wanted and their sizes are new.
+
+        Return True if a later call is to time them, as without `times`, and if a graph captures this one: the
+        choice is then not kept.
+        """
+        table, found = self.table, self.sizes_of(inputs)
+        if table.tuner is None or gpu is None or found is None:
+            return False
+        (m, n, k), count = found[:3], found[3] if table.groups else None
+        sizes = table.in_planned_groups((m, n, k), count, expected_m)
+        if len(names := table.untimed(sizes, gpu)) < 2:
+            return False
+        if not times or torch.cuda.is_current_stream_capturing():
+            return True
+        launches = {name: partial(self.host_of(name).run, *inputs) for name in names}
+        # Without memory for another D and for overwriting L2, the rule chooses.
+        with torch.cuda.device(inputs[0].device), torch.inference_mode(), suppress(torch.OutOfMemoryError):
+            table.tuner.time(gpu, sizes, launches)
+        return False
 
     def sizes_of(self, inputs: Sequence[Any]) -> tuple[int, ...] | None:
         """Return M, N and K of a call, and its groups if it has any; None if its tensors have other ranks."""
@@ -217,6 +245,39 @@ class Library:
             found["out_dtype"] = self.out.dtype
         return found
 
+    def tune_on_first_use(
+        self, top: int = 3, budget_ms: float = 20.0, *, folder: str | Path | None = None
+    ) -> None:
+        """Let the first call with sizes that the table does not have time the `top` kernels of the rule.
+
+        Later calls with such sizes take the fastest one, also in later processes. All M that round up to one
+        multiple of a sixteenth of the next power of two count as one. A call in a CUDA graph's capture times
+        nothing: call `warmup` before it. With a `top` of 0 nothing is timed any more, and the rule chooses.
+
+        Args:
+            top: How many kernels are timed.
+            budget_ms: The time on the GPU for new sizes, after a first launch of each kernel.
+            folder: Where times are kept: by default ``tuned`` in the folder that GEMMGEN_CACHE_DIR names, or
+                in ``gemmgen`` of the user's cache.
+
+        Sizes that were timed are not timed again: remove the file for that.
+
+        Raises ValueError for a `top` of 1 or less, other than 0, for a budget that is not above 0, and for a
+        folder that is a file.
+        """
+        top, budget_ms = operator.index(top), float(budget_ms)
+        if top < 0 or top == 1 or budget_ms <= 0:
+            raise ValueError(
+                f"top must be 0, or 2 or more, and budget_ms above 0, found {top} and {budget_ms}"
+            )
+        table, kept = self.table, Path(folder) if folder else default_folder()
+        if kept.exists() and not kept.is_dir():
+            raise ValueError(f"folder must be a folder, found the file {kept}")
+        stem = f"{table.package}-{table.digest}"
+        table.tuner = Tuner(stem, table.kernels, top, budget_ms, kept) if top else None
+        self.chosen.clear()
+        self.known.forget()
+
     def accept_table(self, accept: bool = True) -> None:
         """Let measurements count on GPUs that they were not made on, or not any more."""
         self.table.is_accepted = accept
@@ -247,7 +308,11 @@ class Library:
             check_sizes(m, n, k)
             extents = self.extents_of(m, n, k, self.table.count_groups(groups))
             inputs = [self.new_input(name, extents, device) for name in self.table.inputs]
-            self.call(*inputs, expected_m=expected_m)
+            if self.table.groups and self.table.tuner:
+                # These groups are empty, so nothing is timed: the first call with rows does that.
+                self.host_for(inputs, expected_m, times=False).run(*inputs)
+            else:
+                self.call(*inputs, expected_m=expected_m)
 
     def can_implement(
         self,

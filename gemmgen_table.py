@@ -7,6 +7,7 @@ fastest there; where nothing was measured, it is the one with the shortest expec
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import warnings
@@ -22,9 +23,11 @@ if TYPE_CHECKING or not __package__:  # at the top level of gemmgen, which has t
     from gemmgen.plan.group_forecast import GroupForecast
     from gemmgen.plan.timing import Card, Stream, Tiles, Traffic
     from gemmgen.problem.groups import Groups
+    from gemmgen_tuning import Tuner
 else:
     from .cards import Product, card_of
     from .forecast import Forecast
+    from .gemmgen_tuning import Tuner
     from .group_forecast import GroupForecast
     from .groups import Groups
     from .timing import Card, Stream, Tiles, Traffic
@@ -64,6 +67,8 @@ class Table:
         self.is_accepted = os.environ.get("GEMMGEN_ACCEPT_TABLE", "0") == "1"
         self.forecasts: dict[tuple[bool, str | None], Forecast[str]] = {}
         self.warned = set[str | None]()
+        self.tuner: Tuner | None = None  # which has times of kernels at sizes that the table does not have
+        self.digest = ""  # of the kernels, what they compute, and their decisions
         remedy = "make the library again, or install it again"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -71,6 +76,8 @@ class Table:
                 self.read_measurements(found)
                 self.read_call(found["call"])
                 self.read_rule(found["rule"])
+                decided = found["kernels"], found["call"], found["rule"]["rows"]
+                self.digest = hashlib.sha256(json.dumps(decided).encode()).hexdigest()[:12]
                 return
             fault = f"has format {found['format']!r}, and this library reads format {FORMAT}"
         except OSError as error:
@@ -152,16 +159,21 @@ class Table:
         Raises ValueError for sizes below 1, and TypeError for groups that the kernels do not have.
         """
         sizes = m, n, k = self.in_planned_groups((m, n, k), groups, expected_m)
-        is_known = bool(self.ranges) and (gpu in (None, self.gpu) or self.is_accepted)
+        is_known = self.is_known(gpu)
         if self.ranges and not is_known:
             self.warn_of(gpu)
-        for least, most, name in self.ranges.get((n, k), ()) if is_known else ():
-            if least <= m <= most and self.is_allowed(name):
+        for least, most, name in self.ranges_of(sizes, gpu):
+            if self.is_allowed(name):
                 why = f"tuned on {self.gpu} for N = {n}, K = {k}, M from {least} to {most}"
                 why += f" in {self.groups.count} groups" if self.groups else ""
                 if times := self.measured.get(name, {}).get(sizes):
                     why += "; {:.1f} us measured, {:.1f} us of the baseline".format(*times)
                 return Choice(name, why)
+        if times := self.timed(sizes, gpu):
+            name, *others = sorted(times, key=times.__getitem__)
+            why = f"timed on {gpu} at first use, {times[name]:.1f} us"
+            why += "".join(f"; {other} {times[other]:.1f}" for other in others)
+            return Choice(name, why)
         forecast = self.forecast(gpu, is_measured=is_known)
         name = forecast.best(self.candidates(forecast, sizes), sizes)
         why = f"not tuned: by the planner's rule, {forecast.predicted(name, sizes) * 1e6:.1f} us predicted"
@@ -191,6 +203,29 @@ class Table:
             gpu = torch.cuda.get_device_name(0)
         found = self.choose(m, n, k, groups, expected_m, gpu=gpu)
         return f"{found.kernel}: {found.why}"
+
+    def is_known(self, gpu: str | None) -> bool:
+        """Return True if there are measurements that count on a GPU."""
+        return bool(self.ranges) and (gpu in (None, self.gpu) or self.is_accepted)
+
+    def ranges_of(self, sizes: Sizes, gpu: str | None) -> list[tuple[int, int, str]]:
+        """Return the ranges of M, with their kernels, that have sizes on a GPU."""
+        m, n, k = sizes
+        ranges = self.ranges.get((n, k), []) if self.is_known(gpu) else []
+        return [each for each in ranges if each[0] <= m <= each[1]]
+
+    def timed(self, sizes: Sizes, gpu: str | None) -> Mapping[str, float]:
+        """Return the microseconds of the allowed kernels that were timed for sizes on a GPU, if any were."""
+        found = self.tuner.of(gpu, sizes) if self.tuner and gpu else None
+        return {name: each for name, each in (found or {}).items() if self.is_allowed(name)}
+
+    def untimed(self, sizes: Sizes, gpu: str) -> list[str]:
+        """Return the kernels that are to be timed for sizes on a GPU; none if the fastest is known."""
+        if self.tuner is None or self.ranges_of(sizes, gpu) or self.timed(sizes, gpu):
+            return []
+        forecast = self.forecast(gpu, is_measured=self.is_known(gpu))
+        first = sorted(self.candidates(forecast, sizes), key=lambda name: forecast.expected(name, sizes))
+        return first[: self.tuner.top]
 
     def in_planned_groups(self, sizes: Sizes, groups: int | None, expected_m: int | None) -> Sizes:
         """Return the sizes that a problem has in the number of groups that the library is for."""

@@ -15,8 +15,8 @@ DRIVER: Final = "gemmgen_driver.py"
 LAUNCHERS: Final = (DRIVER, LAUNCHER)
 """The names of both."""
 
-LIBRARY_FILES: Final = ("gemmgen_table.py", "gemmgen_library.py")
-"""The names of the files that only libraries have: the choice among kernels, and their calls."""
+LIBRARY_FILES: Final = ("gemmgen_tuning.py", "gemmgen_table.py", "gemmgen_library.py")
+"""The names of the files that only libraries have: times, the choice among kernels, and their calls."""
 
 PACK_NAME: Final = "gemmgen_pack"
 """The name of a pack's package, if no other is chosen."""

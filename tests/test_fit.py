@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median, stdev
 from typing import Any
@@ -22,10 +22,12 @@ from benchmarks.fit.model import EARLY, MANY_ROWS, constants, fit, left_out, str
 from benchmarks.fit.observations import SpecObservation, by_candidates
 from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.suite_file import load_suite
+from gemmgen.plan.forecast import Forecast
 from gemmgen.plan.planner import family_for, plan_spec
 from gemmgen.plan.search import geometric_mean, traffic_of
 from gemmgen.plan.timing import Tiles, moved_bytes
 from gemmgen.plan.wgmma import WgmmaKernel, cost, cost_constants
+from gemmgen.problem import Shape
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 
 ROOT = Path(__file__).parent.parent
@@ -323,6 +325,29 @@ def test_rows_that_a_last_tile_computes_twice_cost_no_more_than_others() -> None
     assert kernels_of_strangers()["pipelined_64x64x128"].last_tile_ends_with_d
     assert seconds(129) == pytest.approx(seconds(192), rel=0.04)  # of which A and D from DRAM
     assert seconds(5) > 1.2 * seconds(64)
+
+
+def test_the_page_of_libraries_has_what_the_first_and_the_first_three_lose_to_the_best() -> None:
+    of_shapes = dict[Shape, list[SpecObservation]]()
+    for each in observations(SUITES / "h200_strangers_bf16.jsonl"):
+        of_shapes.setdefault(each.shape, []).append(each)
+    firsts, thirds = list[float](), list[float]()
+    for shape, every in of_shapes.items():
+        rows = {number: cost.row_of(hopper(each.kernel)) for number, each in enumerate(every)}
+        one = every[0].kernel
+        forecast = Forecast(rows, cost.card_of(one.gpu), traffic_of(one.problem))
+        ranked = sorted(forecast.candidates(shape), key=partial(forecast.predicted, shape=shape))
+        best = min(each.seconds for each in every)
+        firsts.append(every[ranked[0]].seconds / best)
+        thirds.append(min(every[number].seconds for number in ranked[:3]) / best)
+    quoted = (
+        f"At {len(firsts)} layers of [a record](../benchmarks/suites/h200_strangers_bf16.jsonl), by "
+        f"predictions alone, the first choice takes {geometric_mean(firsts) - 1:.1%} longer than the fastest "
+        f"measured kernel, at most {max(firsts) - 1:.0%}; the fastest of the first three takes "
+        f"{geometric_mean(thirds) - 1:.1%} longer, at most {max(thirds) - 1:.0%}."
+    )
+    page = " ".join((ROOT / "docs" / "library.md").read_text().split())
+    assert quoted.replace("%", " %") in page
 
 
 MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"

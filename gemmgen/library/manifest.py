@@ -185,6 +185,7 @@ FUNCTIONS: Final = (
     "accept_table",
     "can_implement",
     "warmup",
+    "tune_on_first_use",
     "arrange_scales",
 )
 """The functions of a package; only kernels with scales of blocks have the last one."""

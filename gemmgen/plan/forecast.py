@@ -97,7 +97,7 @@ class Forecast(Generic[Name]):
         stream B are none for many rows, and tiles without swap-AB for few.
         """
         every = list(self.kernels if names is None else names)
-        considered = [name for name in every if self.may_run(self.kernels[name], shape)] or every
+        considered = [name for name in every if self.is_predictable(self.kernels[name], shape)] or every
         return [name for name in considered if walks_well(self.kernels[name], *shape[:2])] or considered
 
     def predicted(self, name: Name, shape: Shape) -> float:
@@ -150,7 +150,7 @@ class Forecast(Generic[Name]):
         m, n, k = shape
         return math.log2(m), math.log2(n), math.log2(k)
 
-    def may_run(self, kernel: Tiles | Stream, shape: Shape) -> bool:
-        """Return True if the expected time is a guide: of tiles with swap-AB always, else if it is tried."""
+    def is_predictable(self, kernel: Tiles | Stream, shape: Shape) -> bool:
+        """Return True if the predicted time is a guide: of tiles with swap-AB always, else if it is tried."""
         tiles_with_swap_ab = kernel.swap_ab and isinstance(kernel, Tiles)
         return tiles_with_swap_ab or kernel.swap_ab in tried_swap_ab(*shape)

@@ -111,6 +111,6 @@ class GroupForecast(Forecast[Name]):
         m, n, k = self.division.mean_extents(shape)
         return math.log2(m), math.log2(n), math.log2(k)
 
-    def may_run(self, kernel: Tiles | Stream, shape: Shape) -> bool:
-        """Return True if the expected time of a kernel is a guide: of swap-AB, for few rows of each group."""
+    def is_predictable(self, kernel: Tiles | Stream, shape: Shape) -> bool:
+        """Return True if the predicted time can be trusted: swap-AB only with few rows in each group."""
         return not kernel.swap_ab or tries_swap_ab(self.division, shape[0])

@@ -36,8 +36,8 @@ commit ahead of the path are in git's history alone (``git show COMMIT:PATH``):
   shapes on an H100 and at 44 on an H200 (``benchmarks/blockscale/h100_blocks.jsonl``,
   ``h200_blocks_earlier.jsonl``), and kernels written by hand at 80 shapes on an H100
   (``7a8a2c58:benchmarks/blockscale/h100_prototype.jsonl``);
-* [rows-outside] 48 kernels of bf16 at 77 shapes, of which those with fewer rows than a kernel's tile tell:
-  ``benchmarks/reading/strangers_bf16.json`` has what they came to;
+* [rows-outside] 48 kernels of bf16 at 77 shapes. The shapes with fewer rows than a kernel's
+  tile show the effect; ``benchmarks/reading/strangers_bf16.json`` has the times;
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 
