@@ -237,7 +237,7 @@ def test_what_measured_more_than_3_percent_faster_is_ranked_first(dtype: str, sh
     plans = [(make(shape), ratios[place]) for make, ratios in MEASURED[dtype]]
     for (one, fast), (other, slow) in itertools.permutations(plans, 2):
         if fast is not None and slow is not None and fast > 1.03 * slow:
-            assert cost.cost(one, shape) < cost.cost(other, shape), (config(one), config(other))
+            assert cost.costs(one, (shape,)) < cost.costs(other, (shape,)), (config(one), config(other))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

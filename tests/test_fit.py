@@ -234,7 +234,7 @@ def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_
     assert len(candidates) == shapes
     best = [min(one.seconds for one in each) for each in candidates]
     first = [
-        min(each, key=lambda one: cost.cost(hopper(one.kernel), one.shape)).seconds for each in candidates
+        min(each, key=lambda one: cost.costs(hopper(one.kernel), (one.shape,))).seconds for each in candidates
     ]
     speeds = [fast / own for fast, own in zip(best, first, strict=True)]
     # As the studies cost_model and kernels_by_shape have it.

@@ -21,7 +21,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.ledger import ledger
 from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.plan.wgmma.cost import cost
+from gemmgen.plan.wgmma.cost import costs
 from gemmgen.problem import Ranges
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.verify import default_shapes
@@ -110,7 +110,7 @@ def few() -> Ranking:
 
 def test_candidates_are_ranked_by_the_geometric_mean_of_their_times(few: Ranking) -> None:
     for candidate in few.legal[::40]:
-        times = [cost(hopper(candidate.plan), shape)[0] for shape in few.shapes]
+        times = [each[0] for each in costs(hopper(candidate.plan), few.shapes)]
         assert candidate.cost[0] == pytest.approx(math.prod(times) ** (1 / 7))
     assert [candidate.cost for candidate in few.legal] == sorted(candidate.cost for candidate in few.legal)
     assert hopper(few.legal[0].plan) == planned(problem=of([1, 64]))

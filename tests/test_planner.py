@@ -21,7 +21,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import applied, attempted
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_stages
-from gemmgen.plan.wgmma.cost import cost, cycles, excess
+from gemmgen.plan.wgmma.cost import costs, cycles, excess
 from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
 from gemmgen.plan.wgmma.tried.values import DEFAULTS, ORDER_DEFAULTS
 from gemmgen.spec import Spec, SpecFile
@@ -333,7 +333,7 @@ def test_a_spec_is_planned_without_judging_what_cannot_be_best(target: str) -> N
 
 
 def best(plan: WgmmaKernel, *others: WgmmaKernel, shape: tuple[int, int, int]) -> bool:
-    return all(cost(plan, shape) < cost(other, shape) for other in others)
+    return all(costs(plan, (shape,)) < costs(other, (shape,)) for other in others)
 
 
 def cooperative(n: int) -> WgmmaKernel:

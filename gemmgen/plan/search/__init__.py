@@ -12,6 +12,7 @@ from gemmgen.plan.search.estimates import (
     geometric_mean,
     l2_bytes,
     moved_of,
+    moved_of_each,
     traffic_of,
     whole_cycles,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "geometric_mean",
     "l2_bytes",
     "moved_of",
+    "moved_of_each",
     "narrow_cluster",
     "narrow_tile",
     "spread",

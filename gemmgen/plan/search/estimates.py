@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gemmgen.plan.group_forecast import moved_of_groups
@@ -82,10 +82,16 @@ def dram_bytes(problem: Matmul, shape: Shape) -> int:
 
 def moved_of(problem: Matmul, shape: Shape) -> Moved:
     """Return the bytes from and to DRAM of a problem [M, N, K]; a B counts if its group has rows."""
-    traffic = traffic_of(problem)
-    if problem.groups:
-        return moved_of_groups(traffic, problem.groups, shape)
-    return moved_bytes(traffic, *shape)
+    (found,) = moved_of_each(problem, (shape,))
+    return found
+
+
+def moved_of_each(problem: Matmul, shapes: Sequence[Shape]) -> list[Moved]:
+    """Return the bytes from and to DRAM of each problem."""
+    traffic, groups = traffic_of(problem), problem.groups
+    if groups:
+        return [moved_of_groups(traffic, groups, shape) for shape in shapes]
+    return [moved_bytes(traffic, *shape) for shape in shapes]
 
 
 def traffic_of(problem: Matmul) -> Traffic:

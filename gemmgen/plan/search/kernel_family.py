@@ -21,7 +21,7 @@ class Family(Generic[P]):
     space: Space[P]
     """The values that are tried for open decisions."""
     rules: tuple[Rule[P], ...]
-    cost: Callable[[P, Shape], tuple[float, ...]]
+    costs: Callable[[P, Sequence[Shape]], list[tuple[float, ...]]]
     cost_order: tuple[str, ...]
     """Names of the parts of a cost."""
     estimate: Callable[[P, Shape], Estimate]
@@ -38,6 +38,11 @@ class Family(Generic[P]):
     expectations: tuple[Rule[P], ...] = ()
     """Expectations of a proposal: a kernel that breaks only these is legal, and proposed last."""
 
+    def cost(self, kernel: P, shape: Shape) -> tuple[float, ...]:
+        """Return the cost of a kernel for a problem [M, N, K]."""
+        (found,) = self.costs(kernel, (shape,))
+        return found
+
     def cost_over(self, kernel: P, shapes: Sequence[Shape]) -> tuple[float, ...]:
         """Return the cost of a kernel on several problems [M, N, K] of equal weight.
 
@@ -45,7 +50,7 @@ class Family(Generic[P]):
         loses as much as one that does so on a long problem; the parts that decide between equal times are
         averaged arithmetically.
         """
-        costs = [self.cost(kernel, shape) for shape in shapes]
+        costs = self.costs(kernel, shapes)
         if len(costs) == 1:
             return costs[0]
         times, *others = zip(*costs, strict=True)

@@ -8,7 +8,7 @@ they give is no prediction to rely on.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from gemmgen.hardware import PADDED_K, TCGEN05
 from gemmgen.plan.capacity import stages_that_fit
@@ -222,10 +222,10 @@ def estimate(plan: Tcgen05Kernel, shape: Shape) -> Estimate:
     return estimated(plan, shape, _terms(plan, shape), loaded_bytes(plan))
 
 
-def cost(plan: Tcgen05Kernel, shape: Shape) -> tuple[float, ...]:
-    """Rank a plan for a problem: the smaller the better, the first difference decides (``COST_ORDER``)."""
-    l2 = l2_bytes(plan, shape, loaded_bytes(plan))
-    return (whole_cycles(_terms(plan, shape)), l2, -plan.stages * plan.cta_tile_k)
+def costs(plan: Tcgen05Kernel, shapes: Sequence[Shape]) -> list[tuple[float, ...]]:
+    """Rank a plan for each problem: the smaller the better, the first difference decides (``COST_ORDER``)."""
+    loaded, depth = loaded_bytes(plan), plan.stages * plan.cta_tile_k
+    return [(whole_cycles(_terms(plan, shape)), l2_bytes(plan, shape, loaded), -depth) for shape in shapes]
 
 
 COST_ORDER = ("time", "L2 bytes", "depth of the ring")
@@ -247,7 +247,7 @@ TCGEN05_FAMILY = Family(
     space=Tcgen05Space(),
     rules=(*PROBLEM_RULES, *TILE_RULES, *RESOURCE_RULES),
     expectations=EXPECTATIONS,
-    cost=cost,
+    costs=costs,
     cost_order=COST_ORDER,
     estimate=estimate,
     excess=excess,

@@ -7,6 +7,7 @@ order plans to within a few percent: a time that they give is no measurement.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from gemmgen.hardware import WGMMA
@@ -14,7 +15,7 @@ from gemmgen.hardware.gpus import GPUS, Gpu, Product
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.group_forecast import whole_problem
 from gemmgen.plan.rule import once
-from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, moved_of, whole_cycles
+from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, moved_of_each, whole_cycles
 from gemmgen.plan.timing import Card, Stream, Tiles, causes
 from gemmgen.plan.wgmma import cost_constants as constants
 from gemmgen.plan.wgmma.bounds import least_registers, most_consumers
@@ -367,17 +368,19 @@ def _sums_bytes(plan: WgmmaKernel) -> int:
 
 def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
     """Return the estimate of a plan for a problem [M, N, K]."""
-    return estimated(plan, shape, _terms(plan, shape), loaded_bytes(plan))
+    (terms,) = _terms(plan, (shape,))
+    return estimated(plan, shape, terms, loaded_bytes(plan))
 
 
-def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
-    """Return the cycles by cause; infinite for a cluster of more CTAs than the GPU has SMs."""
-    row, groups = row_of(plan), plan.problem.groups
-    whole = whole_problem(row, groups, shape) if groups else shape
-    nanoseconds = causes(row, card_of(plan.gpu), moved_of(plan.problem, shape), *whole)
-    nanoseconds["copies"] = copies_ns(plan, shape)
+def _terms(plan: WgmmaKernel, shapes: Sequence[Shape]) -> Iterator[dict[str, float]]:
+    """Yield the cycles by cause for each problem: infinite for larger clusters than the GPU can hold."""
+    row, card, groups = row_of(plan), card_of(plan.gpu), plan.problem.groups
     hz = plan.gpu.sustained_hz
-    return {cause: time * hz / 1e9 for cause, time in nanoseconds.items() if time}
+    for shape, moved in zip(shapes, moved_of_each(plan.problem, shapes), strict=True):
+        whole = whole_problem(row, groups, shape) if groups else shape
+        nanoseconds = causes(row, card, moved, *whole)
+        nanoseconds["copies"] = copies_ns(plan, shape)
+        yield {cause: time * hz / 1e9 for cause, time in nanoseconds.items() if time}
 
 
 def copies_ns(plan: WgmmaKernel, shape: Shape) -> float:
@@ -402,18 +405,18 @@ def copies_ns(plan: WgmmaKernel, shape: Shape) -> float:
 
 def cycles(plan: WgmmaKernel, shape: Shape) -> float:
     """Return the cycles of a problem [M, N, K], to the cycle, so that equal plans tie."""
-    return whole_cycles(_terms(plan, shape))
+    (terms,) = _terms(plan, (shape,))
+    return whole_cycles(terms)
 
 
-def cost(plan: WgmmaKernel, shape: Shape) -> tuple[float, ...]:
-    """Rank a plan for a problem: the smaller the better, the first difference decides (``COST_ORDER``)."""
+def costs(plan: WgmmaKernel, shapes: Sequence[Shape]) -> list[tuple[float, ...]]:
+    """Rank a plan for each problem: the smaller the better, the first difference decides (``COST_ORDER``)."""
     idle_queue = bool(plan.outstanding_mmas) != (plan.row_shares == 1)
-    return (
-        cycles(plan, shape),
-        l2_bytes(plan, shape, loaded_bytes(plan)),
-        idle_queue,
-        -plan.stages * plan.cta_tile_k,
-    )
+    loaded, depth = loaded_bytes(plan), plan.stages * plan.cta_tile_k
+    return [
+        (whole_cycles(terms), l2_bytes(plan, shape, loaded), idle_queue, -depth)
+        for terms, shape in zip(_terms(plan, shapes), shapes, strict=True)
+    ]
 
 
 COST_ORDER = ("time", "L2 bytes", "MMAs in flight", "depth of the ring")

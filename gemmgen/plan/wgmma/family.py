@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmgen.plan.search import Family, narrow_cluster, narrow_tile, tile_and_cluster
-from gemmgen.plan.wgmma.cost import COST_ORDER, cost, estimate, excess
+from gemmgen.plan.wgmma.cost import COST_ORDER, costs, estimate, excess
 from gemmgen.plan.wgmma.expectations import EXPECTATIONS
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -67,7 +67,7 @@ WGMMA_FAMILY = Family(
     space=WgmmaSpace(),
     rules=(*TYPE_RULES, *TILE_RULES, *RESOURCE_RULES, *OPERATION_RULES),
     expectations=EXPECTATIONS,
-    cost=cost,
+    costs=costs,
     cost_order=COST_ORDER,
     estimate=estimate,
     excess=excess,

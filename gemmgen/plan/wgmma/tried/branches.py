@@ -317,7 +317,9 @@ def swaps_of(request: Request, stated: Values, wanted: Choices) -> tuple[object,
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
     if not (fits and free):
         return (False,)
-    of_each = (_swaps_for(shape, stated) for shape in request.planned_shapes)
+    of_each = [_swaps_for(shape, stated) for shape in request.planned_shapes]
+    if (True,) in of_each and (False,) not in of_each:
+        return (True,)  # without swap-AB a kernel loses most at the fewest rows
     return tuple(dict.fromkeys(itertools.chain.from_iterable(of_each)))
 
 
