@@ -5,8 +5,9 @@ On a Hopper GPU, with a generated module, a packed one or a library on the path,
 a pack does not need. A module whose `matmul` takes ``offs`` multiplies groups, beside torch's grouped_mm; one
 that takes ``a_scale`` multiplies e4m3 with scales of blocks, beside torch's _scaled_mm.
 
-Each figure is a median over rounds in which the calls alternate. The GPU is idle before each round, and the
-calls are so few and small that its queue never fills. With new addresses, no A of a round has had a call.
+Each figure is a median over rounds in which the calls of all modules alternate: the first seconds of a
+process take the host longer. The GPU is idle before each round, and the calls are so few and small that its
+queue never fills. With new addresses, no A of a round has had a call.
 """
 
 import argparse
@@ -86,33 +87,43 @@ def calls_of(matmul: Callable[..., Any], parameters: Collection[str]) -> dict[st
     }
 
 
-def measured(name: str) -> dict[str, object]:
-    """Return the figures of a module."""
-    start = time.perf_counter()
-    matmul = import_module(name).matmul
-    imported = time.perf_counter() - start
-    parameters = inspect.signature(matmul).parameters
-    dtype = torch.float8_e4m3fn if "a_scale" in parameters else torch.bfloat16
-    calls, known = calls_of(matmul, parameters), new(M, K, dtype)
-    for label, call in calls.items():
-        if "torch" in label:
-            call(known)
-    ours = next(iter(calls.values()))
-    first = milliseconds_of_first_call(lambda: ours(known))
-    rounds: list[dict[str, float]] = []
-    for _ in range(ROUNDS):
-        of_round: dict[str, float] = {}
-        for label, call in calls.items():
-            of_round[f"{label}, new addresses"] = microseconds(call, [new(M, K, dtype) for _ in range(CALLS)])
-            of_round[f"{label}, known addresses"] = microseconds(call, [known] * CALLS)
-        rounds.append(of_round)
-    return {
-        "import_ms": round(1e3 * imported, 1),
-        "first_call_ms": round(first, 1),
-        "call_us": {
-            label: round(statistics.median(each[label] for each in rounds), 2) for label in rounds[0]
-        },
-    }
+class Measured:
+    """The figures of a module: of its import, its first call, and its calls beside torch's."""
+
+    def __init__(self, name: str) -> None:
+        """Import a module, and call it and torch once."""
+        start = time.perf_counter()
+        matmul = import_module(name).matmul
+        self.import_ms = 1e3 * (time.perf_counter() - start)
+        parameters = inspect.signature(matmul).parameters
+        self.dtype = torch.float8_e4m3fn if "a_scale" in parameters else torch.bfloat16
+        self.calls, self.known = calls_of(matmul, parameters), new(M, K, self.dtype)
+        for label, call in self.calls.items():
+            if "torch" in label:
+                call(self.known)
+        ours = next(iter(self.calls.values()))
+        self.first_call_ms = milliseconds_of_first_call(lambda: ours(self.known))
+        self.rounds: list[dict[str, float]] = []
+
+    def measure(self) -> None:
+        """Time all calls in one more round."""
+        found: dict[str, float] = {}
+        for label, call in self.calls.items():
+            inputs = [new(M, K, self.dtype) for _ in range(CALLS)]
+            found[f"{label}, new addresses"] = microseconds(call, inputs)
+            found[f"{label}, known addresses"] = microseconds(call, [self.known] * CALLS)
+        self.rounds.append(found)
+
+    def figures(self) -> dict[str, object]:
+        """Return the medians of the rounds."""
+        labels = self.rounds[0]
+        return {
+            "import_ms": round(self.import_ms, 1),
+            "first_call_ms": round(self.first_call_ms, 1),
+            "call_us": {
+                label: round(statistics.median(each[label] for each in self.rounds), 2) for label in labels
+            },
+        }
 
 
 def main() -> None:
@@ -123,12 +134,16 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.without_triton:
         sys.modules["triton"] = None  # pyright: ignore[reportArgumentType] - an import of it fails then
+    modules = {name: Measured(name) for name in arguments.modules}
+    for _ in range(ROUNDS):
+        for each in modules.values():
+            each.measure()
     record = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": None if arguments.without_triton else import_module("triton").__version__,
         "shape": [M, N, K],
-        "modules": {name: measured(name) for name in arguments.modules},
+        "modules": {name: each.figures() for name, each in modules.items()},
     }
     sys.stdout.write(json.dumps(record, indent=1) + "\n")
 
