@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -92,6 +93,22 @@ def test_every_command_says_what_it_does(gemmgen_: Gemmgen, command: str) -> Non
 
 def test_the_version_is_an_option(gemmgen_: Gemmgen) -> None:
     assert gemmgen_("--version") == Ran(0, f"gemmgen {__version__}\n", "")
+
+
+def test_options_whose_placeholders_are_their_names_in_capitals_state_their_names() -> None:
+    """Typer 0.27 takes such a placeholder for the name, so that --minutes MINUTES would be --MINUTES."""
+    stated = set[str]()
+    for path in sorted((ROOT / "gemmgen" / "cli").glob("*.py")):
+        for parameter in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(parameter, ast.arg) and parameter.annotation):
+                continue
+            for call in ast.walk(parameter.annotation):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "typer.Option":
+                    words = {word.arg: ast.unparse(word.value) for word in call.keywords}
+                    if words.get("metavar") == repr(parameter.arg.upper()):
+                        assert call.args, f"{path.name}: {parameter.arg}"
+                        stated.add(parameter.arg)
+    assert stated == {"args", "grid", "minutes", "name"}
 
 
 def test_shells_can_complete_commands() -> None:

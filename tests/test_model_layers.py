@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
 from commands import Gemmgen
+from modules import ROOT
 
 from gemmgen.errors import GemmgenError
 from gemmgen.tune.model_layers import ROWS, layers_of, read_config, shapes_of_model
@@ -129,3 +131,15 @@ def test_gpus_share_the_layers_of_a_model_alone(gemmgen_: Gemmgen, good: Path) -
     refused = gemmgen_("tune", str(good), "--shape", "8x8x8", "--tensor-parallel", "2")
     assert refused.code == 2
     assert "divides the layers of a --model" in refused.stderr
+
+
+def test_the_page_has_what_tuning_a_model_reached() -> None:
+    sizes = json.loads((ROOT / "benchmarks" / "reading" / "model_tuned.json").read_text())["sizes"]
+    tuned = [each["cublas_us"] / each["us"] for each in sizes.values()]
+    planned = [each["cublas_us"] / each["planner_us"] for each in sizes.values()]
+    quoted = (
+        f"`--minutes 7` reached {len(sizes)} of {4 * len(ROWS)} sizes on an H200: their kernels have "
+        f"{geometric_mean(tuned):.2f} of cuBLAS's speed in geometric mean, at least {min(tuned):.2f}. The "
+        f"planner's first choices have {geometric_mean(planned):.2f}"
+    )
+    assert quoted in " ".join((ROOT / "docs" / "tuning.md").read_text().split())

@@ -224,6 +224,7 @@ def tune_command(
     minutes: Annotated[
         float | None,
         typer.Option(
+            "--minutes",
             metavar="MINUTES",
             min=0.1,
             help="Stop by then; the least certain sizes come first.",

@@ -119,10 +119,12 @@ def simulate_command(
     ] = "",
     args: Annotated[
         str | None,
-        typer.Option(metavar="ARGS", help="Arguments for FUNCTION, as Python: 'torch.ones(64), n=64'."),
+        typer.Option(
+            "--args", metavar="ARGS", help="Arguments for FUNCTION, as Python: 'torch.ones(64), n=64'."
+        ),
     ] = None,
     grid: Annotated[
-        str | None, typer.Option(metavar="GRID", help="Grid for a FUNCTION that is a kernel.")
+        str | None, typer.Option("--grid", metavar="GRID", help="Grid for a FUNCTION that is a kernel.")
     ] = None,
     schedules: Schedules = 10,
     seed: Seed = 0,
