@@ -32,7 +32,7 @@ else:
     from .groups import Groups
     from .timing import Card, Stream, Tiles, Traffic
 
-FORMAT = 4  # of table.json
+FORMAT = 5  # of table.json
 Sizes = tuple[int, int, int]  # M, N and K
 
 
@@ -90,15 +90,16 @@ class Table:
         """Take the kernels, and their measured times."""
         self.kernels: tuple[str, ...] = tuple(found["kernels"])
         self.gpu: str | None = found["gpu"]  # that they were timed on
-        # By N and K: from and to which M which kernel. The rule decides for all other sizes.
-        self.ranges = dict[tuple[int, int], list[tuple[int, int, str]]]()
-        for n, k, *of_m in found["ranges"]:
-            self.ranges.setdefault((n, k), []).append(tuple(of_m))
         # By kernel and sizes: its microseconds, and the baseline's.
         self.measured: dict[str, dict[Sizes, tuple[float, float]]] = {
             name: {(m, n, k): (own, baseline) for m, n, k, own, baseline in rows}
             for name, rows in found["measured"].items()
         }
+        # By sizes: the kernels that were measured there, and their time as a share of the baseline's.
+        self.tuned = dict[Sizes, dict[str, float]]()
+        for name, rows in self.measured.items():
+            for sizes, (own, baseline) in rows.items():
+                self.tuned.setdefault(sizes, {})[name] = own / baseline
 
     def read_call(self, call: Mapping[str, Any]) -> None:
         """Take the facts that all kernels have in common: their tensors, and their computation."""
@@ -160,15 +161,14 @@ class Table:
         """
         sizes = m, n, k = self.in_planned_groups((m, n, k), groups, expected_m)
         is_known = self.is_known(gpu)
-        if self.ranges and not is_known:
+        if self.tuned and not is_known:
             self.warn_of(gpu)
-        for least, most, name in self.ranges_of(sizes, gpu):
-            if self.is_allowed(name):
-                why = f"tuned on {self.gpu} for N = {n}, K = {k}, M from {least} to {most}"
-                why += f" in {self.groups.count} groups" if self.groups else ""
-                if times := self.measured.get(name, {}).get(sizes):
-                    why += "; {:.1f} us measured, {:.1f} us of the baseline".format(*times)
-                return Choice(name, why)
+        if found := self.tuned_for(sizes, gpu):
+            name = min(found, key=found.__getitem__)
+            own, baseline = self.measured[name][sizes]
+            why = f"tuned on {self.gpu} for {m} x {n} x {k}"
+            why += f" in {self.groups.count} groups" if self.groups else ""
+            return Choice(name, f"{why}: {own:.1f} us measured, {baseline:.1f} us of the baseline")
         if times := self.timed(sizes, gpu):
             name, *others = sorted(times, key=times.__getitem__)
             why = f"timed on {gpu} at first use, {times[name]:.1f} us"
@@ -206,13 +206,12 @@ class Table:
 
     def is_known(self, gpu: str | None) -> bool:
         """Return True if there are measurements that count on a GPU."""
-        return bool(self.ranges) and (gpu in (None, self.gpu) or self.is_accepted)
+        return bool(self.tuned) and (gpu in (None, self.gpu) or self.is_accepted)
 
-    def ranges_of(self, sizes: Sizes, gpu: str | None) -> list[tuple[int, int, str]]:
-        """Return the ranges of M, with their kernels, that have sizes on a GPU."""
-        m, n, k = sizes
-        ranges = self.ranges.get((n, k), []) if self.is_known(gpu) else []
-        return [each for each in ranges if each[0] <= m <= each[1]]
+    def tuned_for(self, sizes: Sizes, gpu: str | None) -> Mapping[str, float]:
+        """Return the allowed kernels that the table has times of for sizes, as shares of the baseline's."""
+        found = self.tuned.get(sizes, {}) if self.is_known(gpu) else {}
+        return {name: share for name, share in found.items() if self.is_allowed(name)}
 
     def timed(self, sizes: Sizes, gpu: str | None) -> Mapping[str, float]:
         """Return the microseconds of the allowed kernels that were timed for sizes on a GPU, if any were."""
@@ -221,7 +220,7 @@ class Table:
 
     def untimed(self, sizes: Sizes, gpu: str) -> list[str]:
         """Return the kernels that are to be timed for sizes on a GPU; none if the fastest is known."""
-        if self.tuner is None or self.ranges_of(sizes, gpu) or self.timed(sizes, gpu):
+        if self.tuner is None or self.tuned_for(sizes, gpu) or self.timed(sizes, gpu):
             return []
         forecast = self.forecast(gpu, is_measured=self.is_known(gpu))
         first = sorted(self.candidates(forecast, sizes), key=lambda name: forecast.expected(name, sizes))

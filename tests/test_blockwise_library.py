@@ -20,7 +20,6 @@ from torch import Tensor
 
 from gemmgen.integrations import BlockScaledLinear, ScaledMM, quantize_rows
 from gemmgen.library import exchange
-from gemmgen.library.assemble import LayerRanges, NamedRange
 from gemmgen.library.sources import read
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.numerics.reference import reference
@@ -390,10 +389,8 @@ def test_scales_that_are_packed_for_one_kernel_are_refused() -> None:
 def test_tables_for_vllm_have_the_block_in_their_name(tmp_path: Path) -> None:
     found = library_of("own", DENSE[:1])
     (stem,) = (member.stem for member in found.members)
-    ranges = (NamedRange(16, 4096, stem),)
-    table = (LayerRanges(7168, 2048, ranges),)
     measured = {stem: ((16, 7168, 2048, 9.0, 10.0), (4096, 7168, 2048, 99.0, 100.0))}
-    tuned = replace(found, gpu=CARD, table=table, measured=measured)
+    tuned = replace(found, gpu=CARD, measured=measured)
     assert exchange.write_configs(tuned, tmp_path).startswith("1 tables of 2 ")
     (file,) = tmp_path.iterdir()
     assert file.name == ("N=7168,K=2048,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json")

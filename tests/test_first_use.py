@@ -180,7 +180,7 @@ def test_without_memory_the_rule_chooses(
 def test_sizes_that_the_table_has_are_not_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
     table = importlib.import_module("h200_bf16").library.table
-    (n, k), ((least, _, _), *_) = next(iter(table.ranges.items()))
+    least, n, k = next(iter(table.tuned))
     monkeypatch.setattr(table, "tuner", Tuner("x", table.kernels, 3, 20, tmp_path))
     assert table.untimed((least, n, k), table.gpu) == []
     assert len(table.untimed((least, n + 8, k), table.gpu)) == 3

@@ -287,6 +287,7 @@ def test_rows_inside_sectors_are_predicted_in_a_record_that_no_constant_was_fitt
 
 
 STRANGERS = ROOT / "benchmarks" / "reading" / "strangers_bf16.json"
+MEASURED_STRANGERS = STRANGERS.with_name("strangers_measured.json")
 
 
 @cache
@@ -594,3 +595,31 @@ def test_the_command_fits_to_all_shapes_and_to_nine_tenths_of_them(
     assert re.search(r"\nlaunched early: 80 times; .*\n  EARLY_NS +\d.*\(is 900\)\n", text)
     assert text.count("\nfitted without 1 shapes, of these:\n") == 2
     assert constants(list(shipped)) == shipped
+
+
+ROWS_OF_STRANGERS = ((1, 32), (33, 128), (129, 256), (257, 1024), (1025, 8192), (1, 8192))
+
+
+def test_the_page_of_libraries_has_their_speed_at_layers_that_nothing_was_fitted_to() -> None:
+    layers = json.loads(MEASURED_STRANGERS.read_text())["layers"]
+    page = (ROOT / "docs" / "library.md").read_text()
+    for least, most in ROWS_OF_STRANGERS:
+        cells = list[str]()
+        for dtype in ("bf16", "e4m3"):
+            ratios = [
+                each[dtype]["cublas_us"] / each[dtype]["us"]
+                for shape, each in layers.items()
+                if least <= int(shape.split("x")[0]) <= most
+            ]
+            cells += [f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}"]
+        rows = "all" if (least, most) == (1, 8192) else f"{least:,} to {most:,}"
+        assert f"| {rows} | {' | '.join(cells)} |" in page
+    chosen = [
+        each["bf16"] for each in layers.values() if each["bf16"]["kernel"] in each["bf16"].get("every_us", {})
+    ]
+    lost = [each["every_us"][each["kernel"]] / min(each["every_us"].values()) for each in chosen]
+    quoted = (
+        f"{geometric_mean(lost) - 1:.1%} longer than the fastest kernel of the library at {len(lost)} of "
+        f"these layers from 17 rows on, at most {max(lost) - 1:.0%}"
+    )
+    assert quoted.replace("%", " %") in " ".join(page.split())

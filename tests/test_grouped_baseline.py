@@ -365,5 +365,5 @@ def test_a_suite_of_groups_is_timed_and_a_library_is_made_of_its_record(
     found = read([tmp_path / "record.jsonl"])
     assert (found.gpu, found.baseline) == ("NVIDIA H200", STATED[OFFSETS])
     made = assemble("of_a_suite", found, library.choose(found))
-    stems = {each.least: each.stem for layer in made.table for each in layer.ranges}
+    stems = {m: stem for (m, _, _), stem in made.fastest.items()}
     assert [stems[40].split("_")[-1], stems[512].split("_")[-1]] == ["8x64x256", "64x256x64"]

@@ -6,7 +6,6 @@
 from gemmgen.library.quality import SelectionFigures, SelectionReport, figures, left_out, tuned
 from gemmgen.library.selection import (
     KERNELS,
-    MRange,
     Selection,
     choose,
     forecast_of,
@@ -17,7 +16,6 @@ from gemmgen.library.selection import (
 
 __all__ = [
     "KERNELS",
-    "MRange",
     "Selection",
     "SelectionFigures",
     "SelectionReport",

@@ -1,4 +1,4 @@
-"""Assembly of a library from a selection: each kernel's module, spec and name, and the table."""
+"""Assembly of a library from a selection: each kernel's module, spec, name and measured times."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import counted
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.family import kind_of
+from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
 from gemmgen.processes.scratch import scratch
 from gemmgen.product import Product, make
@@ -40,24 +41,6 @@ class Member:
 
 
 @dataclass(frozen=True)
-class NamedRange:
-    """Range of M and the name of its kernel's module: ``library.MRange`` in the files of a package."""
-
-    least: int
-    most: int
-    stem: str
-
-
-@dataclass(frozen=True)
-class LayerRanges:
-    """Ranges of M of one N and K, in ascending order."""
-
-    n: int
-    k: int
-    ranges: tuple[NamedRange, ...]
-
-
-@dataclass(frozen=True)
 class Library:
     """Content of the files of a library."""
 
@@ -71,13 +54,23 @@ class Library:
     sources: tuple[tuple[str, str], ...]
     """The names of the files that it was made from, and the SHA-256 of each."""
     members: tuple[Member, ...]
-    table: tuple[LayerRanges, ...]
     measured: Mapping[str, tuple[MeasuredLine, ...]]
+    """Measurements of the kernels, by their names."""
+
+    @property
+    def fastest(self) -> dict[Shape, str]:
+        """The name of the kernel that was the fastest at each measured size, beside the baseline."""
+        found: dict[Shape, tuple[float, str]] = {}
+        for stem, rows in self.measured.items():
+            for m, n, k, seconds, baseline in rows:
+                shape, ratio = (m, n, k), baseline / seconds
+                if shape not in found or ratio > found[shape][0]:
+                    found[shape] = ratio, stem
+        return {shape: stem for shape, (_, stem) in sorted(found.items())}
 
     def __str__(self) -> str:
-        ranges = sum(len(row.ranges) for row in self.table)
-        tuned = f"{ranges} ranges of M at {len(self.table)} pairs of N and K, measured on {self.gpu}"
-        choice = tuned if self.table else "nothing tuned: the rule decides"
+        tuned = f"{counted(len(self.fastest), 'problem size')} measured on {self.gpu}"
+        choice = tuned if self.measured else "nothing measured: the rule decides"
         return f"{counted(len(self.members), 'kernel')}; {choice}"
 
     def as_dict(self) -> dict[str, object]:
@@ -87,7 +80,7 @@ class Library:
             "description": self.description,
             "gpu": self.gpu,
             "kernels": [member.stem for member in self.members],
-            "table": [asdict(row) for row in self.table],
+            "fastest": [[*shape, stem] for shape, stem in self.fastest.items()],
         }
 
 
@@ -125,10 +118,6 @@ def assemble(name: str, sources: Sources, choice: Selection, *, dependent: bool 
     for one in choice.measurements:
         times = (float(f"{seconds * 1e6:.5g}") for seconds in (one.seconds, one.baseline_seconds))
         measured[stems[one.kernel]].append((*one.shape, *times))  # pyright: ignore[reportArgumentType]
-    table = tuple(
-        LayerRanges(n, k, tuple(NamedRange(r.least, r.most, stems[r.kernel]) for r in ranges))
-        for (n, k), ranges in choice.table.items()
-    )
     predictable(name, choice.kernels)
     return Library(
         name,
@@ -138,7 +127,6 @@ def assemble(name: str, sources: Sources, choice: Selection, *, dependent: bool 
         sources.baseline,
         sources.files,
         members,
-        table,
         {stem: tuple(rows) for stem, rows in measured.items() if rows},
     )
 

@@ -59,23 +59,16 @@ def configs_of(library: Library) -> tuple[dict[str, str], int, int]:
     than 16 rows, or a number of columns that is not a power of two.
     """
     plans = {member.stem: member.product.plan for member in library.members}
-    tuned = {row[:3] for rows in library.measured.values() for row in rows}
-    files: dict[str, str] = {}
-    left_out = 0
     # A GPU's name may have a slash, which a file's name cannot.
     gpu = re.sub(r"[\s/]", "_", library.gpu or "")
-    for row in library.table:
-        found: dict[str, dict[str, int]] = {}
-        for each in row.ranges:
-            rows = sorted(m for m, n, k in tuned if (n, k) == (row.n, row.k) and each.least <= m <= each.most)
-            config = _config(plans[each.stem])
-            found |= {str(m): config for m in rows if config}
-            left_out += 0 if config else len(rows)
-        if found:
-            kind = _kind_of_config(plans[row.ranges[0].stem].problem)
-            name = f"N={row.n},K={row.k},device_name={gpu}{kind}.json"
-            files[name] = json.dumps(found, indent=4) + "\n"
-    return files, sum(len(json.loads(text)) for text in files.values()), left_out
+    kind = _kind_of_config(library.members[0].product.plan.problem)
+    tables: dict[str, dict[int, dict[str, int]]] = {}
+    for (m, n, k), stem in library.fastest.items():
+        if config := _config(plans[stem]):
+            tables.setdefault(f"N={n},K={k},device_name={gpu}{kind}.json", {})[m] = config
+    files = {name: json.dumps(found, indent=4) + "\n" for name, found in tables.items()}
+    count = sum(map(len, tables.values()))
+    return files, count, len(library.fastest) - count
 
 
 def _kind_of_config(problem: Matmul) -> str:

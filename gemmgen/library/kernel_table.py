@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from gemmgen.hardware.gpus import HOPPER_PRODUCTS
@@ -34,7 +33,6 @@ def table_of(library: Library) -> dict[str, Any]:
         "gpu": library.gpu,
         "baseline": library.baseline,
         "kernels": [member.stem for member in library.members],
-        "ranges": [[row.n, row.k, *astuple(found)] for row in library.table for found in row.ranges],
         "measured": {stem: [list(row) for row in rows] for stem, rows in library.measured.items()},
         "call": _call(library),
         "rule": _rule(library),

@@ -20,7 +20,7 @@ from gemmgen.problem.contest import Contest
 from gemmgen.spec.diagnostics import quoted
 from gemmgen.spec.module_names import module_name_problem
 
-LIBRARY_FORMAT: Final = 4
+LIBRARY_FORMAT: Final = 5
 """Format of the files and of the interface of a library: gemmgen_table.py has the same number."""
 MANIFEST: Final = "library.json"
 TABLE: Final = "table.json"
@@ -45,8 +45,6 @@ def _is_module_name(name: str) -> bool:
 
 
 ModuleName = Annotated[str, Kind(_is_module_name, "a name that a module can have")]
-RangeLine = tuple[Extent, Extent, Extent, Extent, ModuleName]
-"""A range of M for one N and K: N, K, the least M, the greatest M, and the kernel."""
 MeasuredLine = tuple[Extent, Extent, Extent, Microseconds, Microseconds]
 """An observation in the format of a package: M, N, K, and the kernel's and the baseline's microseconds."""
 
@@ -106,7 +104,6 @@ class KernelTable:
     baseline: OneLine
     """Description of the calls that the kernels were measured beside."""
     kernels: tuple[ModuleName, ...]
-    ranges: tuple[RangeLine, ...]
     measured: Mapping[ModuleName, tuple[MeasuredLine, ...]]
     call: Mapping[str, Any]
     """The tensors and the computation of all kernels: gemmgen makes it from the specs, and never reads it."""
@@ -167,13 +164,8 @@ def _faults_of_table(table: KernelTable, manifest: Manifest) -> Iterator[tuple[s
     for stem in table.measured:
         if stem not in kernels:
             yield "measured", f"{quoted(stem)} is not one of the kernels"
-    last = dict[tuple[int, int], int]()  # the greatest M so far
-    for number, (n, k, least, most, stem) in enumerate(table.ranges):
-        if table.gpu is None:
-            yield f"ranges.{number}", "is not of a library without a GPU that it was measured on"
-        if stem not in kernels or not last.get((n, k), 0) < least <= most:
-            yield f"ranges.{number}", "must be a range of M above the one before, with one of the kernels"
-        last[n, k] = most
+    if table.measured and table.gpu is None:
+        yield "gpu", "must be the GPU that the times were measured on"
 
 
 PART_NAMES: Final = frozenset(Path(name).stem for name in PARTS)

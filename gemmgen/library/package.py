@@ -14,7 +14,7 @@ from typing import Final
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.files import read_bytes, read_text
-from gemmgen.library.assemble import LayerRanges, Library, Member, NamedRange
+from gemmgen.library.assemble import Library, Member
 from gemmgen.library.manifest import (
     MANIFEST,
     PART_NAMES,
@@ -97,9 +97,6 @@ def read_library(package: Path) -> Library:
     manifest = read_manifest(package)
     found = read_table(package, manifest)
     members = tuple(_member(package, stem) for stem in found.kernels)
-    layers = dict[tuple[int, int], list[NamedRange]]()
-    for n, k, least, most, stem in found.ranges:
-        layers.setdefault((n, k), []).append(NamedRange(least, most, stem))
     refuse_library(package, manifest.problem, found.gpu, [member.product for member in members])
     return Library(
         manifest.name,
@@ -109,7 +106,6 @@ def read_library(package: Path) -> Library:
         found.baseline,
         manifest.sources,
         members,
-        tuple(LayerRanges(n, k, tuple(ranges)) for (n, k), ranges in layers.items()),
         found.measured,
     )
 

@@ -1,10 +1,10 @@
-"""Selection of a library: its kernels, the kernel of each tuned shape, and the rule for all other shapes."""
+"""Selection of a library: its kernels, the fastest on each measured shape, and the rule for all others."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, cast
 
@@ -43,22 +43,6 @@ SLOW_WEIGHT: Final = 20.0
 
 UNKNOWN: Final = math.log(0.05)
 """Score of a shape on which no selected kernel was measured: to have one comes first."""
-
-
-NOISE: Final = 0.01
-"""Relative difference within which two kernels of a shape count as equally fast."""
-
-
-SWITCH: Final = 0.003
-"""Least gain of a further kernel in the table of one N and K, as a share of the time of one of its shapes."""
-
-
-WIDEST_GAP: Final = 8
-"""Greatest factor between two neighbouring tuned M of one N and K: a wider gap between them is not tuned."""
-
-
-SAMPLES: Final = 24
-"""Number of M between two tuned ones at which their kernels are compared."""
 
 
 # --- the rule: the planner's time, corrected by measurements of similar shapes
@@ -163,55 +147,38 @@ def select(ratios: Ratios, limit: int) -> tuple[Kernel, ...]:
     return tuple(sorted((kernel for kernel in chosen if serves[kernel]), key=lambda kernel: -serves[kernel]))
 
 
-# --- the table
-
-
-@dataclass(frozen=True)
-class MRange:
-    """Range of M, for one N and K, in which the table chooses one kernel."""
-
-    least: int
-    most: int
-    kernel: Kernel
-    tuned: tuple[int, ...]
-    """Values of M in the range that were measured."""
+# --- the selection
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The kernels selected for a library, and its table: the kernel of each tuned shape."""
+    """The kernels selected for a library, and their measurements."""
 
     kernels: tuple[Kernel, ...]
-    table: Mapping[tuple[int, int], tuple[MRange, ...]] = field(
-        default_factory=dict[tuple[int, int], tuple[MRange, ...]]
-    )
-    """Ranges of M in ascending order, by N and K."""
     measurements: tuple[KernelObservation, ...] = ()
     """Observations of the selected kernels."""
 
-    def kernel(self, shape: Shape) -> Kernel | None:
-        """Return the kernel that the table has for a shape; None if the shape is not tuned."""
-        m, *layer = shape
-        ranges = self.table.get((layer[0], layer[1]), ())
-        return next((found.kernel for found in ranges if found.least <= m <= found.most), None)
+    @property
+    def fastest(self) -> dict[Shape, Kernel]:
+        """The selected kernel that was the fastest on each shape, beside the baseline of its run."""
+        ratios = ratios_of(self.measurements)
+        return {shape: max(found, key=lambda kernel: found[kernel]) for shape, found in ratios.items()}
 
 
 def choose(sources: Sources, limit: int = KERNELS) -> Selection:
-    """Return the kernels of a library and its table; without measurements all kernels, and no table.
+    """Return the kernels of a library and their measurements; without measurements all kernels.
 
     Raises GemmgenError (``too-many-kernels``) for more specs than the limit: only measurements say which to
     leave out.
     """
-    ratios = ratios_of(sources.measurements)
     measured = {one.kernel for one in sources.measurements}
     spare = tuple(kernel for kernel in sources.specs if kernel not in measured)
     if len(spare) > limit:
         most = counted(limit, "kernel")
         message = f"{len(spare)} specs were not measured, a library has at most {most}: raise --kernels"
         raise GemmgenError([Diagnostic("--from", "too-many-kernels", message)])
-    kernels = (*select(ratios, limit - len(spare)), *spare)
-    own = observations_of(kernels, sources.measurements)
-    return Selection(kernels, _table(kernels, own), own)
+    kernels = (*select(ratios_of(sources.measurements), limit - len(spare)), *spare)
+    return Selection(kernels, observations_of(kernels, sources.measurements))
 
 
 def observations_of(
@@ -220,64 +187,3 @@ def observations_of(
     """Return the observations of these kernels."""
     wanted = frozenset(kernels)  # once: to hash a kernel takes long
     return tuple(one for one in measurements if one.kernel in wanted)
-
-
-def _table(
-    kernels: Sequence[Kernel], measurements: tuple[KernelObservation, ...]
-) -> dict[tuple[int, int], tuple[MRange, ...]]:
-    """Return the ranges of M of every N and K."""
-    if not measurements:
-        return {}
-    forecast, ratios = forecast_of(kernels, measurements), ratios_of(measurements)
-    layers: dict[tuple[int, int], list[int]] = {}
-    for m, n, k in sorted(ratios):
-        layers.setdefault((n, k), []).append(m)
-    found: dict[tuple[int, int], tuple[MRange, ...]] = {}
-    for layer, rows in sorted(layers.items()):
-        ways = _cheapest(kernels, [ratios[m, *layer] for m in rows])
-        ranges: list[MRange] = []
-        for m, kernel in zip(rows, ways, strict=True):
-            last = ranges[-1] if ranges else None
-            if last and m <= WIDEST_GAP * last.tuned[-1]:
-                if last.kernel == kernel:
-                    ranges[-1] = MRange(last.least, m, kernel, (*last.tuned, m))
-                    continue
-                until = _until(forecast, last, kernel, (m, *layer))
-                ranges[-1] = MRange(last.least, until, last.kernel, last.tuned)
-                ranges.append(MRange(until + 1, m, kernel, (m,)))
-            else:
-                ranges.append(MRange(m, m, kernel, (m,)))
-        found[layer] = tuple(ranges)
-    return found
-
-
-def _cheapest(kernels: Sequence[Kernel], ratios: Sequence[Mapping[Kernel, float]]) -> list[Kernel]:
-    """Return a kernel for each M of one N and K, within the noise of the fastest, with few changes."""
-    ways: dict[Kernel, tuple[float, list[Kernel]]] = {}
-    for found in ratios:
-        able = {kernel: found[kernel] for kernel in kernels if kernel in found}
-        best = max(able.values())
-        near = {kernel: best / ratio for kernel, ratio in able.items() if ratio >= best * (1 - NOISE)}
-        stepped: dict[Kernel, tuple[float, list[Kernel]]] = {}
-        for kernel, slower in near.items():
-            before = [
-                (cost + (0.0 if last == kernel else SWITCH), way) for last, (cost, way) in ways.items()
-            ] or [(0.0, [])]
-            cost, way = min(before, key=lambda each: each[0])
-            stepped[kernel] = cost + math.log(slower), [*way, kernel]
-        ways = stepped
-    return min(ways.values(), key=lambda each: each[0])[1]
-
-
-def _until(forecast: Forecast[Kernel], last: MRange, kernel: Kernel, shape: Shape) -> int:
-    """Return the last M that a range's kernel is still expected to be the faster one at, of two tuned M."""
-    low, high = last.tuned[-1], shape[0]
-    between = sorted({round(low * (high / low) ** (step / SAMPLES)) for step in range(1, SAMPLES)})
-    sampled = [m for m in between if low < m < high]
-    gains = [
-        math.log(forecast.expected(kernel, (m, *shape[1:])) / forecast.expected(last.kernel, (m, *shape[1:])))
-        for m in sampled
-    ]
-    sums = [math.fsum(gains[:count]) for count in range(len(sampled) + 1)]
-    best = max(range(len(sums)), key=lambda count: sums[count])
-    return sampled[best - 1] if best else low
