@@ -315,6 +315,7 @@ COMPUTES = {  # what `matmul` computes, and on which GPUs
     "capability": (9, 0),
     "max_extent": 2**31 - 256,  # TMA coordinates are 32-bit, and a tile may overhang the matrix
     "b_blocks": 2,  # columns in turn: gate and up
+    "interleaved": True,
 }
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
 

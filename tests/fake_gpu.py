@@ -87,6 +87,7 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
     monkeypatch.setattr(torch, "empty", allocating(torch.empty))
     monkeypatch.setattr(torch, "empty_strided", allocating(torch.empty_strided))
     monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
+    monkeypatch.setattr(torch, "arange", allocating(torch.arange))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     major, minor = capability
     gpu = SimpleNamespace(name="NVIDIA X", major=major, minor=minor, multi_processor_count=2**30)

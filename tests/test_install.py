@@ -60,7 +60,7 @@ def test_the_pinned_triton_is_the_supported_one() -> None:
 
 def test_development_brings_each_extra() -> None:
     assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"test", "docs"}
-    assert requirements(EXTRAS["test"])["gemmgen"].extras == {"triton", "plot", "tune"}
+    assert requirements(EXTRAS["test"])["gemmgen"].extras == {"triton", "plot", "transformers", "tune"}
 
 
 def test_the_simulator_needs_what_compiles() -> None:
@@ -595,7 +595,7 @@ def test_the_citation_is_of_this_version() -> None:
     assert load("CITATION.cff")["version"] == gemmgen.__version__ == PYPROJECT["project"]["version"]
 
 
-@pytest.mark.parametrize("extra", ["compile", "plot", "tune"])
+@pytest.mark.parametrize("extra", ["compile", "plot", "transformers", "tune"])
 def test_advice_to_install_names_an_extra_that_exists(extra: str) -> None:
     assert extra in EXTRAS
     assert install_advice(extra) == f"run `pip install '.[{extra}]'` in a checkout of gemmgen"

@@ -557,7 +557,7 @@ def test_no_container_of_torchs_modules_is_dropped_with_its_entries(container: s
     if isinstance(held, set):
         cast("set[str]", held).add("name")
     else:
-        held["name"] = None
+        held["name"] = nn.Parameter(torch.zeros(1)) if container == "_parameters" else None
     with pytest.raises(ValueError, match=r"(would be lost|would not be called)$"):
         Linear.of(layer, PRODUCT)
 

@@ -1,8 +1,9 @@
 """The speed of transformers' models with kernels of libraries in place of torch's, beside the same models.
 
-On a Hopper GPU, with transformers 5 and the two libraries on the path: ``python -m benchmarks.harness.models
-LINEAR_LIBRARY EXPERT_LIBRARY``. It prints JSON. The models have random weights and few layers, with the sizes
-of Llama 8B and of Qwen3-MoE 30B-A3B.
+On a Hopper GPU, with transformers 5, and with the library of linear layers and the modules of `EXPERTS` on
+the path: ``python -m benchmarks.harness.models [--linear LIBRARY] [--compiled] MODEL…``. It prints JSON. The
+models have random weights and few layers, with the sizes of Llama 8B, of Qwen3-MoE 30B-A3B and of gpt-oss
+20B. A layer of experts is timed apart too, in CUDA graphs.
 
 Each token is a sequence of its own, so that attention takes little time. A ratio is torch's time over ours:
 the median over pairs of samples that alternate, with the least and the most; compiled models are timed by
@@ -17,7 +18,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
@@ -25,14 +25,22 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gemmgen.integrations import replace_grouped_mm, replace_linear
+from gemmgen.integrations.experts import Experts
+from gemmgen.integrations.transformers import accelerate_model
 
 WARM_UP, PAIRS, CALLS = 3, 15, 10
-TOKENS, COMPILED_TOKENS, VOCABULARY = (1, 4, 16, 64), 16, 32000
+TOKENS, COMPILED_TOKENS, VOCABULARY = (1, 4, 16, 64, 512), 16, 32000
+EXPERT_TOKENS = (1, 16, 64, 512, 8192)
+"""Tokens of a layer of experts alone."""
+EXPERTS = {
+    "qwen3_moe": ("up_gather", "down_scatter"),
+    "gpt_oss": ("gpt_oss_up", "gpt_oss_down"),
+}
+"""The modules of a model's experts, of examples/, without the end that says for how many tokens."""
+DECODE_ROWS = 4
+"""Most rows of an expert, in the mean, for the modules of decoding."""
 
 Forward = Callable[[Tensor], Tensor]
-Kernels = Callable[[], AbstractContextManager[object]]
-"""Makes the context in which a model's kernels are ours."""
 
 
 def llama(layers: int) -> nn.Module:
@@ -68,9 +76,55 @@ def qwen3_moe(layers: int) -> nn.Module:
     return transformers.Qwen3MoeForCausalLM(config).eval()
 
 
+def gpt_oss(layers: int) -> nn.Module:
+    """Return a gpt-oss with the sizes of the model of 20B parameters, its experts in bf16, on the GPU."""
+    transformers: Any = import_module("transformers")
+    config = transformers.GptOssConfig(
+        hidden_size=2880,
+        intermediate_size=2880,
+        num_hidden_layers=layers,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        head_dim=64,
+        num_local_experts=32,
+        num_experts_per_tok=4,
+        vocab_size=VOCABULARY,
+    )
+    config._experts_implementation = "grouped_mm"
+    model = transformers.GptOssForCausalLM(config).eval()
+    for name, parameter in model.named_parameters():
+        if "experts" in name:  # transformers gives them no numbers
+            nn.init.normal_(parameter, std=0.02)
+    return model
+
+
+MODELS: dict[str, Callable[[int], nn.Module]] = {"llama": llama, "qwen3_moe": qwen3_moe, "gpt_oss": gpt_oss}
+
+
+def experts_of(name: str) -> Experts | None:
+    """Return the kernels of a model's experts; None if it has none."""
+    if name not in EXPERTS:
+        return None
+    up, down, *few = (
+        import_module(f"{stem}_{regime}") for regime in ("prefill", "decode") for stem in EXPERTS[name]
+    )
+    return Experts(up, down, few_rows={DECODE_ROWS: (few[0], few[1])})
+
+
 def forward_of(model: nn.Module) -> Forward:
-    """Return the function from token ids [tokens, 1] to the logits."""
-    return lambda ids: model(ids, use_cache=False, logits_to_keep=1).logits
+    """Return the function from token ids [tokens, 1] to the logits.
+
+    Sequences of one token need no mask. It is given, because transformers makes that of gpt-oss with a copy
+    from the host, which no graph can hold.
+    """
+    kinds: Any = {*(getattr(cast(Any, model).config, "layer_types", None) or ())}
+
+    def forward(ids: Tensor) -> Tensor:
+        mask = torch.zeros(len(ids), 1, 1, 1, device=ids.device, dtype=torch.bfloat16)
+        masks = dict.fromkeys(kinds, mask) if len(kinds) > 1 else None
+        return model(ids, attention_mask=masks, use_cache=False, logits_to_keep=1).logits
+
+    return forward
 
 
 def captured(call: Callable[[], object]) -> Callable[[], object]:
@@ -97,13 +151,9 @@ def milliseconds(call: Callable[[], object]) -> float:
     return 1e3 * (time.perf_counter() - start) / CALLS
 
 
-def compared(ours: Callable[[], object], torchs: Callable[[], object], kernels: Kernels) -> dict[str, float]:
+def compared(ours: Callable[[], object], torchs: Callable[[], object]) -> dict[str, float]:
     """Return the times of two calls, and torch's over ours in alternating pairs of samples."""
-    samples: list[tuple[float, float]] = []
-    for _ in range(WARM_UP + PAIRS):
-        of_torch = milliseconds(torchs)
-        with kernels():
-            samples.append((of_torch, milliseconds(ours)))
+    samples = [(milliseconds(torchs), milliseconds(ours)) for _ in range(WARM_UP + PAIRS)]
     return figures(samples[WARM_UP:])
 
 
@@ -119,62 +169,79 @@ def figures(samples: Sequence[tuple[float, float]]) -> dict[str, float]:
     }
 
 
-def measured(model: nn.Module, replaced: nn.Module, kernels: Kernels) -> dict[str, Any]:
-    """Return the figures of a model, and of a copy whose kernels are ours within `kernels`."""
+def error_of(got: Tensor, wanted: Tensor) -> float:
+    """Return the error, relative to the norm."""
+    got, wanted = got.double(), wanted.double()
+    return round(((got - wanted).square().sum() / wanted.square().sum()).sqrt().item(), 5)
+
+
+def measured(model: nn.Module, replaced: nn.Module, *, is_compiled: bool) -> dict[str, Any]:
+    """Return the figures of a model and of a copy whose kernels are ours: also compiled, if asked for."""
     theirs, ours = forward_of(model), forward_of(replaced)
     found: dict[str, dict[int, Any]] = {"eager": {}, "graph": {}, "reduce-overhead": {}}
-    with torch.no_grad():
-        for tokens in TOKENS:
-            ids = torch.randint(0, VOCABULARY, (tokens, 1), device="cuda")
-            call_ours, call_torch = partial(ours, ids), partial(theirs, ids)
-            with kernels():
-                got = call_ours().double()
-                graph = captured(call_ours)
-            wanted = call_torch().double()
-            error = round(((got - wanted).square().sum() / wanted.square().sum()).sqrt().item(), 5)
-            found["eager"][tokens] = compared(call_ours, call_torch, kernels) | {"error": error}
-            found["graph"][tokens] = compared(graph, captured(call_torch), kernels)
-        ids = torch.randint(0, VOCABULARY, (COMPILED_TOKENS, 1), device="cuda")
-        compiled = [cast(Any, torch).compile(each, mode="reduce-overhead") for each in (ours, theirs)]
-        call_ours, call_torch = (partial(each, ids) for each in compiled)
-        before = [milliseconds(call_torch) for _ in range(WARM_UP + PAIRS)][WARM_UP:]
-        with kernels():  # one for all calls: torch compiles again for each context
-            within = [milliseconds(call_ours) for _ in range(WARM_UP + PAIRS)][WARM_UP:]
-        after = [milliseconds(call_torch) for _ in range(PAIRS)]
-        found["reduce-overhead"][COMPILED_TOKENS] = figures(
-            [(sum(both) / 2, own) for *both, own in zip(before, after, within, strict=True)]
-        )
+    for tokens in TOKENS:
+        ids = torch.randint(0, VOCABULARY, (tokens, 1), device="cuda")
+        call_ours, call_torch = partial(ours, ids), partial(theirs, ids)
+        error = error_of(call_ours(), call_torch())
+        found["eager"][tokens] = compared(call_ours, call_torch) | {"error": error}
+        found["graph"][tokens] = compared(captured(call_ours), captured(call_torch))
+    if not is_compiled:
+        return found
+    ids = torch.randint(0, VOCABULARY, (COMPILED_TOKENS, 1), device="cuda")
+    compiled = [cast(Any, torch).compile(each, mode="reduce-overhead") for each in (ours, theirs)]
+    call_ours, call_torch = (partial(each, ids) for each in compiled)
+    found["reduce-overhead"][COMPILED_TOKENS] = compared(call_ours, call_torch)
+    return found
+
+
+def measured_experts(model: nn.Module, replaced: nn.Module) -> dict[int, Any]:
+    """Return the figures of a layer of experts alone, for tokens that choose experts at random."""
+    layers: list[Any] = [
+        next(layer for layer in each.modules() if hasattr(layer, "has_gate")) for each in (model, replaced)
+    ]
+    theirs, ours = layers
+    config = cast(Any, model).config
+    found: dict[int, Any] = {}
+    for tokens in EXPERT_TOKENS:
+        x = torch.randn(tokens, config.hidden_size, device="cuda")
+        scores = torch.randn(tokens, theirs.gate_up_proj.shape[0], device="cuda", dtype=torch.float32)
+        weight, expert = scores.softmax(1).topk(config.num_experts_per_tok, 1)
+        call_ours, call_torch = (partial(each, x, expert, weight.bfloat16()) for each in (ours, theirs))
+        error = error_of(call_ours(), call_torch())
+        found[tokens] = compared(captured(call_ours), captured(call_torch)) | {"error": error}
     return found
 
 
 def main() -> None:
     """Measure, and print a record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("linear_library")
-    parser.add_argument("expert_library")
+    parser.add_argument("models", nargs="+", choices=MODELS)
+    parser.add_argument("--linear", help="a library of linear layers")
+    parser.add_argument("--compiled", action="store_true", help="with reduce-overhead too")
     parser.add_argument("--layers", type=int, default=4)
     arguments = parser.parse_args()
-    linear, experts = import_module(arguments.linear_library), import_module(arguments.expert_library)
+    linear = [import_module(arguments.linear)] if arguments.linear else []
     torch.set_default_dtype(torch.bfloat16)
-    contexts: dict[Callable[[int], nn.Module], Kernels] = {
-        llama: ExitStack,
-        qwen3_moe: partial(replace_grouped_mm, experts),
-    }
     models: dict[str, Any] = {}
-    for make, kernels in contexts.items():
+    counts: dict[str, int] = {}
+    for name in arguments.models:
         with torch.device("cuda"):
-            model = make(arguments.layers)
-        replaced = copy.deepcopy(model)
-        replace_linear(replaced, linear)
-        models[make.__name__] = measured(model, replaced, kernels)
+            model = MODELS[name](arguments.layers)
+        replaced, experts = copy.deepcopy(model), experts_of(name)
+        done = accelerate_model(replaced, *linear, experts=experts)
+        with torch.no_grad():
+            of_experts = measured_experts(model, replaced) if experts else {}
+            of_model = measured(model, replaced, is_compiled=arguments.compiled)
+        models[name], counts[name] = of_model | {"experts": of_experts}, len(done.replaced)
         cast(Any, torch).compiler.reset()
     record = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": import_module("triton").__version__,
         "transformers": import_module("transformers").__version__,
-        "libraries": [arguments.linear_library, arguments.expert_library],
+        "linear": arguments.linear,
         "layers": arguments.layers,
+        "replaced": counts,
         "models": models,
     }
     sys.stdout.write(json.dumps(record, indent=1) + "\n")

@@ -24,7 +24,7 @@ def explain_command(
         list[str] | None,
         typer.Argument(
             metavar="[RULE…|WORD…|SPEC…]",
-            help="Code of a diagnostic, or a word of specs: smem-capacity, a_rows, silu; specs with "
+            help="Code of a diagnostic, or a word of specs: smem-capacity, occupancy, silu; specs with "
             "--numerics.",
         ),
     ] = None,

@@ -159,7 +159,10 @@ def _is_own_forward(layer: nn.Module, forward: object) -> bool:
 
 def _parameters(layer: nn.Module, shape: Shape) -> str:
     names = registered(layer)
-    if others := [name for name in names if name not in shape.parameters]:
+    # A name without a parameter, as transformers' fp8 layers have one, is nothing to be lost.
+    if others := [
+        name for name, found in names.items() if name not in shape.parameters and found is not None
+    ]:
         return f"layer has other parameters ({', '.join(others)}): they would be lost"
     for name in shape.parameters:
         is_absent = name in shape.optional and getattr(layer, name, None) is None

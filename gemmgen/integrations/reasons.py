@@ -57,6 +57,20 @@ def why_torch_blocks(
     )
 
 
+def why_torch_experts(tensors: Named) -> str:
+    """Return why no kernel may compute the experts of a layer; an empty string if kernels may.
+
+    The kernels' own checks of types, strides and addresses are not made.
+    """
+    if reason := _seen_by_torch(tensors) or _why_cast(tensors):
+        return reason
+    if torch.is_grad_enabled():
+        for name, tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return f"{name} requires grad, and kernels have no backward"
+    return ""
+
+
 def why_torch_groups(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None) -> str:
     """Return why no kernel may compute a call of torch's grouped_mm; an empty string if one may.
 

@@ -133,6 +133,32 @@ def replace_block_scaled_linear(
     return _replaced(search, model, kernel, only, left, classes)
 
 
+def replace_layers(
+    model: nn.Module,
+    kernel: Kernel,
+    *,
+    only: Callable[[str], bool] | None,
+    left: MutableMapping[str, str],
+    classes: Collection[type[nn.Module]],
+) -> Replacement:
+    """Let a kernel compute the layers of the kind that it is for: with scales of blocks, or plain ones.
+
+    `classes` are layers with such scales. The rest is as of the two functions above.
+    """
+    if _has_blocks(kernel):
+        return replace_block_scaled_linear(model, kernel, only=only, left=left, classes=classes)
+    return replace_linear(model, kernel, only=only, left=left)
+
+
+def require_kernel_of_layers(kernel: Kernel) -> None:
+    """Raise ValueError for a kernel that computes no linear layer of either kind."""
+    (BlockScaledLinear if _has_blocks(kernel) else Linear).adds_bias(kernel)
+
+
+def _has_blocks(kernel: Kernel) -> bool:
+    return bool(getattr(kernel, "COMPUTES", {}).get("scale_vector"))
+
+
 def _replaced(
     search: _Search,
     model: nn.Module,

@@ -289,7 +289,7 @@ def measured_errors(
     m, n, k = shape
     for kind in KINDS:
         inputs = random_inputs(shape, problem, torch.Generator(device).manual_seed(seed))
-        columns = (m, n * problem.b_blocks, k)
+        columns = (m, problem.columns_of_b(n), k)
         a, b = factors(kind, problem, columns, torch.Generator().manual_seed(seed))
         inputs.a.copy_(stored(a))
         inputs.b.copy_(stored(b).T)

@@ -338,7 +338,7 @@ def _inputs(
 ) -> Inputs:
     """Return inputs on a device; without a drawing their storage alone, which is all poison."""
     m, n, k = shape
-    columns = problem.b_blocks * n
+    columns = problem.columns_of_b(n)
     padded = [name for name, operand in (("a", problem.a), ("b", problem.b)) if operand.padded]
 
     def matrix(name: str, dtype: str, rows: int, columns: int, *, may_guard: bool = True) -> Tensor:

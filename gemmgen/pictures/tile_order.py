@@ -104,7 +104,7 @@ def reuse(kernel: Kernel, shape: Shape, places: Sequence[tuple[int, int]]) -> Re
     a = kernel.program_tile_m * shape[2] * kernel.problem.a.dtype.bits // 8
     b_column = shape[2] * kernel.problem.b.dtype.bits // 8
     rows, columns = len({row for row, _ in places}), len({column for _, column in places})
-    touched = rows * a + columns * kernel.program_tile_n * kernel.problem.b_blocks * b_column
+    touched = rows * a + columns * kernel.problem.columns_of_b(kernel.program_tile_n) * b_column
     return Reuse(len(places), rows, columns, touched, len(places) * (a + kernel.loaded_n * b_column))
 
 

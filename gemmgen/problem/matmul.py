@@ -104,6 +104,10 @@ class Matmul:
         """
         return len(self.epilogue.accumulators)
 
+    def columns_of_b(self, n: int) -> int:
+        """Return the columns of B for N columns of D."""
+        return self.b_blocks * n
+
     @property
     def gated(self) -> bool:
         """True if an element of D is computed from several sums, as ``silu(gate) * up`` is."""

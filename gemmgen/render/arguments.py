@@ -198,6 +198,8 @@ class ArgumentTable:
             blocks = " and ".join(plan.problem.epilogue.accumulators)
             order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"
             yield f'"b_blocks": {plan.problem.b_blocks},  # {order}'
+            if plan.problem.interleaved:
+                yield '"interleaved": True,'
         if plan.problem.d_blocks > 1:
             blocks = " and ".join(plan.problem.epilogue.c_blocks)
             order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"

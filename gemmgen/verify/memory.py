@@ -91,7 +91,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def _bytes_of_reference(case: Case) -> int:
     """Return the bytes of temporaries of a comparison: parts of bounded size, and less for small shapes."""
     m, n, k = case.shape
-    columns = n * case.problem.b_blocks
+    columns = case.problem.columns_of_b(n)
     # A row, or the least part of K of all columns, may be longer than the bound.
     least = 8 * max(columns, k, min(k, K_MULTIPLE) * columns)
     return FLOAT64_MATRICES * max(least, min(CHUNK_BYTES, 8 * max(m * k, columns * k, m * columns)))

@@ -28,6 +28,7 @@ from tools.quotations.study_blocks import (
     host_block,
     misaligned_block,
     models_block,
+    served_block,
     tuned_block,
 )
 from tools.quotations.suite_blocks import (
@@ -45,6 +46,7 @@ PAGES = (
         for name in (
             "architecture",
             "performance",
+            "serving",
             "tuning",
             "tutorials/moe_layer",
             "tutorials/deepseek_layer",
@@ -62,6 +64,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "tuned": tuned_block,
     "host": host_block,
     "models": models_block,
+    "served": served_block,
 }
 """Blocks of a fixed record, by their marks."""
 

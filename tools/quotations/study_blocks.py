@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gemmgen.problem import shape_text
@@ -13,6 +14,7 @@ from tools.rendered import ROOT
 MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"
 HOST = ROOT / "benchmarks" / "reading" / "host.json"
 MODELS = ROOT / "benchmarks" / "reading" / "models.json"
+SERVED = ROOT / "benchmarks" / "reading" / "experts_of_models.json"
 MISALIGNED_ARMS = ("", ", B aligned before", ", A and B aligned before", ", into an out of such rows")
 TUNED = ROOT / "benchmarks" / "reading" / "tune.json"
 
@@ -78,8 +80,18 @@ def host_block() -> str:
 
 def models_block() -> str:
     """Return the speed of the models of MODELS with kernels of libraries over torch's, by tokens."""
-    models = json.loads(MODELS.read_text(encoding="utf-8"))["models"]
-    tokens = list(next(iter(models.values()))["eager"])
+    return _speed_of_models(MODELS)
+
+
+def served_block() -> str:
+    """Return the speed of the models of SERVED with kernels for experts over torch's, by tokens."""
+    return _speed_of_models(SERVED)
+
+
+def _speed_of_models(record: Path) -> str:
+    models = json.loads(record.read_text(encoding="utf-8"))["models"]
+    every = (count for hows in models.values() for found in hows.values() for count in found)
+    tokens = sorted({*every}, key=int)
 
     def cells(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
         for count in tokens:

@@ -74,7 +74,7 @@ def dram_bytes(problem: Matmul, shape: Shape) -> int:
         active, rows = 1, m  # one A and one B
     scales = sum(
         count * math.prod(operand.scale.extents(extent, k)) * operand.scale.dtype.bytes
-        for operand, extent, count in ((problem.a, rows, 1), (problem.b, problem.b_blocks * n, active))
+        for operand, extent, count in ((problem.a, rows, 1), (problem.b, problem.columns_of_b(n), active))
         if operand.scale
     )
     return moved_of(problem, shape).every + scales

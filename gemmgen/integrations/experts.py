@@ -1,0 +1,226 @@
+"""The experts of a mixture of experts, by two generated kernels that read and store rows by an index.
+
+The first kernel reads the row of each pair of a token and an expert where the token is, and stores the gated
+product. The second one multiplies it with the down projection and the router's weight, and stores each row
+at its place in the order of tokens. So nothing is gathered or scattered by copies, and the rows of a token
+are neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gemmgen.integrations.kernels import BIAS, Kernel, name_of, require_kernel, said
+from gemmgen.integrations.operator import ANY_ROWS
+
+Gate = Callable[[Tensor, Tensor], Tensor]
+"""A function of the sums of the gate and of up, with their biases."""
+
+
+def silu_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """Return the gate of most models."""
+    return functional.silu(gate) * up
+
+
+def gpt_oss_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """Return the gate of gpt-oss."""
+    gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+    return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+
+
+GPT_OSS: Final = "quick_gelu(clamp_max({gate}, max=7), alpha=1.702) * (clamp({up}, min=-7, max=7) + 1)"
+WITH_BIAS: Final = {"gate": f"gate + {BIAS}", "up": f"up + {BIAS}"}
+GATES: Final[Mapping[str, Gate]] = {
+    "silu(gate) * up": silu_gate,
+    f"silu(gate + {BIAS}) * (up + {BIAS})": silu_gate,
+    GPT_OSS.format(gate="gate", up="up"): gpt_oss_gate,
+    GPT_OSS.format(**WITH_BIAS): gpt_oss_gate,
+}
+"""The gates that `Experts` knows, by the epilogue in COMPUTES of a kernel."""
+
+
+class ExpertLayer(NamedTuple):
+    """The facts of a layer of experts that kernels must have too."""
+
+    gate: Callable[[Tensor], Tensor]
+    """From both products [rows, 2 * intermediate] to the gated one; also in fp32 on the CPU."""
+    is_interleaved: bool
+    """True if columns of gate and up come in turn, False if all columns of the gate come first."""
+    has_bias: bool
+    has_gate: bool
+
+
+class ExpertKernels(NamedTuple):
+    """The two kernels of an MLP of experts."""
+
+    up: Kernel
+    """A gate of groups (`m_offsets`) whose rows of A come by an index (`a_rows: true`)."""
+    down: Kernel
+    """Groups times `row_scale`, whose rows of D are stored by an index (`d_rows: true`)."""
+
+
+GATE_SAMPLES: Final = 49
+"""Numbers of the gate, and of up, at which a layer's gate is compared."""
+GATE_RANGE: Final = 12.0
+"""Greatest of these numbers: beyond the bounds of all known gates."""
+
+
+class ExpertTensors(NamedTuple):
+    """The tensors of a call."""
+
+    x: Tensor
+    """[tokens, hidden]."""
+    expert: Tensor
+    """The experts of each token, integers [tokens, top_k]."""
+    weight: Tensor
+    """The router's weights, floats [tokens, top_k]."""
+    gate_up: Tensor
+    """[experts, hidden, 2 * intermediate], by the strides that the first kernel takes."""
+    down: Tensor
+    """[experts, intermediate, hidden]."""
+    gate_up_bias: Tensor | None = None
+    """[experts, 2 * intermediate], for kernels with a bias."""
+    down_bias: Tensor | None = None
+    """[experts, hidden], for kernels with a bias."""
+
+
+class _Candidate(NamedTuple):
+    """Kernels, and the calls that they are asked for."""
+
+    kernels: ExpertKernels
+    most_rows: int
+    """Most rows of an expert, in the mean of all experts."""
+
+
+class Experts:
+    """The MLP of the experts of a layer, by generated kernels: the sum over each token's experts."""
+
+    gate: Gate
+    is_interleaved: bool
+    """True if columns of gate and up come in turn, False if all columns of the gate come first."""
+    has_bias: bool
+
+    def __init__(
+        self, up: Kernel, down: Kernel, *, few_rows: Mapping[int, tuple[Kernel, Kernel]] | None = None
+    ) -> None:
+        """Take the two kernels.
+
+        `few_rows` has further pairs of kernels by the most rows of an expert, in the mean of all experts. The
+        pair with the fewest rows is asked first.
+
+        Raises ValueError for kernels that compute anything else, for a gate that is not in `GATES`, and for
+        kernels of different gates.
+        """
+        few = sorted((few_rows or {}).items())
+        for most, _ in few:
+            if type(most) is not int or most < 1:
+                raise ValueError(f"a key of few_rows must be a number of rows from 1 on, found {most!r}")
+        asked = [*few, (ANY_ROWS, (up, down))]
+        self._candidates = tuple(_Candidate(ExpertKernels(*pair), most) for most, pair in asked)
+        facts = {_facts_of(each.kernels) for each in self._candidates}
+        if len(facts) > 1:
+            raise ValueError(f"{_names(self._candidates)} have different gates, biases or orders of columns")
+        ((self.gate, self.is_interleaved, self.has_bias),) = facts
+
+    def __str__(self) -> str:
+        return _names(self._candidates)
+
+    def __call__(self, call: ExpertTensors, *, has_other_pairs: bool = False) -> Tensor:
+        """Return the sum of the products of each token's experts, times their weights, [tokens, hidden].
+
+        With `has_other_pairs`, tokens may name experts beyond the last one: these pairs add nothing.
+
+        Raises TypeError or ValueError for tensors that one of the kernels refuses.
+        """
+        tokens, top_k = call.expert.shape
+        experts, hidden = call.gate_up.shape[0], call.down.shape[-1]
+        up, down = self.kernels_for(tokens * top_k, experts)
+        # torch sorts two bytes faster than eight. Stable, so that equal calls have equal bits.
+        sorted_experts, order = call.expert.flatten().to(torch.int16).sort(stable=True)
+        numbers = torch.arange(experts, device=order.device, dtype=torch.int16)
+        # torch.bincount would wait for the GPU, which a CUDA graph cannot.
+        offs = torch.searchsorted(sorted_experts, numbers, right=True, out_int32=True)
+        place = order.int()
+        biases: list[dict[str, Tensor | None]] = [{}, {}]
+        if self.has_bias:
+            biases = [{BIAS: call.gate_up_bias}, {BIAS: call.down_bias}]
+        h = up.matmul(call.x, call.gate_up, offs=offs, a_rows=place // top_k, **biases[0])
+        out = call.x.new_zeros(tokens * top_k, hidden) if has_other_pairs else None
+        weight = call.weight.flatten()[order].float()
+        pairs = down.matmul(h, call.down, row_scale=weight, offs=offs, d_rows=place, out=out, **biases[1])
+        return pairs.unflatten(0, (tokens, top_k)).sum(1)
+
+    def why_not(self, layer: ExpertLayer) -> str:
+        """Return why these kernels do not compute a layer of experts; empty if they do.
+
+        Gates are compared by their numbers.
+        """
+        if not layer.has_gate:
+            return f"it has no gate, and {self} compute one"
+        orders = "all columns of the gate first", "columns of gate and up in turn"
+        if layer.is_interleaved != self.is_interleaved:
+            own, theirs = orders[layer.is_interleaved], orders[self.is_interleaved]
+            return f"its weights have {own}, and {self} take {theirs}"
+        if layer.has_bias != self.has_bias:
+            words = ("has a bias", "add none") if layer.has_bias else ("has no bias", "add one")
+            return f"it {words[0]}, and {self} {words[1]}"
+        return "" if self._has_gate_of(layer) else f"its gate is another one than that of {self}"
+
+    @torch.no_grad()
+    def _has_gate_of(self, layer: ExpertLayer) -> bool:
+        """Return True if a layer's gate gives the numbers of the kernels' gate."""
+        numbers = torch.linspace(-GATE_RANGE, GATE_RANGE, GATE_SAMPLES)
+        gate, up = torch.cartesian_prod(numbers, numbers).unbind(1)
+        both = torch.stack((gate, up), 1).flatten() if layer.is_interleaved else torch.cat((gate, up))
+        try:
+            found = layer.gate(both[None])
+        except (RuntimeError, TypeError, ValueError, AttributeError):
+            return False
+        wanted = self.gate(gate, up)[None]
+        return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+    def kernels_for(self, pairs: int, experts: int) -> ExpertKernels:
+        """Return the kernels for a number of pairs of a token and an expert."""
+        return next(each.kernels for each in self._candidates if pairs <= each.most_rows * experts)
+
+
+def _names(candidates: Sequence[_Candidate]) -> str:
+    """Return the names of kernels."""
+    return ", ".join(name_of(kernel) for each in candidates for kernel in each.kernels)
+
+
+def _facts_of(kernels: ExpertKernels) -> tuple[Gate, bool, bool]:
+    """Return the gate of two kernels, whether its columns come in turn, and whether there are biases.
+
+    Raises ValueError for kernels that `Experts` does not take.
+    """
+    for kernel in kernels:
+        require_kernel(kernel)
+    up, down = (getattr(kernel, "COMPUTES", {}) for kernel in kernels)
+    has_bias = BIAS in up.get("inputs", ())
+    bias = {BIAS} if has_bias else set[str]()
+    gate = GATES.get(_only(up.get("epilogue", ())))
+    if {*up.get("inputs", ())} != {"a", "b", "offs", "a_rows", *bias} or gate is None:
+        known = ", ".join(GATES)
+        raise ValueError(
+            f"the first kernel gates groups whose rows come by an index (a_rows), with one of {known};"
+            f" {name_of(kernels.up)} does not: {said(kernels.up)}"
+        )
+    wanted = {"a", "b", "offs", "d_rows", "row_scale", *bias}
+    steps = (*([BIAS] if has_bias else []), "row_scale")
+    if {*down.get("inputs", ())} != wanted or tuple(down.get("epilogue", ())) != steps:
+        raise ValueError(
+            f"the second kernel multiplies groups, stores rows by an index (d_rows), and its epilogue is"
+            f" {', '.join(steps)}; {name_of(kernels.down)} does not: {said(kernels.down)}"
+        )
+    return gate, bool(up.get("interleaved", False)), has_bias
+
+
+def _only(values: Sequence[Any]) -> str:
+    """Return the only one of a few values; empty if there are more."""
+    return str(values[0]) if len(values) == 1 else ""

@@ -1,0 +1,476 @@
+"""integrations.transformers: models of transformers by its own interfaces, with kernels of this CPU."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from cpu_kernels import Fp8Linear, kernel_on_the_cpu
+from modules import ROOT, made, module_file
+from simulated import on_a_gpu, simulated_file
+from torch import Tensor, nn
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+import gemmgen.integrations.transformers as ours
+from gemmgen.device import captured_graph, require_gpu
+from gemmgen.hardware import HOPPER
+from gemmgen.integrations.experts import GATES, Experts, ExpertTensors
+from gemmgen.integrations.transformers import Accelerated, ExpertsFunction, accelerate_model, register_experts
+from gemmgen.module import import_generated
+from gemmgen.product import write
+
+transformers: Any = pytest.importorskip("transformers")
+SILU, GPT_OSS = "silu(gate) * up", list(GATES)[3]
+TOKENS = torch.arange(24).view(3, 8) % 60
+any_torch, any_registry = cast(Any, torch), cast(Any, ALL_EXPERTS_FUNCTIONS)
+calls: list[str] = []
+"""The names of the kernels of this CPU that were called."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    calls.clear()
+    registry: dict[str, Any] = any_registry._global_mapping
+    known = dict(registry)
+    yield
+    registry.clear()
+    registry.update(known)
+
+
+def groups_of(offs: Tensor) -> Iterator[tuple[int, slice]]:
+    """Yield each group and its rows."""
+    first = 0
+    for group, end in enumerate(map(int, offs)):
+        yield group, slice(first, end)
+        first = end
+
+
+def up_kernel(gate: str = SILU, *, interleaved: bool = False, name: str = "up", least: int = 0) -> Any:
+    """Return a kernel that gates groups of rows by an index, and refuses fewer than `least` of them."""
+
+    def matmul(
+        a: Tensor, b: Tensor, *, offs: Tensor, a_rows: Tensor, column_bias: Tensor | None = None
+    ) -> Tensor:
+        if len(a_rows) < least:
+            raise ValueError(f"{name} is for {least} rows and more")
+        calls.append(name)
+        assert (offs.dtype, a_rows.dtype) == (torch.int32, torch.int32)
+        d = torch.full((len(a_rows), b.shape[-1] // 2), math.nan, dtype=a.dtype)
+        for group, rows in groups_of(offs):
+            sums = a[a_rows[rows]].float() @ b[group].float()
+            if column_bias is not None:
+                sums = sums + column_bias[group].float()
+            parts = (sums[:, ::2], sums[:, 1::2]) if interleaved else sums.chunk(2, 1)
+            d[rows] = GATES[gate](*parts).to(a.dtype)
+        return d
+
+    bias = ["column_bias"] * ("column_bias" in gate)
+    computes = {"interleaved": True} if interleaved else {}
+    return kernel_on_the_cpu(name, matmul, *bias, "offs", "a_rows", epilogue=(gate,), **computes)
+
+
+def down_kernel(*, bias: bool = False, name: str = "down") -> Any:
+    """Return a kernel that multiplies groups and stores rows by an index."""
+
+    def matmul(
+        a: Tensor,
+        b: Tensor,
+        *,
+        row_scale: Tensor,
+        offs: Tensor,
+        d_rows: Tensor,
+        column_bias: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        calls.append(name)
+        assert row_scale.dtype == torch.float32
+        d = torch.full((len(a), b.shape[-1]), math.nan, dtype=a.dtype) if out is None else out
+        for group, rows in groups_of(offs):
+            sums = a[rows].float() @ b[group].float()
+            if column_bias is not None:
+                sums = sums + column_bias[group].float()
+            d[d_rows[rows]] = (sums * row_scale[rows, None]).to(a.dtype)
+        return d
+
+    steps = (*["column_bias"] * bias, "row_scale")
+    return kernel_on_the_cpu(name, matmul, *steps, "offs", "d_rows", epilogue=steps)
+
+
+def silu_experts(**options: Any) -> Experts:
+    return Experts(up_kernel(**options), down_kernel())
+
+
+def gpt_oss_experts(*, interleaved: bool = True) -> Experts:
+    return Experts(up_kernel(GPT_OSS, interleaved=interleaved), down_kernel(bias=True))
+
+
+def qwen3_moe(**changes: Any) -> nn.Module:
+    """Return a Qwen3-MoE of two layers with random weights."""
+    any_torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "moe_intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 64,
+    }
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**(sizes | changes))).eval()
+
+
+def gpt_oss() -> nn.Module:
+    """Return a gpt-oss of two layers with random weights: transposed, with biases, columns in turn."""
+    any_torch.manual_seed(0)
+    config = transformers.GptOssConfig(
+        hidden_size=64,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        vocab_size=64,
+    )
+    model = transformers.GptOssForCausalLM(config).eval()
+    for name, parameter in model.named_parameters():
+        if "experts" in name:  # transformers leaves them without numbers, or biases at zero
+            nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def logits_of(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        return model(TOKENS, use_cache=False).logits
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Experts]]] = {
+    "qwen3_moe": (qwen3_moe, silu_experts),
+    "gpt_oss": (gpt_oss, gpt_oss_experts),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_compute_the_experts_of_a_model(name: str) -> None:
+    make, experts = MODELS[name]
+    model = make()
+    expected = logits_of(model)
+    done = accelerate_model(model, experts=experts())
+    assert done == Accelerated(tuple(f"model.layers.{layer}.mlp.experts" for layer in range(2)), {})
+    torch.testing.assert_close(logits_of(model), expected, rtol=1e-4, atol=1e-5)
+    assert calls == ["up", "down"] * 2
+    assert cast(Any, model).config._experts_implementation == "gemmgen"
+
+
+def test_linear_layers_get_the_first_kernel_that_takes_them() -> None:
+    def product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        calls.append("plain")
+        return a @ b
+
+    model = qwen3_moe(num_experts=0, mlp_only_layers=[0, 1]).to(torch.bfloat16)
+    expected = logits_of(model)
+    done = accelerate_model(
+        model, kernel_on_the_cpu("plain", product), only=lambda name: "lm_head" not in name
+    )
+    assert len(done.replaced) == 14
+    assert done.left == {"lm_head": "`only` does not mean the layer"}
+    assert str(done) == "14 layers replaced, 1 left"
+    torch.testing.assert_close(logits_of(model), expected, rtol=0.05, atol=0.05)
+    assert calls == ["plain"] * 14
+
+
+# --- layers that are left
+
+
+def without_gates(model: nn.Module) -> nn.Module:
+    """Say of a model's experts that they have no gate, as those of Nemotron have none."""
+    layers: list[Any] = [layer for layer in model.modules() if hasattr(layer, "has_gate")]
+    for layer in layers:
+        layer.has_gate = False
+    return model
+
+
+LEFT: dict[str, tuple[Callable[[], nn.Module], Callable[[], Experts], str]] = {
+    "columns in turn": (
+        qwen3_moe,
+        lambda: silu_experts(interleaved=True),
+        "its weights have all columns of the gate first, and up, down take columns of gate and up in turn",
+    ),
+    "columns of the gate first": (
+        gpt_oss,
+        lambda: gpt_oss_experts(interleaved=False),
+        "its weights have columns of gate and up in turn, and up, down take all columns of the gate first",
+    ),
+    "a bias": (gpt_oss, lambda: silu_experts(interleaved=True), "it has a bias, and up, down add none"),
+    "no gate": (
+        lambda: without_gates(qwen3_moe()),
+        silu_experts,
+        "it has no gate, and up, down compute one",
+    ),
+    "another gate": (
+        lambda: qwen3_moe(hidden_act="gelu"),
+        silu_experts,
+        "its gate is another one than that of up, down",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_layer_that_kernels_do_not_take_is_left_with_the_reason(name: str) -> None:
+    make, experts, reason = LEFT[name]
+    model = make()
+    before = cast(Any, model).config._experts_implementation
+    done = accelerate_model(model, experts=experts())
+    assert done.replaced == ()
+    assert set(done.left.values()) == {reason}
+    assert cast(Any, model).config._experts_implementation == before
+
+
+def test_a_model_without_experts_or_linear_layers_is_left_as_it_is() -> None:
+    model = nn.Sequential(nn.LayerNorm(8))
+    assert accelerate_model(model, experts=silu_experts()) == Accelerated((), {})
+
+
+def test_torch_computes_what_the_kernels_refuse_and_the_reason_is_told() -> None:
+    model, expected = qwen3_moe(), logits_of(qwen3_moe())
+    function = register_experts(silu_experts(least=1000))
+    cast(Any, model).set_experts_implementation("gemmgen")
+    torch.testing.assert_close(logits_of(model), expected)
+    assert (calls, function.reason) == ([], "up is for 1000 rows and more")
+    function.experts = silu_experts()
+    torch.testing.assert_close(logits_of(model), expected, rtol=1e-4, atol=1e-5)
+    assert (calls, function.reason) == (["up", "down"] * 2, "")
+
+
+def test_torch_computes_a_call_that_is_trained() -> None:
+    model = qwen3_moe()
+    function = register_experts(silu_experts())
+    cast(Any, model).set_experts_implementation("gemmgen")
+    model(TOKENS, use_cache=False).logits.sum().backward()
+    assert calls == []
+    assert function.reason == "x requires grad, and kernels have no backward"
+    gradients = [parameter.grad for name, parameter in model.named_parameters() if "experts" in name]
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
+
+
+# --- the function
+
+
+def tensors(tokens: int = 5, *, top_k: int = 2, experts: int = 4) -> ExpertTensors:
+    draw = torch.Generator().manual_seed(1)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw)
+
+    expert = torch.stack([torch.randperm(experts, generator=draw)[:top_k] for _ in range(tokens)])
+    weight = torch.rand(tokens, top_k, generator=draw)
+    return ExpertTensors(
+        numbers(tokens, 16), expert, weight, numbers(experts, 16, 48), numbers(experts, 24, 16)
+    )
+
+
+def reference(call: ExpertTensors) -> Tensor:
+    """Return the sum of each token's experts, pair by pair; experts without a number add nothing."""
+    total = torch.zeros_like(call.x)
+    for token, experts in enumerate(call.expert):
+        for choice, expert in enumerate(map(int, experts)):
+            if expert < len(call.gate_up):
+                gate, up = (call.x[token] @ call.gate_up[expert]).chunk(2)
+                h = nn.functional.silu(gate) * up
+                total[token] += call.weight[token, choice] * (h @ call.down[expert])
+    return total
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_experts_are_the_weighted_sum_of_the_products_of_each_token(tokens: int) -> None:
+    call = tensors(tokens)
+    torch.testing.assert_close(silu_experts()(call), reference(call), rtol=1e-4, atol=1e-4)
+
+
+def test_pairs_of_other_ranks_add_nothing() -> None:
+    call = tensors()
+    expert = call.expert.clone()
+    expert[0, :], expert[3, 1] = 4, 4  # no expert of this rank
+    call = call._replace(expert=expert)
+    found = silu_experts()(call, has_other_pairs=True)
+    assert torch.equal(found[0], torch.zeros(16))
+    torch.testing.assert_close(found, reference(call), rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_with_a_forward_of_ranks_may_have_other_pairs() -> None:
+    (layer,) = [layer for layer in qwen3_moe(num_hidden_layers=1).modules() if hasattr(layer, "has_gate")]
+    assert not ExpertsFunction(silu_experts()).verdict_on(layer).has_other_pairs
+    layer.forward = layer.forward
+    assert ExpertsFunction(silu_experts()).verdict_on(layer).has_other_pairs
+
+
+def test_few_rows_of_an_expert_have_kernels_of_their_own() -> None:
+    few = {4: (up_kernel(name="up4"), down_kernel()), 2: (up_kernel(name="up2"), down_kernel())}
+    experts = Experts(up_kernel(), down_kernel(), few_rows=few)
+    for tokens in (4, 8, 9):
+        experts(tensors(tokens))
+    assert calls[::2] == ["up2", "up4", "up"]
+    assert str(experts) == "up2, down, up4, down, up, down"
+
+
+WRONG: dict[str, tuple[Callable[[], Experts], str]] = {
+    "the order of kernels": (lambda: Experts(down_kernel(), up_kernel()), "^the first kernel gates groups "),
+    "a gate that is not known": (
+        lambda: Experts(kernel_on_the_cpu("up", torch.mm, "offs", "a_rows", epilogue=("up",)), down_kernel()),
+        "with one of silu",
+    ),
+    "one bias": (
+        lambda: Experts(up_kernel(), down_kernel(bias=True)),
+        "its epilogue is row_scale; down does",
+    ),
+    "no kernel": (lambda: Experts("up", down_kernel()), "^a kernel is an imported module or library "),
+    "two gates": (
+        lambda: Experts(
+            up_kernel(), down_kernel(), few_rows={4: (up_kernel(GPT_OSS), down_kernel(bias=True))}
+        ),
+        "^up, down, up, down have different gates, biases or orders of columns",
+    ),
+    "no rows": (
+        lambda: Experts(up_kernel(), down_kernel(), few_rows={0: (up_kernel(), down_kernel())}),
+        "^a key of few_rows must be a number of rows from 1 on, found 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_other_kernels_are_refused_in_words(name: str) -> None:
+    make, text = WRONG[name]
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+# --- fp8 checkpoints, and releases of transformers
+
+
+def test_layers_of_fp8_checkpoints_are_found_by_the_class_of_transformers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = import_generated(module_file("h100_e4m3_blockwise"))
+    model = nn.Sequential(Fp8Linear(256, 256))
+    assert set(accelerate_model(model, kernel).left) == {"0"}
+    monkeypatch.setattr(ours, "fp8_classes", lambda: (Fp8Linear,))
+    assert accelerate_model(model, kernel).replaced == ("0",)
+
+
+def test_transformers_own_fp8_layer_is_taken() -> None:
+    (found,) = ours.fp8_classes()
+    layer = cast(Any, found)(256, 256, block_size=(128, 128))
+    model = nn.Sequential(layer)
+    kernel = import_generated(module_file("h100_e4m3_blockwise"))
+    done = accelerate_model(model, kernel)
+    assert done == Accelerated(("0",), {})
+
+
+def test_without_transformers_one_sentence_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(
+        ImportError, match=r"^transformers is not installed: run `pip install '\.\[transformers"
+    ):
+        accelerate_model(nn.Linear(8, 8))
+
+
+def test_a_release_without_the_registry_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers.integrations.moe", None)
+    with pytest.raises(ImportError, match=r"^transformers [\d.]+ has no registry of experts: 5\.17 has"):
+        register_experts(silu_experts())
+
+
+# --- generated kernels
+
+EXAMPLES = ROOT / "examples"
+KERNELS = {
+    "qwen3_moe": ("moe/specs/up_gather", "moe/specs/down_scatter"),
+    "gpt_oss": ("gpt_oss/specs/gpt_oss_up", "gpt_oss/specs/gpt_oss_down"),
+}
+"""The specs of the kernels of a model, without the end that says for how many tokens."""
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_generated_kernels_compute_experts_in_the_simulator(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, _ = MODELS[name]
+    layer = next(layer for layer in make().to(torch.bfloat16).modules() if hasattr(layer, "has_gate"))
+    up, down = (EXAMPLES / f"{path}_decode.yaml" for path in KERNELS[name])
+    modules = [simulated_file(write(made(spec), tmp_path), made(spec), monkeypatch) for spec in (up, down)]
+    experts = Experts(*modules)
+    function = ExpertsFunction(experts)
+    assert function.verdict_on(layer).reason == ""
+    call = ours.tensors_of(layer, *routed(5, 64, experts=8))
+    with torch.no_grad():
+        on_gpu: list[Any] = [each if each is None else on_a_gpu(each) for each in call]
+        found = experts(ExpertTensors(*on_gpu))
+        theirs: Tensor = any_registry["grouped_mm"](layer, call.x, call.expert, call.weight)
+    assert_near(found, theirs)
+
+
+def routed(tokens: int, hidden: int, *, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens in bf16, two experts of each, and the router's weights."""
+    draw = torch.Generator().manual_seed(2)
+    expert = torch.stack([torch.randperm(experts, generator=draw)[:2] for _ in range(tokens)])
+    x = torch.randn(tokens, hidden, generator=draw).bfloat16()
+    return x, expert, torch.rand(tokens, 2, generator=draw).bfloat16()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Experts]]:
+    """The kernels for experts of both models, imported by their names, as compiled programs find them."""
+    folder = tmp_path_factory.mktemp("experts")
+    sys.path.insert(0, str(folder))
+    found = dict[str, Experts]()
+    for name, stems in KERNELS.items():
+        files = [
+            write(made(EXAMPLES / f"{stem}_{regime}.yaml"), folder)
+            for regime in ("prefill", "decode")
+            for stem in stems
+        ]
+        up, down, *few = (import_module(file.stem) for file in files)
+        found[name] = Experts(up, down, few_rows={4: (few[0], few[1])})
+    yield found
+    sys.path.remove(str(folder))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 16, 300])
+@pytest.mark.parametrize("name", KERNELS)
+def test_models_are_right_on_a_gpu(name: str, tokens: int, built: dict[str, Experts]) -> None:
+    """The model eager and compiled, and its experts in a CUDA graph, beside transformers' own experts."""
+    require_gpu(HOPPER)
+    model = MODELS[name][0]().to("cuda", torch.bfloat16)
+    ids = torch.arange(tokens, device="cuda")[:, None] % 60
+    layer = next(layer for layer in model.modules() if hasattr(layer, "has_gate"))
+    routing = [each.cuda() for each in routed(tokens, 64, experts=8)]
+    with torch.no_grad():
+        theirs, of_layer = model(ids, use_cache=False).logits, layer(*routing)
+        done = accelerate_model(model, experts=built[name])
+        assert (len(done.replaced), done.left) == (2, {})
+        assert_near(model(ids, use_cache=False).logits, theirs)
+        assert any_registry["gemmgen"].reason == ""
+        assert_near(layer(*routing), of_layer)
+        with captured_graph() as graph:
+            captured = layer(*routing)
+        graph.replay()
+        assert_near(captured, of_layer)
+        compiled: Any = any_torch.compile(model, dynamic=False)
+        assert_near(compiled(ids, use_cache=False).logits, theirs)
+
+
+def assert_near(found: Tensor, theirs: Tensor) -> None:
+    """Compare with transformers' own numbers, whose products are rounded to bf16 before they are added up."""
+    bound = 0.02 * theirs.float().abs().max().item()
+    torch.testing.assert_close(found.as_subclass(Tensor), theirs, rtol=0.05, atol=bound)
