@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,11 @@ FORMAT: Final = 1
 """The format of the facts, which the launcher compares with its own."""
 MANIFEST: Final = "pack.json"
 """The file of a pack that lists all others."""
+HUB_NAME: Final = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
+"""A name of a repository of the hub."""
+HUB_VARIANT: Final = "build/torch-cuda"
+"""The folder of a repository of the hub with files for any torch that has CUDA."""
+HUB_METADATA: Final = "metadata.json"
 OLDEST_DRIVERS: Final = {90: 12_000, 100: 12_080}
 """The oldest driver that knows the GPUs of a compute capability and all functions of the launcher, as the
 driver counts releases of CUDA."""
@@ -288,6 +294,38 @@ def write(pack: Pack, directory: Path) -> Written:
     return Written(folder, wheel)
 
 
+def write_for_hub(pack: Pack, directory: Path) -> Path:
+    """Write a pack as a repository of Hugging Face's kernels hub; return the folder of its one variant.
+
+    ``kernels.get_kernel`` imports the folder by its path, under the name that the metadata have as ``id``.
+    Two versions can be in one process, because the pack imports its files relatively, and its operators have
+    a namespace of their own.
+
+    Raises:
+        GemmgenError: The hub takes no such name (``hub-name``), or the directory has something else
+            (``foreign-file``).
+    """
+    name = pack.name.replace("_", "-")
+    if not HUB_NAME.fullmatch(name):
+        message = "the hub takes names of small letters, digits and dashes that begin with a letter"
+        raise GemmgenError([Diagnostic(pack.name, "hub-name", message)])
+    folder = directory / HUB_VARIANT
+    metadata: dict[str, object] = {
+        "name": name,
+        "id": f"_{pack.name}_cuda_{pack.digest}",
+        "version": 1,
+        "license": "Apache-2.0",
+        "python-depends": [],
+        "backend": {"type": "cuda"},
+    }
+    before = _files_of(folder)
+    files = {**pack.files, HUB_METADATA: f"{json.dumps(metadata, indent=1)}\n".encode()}
+    write_files({folder / name: data for name, data in files.items()})
+    for each in sorted(before - files.keys()):
+        (folder / each).unlink(missing_ok=True)
+    return folder
+
+
 def _files_of(folder: Path) -> set[str]:
     """Return the files that the manifest of a pack lists; empty if there is no folder, or nothing in it."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -325,7 +363,7 @@ def faults_of(folder: Path) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each file of a pack that is missing, changed or foreign."""
     digests = digests_of(folder)
     for path in sorted(folder.glob("*.*")):
-        if path.name not in digests and path.name != MANIFEST:
+        if path.name not in digests and path.name not in (MANIFEST, HUB_METADATA):
             yield Diagnostic(path.as_posix(), "foreign-file", "is not a file of this pack: move it")
     for name, digest in digests.items():
         path = folder / name

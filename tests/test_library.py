@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -1027,32 +1026,6 @@ def test_the_operator_is_one_as_torch_checks_them(on_the_cpu: tuple[ModuleType, 
 
 
 # --- for others
-
-
-def test_a_repository_for_the_hub_has_the_package_below_torch_ext(
-    gemmgen_: Gemmgen, tuned: Path, tmp_path: Path
-) -> None:
-    hub, out = tmp_path / "hub", tmp_path / "out"
-    ran = gemmgen_("library", "tiny_mm", "--from", tuned, "--no-lower", "--out", out, "--hub", hub)
-    assert ran.code == 0
-    build = tomllib.loads((hub / "build.toml").read_text())
-    assert build == {
-        "general": {
-            "name": "tiny-mm",
-            "version": 1,
-            "edition": 5,
-            "license": "Apache-2.0",
-            "backends": ["cuda"],
-        },
-        "torch-noarch": {"pyext": ["json", "py", "yaml"]},
-    }
-    package_files, written = hub / "torch-ext" / "tiny_mm", out / "tiny_mm"
-    for path in (path for path in written.rglob("*") if path.is_file()):
-        assert (package_files / path.relative_to(written)).read_bytes() == path.read_bytes()
-        assert path.suffix[1:] in build["torch-noarch"]["pyext"]
-    found = read([tuned])
-    tiny = assemble("Tiny", found, library.choose(found))
-    assert refusal(lambda: exchange.write_hub(tiny, hub)).code == "hub-name"
 
 
 def test_tiles_are_told_as_others_read_them(gemmgen_: Gemmgen, tuned: Path, tmp_path: Path) -> None:

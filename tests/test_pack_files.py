@@ -48,6 +48,25 @@ print([str(node.target) for node in graph.nodes if NAMESPACE in str(node.target)
 """
 """A program that traces a packed module on tensors without memory."""
 
+HUB = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from pathlib import Path
+import torch
+from kernels import get_local_kernel
+
+loaded = [get_local_kernel(Path(folder)) for folder in sys.argv[1:]]
+a = torch.empty(256, 128, dtype=torch.bfloat16, device="meta")
+for kernel in loaded:
+    (name,) = kernel.KERNELS
+    module = getattr(kernel, name)
+    assert module.matmul(a, a.T).shape == (256, 256)
+    assert not hasattr(kernel, "another")
+    print(kernel.__name__, getattr(getattr(torch.ops, kernel.NAMESPACE), name).default)
+assert "gemmgen_launch" not in sys.modules and "triton" not in sys.modules
+"""
+"""A program that loads repositories of the hub by their paths."""
+
 
 @cache
 def pack() -> Pack:
@@ -80,10 +99,7 @@ def test_a_package_has_the_files_that_its_manifest_lists(tmp_path: Path) -> None
 
 def test_a_second_pack_takes_the_place_of_the_first_without_its_files(tmp_path: Path) -> None:
     first = packing.write(pack(), tmp_path)
-    (member,) = pack().members
-    source = replace(member.product.source, stem="other")
-    other = Pack("gemmgen_pack", (replace(member, product=replace(member.product, source=source)),))
-    assert packing.write(other, tmp_path).folder == first.folder
+    assert packing.write(other(), tmp_path).folder == first.folder
     assert sorted(first.folder.glob("*.cubin")) == [first.folder / "other.cubin"]
     assert [*packing.faults_of(first.folder)] == []
 
@@ -259,6 +275,58 @@ def test_the_command_prints_json(
 
 
 @pytest.mark.nightly
+# --- the hub
+
+
+def other() -> Pack:
+    """A pack of the same name, with other files."""
+    (member,) = pack().members
+    source = replace(member.product.source, stem="other")
+    return Pack("gemmgen_pack", (replace(member, product=replace(member.product, source=source)),))
+
+
+def test_the_hub_loads_two_versions_of_a_pack_into_one_process(tmp_path: Path) -> None:
+    """By kernels' own function, and by the path of the variant: no CUDA of this machine chooses it."""
+    packs = pack(), other()
+    folders = [packing.write_for_hub(each, tmp_path / each.digest) for each in packs]
+    ran = subprocess.run(
+        [sys.executable, "-c", HUB, *map(str, folders)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [
+        f"_gemmgen_pack_cuda_{each.digest} {each.namespace}.{each.members[0].stem}.default" for each in packs
+    ]
+
+
+def test_a_repository_of_the_hub_is_checked_and_written_again_as_a_pack_is(tmp_path: Path) -> None:
+    folder = packing.write_for_hub(pack(), tmp_path)
+    assert [*packing.faults_of(folder)] == []
+    assert packing.write_for_hub(other(), tmp_path) == folder
+    assert sorted(folder.glob("*.cubin")) == [folder / "other.cubin"]
+    metadata = json.loads((folder / "metadata.json").read_text())
+    assert (metadata["name"], metadata["backend"]) == ("gemmgen-pack", {"type": "cuda"})
+
+
+def test_a_name_that_the_hub_does_not_take_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GemmgenError) as raised:
+        packing.write_for_hub(replace(pack(), name="My_pack"), tmp_path)
+    assert [each.code for each in raised.value.diagnostics] == ["hub-name"]
+
+
+def test_the_command_says_where_the_repository_is(tmp_path: Path) -> None:
+    out, hub = tmp_path / "packs", tmp_path / "hub"
+    ran = CliRunner().invoke(app, ["pack", str(spec_file(STEM)), "--out", str(out), "--hub", str(hub)])
+    assert ran.exit_code == 0, ran.output
+    assert f"wrote {hub / packing.HUB_VARIANT}: for kernels.get_kernel" in ran.stdout
+
+
+# --- environments
+
+
 def test_a_pack_needs_no_triton_and_writes_nothing(tmp_path: Path) -> None:
     folder = packing.write(pack(), tmp_path).folder
     for path in (*folder.rglob("*"), folder):

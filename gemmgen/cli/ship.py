@@ -64,12 +64,6 @@ def library_command(
         bool,
         typer.Option("--leave-out", help="Also report how the choice does on N and K that were left out."),
     ] = False,
-    hub: Annotated[
-        Path | None,
-        typer.Option(
-            "--hub", metavar="DIR", help="Also write a repository for Hugging Face's kernel-builder."
-        ),
-    ] = None,
     configs: Annotated[
         Path | None,
         typer.Option(
@@ -121,7 +115,6 @@ def library_command(
             if dependent
             else []
         )
-        told += [f"wrote {exchange.write_hub(made, hub)}: its sources for the hub"] if hub else []
         told += [f"wrote {configs}: {exchange.write_configs(made, configs)}"] if configs else []
         told += write_pictures((member.product for member in made.members), pictures)
         if as_json:
@@ -194,6 +187,10 @@ def pack_command(
             help="The ptxas that makes the machine code, for drivers older than Triton's own ptxas needs.",
         ),
     ] = None,
+    hub: Annotated[
+        Path | None,
+        typer.Option("--hub", metavar="DIR", help="Also write a repository for Hugging Face's kernels hub."),
+    ] = None,
     checking: Annotated[
         bool,
         typer.Option("--check", help="Compare the files of a pack with its manifest; on a GPU, run it too."),
@@ -222,10 +219,14 @@ def pack_command(
     if not failed:
         pack = packing.pack_of(name or (made.name if made else PACK_NAME), members, made)
         written = packing.write(pack, out)
+        of_hub = packing.write_for_hub(pack, hub) if hub else None
         if as_json:
-            print_json({**written.as_dict(), **pack.as_dict()})
+            told = {"hub": of_hub.as_posix()} if of_hub else {}
+            print_json({**written.as_dict(), **told, **pack.as_dict()})
         else:
             say(f"wrote {written.folder}: {pack}\nwrote {written.wheel}")
+            if of_hub:
+                say(f"wrote {of_hub}: for kernels.get_kernel, after an upload of {hub}")
             tell(f"it needs torch, and a driver for CUDA {pack.driver_text} or newer")
     end(failed)
 
