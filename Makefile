@@ -15,6 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILE := .venv/compile-$(VERSION)
 TESTS := .venv/test-$(VERSION)
 INSTALLED := .venv/dev-$(VERSION)
+# Its experts need two of the twenty packages that it asks for: the extra `test` has those.
+TORCHTITAN := torchtitan==0.3.0
 REQUIREMENTS := pyproject.toml wheels/gluonsim/pyproject.toml constraints.txt
 
 # Install an extra, and touch the files that stand for it and for what it has too: $(call install,EXTRA,FILES).
@@ -30,6 +32,7 @@ define install
 	@touch .venv/unfinished
 	$(if $(TORCH),$(PIP) $(TORCH))
 	$(PIP) --constraint constraints.txt --editable wheels/gluonsim --editable '.[$(1)]'
+	$(if $(filter test dev,$(1)),$(PIP) --no-deps $(TORCHTITAN))
 	@rm -f .venv/unfinished
 	@touch $(2)
 endef

@@ -368,6 +368,31 @@ def keeping(graphs: list[list[str]]) -> Callable[..., Any]:
     return aot_autograd(fw_compiler=note, bw_compiler=note)
 
 
+def test_a_program_that_is_trained_has_the_operators_of_a_module_with_a_backward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stem = "h100_bf16_grouped_backward"
+    grouped_mm = GroupedMM(simulated(OFFSETS, monkeypatch), simulated(stem, monkeypatch))
+    targets: list[str] = []
+
+    def note(graph: torch.fx.GraphModule, _: Any) -> Any:
+        targets.extend(str(node.target) for node in graph.graph.nodes if "h100" in str(node.target))
+        return make_boxed_func(graph.forward)
+
+    def loss(a: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+        return grouped_mm(a, weight.mT, offs=offs).sum()
+
+    for end in ("_grad_a", "_grad_b"):  # the backward imports them
+        monkeypatch.setitem(sys.modules, f"{stem}{end}", import_generated(module_file(f"{stem}{end}")))
+    backend = aot_autograd(fw_compiler=note, bw_compiler=note)
+    program = any_torch.compile(loss, backend=backend, fullgraph=True)
+    weight = torch.empty(5, 32, 64, **META).requires_grad_()
+    program(torch.empty(40, 64, **META), weight, ends_on_meta()).backward()
+    assert f"gemmgen.{stem}.default" in targets
+    assert [target for target in targets if "grouped_mm" in target] == []
+    assert cast(Tensor, weight.grad).shape == weight.shape
+
+
 OURS, THEIRS = "gemmgen_integrations.grouped_mm.default", "aten._grouped_mm.default"
 TRACED: dict[str, tuple[Callable[[], tuple[Tensor, Tensor, Tensor | None]], str]] = {
     "weights by rows of K": (

@@ -38,6 +38,7 @@ class _Candidate(NamedTuple):
     dtype: torch.dtype | None
     """Type of A, B and D; None if the kernel has no table of arguments."""
     is_traceable: bool
+    has_backward: bool
 
 
 class _GroupedCall(NamedTuple):
@@ -139,7 +140,13 @@ class GroupedMM(KernelCaller):
     def _traced(self, call: _GroupedCall) -> Tensor | None:
         # Torch's compiler knows torch's operator: a kernel that refuses the call is no reason to hide it.
         asked = [each for each in self._candidates[_kind(call)] if _may_be_taken(each, call)]
-        return grouped_mm(call.mat_a, call.mat_b, call.offs, *_names_and_rows(asked)) if asked else None
+        if not asked:
+            return None
+        if not _is_trained(call):
+            return grouped_mm(call.mat_a, call.mat_b, call.offs, *_names_and_rows(asked))
+        # The operator has no backward, and that of a module has one: the first one with a backward is taken.
+        extras = {} if call.offs is None else {"offs": call.offs}
+        return find_kernel(asked[0].name).matmul(call.mat_a, call.mat_b, **extras)
 
 
 def _kind(call: _GroupedCall) -> int:
@@ -185,7 +192,8 @@ def _candidate(kernel: Kernel, most_rows: int) -> _Candidate:
         raise ValueError(
             f"{name_of(kernel)} makes {dtypes['out']} of {dtype}, and torch's grouped_mm does not"
         )
-    return _Candidate(name_of(kernel), takes_offs, most_rows, dtype, is_traceable(kernel))
+    has_backward = bool(getattr(getattr(kernel, "call", None), "has_backward", False))
+    return _Candidate(name_of(kernel), takes_offs, most_rows, dtype, is_traceable(kernel), has_backward)
 
 
 def _names_and_rows(candidates: Sequence[_Candidate]) -> tuple[list[str], list[int]]:
@@ -193,11 +201,16 @@ def _names_and_rows(candidates: Sequence[_Candidate]) -> tuple[list[str], list[i
     return [each.name for each in candidates], [each.most_rows for each in candidates]
 
 
+def _is_trained(call: _GroupedCall) -> bool:
+    """Return True if autograd follows a call."""
+    return torch.is_grad_enabled() and (call.mat_a.requires_grad or call.mat_b.requires_grad)
+
+
 def _may_be_taken(kernel: _Candidate, call: _GroupedCall) -> bool:
     """Return False if a kernel refuses a call for facts that torch guards: types, strides, gradients."""
     mat_a, mat_b = call.mat_a, call.mat_b
-    if torch.is_grad_enabled() and (mat_a.requires_grad or mat_b.requires_grad):
-        return False  # the operator has no derivative: torch computes the call and its gradients
+    if _is_trained(call) and not (kernel.has_backward and mat_a.is_contiguous()):
+        return False  # torch computes the call and its gradients
     is_whole = mat_a.shape[-1] * mat_a.element_size() % 16 == 0
     is_by_k = mat_a.stride(-1) == 1 and mat_b.stride(-2) == 1
     has_type = mat_a.dtype == mat_b.dtype and kernel.dtype in (None, mat_a.dtype)
