@@ -1,0 +1,223 @@
+"""Kernels in vLLM: of linear layers with scales of blocks, and of experts in bf16.
+
+vLLM's own selection asks these kernels first, and takes its own for layers that they refuse.
+
+vLLM 0.32 has two holes here. Its function that registers linear kernels knows no scales of blocks, and puts
+kernels behind its own; and its experts have no registry. So kernels are put into its table, at the front, and
+into the answer of the function that lists the experts of its Triton backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from gemmgen.integrations.block_scaled_linear import BlockScaledLinear, block_scaled_mm
+from gemmgen.integrations.experts import Experts, ExpertTensors, Gate, gpt_oss_gate, silu_gate
+from gemmgen.integrations.kernels import Kernel, dtypes_of, name_of
+from gemmgen.integrations.operator import remember
+
+OLDEST: Final = "0.32"
+"""The release of vLLM that this file was written for and run with."""
+HOPPER: Final = 90
+"""The compute capability of these kernels, as vLLM counts."""
+BLOCK: Final = 128
+K_MULTIPLE: Final = 16
+
+try:
+    _linear: Any = import_module("vllm.model_executor.kernels.linear")
+    _blocks: Any = import_module("vllm.model_executor.kernels.linear.scaled_mm.BlockScaledMMLinearKernel")
+    _moe: Any = import_module("vllm.model_executor.layers.fused_moe.modular_kernel")
+    _oracle: Any = import_module("vllm.model_executor.layers.fused_moe.oracle.unquantized")
+    _reduced: Any = import_module("vllm.model_executor.layers.fused_moe.topk_weight_and_reduce")
+    _activations: Any = import_module("vllm.model_executor.layers.fused_moe.activation")
+    _platforms: Any = import_module("vllm.platforms")
+    _quantizer: Any = import_module("vllm.model_executor.layers.quantization.input_quant_fp8")
+    LINEAR_KERNELS: dict[Any, list[Any]] = _linear._POSSIBLE_FP8_BLOCK_KERNELS
+    BlockKernel: Any = _blocks.Fp8BlockScaledMMLinearKernel
+    ExpertsKernel: Any = _moe.FusedMoEExpertsModular
+    TRITON: Any = _oracle.UnquantizedMoeBackend.TRITON
+    Activation: Any = _activations.MoEActivation
+except (ImportError, AttributeError) as error:
+    raise ImportError(f"vLLM {OLDEST} is needed, whose selection of kernels this plug-in knows") from error
+
+
+def plug_in(*, fp8_blocks: Kernel | None = None, experts: Experts | None = None) -> None:
+    """Put kernels before vLLM's own, for this process; those of an earlier call are taken out.
+
+    Args:
+        fp8_blocks: A module or a library with fp32 scales of blocks, for linear layers.
+        experts: Kernels for experts in bf16.
+
+    Raises ValueError for a kernel that computes anything else.
+    """
+    made = linear_kernel(fp8_blocks) if fp8_blocks is not None else None
+    experts_made = experts_kernel(experts) if experts is not None else None
+    table = LINEAR_KERNELS[_platforms.PlatformEnum.CUDA]
+    table[:] = [*([made] if made else []), *(each for each in table if not hasattr(each, "of_gemmgen"))]
+    listed: Any = _oracle.backend_to_kernel_cls
+    listed = getattr(listed, "of_vllm", listed)
+    _oracle.backend_to_kernel_cls = _before(listed, experts_made) if experts_made else listed
+
+
+def _before(listed: Callable[[Any], list[Any]], made: Any) -> Callable[[Any], list[Any]]:
+    """Return the function that lists the experts of a backend, with ours before those in Triton."""
+
+    def backend_to_kernel_cls(backend: Any) -> list[Any]:
+        found = listed(backend)
+        return [made, *found] if backend == TRITON else found
+
+    setattr(backend_to_kernel_cls, "of_vllm", listed)  # noqa: B010 - a function has no such attribute
+    return backend_to_kernel_cls
+
+
+def linear_kernel(kernel: Kernel) -> Any:
+    """Return a class of vLLM's for linear layers with scales of blocks, which a kernel computes.
+
+    Raises ValueError for a kernel that computes anything else.
+    """
+    BlockScaledLinear.adds_bias(kernel)
+    remember(kernel)
+    name, d_type = name_of(kernel), dtypes_of(kernel).get("out") or kernel.COMPUTES["out_dtype"]
+
+    class GemmgenFp8BlockKernel(BlockKernel):
+        of_gemmgen = True
+
+        def __init__(self, config: Any) -> None:
+            BlockKernel.__init__(self, config)
+            self.quant_fp8 = _quantizer.QuantFP8(
+                static=False,
+                group_shape=config.activation_quant_key.scale.group_shape,
+                column_major_scales=True,
+                tma_aligned_scales=True,  # which the kernel reads without a copy
+                use_ue8m0=False,
+            )
+
+        @classmethod
+        def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
+            return _is_hopper(compute_capability)
+
+        @classmethod
+        def can_implement(cls, config: Any) -> tuple[bool, str | None]:
+            can, reason = BlockKernel.can_implement(config)
+            if not can:
+                return False, str(reason)
+            blocks = [
+                (key.scale.group_shape.row, key.scale.group_shape.col)
+                for key in (config.activation_quant_key, config.weight_quant_key)
+            ]
+            if blocks != [(1, BLOCK), (BLOCK, BLOCK)]:
+                return False, f"{name} has scales of 1 x 128 and 128 x 128, and the layer of {blocks}"
+            if config.out_dtype != d_type:
+                return False, f"{name} makes {d_type}, and the layer {config.out_dtype}"
+            if config.weight_shape[1] % K_MULTIPLE:
+                return False, f"K must be a multiple of {K_MULTIPLE}, found {config.weight_shape[1]}"
+            return True, None
+
+        def apply_block_scaled_mm(self, A: Tensor, B: Tensor, As: Tensor, Bs: Tensor) -> Tensor:  # noqa: N803
+            return block_scaled_mm(A, B, As, Bs, None, self.config.out_dtype, name)
+
+    return GemmgenFp8BlockKernel
+
+
+def _is_hopper(compute_capability: int | None) -> tuple[bool, str | None]:
+    """Return whether a GPU has these kernels' compute capability, by default the one of this process."""
+    if compute_capability is None:
+        found = _platforms.current_platform.get_device_capability()
+        compute_capability = found.to_int() if found else None
+    if compute_capability == HOPPER:
+        return True, None
+    return False, f"these kernels need compute capability 9.0, found {compute_capability}"
+
+
+GATES: Final[dict[tuple[Gate, bool, bool], str]] = {
+    (silu_gate, False, False): "SILU",
+    (gpt_oss_gate, True, True): "SWIGLUOAI",
+}
+"""vLLM's activation of kernels, by their gate, the order of their columns, and whether they add biases."""
+
+
+def experts_kernel(experts: Experts) -> Any:
+    """Return a class of vLLM's for experts in bf16, which kernels compute.
+
+    Raises ValueError for kernels of a gate that vLLM has not in this order of columns.
+    """
+    known = GATES.get((experts.gate, experts.is_interleaved, experts.has_bias))
+    if known is None:
+        raise ValueError(f"{experts} have a gate and an order of columns that vLLM has no name for")
+
+    class GemmgenExperts(ExpertsKernel):
+        of_gemmgen = True
+
+        @staticmethod
+        def is_supported_config(kind: Any, moe_config: Any, *rest: Any) -> tuple[bool, str | None]:
+            supported, reason = ExpertsKernel.is_supported_config(kind, moe_config, *rest)
+            if supported and moe_config.in_dtype != torch.bfloat16:
+                return False, f"kernel does not support {moe_config.in_dtype}"
+            if supported and moe_config.has_bias != experts.has_bias:
+                return False, f"kernel does not support {'a' if moe_config.has_bias else 'no'} bias"
+            return supported, reason
+
+        @staticmethod
+        def activation_format() -> Any:
+            return _moe.FusedMoEActivationFormat.Standard
+
+        @staticmethod
+        def _supports_current_device() -> bool:
+            return _is_hopper(None)[0]
+
+        @staticmethod
+        def _supports_no_act_and_mul() -> bool:
+            return False
+
+        @staticmethod
+        def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
+            return weight_key is None and activation_key is None
+
+        @staticmethod
+        def _supports_activation(activation: Any) -> bool:
+            return activation == Activation[known]
+
+        @staticmethod
+        def _supports_parallel_config(moe_parallel_config: Any) -> bool:
+            return not moe_parallel_config.use_all2all_kernels
+
+        @staticmethod
+        def _supports_shape(hidden_dim: int) -> bool:
+            return hidden_dim % 8 == 0
+
+        def workspace_shapes(self, *sizes: Any) -> tuple[tuple[int, ...], ...]:
+            tokens, _, hidden, *_ = sizes
+            return (0,), (0,), (tokens, hidden)
+
+        def finalize_weight_and_reduce_impl(self) -> Any:
+            return _reduced.TopKWeightAndReduceNoOP()
+
+        def apply(
+            self,
+            output: Tensor,
+            hidden_states: Tensor,
+            w1: Tensor,
+            w2: Tensor,
+            topk_weights: Tensor,
+            topk_ids: Tensor,
+            *_: Any,
+            expert_map: Tensor | None,
+            apply_router_weight_on_input: bool,
+            **__: Any,
+        ) -> None:
+            if expert_map is not None:  # -1 for experts of other ranks
+                local = expert_map[topk_ids.long()]
+                topk_ids = torch.where(local < 0, len(w1), local)
+            if apply_router_weight_on_input:  # of a single expert of each token
+                hidden_states = (hidden_states * topk_weights).to(hidden_states.dtype)
+                topk_weights = torch.ones_like(topk_weights)
+            biases = (self.w1_bias, self.w2_bias) if experts.has_bias else (None, None)
+            call = ExpertTensors(hidden_states, topk_ids, topk_weights, w1.mT, w2.mT, *biases)
+            output.copy_(experts(call, has_other_pairs=expert_map is not None))
+
+    return GemmgenExperts
