@@ -78,7 +78,7 @@ def matmul_of(module: ModuleType) -> MatmulFunction:
 
 
 def pack_scales_of(module: ModuleType) -> Callable[[Tensor], Tensor] | None:
-    """Return the module's ``pack_scales``, which those with block-scaled operands have."""
+    """Return the module's ``pack_scales``, which those with packed scales of operands have; else None."""
     return module.__dict__.get("pack_scales")
 
 

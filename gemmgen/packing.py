@@ -294,6 +294,15 @@ def write(pack: Pack, directory: Path) -> Written:
     return Written(folder, wheel)
 
 
+def hub_name(pack: Pack) -> str:
+    """Return a pack's name for the hub; raises GemmgenError (``hub-name``) if the hub takes no such name."""
+    name = pack.name.replace("_", "-")
+    if not HUB_NAME.fullmatch(name):
+        message = "the hub takes names of small letters, digits and dashes that begin with a letter"
+        raise GemmgenError([Diagnostic(pack.name, "hub-name", message)])
+    return name
+
+
 def write_for_hub(pack: Pack, directory: Path) -> Path:
     """Write a pack as a repository of Hugging Face's kernels hub; return the folder of its one variant.
 
@@ -305,13 +314,9 @@ def write_for_hub(pack: Pack, directory: Path) -> Path:
         GemmgenError: The hub takes no such name (``hub-name``), or the directory has something else
             (``foreign-file``).
     """
-    name = pack.name.replace("_", "-")
-    if not HUB_NAME.fullmatch(name):
-        message = "the hub takes names of small letters, digits and dashes that begin with a letter"
-        raise GemmgenError([Diagnostic(pack.name, "hub-name", message)])
     folder = directory / HUB_VARIANT
     metadata: dict[str, object] = {
-        "name": name,
+        "name": hub_name(pack),
         "id": f"_{pack.name}_cuda_{pack.digest}",
         "version": 1,
         "license": "Apache-2.0",

@@ -315,6 +315,10 @@ def test_a_name_that_the_hub_does_not_take_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GemmgenError) as raised:
         packing.write_for_hub(replace(pack(), name="My_pack"), tmp_path)
     assert [each.code for each in raised.value.diagnostics] == ["hub-name"]
+    spec, here = str(spec_file(STEM)), str(tmp_path)
+    ran = CliRunner().invoke(app, ["pack", spec, "--name", "My_pack", "--out", here, "--hub", here])
+    assert ran.exit_code != 0
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_command_says_where_the_repository_is(tmp_path: Path) -> None:

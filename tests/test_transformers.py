@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -105,7 +108,9 @@ def test_kernels_compute_the_experts_of_a_model(name: str) -> None:
     model = make()
     expected = logits_of(model)
     done = accelerate_model(model, experts=experts())
-    assert done == Accelerated(tuple(f"model.layers.{layer}.mlp.experts" for layer in range(2)), {})
+    assert done.replaced == tuple(f"model.layers.{layer}.mlp.experts" for layer in range(2))
+    assert set(done.left.values()) == {"no kernel was given"}
+    assert done.function is any_registry["gemmgen"]
     torch.testing.assert_close(logits_of(model), expected, rtol=1e-4, atol=1e-5)
     assert calls == ["up", "down"] * 2
     assert cast(Any, model).config._experts_implementation == "gemmgen"
@@ -128,14 +133,22 @@ def test_linear_layers_get_the_first_kernel_that_takes_them() -> None:
     assert calls == ["plain"] * 14
 
 
+EXAMPLES = ROOT / "examples"
+KERNELS = {
+    "qwen3_moe": ("moe/specs/up_gather", "moe/specs/down_scatter"),
+    "gpt_oss": ("gpt_oss/specs/gpt_oss_up", "gpt_oss/specs/gpt_oss_down"),
+}
+"""The specs of the kernels of a model, without the end that says for how many tokens."""
+
+
 # --- layers that are left
 
 
-def without_gates(model: nn.Module) -> nn.Module:
-    """Say of a model's experts that they have no gate, as those of Nemotron have none."""
-    layers: list[Any] = [layer for layer in model.modules() if hasattr(layer, "has_gate")]
-    for layer in layers:
-        layer.has_gate = False
+def changed(model: nn.Module, **facts: bool) -> nn.Module:
+    """Say of a model's experts what transformers says of other ones."""
+    for layer in model.modules():
+        if hasattr(layer, "has_gate"):
+            vars(layer).update(facts)
     return model
 
 
@@ -151,8 +164,13 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], Callable[[], Experts], str]] = {
         "its weights have columns of gate and up in turn, and up, down take all columns of the gate first",
     ),
     "a bias": (gpt_oss, lambda: silu_experts(interleaved=True), "it has a bias, and up, down add none"),
+    "a norm": (
+        lambda: changed(qwen3_moe(), has_post_expert_norm=True),
+        silu_experts,
+        "it has a norm after each expert, which no kernel computes",
+    ),
     "no gate": (
-        lambda: without_gates(qwen3_moe()),
+        lambda: changed(qwen3_moe(), has_gate=False),
         silu_experts,
         "it has no gate, and up, down compute one",
     ),
@@ -171,13 +189,109 @@ def test_a_layer_that_kernels_do_not_take_is_left_with_the_reason(name: str) -> 
     before = cast(Any, model).config._experts_implementation
     done = accelerate_model(model, experts=experts())
     assert done.replaced == ()
-    assert set(done.left.values()) == {reason}
+    assert {why for place, why in done.left.items() if place.endswith("experts")} == {reason}
     assert cast(Any, model).config._experts_implementation == before
 
 
 def test_a_model_without_experts_or_linear_layers_is_left_as_it_is() -> None:
     model = nn.Sequential(nn.LayerNorm(8))
     assert accelerate_model(model, experts=silu_experts()) == Accelerated((), {})
+
+
+def generated(name: str, folder: Path) -> Experts:
+    """Return generated kernels for few tokens of a model, imported."""
+    specs = (EXAMPLES / f"{path}_decode.yaml" for path in KERNELS[name])
+    up, down = (import_generated(write(made(spec), folder)) for spec in specs)
+    return Experts(up, down)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (qwen3_moe, r"^its gate_up_proj has torch.float32, and up_gather_decode, .* take torch.bfloat16$"),
+        (lambda: qwen3_moe(num_experts=130).bfloat16(), r"takes from 1 to 128 groups, found 130"),
+        (lambda: qwen3_moe(moe_intermediate_size=36).bfloat16(), r"multiple"),
+    ],
+)
+def test_layers_that_generated_kernels_refuse_are_left_before_the_first_call(
+    model: Callable[[], nn.Module], reason: str, tmp_path: Path
+) -> None:
+    done = accelerate_model(model(), experts=generated("qwen3_moe", tmp_path))
+    assert done.replaced == ()
+    assert re.search(reason, done.left["model.layers.0.mlp.experts"])
+
+
+def test_two_models_with_other_kernels_keep_their_own() -> None:
+    first, second = qwen3_moe(), gpt_oss()
+    experts = silu_experts()
+    accelerate_model(first, experts=experts)
+    accelerate_model(second, experts=gpt_oss_experts())
+    assert accelerate_model(qwen3_moe(), experts=experts).function is any_registry["gemmgen"]
+    for model in (first, second):
+        calls.clear()
+        logits_of(model)
+        assert calls == ["up", "down"] * 2
+
+
+def test_an_accelerated_model_can_be_copied_and_pickled() -> None:
+    model = qwen3_moe()
+    expected = logits_of(model)
+    accelerate_model(model, experts=silu_experts())
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        calls.clear()
+        torch.testing.assert_close(logits_of(other), expected, rtol=1e-4, atol=1e-5)
+        assert calls == ["up", "down"] * 2
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call")  # of transformers, to a cached function
+def test_a_compiled_model_on_a_cpu_is_transformers_own(tmp_path: Path) -> None:
+    model = qwen3_moe().bfloat16()
+    expected = logits_of(model)
+    assert accelerate_model(model, experts=generated("qwen3_moe", tmp_path)).replaced
+    with torch.no_grad():
+        found = any_torch.compile(model, backend="eager")(TOKENS, use_cache=False).logits
+    torch.testing.assert_close(found, expected)
+
+
+class MyQwen(transformers.Qwen3MoeForCausalLM):
+    """A model of a script, whose function of experts transformers does not change."""
+
+    # Transformers finds it out from the source of a class, or of its parent.
+    _can_set_experts_implementation_cached_value = False
+
+
+def test_a_model_whose_function_cannot_be_changed_is_left() -> None:
+    whole = qwen3_moe()
+    part = nn.Sequential(cast(Any, whole).model)
+    done = accelerate_model(part, experts=silu_experts())
+    why = "a Sequential is no model of transformers, which could change their function"
+    assert (done.replaced, done.left["0.layers.0.mlp.experts"]) == ((), why)
+    whole.__class__ = MyQwen
+    done = accelerate_model(whole, experts=silu_experts())
+    assert done.replaced == ()
+    assert "MyQwen" in done.left["model.layers.0.mlp.experts"]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: accelerate_model(cast(Any, "model")), "^model must be a model, found 'model'"),
+        (
+            lambda: accelerate_model(nn.Linear(8, 8), experts=cast(Any, ())),
+            r"^experts must be Experts\(up, down\)",
+        ),
+        (lambda: accelerate_model(nn.Linear(8, 8), only=cast(Any, ["a"])), "^only must be a function from"),
+        (lambda: register_experts(silu_experts(), "eager"), "^eager is a function of transformers' own"),
+        (
+            lambda: register_experts(silu_experts(), "grouped_mm"),
+            "^grouped_mm is a function of transformers' own",
+        ),
+        (lambda: register_experts(cast(Any, 1)), r"^experts must be Experts\(up, down\), found 1"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_words(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        call()
 
 
 def test_torch_computes_what_the_kernels_refuse_and_the_reason_is_told() -> None:
@@ -238,14 +352,17 @@ def test_few_rows_of_an_expert_have_kernels_of_their_own() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[], Experts], str]] = {
-    "the order of kernels": (lambda: Experts(down_kernel(), up_kernel()), "^the first kernel gates groups "),
+    "the order of kernels": (
+        lambda: Experts(down_kernel(), up_kernel()),
+        "^down, the first kernel, does not gate groups ",
+    ),
     "a gate that is not known": (
         lambda: Experts(kernel_on_the_cpu("up", torch.mm, "offs", "a_rows", epilogue=("up",)), down_kernel()),
-        "with one of silu",
+        "known gates are silu",
     ),
     "one bias": (
         lambda: Experts(up_kernel(), down_kernel(bias=True)),
-        "its epilogue is row_scale; down does",
+        "^down, the second kernel, does not multiply groups",
     ),
     "no kernel": (lambda: Experts("up", down_kernel()), "^a kernel is an imported module or library "),
     "two gates": (
@@ -253,6 +370,18 @@ WRONG: dict[str, tuple[Callable[[], Experts], str]] = {
             up_kernel(), down_kernel(), few_rows={4: (up_kernel(GPT_OSS), down_kernel(bias=True))}
         ),
         "^up, down, up, down have different gates, biases or orders of columns",
+    ),
+    "keys of two types": (
+        lambda: Experts(up_kernel(), down_kernel(), few_rows=cast(Any, {"4": (1, 2), 8: (1, 2)})),
+        "^a key of few_rows must be a number of rows from 1 on, found '4'",
+    ),
+    "no pair": (
+        lambda: Experts(up_kernel(), down_kernel(), few_rows=cast(Any, {4: "up"})),
+        r"^few_rows\[4\] must be a pair of kernels \(up, down\), found 'up'",
+    ),
+    "no dict": (
+        lambda: Experts(up_kernel(), down_kernel(), few_rows=cast(Any, [4])),
+        "^few_rows must be a dict of pairs of kernels",
     ),
     "no rows": (
         lambda: Experts(up_kernel(), down_kernel(), few_rows={0: (up_kernel(), down_kernel())}),
@@ -305,13 +434,6 @@ def test_a_release_without_the_registry_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 # --- generated kernels
-
-EXAMPLES = ROOT / "examples"
-KERNELS = {
-    "qwen3_moe": ("moe/specs/up_gather", "moe/specs/down_scatter"),
-    "gpt_oss": ("gpt_oss/specs/gpt_oss_up", "gpt_oss/specs/gpt_oss_down"),
-}
-"""The specs of the kernels of a model, without the end that says for how many tokens."""
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -275,7 +275,7 @@ def test_a_wrong_file_is_told_in_one_sentence(
 
 
 def test_kernels_that_vllm_has_no_name_for_are_refused() -> None:
-    with pytest.raises(ValueError, match="have a gate and an order of columns that vLLM has no name for"):
+    with pytest.raises(ValueError, match="have an activation and an order of columns without a name in vLLM"):
         ours.experts_kernel(Experts(up_kernel(interleaved=True), down_kernel()))
 
 

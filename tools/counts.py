@@ -24,7 +24,7 @@ FEATURES: Final = {
     "gates": r"\bgated?\b|interleaved|in_blocks|b_blocks",
     "split-K": r"split_k|reduces_apart|\.splits\b",
     "saved sums": r"\bsaved?\b.{0,20}sum|saves_|saved_sums|SavedSums",
-    "scales of D": r"d_scale|scales_of_d|output_scales|OutputScale",
+    "scales of D": r"\bd_scale|scales_of_d|output_scales|OutputScale",
     "rows by index": r"a_rows|d_rows|\bgather(s|ed)?\b|\bscatter(s|ed)?\b",
     "swap-AB": r"swap_ab",
     "PDL": r"dependent_launch|gdc_|\bearly\b",

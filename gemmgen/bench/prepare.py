@@ -96,7 +96,7 @@ def _run_once(request: Request, shape: Shape, module_path: Path) -> str | None:
     machine = CudaMachine(require_gpu(request.gpu.architecture))
     try:
         module = import_generated(module_path)
-        pack_scales = pack_scales_of(module) if request.matmul.packs_scales else None
+        pack_scales = pack_scales_of(module)
         made = input_set(shape, request.matmul, torch.Generator(machine.device).manual_seed(0), pack_scales)
         bound(matmul_of(module), made.timed, made.d)()
         machine.finish()

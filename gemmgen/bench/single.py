@@ -112,7 +112,7 @@ def bench(
         spec_path=subject.spec_path,
         source=source,
         matmul=matmul_of(module),
-        pack_scales=pack_scales_of(module) if problem.packs_scales else None,
+        pack_scales=pack_scales_of(module),
         baseline=baseline or cublas(source),
         protocol=protocol or Protocol(),
         machine=machine,

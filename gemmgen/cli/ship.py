@@ -218,6 +218,8 @@ def pack_command(
             members = [member for of_spec in each for member in of_spec]
     if not failed:
         pack = packing.pack_of(name or (made.name if made else PACK_NAME), members, made)
+        if hub:
+            packing.hub_name(pack)  # which may refuse, before anything is written
         written = packing.write(pack, out)
         of_hub = packing.write_for_hub(pack, hub) if hub else None
         if as_json:

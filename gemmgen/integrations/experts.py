@@ -9,13 +9,23 @@ are neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
+from uuid import uuid4
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gemmgen.integrations.kernels import BIAS, Kernel, name_of, require_kernel, said
+from gemmgen.integrations.kernels import (
+    BIAS,
+    REFUSALS,
+    Kernel,
+    dtypes_of,
+    is_traceable,
+    name_of,
+    require_kernel,
+    said,
+)
 from gemmgen.integrations.operator import ANY_ROWS
 
 Gate = Callable[[Tensor, Tensor], Tensor]
@@ -44,6 +54,13 @@ GATES: Final[Mapping[str, Gate]] = {
 """The gates that `Experts` knows, by the epilogue in COMPUTES of a kernel."""
 
 
+ACTIVATIONS: Final[Mapping[tuple[Gate, bool, bool], str]] = {
+    (silu_gate, False, False): "silu",
+    (gpt_oss_gate, True, True): "swigluoai",
+}
+"""Names of activations, by the gate, whether its columns come in turn, and whether there are biases."""
+
+
 class ExpertLayer(NamedTuple):
     """The facts of a layer of experts that kernels must have too."""
 
@@ -64,10 +81,8 @@ class ExpertKernels(NamedTuple):
     """Groups times `row_scale`, whose rows of D are stored by an index (`d_rows: true`)."""
 
 
-GATE_SAMPLES: Final = 49
-"""Numbers of the gate, and of up, at which a layer's gate is compared."""
-GATE_RANGE: Final = 12.0
-"""Greatest of these numbers: beyond the bounds of all known gates."""
+GATE_SAMPLES: Final = (*(number / 2 for number in range(-24, 25)), -80.0, -20.0, 20.0, 80.0)
+"""Numbers of the gate, and of up, at which a layer's gate is compared: beyond the bounds of known gates."""
 
 
 class ExpertTensors(NamedTuple):
@@ -104,24 +119,27 @@ class Experts:
     is_interleaved: bool
     """True if columns of gate and up come in turn, False if all columns of the gate come first."""
     has_bias: bool
+    token: str
+    """A name of this object that no other one has, in any process."""
+    dtype: torch.dtype | None
+    """The type of the weights; None if the kernels have no table of arguments."""
 
     def __init__(
         self, up: Kernel, down: Kernel, *, few_rows: Mapping[int, tuple[Kernel, Kernel]] | None = None
     ) -> None:
         """Take the two kernels.
 
-        `few_rows` has further pairs of kernels by the most rows of an expert, in the mean of all experts. The
-        pair with the fewest rows is asked first.
+        `few_rows` has further pairs of kernels. A key is the largest mean number of rows of an expert for
+        which its pair is used; the smallest key that is large enough counts.
 
         Raises ValueError for kernels that compute anything else, for a gate that is not in `GATES`, and for
         kernels of different gates.
         """
-        few = sorted((few_rows or {}).items())
-        for most, _ in few:
-            if type(most) is not int or most < 1:
-                raise ValueError(f"a key of few_rows must be a number of rows from 1 on, found {most!r}")
-        asked = [*few, (ANY_ROWS, (up, down))]
+        _require_pairs(few_rows or {})
+        asked = [*sorted((few_rows or {}).items()), (ANY_ROWS, (up, down))]
         self._candidates = tuple(_Candidate(ExpertKernels(*pair), most) for most, pair in asked)
+        self.token = uuid4().hex
+        self.dtype = dtypes_of(up).get("b")
         facts = {_facts_of(each.kernels) for each in self._candidates}
         if len(facts) > 1:
             raise ValueError(f"{_names(self._candidates)} have different gates, biases or orders of columns")
@@ -137,12 +155,28 @@ class Experts:
 
         Raises TypeError or ValueError for tensors that one of the kernels refuses.
         """
+        kernels = self.kernels_for(call.expert.numel(), call.gate_up.shape[0])
+        return self._sum(kernels, call, has_other_pairs=has_other_pairs)
+
+    def refusal(self, call: ExpertTensors) -> str:
+        """Return why generated kernels refuse tensors without memory (``meta``); empty if they take them."""
+        for each in self._candidates:
+            if all(map(is_traceable, each.kernels)):
+                try:
+                    self._sum(each.kernels, call, has_other_pairs=False)
+                except REFUSALS as error:
+                    return str(error)
+        return ""
+
+    def _sum(self, kernels: ExpertKernels, call: ExpertTensors, *, has_other_pairs: bool) -> Tensor:
+        """Return the weighted sum of each token, by these kernels."""
+        up, down = kernels
         tokens, top_k = call.expert.shape
         experts, hidden = call.gate_up.shape[0], call.down.shape[-1]
-        up, down = self.kernels_for(tokens * top_k, experts)
         # torch sorts two bytes faster than eight. Stable, so that equal calls have equal bits.
-        sorted_experts, order = call.expert.flatten().to(torch.int16).sort(stable=True)
-        numbers = torch.arange(experts, device=order.device, dtype=torch.int16)
+        kind = torch.int16 if experts < 2**15 else torch.int32
+        sorted_experts, order = call.expert.flatten().to(kind).sort(stable=True)
+        numbers = torch.arange(experts, device=order.device, dtype=kind)
         # torch.bincount would wait for the GPU, which a CUDA graph cannot.
         offs = torch.searchsorted(sorted_experts, numbers, right=True, out_int32=True)
         place = order.int()
@@ -171,10 +205,15 @@ class Experts:
             return f"it {words[0]}, and {self} {words[1]}"
         return "" if self._has_gate_of(layer) else f"its gate is another one than that of {self}"
 
+    @property
+    def activation(self) -> str | None:
+        """The name of the gate, with its order of columns and its biases, in vLLM; None without one."""
+        return ACTIVATIONS.get((self.gate, self.is_interleaved, self.has_bias))
+
     @torch.no_grad()
     def _has_gate_of(self, layer: ExpertLayer) -> bool:
         """Return True if a layer's gate gives the numbers of the kernels' gate."""
-        numbers = torch.linspace(-GATE_RANGE, GATE_RANGE, GATE_SAMPLES)
+        numbers = torch.tensor(GATE_SAMPLES)
         gate, up = torch.cartesian_prod(numbers, numbers).unbind(1)
         both = torch.stack((gate, up), 1).flatten() if layer.is_interleaved else torch.cat((gate, up))
         try:
@@ -187,6 +226,17 @@ class Experts:
     def kernels_for(self, pairs: int, experts: int) -> ExpertKernels:
         """Return the kernels for a number of pairs of a token and an expert."""
         return next(each.kernels for each in self._candidates if pairs <= each.most_rows * experts)
+
+
+def _require_pairs(few_rows: object) -> None:
+    """Raise ValueError for anything but a dict from numbers of rows to pairs of kernels."""
+    if not isinstance(few_rows, Mapping):
+        raise ValueError(f"few_rows must be a dict of pairs of kernels, found {few_rows!r}")
+    for most, pair in cast("Mapping[object, object]", few_rows).items():
+        if type(most) is not int or most < 1:
+            raise ValueError(f"a key of few_rows must be a number of rows from 1 on, found {most!r}")
+        if not isinstance(pair, tuple) or len(cast("tuple[object, ...]", pair)) != len(ExpertKernels._fields):
+            raise ValueError(f"few_rows[{most}] must be a pair of kernels (up, down), found {pair!r}")
 
 
 def _names(candidates: Sequence[_Candidate]) -> str:
@@ -206,17 +256,16 @@ def _facts_of(kernels: ExpertKernels) -> tuple[Gate, bool, bool]:
     bias = {BIAS} if has_bias else set[str]()
     gate = GATES.get(_only(up.get("epilogue", ())))
     if {*up.get("inputs", ())} != {"a", "b", "offs", "a_rows", *bias} or gate is None:
-        known = ", ".join(GATES)
         raise ValueError(
-            f"the first kernel gates groups whose rows come by an index (a_rows), with one of {known};"
-            f" {name_of(kernels.up)} does not: {said(kernels.up)}"
+            f"{name_of(kernels.up)}, the first kernel, does not gate groups whose rows come by an index"
+            f" (a_rows): {said(kernels.up)}; known gates are {', '.join(GATES)}"
         )
     wanted = {"a", "b", "offs", "d_rows", "row_scale", *bias}
     steps = (*([BIAS] if has_bias else []), "row_scale")
     if {*down.get("inputs", ())} != wanted or tuple(down.get("epilogue", ())) != steps:
         raise ValueError(
-            f"the second kernel multiplies groups, stores rows by an index (d_rows), and its epilogue is"
-            f" {', '.join(steps)}; {name_of(kernels.down)} does not: {said(kernels.down)}"
+            f"{name_of(kernels.down)}, the second kernel, does not multiply groups, store rows by an index"
+            f" (d_rows) and have the epilogue {', '.join(steps)}: {said(kernels.down)}"
         )
     return gate, bool(up.get("interleaved", False)), has_bias
 

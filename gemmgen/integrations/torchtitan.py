@@ -25,14 +25,14 @@ try:
     GroupedExperts._grouped_mm  # noqa: B018 - the seam
     ModelConfigConverter: Any = _model.ModelConfigConverter
 except (ImportError, AttributeError) as error:
-    _message = f"torchtitan {OLDEST} or later is needed for its experts: {install_advice('torchtitan')}"
-    raise ImportError(_message) from error
+    _message = f"torchtitan {OLDEST} or later is needed for its experts ({error})"
+    raise ImportError(f"{_message}: {install_advice('torchtitan')}") from error
 
 
 class GroupedExpertsConverter(ModelConfigConverter):
     """Let generated modules compute the grouped products of a model's experts, forward and backward.
 
-    Torch computes each product that no module takes; ``GroupedMM`` says which.
+    Torch computes each product that no module takes. The `reason` of a layer's ``grouped_mm`` says why.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -46,6 +46,7 @@ class GroupedExpertsConverter(ModelConfigConverter):
 
     def __init__(self, config: Config) -> None:
         """Import the modules; raises ImportError without one, and ValueError as ``GroupedMM``."""
+        _require_names(config.kernels)
         self.config = config
         grouped_mm_of(config.kernels, config.few_rows)
 
@@ -55,7 +56,8 @@ class GroupedExpertsConverter(ModelConfigConverter):
             kind = cast(Any, type(config))
             made = experts_class(kind._owner).Config  # the owner is the class that it builds
             values = {each.name: getattr(config, each.name) for each in fields(config)}
-            new = made(**values, kernels=self.config.kernels, few_rows=self.config.few_rows)
+            own = {"kernels": self.config.kernels, "few_rows": self.config.few_rows}
+            new = made(**{**values, **own})
             if parent is None:
                 return new
             if isinstance(parent, list):
@@ -63,6 +65,12 @@ class GroupedExpertsConverter(ModelConfigConverter):
             else:
                 setattr(parent, attribute, new)
         return model_config
+
+
+def _require_names(kernels: object) -> None:
+    """Raise ValueError for anything but a list."""
+    if not isinstance(kernels, list):
+        raise ValueError(f"kernels must be a list of names of modules, found {kernels!r}")
 
 
 def grouped_mm_of(kernels: list[str], few_rows: dict[int, str]) -> GroupedMM:
@@ -73,7 +81,12 @@ def grouped_mm_of(kernels: list[str], few_rows: dict[int, str]) -> GroupedMM:
 
 @cache
 def experts_class(parent: Any) -> Any:
-    """Return a subclass of a class of experts whose grouped products a ``GroupedMM`` computes."""
+    """Return a subclass of a class of experts whose grouped products a ``GroupedMM`` computes.
+
+    A class that is one is returned as it is: its configuration has the modules.
+    """
+    if "kernels" in {each.name for each in fields(parent.Config)}:
+        return parent
 
     class KernelExperts(parent):
         @dataclass(kw_only=True, slots=True)

@@ -8,11 +8,13 @@ function that transformers takes by default.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from itertools import count
 from typing import Any, Final, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from gemmgen.errors import install_advice
@@ -35,7 +37,8 @@ VERDICT: Final = "_gemmgen_verdict"
 class _Verdict(NamedTuple):
     """The answer to whether kernels compute a layer of experts, by its class and its attributes."""
 
-    of: Experts
+    token: str
+    """The name of the `Experts` that were asked: a layer is copied and pickled with its answer."""
     reason: str
     """Why not; empty if they do."""
     has_other_pairs: bool
@@ -71,9 +74,12 @@ class ExpertsFunction(KernelCaller):
     def verdict_on(self, layer: nn.Module) -> _Verdict:
         """Return whether kernels compute a layer; it is found out once for each layer."""
         known = getattr(layer, VERDICT, None)
-        if known is not None and known.of is self.experts:
+        if known is not None and known.token == self.experts.token:
             return known
-        found = _Verdict(self.experts, _why_left(layer, self.experts), _has_other_pairs(layer))
+        if torch.compiler.is_compiling():
+            reason = "the layer is compiled before its first call, and before accelerate_model"
+            return _Verdict("", reason, has_other_pairs=False)
+        found = _Verdict(self.experts.token, _why_left(layer, self.experts), _has_other_pairs(layer))
         setattr(layer, VERDICT, found)
         return found
 
@@ -82,6 +88,10 @@ class ExpertsFunction(KernelCaller):
         return self.experts(tensors, has_other_pairs=has_other_pairs)
 
     def _traced(self, call: tuple[ExpertTensors, bool]) -> Tensor | None:
+        tensors, _ = call
+        on_gpu = tensors.x.device.type in ("cuda", "meta")  # the second stands for any
+        if not on_gpu or tensors.x.dtype != tensors.gate_up.dtype:
+            return None
         return self._product(call)  # each kernel is an operator of torch
 
 
@@ -93,6 +103,8 @@ class Accelerated:
     """The names of the layers that kernels compute."""
     left: Mapping[str, str]
     """Why each other linear layer, and each other layer of experts, stays as it is, by its name."""
+    function: ExpertsFunction | None = field(default=None, compare=False, repr=False)
+    """The function of the layers of experts; its `reason` says why transformers computed the last call."""
 
     def __str__(self) -> str:
         return f"{len(self.replaced)} layers replaced, {len(self.left)} left"
@@ -114,38 +126,92 @@ def accelerate_model(
             registry of transformers, which leaves all other layers to transformers.
         only: Whether a linear layer is meant, by its name.
 
-    Raises ValueError for a kernel that is none of these, and for a model whose function of experts cannot be
-    set; ImportError without a transformers that has a registry of experts. The model is then as it was.
+    Raises ValueError for a kernel that is none of these, and for other arguments of a wrong type; ImportError
+    without a transformers that has a registry of experts. The model is then as it was.
     """
     registry = _registry()
     for kernel in kernels:
         require_kernel_of_layers(kernel)
-    replaced, left = list[str](), dict[str, str]()
-    if experts is not None:
-        function = ExpertsFunction(experts)
-        layers = [(name, layer) for name, layer in _modules(model) if _is_experts(layer)]
-        verdicts = {name: function.verdict_on(layer) for name, layer in layers}
-        left |= {name: found.reason for name, found in verdicts.items() if found.reason}
-        replaced += [name for name, found in verdicts.items() if not found.reason]
-        if replaced:
-            registry.register(NAME, function)
-            cast(Any, model).set_experts_implementation(NAME)
+    _require(model, experts, only)
+    layers = _modules(model)
+    replaced, function = list[str](), None
+    of_experts = [(name, layer) for name, layer in layers if _is_experts(layer)]
+    left = {name: "no kernel for experts was given" for name, _ in of_experts}
+    if not kernels:
+        left |= {name: "no kernel was given" for name, layer in layers if isinstance(layer, nn.Linear)}
+    if experts is not None and of_experts:
+        name, function = _named_function(registry, experts)
+        verdicts = {each: function.verdict_on(layer) for each, layer in of_experts}
+        taken = [each for each, found in verdicts.items() if not found.reason]
+        left |= {each: found.reason for each, found in verdicts.items()}
+        if taken and (reason := _set_function(model, registry, name, function)):
+            left |= dict.fromkeys(taken, reason)
+        else:
+            replaced += taken
     for kernel in kernels:
         replaced += replace_layers(model, kernel, only=only, left=left, classes=fp8_classes()).replaced
     kept = {name: reason for name, reason in left.items() if name not in {*replaced}}
-    return Accelerated(tuple(replaced), kept)
+    return Accelerated(tuple(replaced), kept, function)
+
+
+def _require(model: object, experts: object, only: object) -> None:
+    """Raise ValueError for arguments that are no model, no `Experts` or no function."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a model, found {model!r}")
+    if experts is not None:
+        _require_experts(experts)
+    if not (only is None or callable(only)):
+        raise ValueError(f"only must be a function from the name of a layer to a bool, found {only!r}")
+
+
+def _require_experts(experts: object) -> None:
+    """Raise ValueError for anything but `Experts`."""
+    if not isinstance(experts, Experts):
+        raise ValueError(f"experts must be Experts(up, down), found {experts!r}")
+
+
+def _named_function(registry: Any, experts: Experts) -> tuple[str, ExpertsFunction]:
+    """Return the function of kernels in the registry, or a new one, with a name that is its own."""
+    for number in count(1):
+        name = NAME if number == 1 else f"{NAME}_{number}"
+        known: object = registry.get(name)
+        if not isinstance(known, ExpertsFunction):
+            return name, ExpertsFunction(experts)
+        if known.experts is experts:
+            return name, known
+    raise AssertionError  # there are names without end
+
+
+def _set_function(model: Any, registry: Any, name: str, function: ExpertsFunction) -> str:
+    """Let the layers of experts of a model call a function; return why they cannot, else an empty string."""
+    if not hasattr(model, "set_experts_implementation"):
+        return f"a {type(model).__name__} is no model of transformers, which could change their function"
+    registry.register(name, function)
+    try:
+        model.set_experts_implementation(name)
+    except ValueError as error:
+        return str(error)
+    if model.config._experts_implementation != name:
+        return f"transformers cannot change the function of experts of a {type(model).__name__}"
+    return ""
 
 
 def register_experts(experts: Experts, name: str = NAME) -> ExpertsFunction:
     """Add a function of experts to transformers' registry, and return it.
 
     ``from_pretrained(…, experts_implementation=name)`` and ``model.set_experts_implementation(name)`` then
-    take it. A function of the same name is replaced, for all models of the process.
+    take it. A function of the same name is replaced, for all models of the process. A layer that torch
+    compiles before its first call is computed by transformers: call the model once before.
 
-    Raises ImportError without a transformers that has such a registry.
+    Raises ValueError for anything but `Experts`, and for a name of transformers' own; ImportError without a
+    transformers that has such a registry.
     """
+    registry = _registry()
+    _require_experts(experts)
+    if name == "eager" or not isinstance(registry.get(name), ExpertsFunction | None):
+        raise ValueError(f"{name} is a function of transformers' own: choose another name")
     function = ExpertsFunction(experts)
-    _registry().register(name, function)
+    registry.register(name, function)
     return function
 
 
@@ -203,8 +269,27 @@ def _why_left(layer: Any, experts: Experts) -> str:
     facts = ExpertLayer(layer._apply_gate, not layer.is_concatenated, layer.has_bias, layer.has_gate)
     if reason := experts.why_not(facts):
         return reason
+    if getattr(layer, "has_post_expert_norm", False):
+        return "it has a norm after each expert, which no kernel computes"
     for name in ("gate_up_proj", "down_proj"):
         tensor = getattr(layer, name, None)
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
             return f"its {name} is no tensor of three dimensions"
-    return ""
+        if experts.dtype not in (None, tensor.dtype):
+            return f"its {name} has {tensor.dtype}, and {experts} take {experts.dtype}"
+    return experts.refusal(_example(layer))
+
+
+def _example(layer: Any) -> ExpertTensors:
+    """Return the tensors of a call of a layer without memory: eight tokens with two experts each."""
+    meta: dict[str, Any] = {"device": "meta"}
+    hidden = layer.down_proj.shape[2 if layer.is_transposed else 1]
+    x = torch.empty(8, hidden, dtype=layer.gate_up_proj.dtype, **meta)
+    call = tensors_of(layer, x, torch.empty(8, 2, dtype=torch.int64, **meta), torch.empty(8, 2, **meta))
+    found: list[Any] = [each if each is None else _without_memory(each) for each in call]
+    return ExpertTensors(*found)
+
+
+def _without_memory(tensor: Tensor) -> Tensor:
+    """Return a tensor with the same shape, strides and type, which requires no gradient."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.integrations.block_scaled_linear import BlockScaledLinear, block_scaled_mm
-from gemmgen.integrations.experts import Experts, ExpertTensors, Gate, gpt_oss_gate, silu_gate
+from gemmgen.integrations.experts import Experts, ExpertTensors
 from gemmgen.integrations.kernels import Kernel, dtypes_of, name_of
 from gemmgen.integrations.operator import remember
 
@@ -47,7 +47,7 @@ except (ImportError, AttributeError) as error:
 
 
 def plug_in(*, fp8_blocks: Kernel | None = None, experts: Experts | None = None) -> None:
-    """Put kernels before vLLM's own, for this process; those of an earlier call are taken out.
+    """Put kernels before vLLM's own, for this process, in place of the kernels of an earlier call.
 
     Args:
         fp8_blocks: A module or a library with fp32 scales of blocks, for linear layers.
@@ -134,21 +134,14 @@ def _is_hopper(compute_capability: int | None) -> tuple[bool, str | None]:
     return False, f"these kernels need compute capability 9.0, found {compute_capability}"
 
 
-GATES: Final[dict[tuple[Gate, bool, bool], str]] = {
-    (silu_gate, False, False): "SILU",
-    (gpt_oss_gate, True, True): "SWIGLUOAI",
-}
-"""vLLM's activation of kernels, by their gate, the order of their columns, and whether they add biases."""
-
-
 def experts_kernel(experts: Experts) -> Any:
     """Return a class of vLLM's for experts in bf16, which kernels compute.
 
-    Raises ValueError for kernels of a gate that vLLM has not in this order of columns.
+    Raises ValueError for kernels whose activation has no name in vLLM for their order of columns.
     """
-    known = GATES.get((experts.gate, experts.is_interleaved, experts.has_bias))
-    if known is None:
-        raise ValueError(f"{experts} have a gate and an order of columns that vLLM has no name for")
+    if experts.activation is None:
+        raise ValueError(f"{experts} have an activation and an order of columns without a name in vLLM")
+    known = Activation(experts.activation)
 
     class GemmgenExperts(ExpertsKernel):
         of_gemmgen = True
@@ -180,7 +173,7 @@ def experts_kernel(experts: Experts) -> Any:
 
         @staticmethod
         def _supports_activation(activation: Any) -> bool:
-            return activation == Activation[known]
+            return activation == known
 
         @staticmethod
         def _supports_parallel_config(moe_parallel_config: Any) -> bool:
