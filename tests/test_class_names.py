@@ -14,6 +14,8 @@ TWO_FACTS = frozenset(
     {"Derived", "Finding", "Parameter", "Part", "Product", "Run", "Stage", "Statement", "Table"}
 )
 """Different facts that share a name: renaming one of the two shortens this list, and no name joins it."""
+OF_OTHERS = frozenset({"Config"})
+"""Names that other programs give: torchtitan builds a class by its inner class of this name."""
 
 
 def class_names(source: str) -> list[str]:
@@ -29,7 +31,7 @@ def shared(sources: list[str]) -> set[str]:
 
 def test_a_class_name_of_gemmgen_is_that_of_one_class() -> None:
     sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "gemmgen").rglob("*.py"))]
-    assert shared(sources) == SECTIONS_OF_A_SPEC | TWO_FACTS
+    assert shared(sources) == SECTIONS_OF_A_SPEC | TWO_FACTS | OF_OTHERS
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class ExpertTensors(NamedTuple):
     """[experts, hidden], for kernels with a bias."""
 
 
-class _Candidate(NamedTuple):
+class _AskedKernels(NamedTuple):
     """Kernels, and the calls that they are asked for."""
 
     kernels: ExpertKernels
@@ -137,7 +137,7 @@ class Experts:
         """
         _require_pairs(few_rows or {})
         asked = [*sorted((few_rows or {}).items()), (ANY_ROWS, (up, down))]
-        self._candidates = tuple(_Candidate(ExpertKernels(*pair), most) for most, pair in asked)
+        self._candidates = tuple(_AskedKernels(ExpertKernels(*pair), most) for most, pair in asked)
         self.token = uuid4().hex
         self.dtype = dtypes_of(up).get("b")
         facts = {_facts_of(each.kernels) for each in self._candidates}
@@ -239,7 +239,7 @@ def _require_pairs(few_rows: object) -> None:
             raise ValueError(f"few_rows[{most}] must be a pair of kernels (up, down), found {pair!r}")
 
 
-def _names(candidates: Sequence[_Candidate]) -> str:
+def _names(candidates: Sequence[_AskedKernels]) -> str:
     """Return the names of kernels."""
     return ", ".join(name_of(kernel) for each in candidates for kernel in each.kernels)
 
