@@ -14,6 +14,8 @@ BLOCK: Final = 128
 """Columns of a row that share a scale."""
 E4M3: Final = torch.float8_e4m3fn
 LARGEST: Final = torch.finfo(E4M3).max
+HALVES: Final = (torch.bfloat16, torch.float16)
+"""Types of two bytes, whose numbers are numbers of fp32."""
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,12 +36,15 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     if not x.dim():
         raise ValueError("x must have a dimension to quantise along, found a scalar")
     *rows, k = x.shape
-    matrix: Tensor = (x.flatten(0, -2) if rows else x.unsqueeze(0)).float()
+    matrix: Tensor = x.flatten(0, -2) if rows else x.unsqueeze(0)
+    if matrix.dtype not in HALVES:  # a copy of these in fp32 would be twice the bytes to read
+        matrix = matrix.float()
     blocks = (k + BLOCK - 1) // BLOCK
     if k % BLOCK:
         matrix = cast(Any, functional).pad(matrix, (0, blocks * BLOCK - k))
     padded: Tensor = cast(Any, matrix).unflatten(1, (blocks, BLOCK))
-    magnitudes = padded.abs().nan_to_num(0.0, posinf=torch.inf).amax(2).clamp(LEAST_SCALED, MOST_SCALED)
+    largest = padded.abs().nan_to_num(0.0, posinf=torch.inf).amax(2)
+    magnitudes = largest.float().clamp(LEAST_SCALED, MOST_SCALED)
     # Tensors divide as IEEE 754 has it: with a number, torch may multiply by its rounded inverse.
     most = torch.full_like(magnitudes, LARGEST)
     # torch has no e4m3 beyond 448: without the clamp an infinity would become a NaN.
