@@ -253,14 +253,13 @@ class Library:
         Later calls with such sizes take the fastest one, also in later processes. All M that round up to one
         multiple of a sixteenth of the next power of two count as one. A call in a CUDA graph's capture times
         nothing: call `warmup` before it. With a `top` of 0 nothing is timed any more, and the rule chooses.
+        Sizes that were timed are not timed again: remove the file for that.
 
         Args:
             top: How many kernels are timed.
             budget_ms: The time on the GPU for new sizes, after a first launch of each kernel.
             folder: Where times are kept: by default ``tuned`` in the folder that GEMMGEN_CACHE_DIR names, or
                 in ``gemmgen`` of the user's cache.
-
-        Sizes that were timed are not timed again: remove the file for that.
 
         Raises ValueError for a `top` of 1 or less, other than 0, for a budget that is not above 0, and for a
         folder that is a file.

@@ -24,7 +24,7 @@ import torch
 
 Times = dict[str, float]  # microseconds by kernels
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 25  # in each, every kernel is timed once
-FLUSHED_L2 = 2  # bytes that are written ahead of each launch, over those of L2, so that it reads from DRAM
+FLUSHED_L2 = 2  # times L2's bytes are written ahead of each launch: it then reads its tensors from DRAM
 
 
 def key_of(sizes: tuple[int, ...]) -> str:

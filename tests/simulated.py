@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +18,9 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.case import kernel_arguments
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs
+from gemmgen.plan.kernel import Kernel
 from gemmgen.product import Product
-from gluonsim import Finding, Kind
+from gemmgen.verify.simulation import output_arguments
 from gluonsim.execution import run
 
 
@@ -34,14 +35,12 @@ def simulated(stem: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def simulated_file(file: Path, product: Product, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the same of the module in a file, which a product has."""
     on_a_fake_gpu(monkeypatch)
-    module = import_generated(file)
-    kernel, target = module.matmul_kernel, product.plan.architecture
+    module, plan = import_generated(file), product.plan
+    kernel = module.matmul_kernel
 
     def launch(programs: int, arguments: list[Any]) -> None:
         given = [on_the_cpu(argument) for argument in arguments]
-        options = module.LAUNCH_OPTIONS
-        result = run(kernel, (programs,), given, target=target, schedules=("random",), **options)
-        assert faults(result.findings, product) == []
+        run_without_findings(kernel, plan, programs, given, module.LAUNCH_OPTIONS)
 
     launch_into(module, launch)
     monkeypatch.setitem(sys.modules, file.stem, module)
@@ -69,24 +68,35 @@ class Simulated:
         shape = (*rows, problem.d_blocks * b.shape[-1] // problem.b_blocks)
         d = torch.full(shape, float("nan"), dtype=TORCH_DTYPES[problem.d.name]) if out is None else out
         arguments = kernel_arguments(self.module, problem, inputs, d)
-        options = self.module.LAUNCH_OPTIONS
-        target = self.product.plan.architecture
-        result = run(
-            self.module.matmul_kernel,
-            (self.programs,),
-            arguments,
-            target=target,
-            schedules=("random",),
-            **options,
-        )
-        assert faults(result.findings, self.product) == []
+        kernel, options = self.module.matmul_kernel, self.module.LAUNCH_OPTIONS
+        run_without_findings(kernel, self.product.plan, self.programs, arguments, options)
         return d
 
 
-def faults(findings: Sequence[Finding], product: Product) -> list[Finding]:
-    """Return the findings but those of rows that two tiles compute, where the last one ends with D."""
-    is_meant = {Kind.REDUNDANT_STORE} if product.plan.last_tile_ends_with_d else set[Kind]()
-    return [each for each in findings if each.kind not in is_meant]
+def run_without_findings(
+    kernel: Any, plan: Kernel, programs: int, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> None:
+    """Execute a kernel in one schedule, with the options of its launch. A finding fails the test."""
+    result = run(
+        kernel,
+        (programs,),
+        arguments,
+        target=plan.architecture,
+        schedules=("random",),
+        recomputed=computed_twice(plan, dict(zip(kernel.arg_names, arguments, strict=True))),
+        **options,
+    )
+    assert not result.findings
+
+
+def computed_twice(plan: Kernel, arguments: Mapping[str, Any]) -> list[Tensor]:
+    """Return the rows of outputs that the last two tiles along M both compute, as views; mostly none."""
+    if not plan.last_tile_ends_with_d:
+        return []
+    outputs = [arguments[name] for name in output_arguments(plan).values()]
+    tensors: list[Tensor] = [getattr(each, "base", each) for each in outputs]
+    rows = plan.rows_of_two_tiles(tensors[0].shape[0])
+    return [each[rows.start : rows.stop] for each in tensors] if rows else []
 
 
 def on_the_cpu(argument: Any) -> Any:

@@ -324,7 +324,7 @@ def test_rows_that_a_last_tile_computes_twice_cost_no_more_than_others() -> None
         return cost.estimate(kernels_of_strangers()["pipelined_64x64x128"], (m, 24576, 4096)).seconds
 
     assert kernels_of_strangers()["pipelined_64x64x128"].last_tile_ends_with_d
-    assert seconds(129) == pytest.approx(seconds(192), rel=0.04)  # of which A and D from DRAM
+    assert seconds(129) == pytest.approx(seconds(192), rel=0.04)  # more rows: bytes of A and D in DRAM
     assert seconds(5) > 1.2 * seconds(64)
 
 

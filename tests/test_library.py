@@ -137,7 +137,7 @@ def test_a_tuned_shape_gets_the_kernel_that_was_the_fastest(made: ModuleType) ->
 
 
 def test_other_m_of_a_tuned_layer_get_their_kernel_by_the_corrected_rule(made: ModuleType) -> None:
-    """A tile that fills the waves of one M does not fill those of all M up to the next measured one."""
+    """The fastest tile at one M fills its waves there. At other M it may leave SMs idle."""
     assert made.choose(513, 4096, 4096, gpu=CARD).why.startswith("not tuned: ")
     assert [made.choose(m, 4096, 4096).kernel for m in (8, 9, 64, 512)] == [FEW, FEW, SOME, MANY]
 

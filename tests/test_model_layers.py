@@ -72,7 +72,7 @@ def test_latent_attention_has_layers_down_and_up() -> None:
 
 def test_gpus_share_layers() -> None:
     assert sizes(LLAMA_8B, 4) == [(1536, 4096), (4096, 1024), (7168, 4096), (4096, 3584)]
-    # Each of 16 GPUs has a head of K and of V, of which there are eight.
+    # There are eight heads of K and of V. With 16 GPUs, each GPU has one of both.
     assert sizes(LLAMA_8B, 16)[0] == ((2 + 2) * 128, 4096)
     assert sizes(DEEPSEEK_V3, 8)[:4] == [(2112, 7168), (3072, 1536), (4096, 512), (7168, 2048)]
 

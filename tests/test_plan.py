@@ -310,8 +310,8 @@ BYTES = {
     "a deep ring": (replace(SQUARE, stages=6), 98_304 + 98_304 + 32_768 + 160 + 96 + 8),
     # The producer alone captures, 2 descriptors x 8, 2 rings x 20, 2 barriers x 16 and 16 = 104; four warps.
     "a lone consumer": (LONE_CONSUMER, 65_536 + 131_072 + 32_768 + 104 + 8 + 64 + 4),
-    # D: 2 consumers x 128 x 64 x 2. Captures: 24 + 16 + 3 barriers x 16, 2 rings of tiles x 20 and D's buffer
-    # 16 = 144. The barriers of the stages take 2 x 48, those of the turns 16.
+    # D takes 2 consumers x 128 x 64 x 2. The captures are 24 + 16, 3 barriers x 16, 2 rings of tiles x 20 and
+    # 16 for D's buffer: 144. The stages' barriers take 2 x 48 bytes, and the turns' barriers 16.
     "ping-pong": (PING_PONG, 98_304 + 98_304 + 32_768 + 144 + 96 + 16 + 8),
     # C and D: 2 consumers x 2 buffers x 64 x 32 x 2 = 16,384 each; the bias: 2 consumers x 128 x 2 = 512.
     # Captures: 5 descriptors x 8, 12, 3 rings of barriers x 16 and a single one of 12, 5 rings of tiles (2 A,

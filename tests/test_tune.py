@@ -233,7 +233,7 @@ def test_tuning_found_what_is_within_two_percent_of_every_kernel_of_the_set() ->
 
 
 def candidate(name: str) -> TuningCandidate:
-    return TuningCandidate(f"kernel {name}", MappingProxyType({"name": name}), "", "", name)
+    return TuningCandidate(f"kernel {name}", MappingProxyType({"name": name}), "", "", name, 0.0)
 
 
 def samples(kernel: float, against: float, noise: float = 0.0) -> TrialSamples:

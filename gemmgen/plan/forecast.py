@@ -93,8 +93,8 @@ class Forecast(Generic[Name]):
     def candidates(self, shape: Shape, names: Iterable[Name] | None = None) -> list[Name]:
         """Return the kernels whose expected times for a shape are a guide, or all if there are none.
 
-        Lines of tiles are no guide if they are long and not all tiles run at the same time. Kernels that
-        stream B are none for many rows, and tiles without swap-AB for few.
+        The time of a kernel with lines of tiles is no guide if the lines are long and the tiles take several
+        waves. `is_predictable` says for which rows of A the time of other kernels is one.
         """
         every = list(self.kernels if names is None else names)
         considered = [name for name in every if self.is_predictable(self.kernels[name], shape)] or every

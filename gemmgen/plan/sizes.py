@@ -246,14 +246,9 @@ class Geometry(Decisions, ABC):
 
     def rows_of_two_tiles(self, m: int) -> range:
         """Return the rows of a D with `m` rows that the last two tiles along M both compute; mostly none."""
-        tile, multiple = self.program_tile_m, self.first_row_multiple
+        tile, multiple = self.program_tile_m, self.problem.m_place_multiple
         first, end = -(-m // multiple) * multiple - tile, (-(-m // tile) - 1) * tile
         return range(max(0, first), end) if self.last_tile_ends_with_d else range(0)
-
-    @property
-    def first_row_multiple(self) -> int:
-        """The number that the first row of a tile is a multiple of, for TMA, if a last tile ends with D."""
-        return 1
 
     @property
     def splits_per_tile(self) -> int:

@@ -50,7 +50,7 @@ class Field:
 
 def last_row(plan: Kernel, m: str) -> Field:
     """Return the field with the first row of the last tile of a column of tiles, of a D with `m` rows."""
-    multiple = plan.first_row_multiple
+    multiple = plan.problem.m_place_multiple
     end = m if multiple == 1 else f"gl.cdiv({m}, {multiple}) * {multiple}"
     ends = "with D" if multiple == 1 else f"up to {multiple - 1} rows after D"
     comment = f"  # of the last tile, which ends {ends}: TMA is slow outside of A"

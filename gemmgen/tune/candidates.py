@@ -217,7 +217,7 @@ class TuningCandidate:
     """Text of the module that the spec makes."""
     kernel: str
     """SHA-256 of the module, without the lines that name the spec."""
-    predicted: float = 0.0
+    predicted: float
     """The time that the planner expects, in seconds."""
 
 

@@ -247,11 +247,6 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return has_several and self.reduction != "atomic" and self.problem.rows_may_be_computed_twice
 
     @property
-    def first_row_multiple(self) -> int:
-        """The number that the first row of a tile is a multiple of: TMA reads rows from whole 16 bytes on."""
-        return self.problem.m_place_multiple
-
-    @property
     def mma_parts(self) -> tuple[int, ...]:
         """Elements of a consumer's tile in one CTA along the instruction's columns, part by part."""
         _, parts = self.mma.across((self.cta_consumer_tile_m,), self.column_parts)
