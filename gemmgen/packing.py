@@ -287,10 +287,7 @@ def write(pack: Pack, directory: Path) -> Written:
             (``foreign-file``).
     """
     folder, wheel = directory / pack.name, directory / pack.wheel
-    before = _files_of(folder)
-    write_files({**{folder / name: data for name, data in pack.files.items()}, wheel: wheel_of(pack)})
-    for name in sorted(before - pack.files.keys()):
-        (folder / name).unlink(missing_ok=True)
+    _replace_files(folder, pack.files, {wheel: wheel_of(pack)})
     return Written(folder, wheel)
 
 
@@ -323,12 +320,18 @@ def write_for_hub(pack: Pack, directory: Path) -> Path:
         "python-depends": [],
         "backend": {"type": "cuda"},
     }
-    before = _files_of(folder)
-    files = {**pack.files, HUB_METADATA: f"{json.dumps(metadata, indent=1)}\n".encode()}
-    write_files({folder / name: data for name, data in files.items()})
-    for each in sorted(before - files.keys()):
-        (folder / each).unlink(missing_ok=True)
+    _replace_files(folder, {**pack.files, HUB_METADATA: f"{json.dumps(metadata, indent=1)}\n".encode()})
     return folder
+
+
+def _replace_files(
+    folder: Path, files: Mapping[str, bytes], beside: Mapping[Path, bytes] | None = None
+) -> None:
+    """Write a pack's files into its folder and beside it; remove there what an earlier pack left."""
+    before = _files_of(folder)
+    write_files({folder / name: data for name, data in files.items()} | dict(beside or {}))
+    for name in sorted(before - files.keys()):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _files_of(folder: Path) -> set[str]:
