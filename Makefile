@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILE := .venv/compile-$(VERSION)
 TESTS := .venv/test-$(VERSION)
 INSTALLED := .venv/dev-$(VERSION)
-# Its experts need two of the twenty packages that it asks for: the extra `test` has those.
+# Torchtitan asks for twenty packages. Its experts import two of them, which the extra `test` has.
 TORCHTITAN := torchtitan==0.3.0
 REQUIREMENTS := pyproject.toml wheels/gluonsim/pyproject.toml constraints.txt
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from cpu_kernels import kernel_on_the_cpu
+from modules import ROOT, made
 from torch import Tensor, nn
 
 from gemmgen.integrations.experts import GATES, Experts, ExpertTensors
+from gemmgen.module import import_generated
+from gemmgen.product import write
 
 SILU, GPT_OSS = "silu(gate) * up", list(GATES)[3]
+EXAMPLES = ROOT / "examples"
+KERNELS = {
+    "qwen3_moe": ("moe/specs/up_gather", "moe/specs/down_scatter"),
+    "gpt_oss": ("gpt_oss/specs/gpt_oss_up", "gpt_oss/specs/gpt_oss_down"),
+}
+"""The specs of the kernels of a model, without the end that says for how many tokens."""
 calls: list[str] = []
 """The names of the kernels of this CPU that were called."""
 
@@ -82,6 +92,22 @@ def silu_experts(**options: Any) -> Experts:
 
 def gpt_oss_experts(*, interleaved: bool = True) -> Experts:
     return Experts(up_kernel(GPT_OSS, interleaved=interleaved), down_kernel(bias=True))
+
+
+def generated_experts(name: str, folder: Path, *, k_major: bool = False) -> Experts:
+    """Return generated kernels for few tokens of a model, written to a folder and imported.
+
+    With `k_major`, the weights are K-contiguous whatever the specs say.
+    """
+    kernels: list[Any] = []
+    for path in KERNELS[name]:
+        spec = EXAMPLES / f"{path}_decode.yaml"
+        if k_major:
+            text = spec.read_text().replace(", major: mn", "")
+            spec = folder / spec.name
+            spec.write_text(text)
+        kernels.append(import_generated(write(made(spec), folder)))
+    return Experts(*kernels)
 
 
 def tensors(tokens: int = 5, *, top_k: int = 2, experts: int = 4) -> ExpertTensors:

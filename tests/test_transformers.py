@@ -15,16 +15,19 @@ import pytest
 import torch
 from cpu_kernels import Fp8Linear, kernel_on_the_cpu
 from expert_kernels import (
+    EXAMPLES,
     GPT_OSS,
+    KERNELS,
     calls,
     down_kernel,
+    generated_experts,
     gpt_oss_experts,
     reference,
     silu_experts,
     tensors,
     up_kernel,
 )
-from modules import ROOT, made, module_file
+from modules import made, module_file
 from simulated import on_a_gpu, simulated_file
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -133,14 +136,6 @@ def test_linear_layers_get_the_first_kernel_that_takes_them() -> None:
     assert calls == ["plain"] * 14
 
 
-EXAMPLES = ROOT / "examples"
-KERNELS = {
-    "qwen3_moe": ("moe/specs/up_gather", "moe/specs/down_scatter"),
-    "gpt_oss": ("gpt_oss/specs/gpt_oss_up", "gpt_oss/specs/gpt_oss_down"),
-}
-"""The specs of the kernels of a model, without the end that says for how many tokens."""
-
-
 # --- layers that are left
 
 
@@ -198,13 +193,6 @@ def test_a_model_without_experts_or_linear_layers_is_left_as_it_is() -> None:
     assert accelerate_model(model, experts=silu_experts()) == Accelerated((), {})
 
 
-def generated(name: str, folder: Path) -> Experts:
-    """Return generated kernels for few tokens of a model, imported."""
-    specs = (EXAMPLES / f"{path}_decode.yaml" for path in KERNELS[name])
-    up, down = (import_generated(write(made(spec), folder)) for spec in specs)
-    return Experts(up, down)
-
-
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -216,9 +204,33 @@ def generated(name: str, folder: Path) -> Experts:
 def test_layers_that_generated_kernels_refuse_are_left_before_the_first_call(
     model: Callable[[], nn.Module], reason: str, tmp_path: Path
 ) -> None:
-    done = accelerate_model(model(), experts=generated("qwen3_moe", tmp_path))
+    done = accelerate_model(model(), experts=generated_experts("qwen3_moe", tmp_path))
     assert done.replaced == ()
     assert re.search(reason, done.left["model.layers.0.mlp.experts"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_compiled_layer_that_was_cast_after_its_verdict_is_transformers_own(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # for the compiled program
+    experts = generated_experts("qwen3_moe", tmp_path)
+    function = register_experts(experts)
+    layer = qwen3_moe().bfloat16().get_submodule("model.layers.0.mlp.experts")
+    assert not function.verdict_on(layer).reason
+    cast(Any, layer).config._experts_implementation = "gemmgen"
+    layer.to("meta", dtype)
+    operators: list[str] = []
+
+    def noted(graph: Any, _: object) -> Any:
+        operators.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    x = torch.empty(8, 64, dtype=dtype, device="meta")
+    expert = torch.empty(8, 2, dtype=torch.int64, device="meta")
+    with torch.no_grad():
+        any_torch.compile(layer, backend=noted)(x, expert, torch.empty(8, 2, device="meta"))
+    assert any("up_gather_decode" in each for each in operators) == (dtype == torch.bfloat16)
 
 
 def test_two_models_with_other_kernels_keep_their_own() -> None:
@@ -247,7 +259,7 @@ def test_an_accelerated_model_can_be_copied_and_pickled() -> None:
 def test_a_compiled_model_on_a_cpu_is_transformers_own(tmp_path: Path) -> None:
     model = qwen3_moe().bfloat16()
     expected = logits_of(model)
-    assert accelerate_model(model, experts=generated("qwen3_moe", tmp_path)).replaced
+    assert accelerate_model(model, experts=generated_experts("qwen3_moe", tmp_path)).replaced
     with torch.no_grad():
         found = any_torch.compile(model, backend="eager")(TOKENS, use_cache=False).logits
     torch.testing.assert_close(found, expected)
@@ -447,7 +459,7 @@ def test_generated_kernels_compute_experts_in_the_simulator(
     experts = Experts(*modules)
     function = ExpertsFunction(experts)
     assert function.verdict_on(layer).reason == ""
-    call = ours.tensors_of(layer, *routed(5, 64, experts=8))
+    call = ExpertTensors(*routed(5, 64, experts=8), *ours.weights_of(layer))
     with torch.no_grad():
         on_gpu: list[Any] = [each if each is None else on_a_gpu(each) for each in call]
         found = experts(ExpertTensors(*on_gpu))
@@ -482,6 +494,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Expert
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("default::UserWarning")  # Inductor's, of products and softmaxes of transformers
 @pytest.mark.parametrize("tokens", [1, 16, 300])
 @pytest.mark.parametrize("name", KERNELS)
 def test_models_are_right_on_a_gpu(name: str, tokens: int, built: dict[str, Experts]) -> None:
@@ -494,7 +507,8 @@ def test_models_are_right_on_a_gpu(name: str, tokens: int, built: dict[str, Expe
     with torch.no_grad():
         theirs, of_layer = model(ids, use_cache=False).logits, layer(*routing)
         done = accelerate_model(model, experts=built[name])
-        assert (len(done.replaced), done.left) == (2, {})
+        assert len(done.replaced) == 2
+        assert set(done.left.values()) == {"no kernel was given"}  # for linear layers
         assert_near(model(ids, use_cache=False).logits, theirs)
         assert any_registry["gemmgen"].reason == ""
         assert_near(layer(*routing), of_layer)

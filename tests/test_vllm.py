@@ -17,6 +17,7 @@ import torch
 from cpu_kernels import kernel_on_the_cpu
 from expert_kernels import (
     down_kernel,
+    generated_experts,
     gpt_oss_experts,
     reference,
     silu_experts,
@@ -188,15 +189,48 @@ def test_vllm_asks_our_experts_before_its_triton_ones() -> None:
     ("config", "reason"),
     [
         ({"activation": "GELU"}, "kernel does not support MoEActivation.GELU activation"),
-        ({"in_dtype": torch.float16}, "kernel does not support torch.float16"),
         ({"has_bias": True}, "kernel does not support a bias"),
-        ({"hidden_dim": 20}, "kernel does not support 20 hidden dim is not supported"),
+        ({"swiglu_limit": 7.0}, "kernel does not support swiglu_limit 7.0"),
+        ({"in_dtype": torch.float16}, "a must be a tensor of torch.bfloat16, found torch.float16"),
+        ({"num_local_experts": 129}, "takes from 1 to 128 groups, found 129"),
+        ({"hidden_dim": 20}, "multiple"),
+        ({"intermediate_size": 36}, "multiple"),
     ],
 )
 def test_experts_that_the_kernels_do_not_take_are_left_with_the_reason(
-    config: dict[str, Any], reason: str
+    config: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    assert supported(ours.experts_kernel(silu_experts()), moe_config(**config)) == (False, reason)
+    made = ours.experts_kernel(generated_experts("qwen3_moe", tmp_path))
+    assert supported(made, moe_config()) == (True, None)
+    can, why = supported(made, moe_config(**config))
+    assert not can
+    assert reason in cast(str, why)
+
+
+@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "swiglu_beta": 1.0}, None),
+        ({"swiglu_limit": 10.0}, "kernel does not support swiglu_limit 10.0"),
+        ({"swiglu_alpha": 1.0}, "kernel does not support swiglu_alpha 1.0"),
+        ({"has_bias": False}, "kernel does not support no bias"),
+    ],
+)
+def test_experts_of_gpt_oss_are_taken_with_its_numbers_alone(
+    config: dict[str, Any], reason: str | None, tmp_path: Path
+) -> None:
+    made = ours.experts_kernel(generated_experts("gpt_oss", tmp_path, k_major=True))
+    asked = moe_config("SWIGLUOAI", **({"has_bias": True} | config))
+    assert supported(made, asked) == (reason is None, reason)
+
+
+@pytest.mark.usefixtures("on_hopper")
+def test_experts_with_other_strides_than_those_of_vllm_are_left(tmp_path: Path) -> None:
+    made = ours.experts_kernel(generated_experts("gpt_oss", tmp_path))
+    can, why = supported(made, moe_config("SWIGLUOAI", has_bias=True))
+    assert not can
+    assert cast(str, why).startswith("b must lie in memory as [groups, K, 2N]")
 
 
 def test_no_experts_of_ours_run_on_another_gpu() -> None:

@@ -53,12 +53,14 @@ GATES: Final[Mapping[str, Gate]] = {
 }
 """The gates that `Experts` knows, by the epilogue in COMPUTES of a kernel."""
 
-
 ACTIVATIONS: Final[Mapping[tuple[Gate, bool, bool], str]] = {
     (silu_gate, False, False): "silu",
     (gpt_oss_gate, True, True): "swigluoai",
 }
-"""Names of activations, by the gate, whether its columns come in turn, and whether there are biases."""
+"""What servers call a gate, whose columns come in turn or not, with biases or without."""
+
+GATE_SAMPLES: Final = (*(number / 2 for number in range(-24, 25)), -80.0, -20.0, 20.0, 80.0)
+"""Numbers of the gate, and of up, at which a layer's gate is compared: beyond the bounds of known gates."""
 
 
 class ExpertLayer(NamedTuple):
@@ -79,10 +81,6 @@ class ExpertKernels(NamedTuple):
     """A gate of groups (`m_offsets`) whose rows of A come by an index (`a_rows: true`)."""
     down: Kernel
     """Groups times `row_scale`, whose rows of D are stored by an index (`d_rows: true`)."""
-
-
-GATE_SAMPLES: Final = (*(number / 2 for number in range(-24, 25)), -80.0, -20.0, 20.0, 80.0)
-"""Numbers of the gate, and of up, at which a layer's gate is compared: beyond the bounds of known gates."""
 
 
 class ExpertTensors(NamedTuple):
@@ -158,8 +156,22 @@ class Experts:
         kernels = self.kernels_for(call.expert.numel(), call.gate_up.shape[0])
         return self._sum(kernels, call, has_other_pairs=has_other_pairs)
 
-    def refusal(self, call: ExpertTensors) -> str:
-        """Return why generated kernels refuse tensors without memory (``meta``); empty if they take them."""
+    def why_not_weights(
+        self,
+        gate_up: Tensor,
+        down: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+    ) -> str:
+        """Return why generated kernels refuse these weights, as in `ExpertTensors`; empty if they take them.
+
+        They are asked for eight tokens with two experts each, by shapes, strides and types alone.
+        """
+        meta: dict[str, Any] = {"device": "meta"}
+        x = torch.empty(8, down.shape[-1], dtype=gate_up.dtype, **meta)
+        expert, weight = torch.empty(8, 2, dtype=torch.int64, **meta), torch.empty(8, 2, **meta)
+        biases = (bias if bias is None else _without_memory(bias) for bias in (gate_up_bias, down_bias))
+        call = ExpertTensors(x, expert, weight, _without_memory(gate_up), _without_memory(down), *biases)
         for each in self._candidates:
             if all(map(is_traceable, each.kernels)):
                 try:
@@ -207,7 +219,7 @@ class Experts:
 
     @property
     def activation(self) -> str | None:
-        """The name of the gate, with its order of columns and its biases, in vLLM; None without one."""
+        """What servers call the gate with its order of columns and its biases; None without a name."""
         return ACTIVATIONS.get((self.gate, self.is_interleaved, self.has_bias))
 
     @torch.no_grad()
@@ -254,7 +266,7 @@ def _facts_of(kernels: ExpertKernels) -> tuple[Gate, bool, bool]:
     up, down = (getattr(kernel, "COMPUTES", {}) for kernel in kernels)
     has_bias = BIAS in up.get("inputs", ())
     bias = {BIAS} if has_bias else set[str]()
-    gate = GATES.get(_only(up.get("epilogue", ())))
+    gate = GATES.get(", ".join(up.get("epilogue", ())))
     if {*up.get("inputs", ())} != {"a", "b", "offs", "a_rows", *bias} or gate is None:
         raise ValueError(
             f"{name_of(kernels.up)}, the first kernel, does not gate groups whose rows come by an index"
@@ -270,6 +282,6 @@ def _facts_of(kernels: ExpertKernels) -> tuple[Gate, bool, bool]:
     return gate, bool(up.get("interleaved", False)), has_bias
 
 
-def _only(values: Sequence[Any]) -> str:
-    """Return the only one of a few values; empty if there are more."""
-    return str(values[0]) if len(values) == 1 else ""
+def _without_memory(tensor: Tensor) -> Tensor:
+    """Return a tensor with the same shape, strides and type, which requires no gradient."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

@@ -18,6 +18,7 @@ from gemmgen.integrations.kernels import (
     again_of,
     axes_of,
     dtypes_of,
+    has_backward,
     is_traceable,
     name_of,
     require_kernel,
@@ -192,8 +193,9 @@ def _candidate(kernel: Kernel, most_rows: int) -> _Candidate:
         raise ValueError(
             f"{name_of(kernel)} makes {dtypes['out']} of {dtype}, and torch's grouped_mm does not"
         )
-    has_backward = bool(getattr(getattr(kernel, "call", None), "has_backward", False))
-    return _Candidate(name_of(kernel), takes_offs, most_rows, dtype, is_traceable(kernel), has_backward)
+    return _Candidate(
+        name_of(kernel), takes_offs, most_rows, dtype, is_traceable(kernel), has_backward(kernel)
+    )
 
 
 def _names_and_rows(candidates: Sequence[_Candidate]) -> tuple[list[str], list[int]]:

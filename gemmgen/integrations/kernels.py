@@ -51,6 +51,11 @@ def is_traceable(kernel: Kernel) -> bool:
     return hasattr(kernel, "OPERATOR") or hasattr(getattr(kernel, "call", None), "traced")
 
 
+def has_backward(kernel: Kernel) -> bool:
+    """Return True if a kernel computes gradients, too (``backward: true``)."""
+    return bool(getattr(getattr(kernel, "call", None), "has_backward", False))
+
+
 def again_of(kernel: Kernel) -> Callable[..., Tensor | None] | None:
     """Return the function that repeats a known call of a kernel, and for any other call returns None.
 

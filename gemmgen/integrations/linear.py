@@ -15,6 +15,7 @@ from gemmgen.integrations.kernels import (
     Kernel,
     again_of,
     dtypes_of,
+    has_backward,
     is_traceable,
     name_of,
     require_plain,
@@ -91,7 +92,7 @@ class Linear(KernelLayer, nn.Linear):
         self._kernel_name, self._traceable = name_of(kernel), is_traceable(kernel)
         if self._traceable:
             remember(kernel)
-        self._differentiable = bool(getattr(getattr(kernel, "call", None), "has_backward", False))
+        self._differentiable = has_backward(kernel)
 
     def _again(self, input: Tensor) -> Tensor | None:  # noqa: A002
         if self._repeat is None or not is_eager(input):

@@ -48,7 +48,7 @@ class GroupedExpertsConverter(ModelConfigConverter):
         """Import the modules; raises ImportError without one, and ValueError as ``GroupedMM``."""
         _require_names(config.kernels)
         self.config = config
-        grouped_mm_of(config.kernels, config.few_rows)
+        grouped_mm_of(config.kernels, config.few_rows)  # a wrong module is refused before a model is built
 
     def convert(self, model_config: Any) -> Any:
         """Return a configuration whose experts are computed by the modules; it is changed in place."""

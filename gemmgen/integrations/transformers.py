@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from itertools import count
 from typing import Any, Final, NamedTuple, cast
 
 import torch
@@ -67,7 +66,7 @@ class ExpertsFunction(KernelCaller):
         verdict = self.verdict_on(layer)
         if verdict.reason:
             return cast(Tensor, self._answer(None, verdict.reason, torchs))
-        call = tensors_of(layer, hidden_states, top_k_index, top_k_weights)
+        call = ExpertTensors(hidden_states, top_k_index, top_k_weights, *weights_of(layer))
         reason = why_torch_experts(tuple(zip(call._fields, call, strict=True)))
         return cast(Tensor, self._answer((call, verdict.has_other_pairs), reason, torchs))
 
@@ -90,7 +89,9 @@ class ExpertsFunction(KernelCaller):
     def _traced(self, call: tuple[ExpertTensors, bool]) -> Tensor | None:
         tensors, _ = call
         on_gpu = tensors.x.device.type in ("cuda", "meta")  # the second stands for any
-        if not on_gpu or tensors.x.dtype != tensors.gate_up.dtype:
+        # The weights had the kernels' type at the verdict, and may have been cast since.
+        own = self.experts.dtype or tensors.gate_up.dtype
+        if not on_gpu or {tensors.x.dtype, tensors.gate_up.dtype} != {own}:
             return None
         return self._product(call)  # each kernel is an operator of torch
 
@@ -172,14 +173,13 @@ def _require_experts(experts: object) -> None:
 
 def _named_function(registry: Any, experts: Experts) -> tuple[str, ExpertsFunction]:
     """Return the function of kernels in the registry, or a new one, with a name that is its own."""
-    for number in count(1):
-        name = NAME if number == 1 else f"{NAME}_{number}"
-        known: object = registry.get(name)
-        if not isinstance(known, ExpertsFunction):
-            return name, ExpertsFunction(experts)
+    name, number = NAME, 1
+    while isinstance(known := registry.get(name), ExpertsFunction):
         if known.experts is experts:
             return name, known
-    raise AssertionError  # there are names without end
+        number += 1
+        name = f"{NAME}_{number}"
+    return name, ExpertsFunction(experts)
 
 
 def _set_function(model: Any, registry: Any, name: str, function: ExpertsFunction) -> str:
@@ -247,13 +247,14 @@ def _is_experts(layer: nn.Module) -> bool:
     return all(hasattr(layer, name) for name in ("has_gate", "is_concatenated", "is_transposed", "has_bias"))
 
 
-def tensors_of(layer: Any, x: Tensor, expert: Tensor, weight: Tensor) -> ExpertTensors:
-    """Return the tensors of a call of a layer that `_why_left` leaves to kernels."""
+def weights_of(layer: Any) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return the weights and biases of a layer, as `ExpertTensors` has them."""
     gate_up, down = layer.gate_up_proj, layer.down_proj
     if not layer.is_transposed:
         gate_up, down = gate_up.mT, down.mT
-    biases = (layer.gate_up_proj_bias, layer.down_proj_bias) if layer.has_bias else (None, None)
-    return ExpertTensors(x, expert, weight, gate_up, down, *biases)
+    if not layer.has_bias:
+        return gate_up, down, None, None
+    return gate_up, down, layer.gate_up_proj_bias, layer.down_proj_bias
 
 
 def _has_other_pairs(layer: nn.Module) -> bool:
@@ -277,19 +278,4 @@ def _why_left(layer: Any, experts: Experts) -> str:
             return f"its {name} is no tensor of three dimensions"
         if experts.dtype not in (None, tensor.dtype):
             return f"its {name} has {tensor.dtype}, and {experts} take {experts.dtype}"
-    return experts.refusal(_example(layer))
-
-
-def _example(layer: Any) -> ExpertTensors:
-    """Return the tensors of a call of a layer without memory: eight tokens with two experts each."""
-    meta: dict[str, Any] = {"device": "meta"}
-    hidden = layer.down_proj.shape[2 if layer.is_transposed else 1]
-    x = torch.empty(8, hidden, dtype=layer.gate_up_proj.dtype, **meta)
-    call = tensors_of(layer, x, torch.empty(8, 2, dtype=torch.int64, **meta), torch.empty(8, 2, **meta))
-    found: list[Any] = [each if each is None else _without_memory(each) for each in call]
-    return ExpertTensors(*found)
-
-
-def _without_memory(tensor: Tensor) -> Tensor:
-    """Return a tensor with the same shape, strides and type, which requires no gradient."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return experts.why_not_weights(*weights_of(layer))

@@ -9,24 +9,30 @@ into the answer of the function that lists the experts of its Triton backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from gemmgen.integrations.block_scaled_linear import BlockScaledLinear, block_scaled_mm
+from gemmgen.integrations.block_scaled_linear import K_UNIT, BlockScaledLinear, block_scaled_mm
 from gemmgen.integrations.experts import Experts, ExpertTensors
 from gemmgen.integrations.kernels import Kernel, dtypes_of, name_of
 from gemmgen.integrations.operator import remember
+from gemmgen.integrations.quantize import BLOCK
 
 OLDEST: Final = "0.32"
 """The release of vLLM that this file was written for and run with."""
 HOPPER: Final = 90
 """The compute capability of these kernels, as vLLM counts."""
-BLOCK: Final = 128
-K_MULTIPLE: Final = 16
+
+
+ACTIVATION_NUMBERS: Final[Mapping[str, Mapping[str, float | None]]] = {
+    "silu": {"swiglu_limit": None, "swiglu_alpha": 1.0, "swiglu_beta": 0.0},
+    "swigluoai": {"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "swiglu_beta": 1.0},
+}
+"""The numbers in an activation, by the attributes of a layer's configuration, where None stands for these."""
 
 try:
     _linear: Any = import_module("vllm.model_executor.kernels.linear")
@@ -114,8 +120,8 @@ def linear_kernel(kernel: Kernel) -> Any:
                 return False, f"{name} has scales of 1 x 128 and 128 x 128, and the layer of {blocks}"
             if config.out_dtype != d_type:
                 return False, f"{name} makes {d_type}, and the layer {config.out_dtype}"
-            if config.weight_shape[1] % K_MULTIPLE:
-                return False, f"K must be a multiple of {K_MULTIPLE}, found {config.weight_shape[1]}"
+            if config.weight_shape[1] % K_UNIT:
+                return False, f"K must be a multiple of {K_UNIT}, found {config.weight_shape[1]}"
             return True, None
 
         def apply_block_scaled_mm(self, A: Tensor, B: Tensor, As: Tensor, Bs: Tensor) -> Tensor:  # noqa: N803
@@ -142,6 +148,7 @@ def experts_kernel(experts: Experts) -> Any:
     if experts.activation is None:
         raise ValueError(f"{experts} have an activation and an order of columns without a name in vLLM")
     known = Activation(experts.activation)
+    numbers = ACTIVATION_NUMBERS[experts.activation]
 
     class GemmgenExperts(ExpertsKernel):
         of_gemmgen = True
@@ -149,11 +156,15 @@ def experts_kernel(experts: Experts) -> Any:
         @staticmethod
         def is_supported_config(kind: Any, moe_config: Any, *rest: Any) -> tuple[bool, str | None]:
             supported, reason = ExpertsKernel.is_supported_config(kind, moe_config, *rest)
-            if supported and moe_config.in_dtype != torch.bfloat16:
-                return False, f"kernel does not support {moe_config.in_dtype}"
-            if supported and moe_config.has_bias != experts.has_bias:
+            if not supported:
+                return supported, reason
+            if moe_config.has_bias != experts.has_bias:
                 return False, f"kernel does not support {'a' if moe_config.has_bias else 'no'} bias"
-            return supported, reason
+            for name, own in numbers.items():
+                if (number := getattr(moe_config, name)) not in (None, own):
+                    return False, f"kernel does not support {name} {number}"
+            reason = experts.why_not_weights(*_weights(moe_config))
+            return not reason, reason or None
 
         @staticmethod
         def activation_format() -> Any:
@@ -180,8 +191,8 @@ def experts_kernel(experts: Experts) -> Any:
             return not moe_parallel_config.use_all2all_kernels
 
         @staticmethod
-        def _supports_shape(hidden_dim: int) -> bool:
-            return hidden_dim % 8 == 0
+        def _supports_shape(hidden_dim: int) -> bool:  # noqa: ARG004 - `is_supported_config` asks for all sizes
+            return True
 
         def workspace_shapes(self, *sizes: Any) -> tuple[tuple[int, ...], ...]:
             tokens, _, hidden, *_ = sizes
@@ -214,3 +225,15 @@ def experts_kernel(experts: Experts) -> Any:
             output.copy_(experts(call, has_other_pairs=expert_map is not None))
 
     return GemmgenExperts
+
+
+def _weights(moe_config: Any) -> tuple[Tensor, ...]:
+    """Return the weights and biases of a layer, as the kernels take them, without memory."""
+    experts, hidden = moe_config.num_local_experts, moe_config.hidden_dim
+    width = moe_config.intermediate_size_per_partition
+
+    def empty(*shape: int) -> Tensor:
+        return torch.empty(experts, *shape, dtype=moe_config.in_dtype, device="meta")
+
+    biases = (empty(2 * width), empty(hidden)) if moe_config.has_bias else ()
+    return empty(2 * width, hidden).mT, empty(hidden, width).mT, *biases
