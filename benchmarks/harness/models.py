@@ -2,8 +2,12 @@
 
 On a Hopper GPU, with transformers 5, and with the library of linear layers and the modules of `EXPERTS` on
 the path: ``python -m benchmarks.harness.models [--linear LIBRARY] [--compiled] MODEL…``. It prints JSON. The
-models have random weights and few layers, with the sizes of Llama 8B, of Qwen3-MoE 30B-A3B and of gpt-oss
-20B. A layer of experts is timed apart too, in CUDA graphs.
+models have random weights and few layers, with the sizes of Llama 8B, of Qwen3-MoE 30B-A3B, of gpt-oss 20B,
+and of the dense layers of DeepSeek-V3 in fp8. A layer of experts is timed apart too, in CUDA graphs.
+
+In fp8, transformers computes linear layers by DeepGEMM from Hugging Face's hub; an installed ``deep_gemm``
+stands for it here. `--right` also gives the errors of both beside the model in fp32, and counts how often
+they have the same most likely next token: each step of transformers' own greedy sequences is computed by all.
 
 Each token is a sequence of its own, so that attention takes little time. A ratio is torch's time over ours:
 the median over pairs of samples that alternate, with the least and the most; compiled models are timed by
@@ -26,10 +30,15 @@ import torch
 from torch import Tensor, nn
 
 from gemmgen.integrations.experts import Experts
+from gemmgen.integrations.quantize import BLOCK, E4M3, dequantized_weight
 from gemmgen.integrations.transformers import accelerate_model
 
 WARM_UP, PAIRS, CALLS = 3, 15, 10
 TOKENS, COMPILED_TOKENS, VOCABULARY = (1, 4, 16, 64, 512), 16, 32000
+MANY_TOKENS = {"llama": (2048, 8192), "deepseek_v3": (4096,)}
+"""Further tokens, for models without experts."""
+SEQUENCES, STEPS = 4, 32
+"""Greedy sequences that `--right` compares, and the tokens of each."""
 EXPERT_TOKENS = (1, 16, 64, 512, 8192)
 """Tokens of a layer of experts alone."""
 EXPERTS = {
@@ -43,62 +52,100 @@ DECODE_ROWS = 4
 Forward = Callable[[Tensor], Tensor]
 
 
-def llama(layers: int) -> nn.Module:
-    """Return a Llama with the sizes of the model of 8B parameters, in bf16 on the GPU."""
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": (
+        "Llama",
+        {
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+        },
+    ),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "moe_intermediate_size": 768,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+        },
+    ),
+    "gpt_oss": (
+        "GptOss",
+        {
+            "hidden_size": 2880,
+            "intermediate_size": 2880,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+            "num_local_experts": 32,
+            "num_experts_per_tok": 4,
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3",
+        {
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "q_lora_rank": 1536,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "first_k_dense_replace": 61,
+        },
+    ),
+}
+"""The class in transformers, and the sizes of its configuration."""
+FP8 = frozenset({"deepseek_v3"})
+"""The models whose linear layers are e4m3 with scales of blocks."""
+
+
+def model_of(name: str, layers: int) -> nn.Module:
+    """Return a model in bf16 on the GPU, with random weights."""
     transformers: Any = import_module("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        vocab_size=VOCABULARY,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
-
-
-def qwen3_moe(layers: int) -> nn.Module:
-    """Return a Qwen3-MoE with the sizes of the model of 30B parameters, in bf16 on the GPU."""
-    transformers: Any = import_module("transformers")
-    config = transformers.Qwen3MoeConfig(
-        hidden_size=2048,
-        intermediate_size=6144,
-        moe_intermediate_size=768,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        head_dim=128,
-        num_experts=128,
-        num_experts_per_tok=8,
-        vocab_size=VOCABULARY,
-    )
-    config._experts_implementation = "grouped_mm"
-    return transformers.Qwen3MoeForCausalLM(config).eval()
-
-
-def gpt_oss(layers: int) -> nn.Module:
-    """Return a gpt-oss with the sizes of the model of 20B parameters, its experts in bf16, on the GPU."""
-    transformers: Any = import_module("transformers")
-    config = transformers.GptOssConfig(
-        hidden_size=2880,
-        intermediate_size=2880,
-        num_hidden_layers=layers,
-        num_attention_heads=64,
-        num_key_value_heads=8,
-        head_dim=64,
-        num_local_experts=32,
-        num_experts_per_tok=4,
-        vocab_size=VOCABULARY,
-    )
-    config._experts_implementation = "grouped_mm"
-    model = transformers.GptOssForCausalLM(config).eval()
-    for name, parameter in model.named_parameters():
-        if "experts" in name:  # transformers gives them no numbers
-            nn.init.normal_(parameter, std=0.02)
+    stem, sizes = MODELS[name]
+    config = getattr(transformers, f"{stem}Config")(**sizes, num_hidden_layers=layers, vocab_size=VOCABULARY)
+    if name in EXPERTS:
+        config._experts_implementation = "grouped_mm"
+    with torch.device("cuda"):
+        model = getattr(transformers, f"{stem}ForCausalLM")(config).eval()
+    if name == "gpt_oss":  # transformers gives its experts no numbers
+        for parameter_name, parameter in model.named_parameters():
+            if "experts" in parameter_name:
+                nn.init.normal_(parameter, std=0.02)
+    if name in FP8:
+        use_installed_deep_gemm()
+        make_fp8(model)
     return model
 
 
-MODELS: dict[str, Callable[[int], nn.Module]] = {"llama": llama, "qwen3_moe": qwen3_moe, "gpt_oss": gpt_oss}
+def use_installed_deep_gemm() -> None:
+    """Let transformers take DeepGEMM from the environment in place of the hub."""
+    theirs: Any = import_module("transformers.integrations.deepgemm")
+    theirs.is_kernels_available = lambda: True
+    theirs.lazy_load_kernel = {"deep-gemm": import_module("deep_gemm")}.__getitem__
+
+
+def make_fp8(model: nn.Module) -> None:
+    """Replace each linear layer by transformers' fp8 layer, whose weight is the same one rounded to e4m3."""
+    fp8_linear: Any = import_module("transformers.integrations.finegrained_fp8").FP8Linear
+    for name, layer in list(cast(Any, model).named_modules()):
+        if not isinstance(layer, nn.Linear) or name == "lm_head":
+            continue
+        with torch.device("cuda"):
+            made = fp8_linear(layer.in_features, layer.out_features, block_size=(BLOCK, BLOCK))
+        scale = layer.weight.abs().max().float() / torch.finfo(E4M3).max
+        made.weight.data.copy_(layer.weight.float() / scale)
+        made.weight_scale_inv.data.fill_(scale.item())
+        cast(Any, model).set_submodule(name, made)
 
 
 def experts_of(name: str) -> Experts | None:
@@ -175,11 +222,57 @@ def error_of(got: Tensor, wanted: Tensor) -> float:
     return round(((got - wanted).square().sum() / wanted.square().sum()).sqrt().item(), 5)
 
 
-def measured(model: nn.Module, replaced: nn.Module, *, is_compiled: bool) -> dict[str, Any]:
+def errors_of(model: nn.Module, replaced: nn.Module, *, has_experts: bool) -> dict[str, float]:
+    """Return how far each model's logits are from those of its weights in fp32, relative to their norm."""
+    exact: Any = copy.deepcopy(model)
+    for name, layer in list(exact.named_modules()):
+        if hasattr(layer, "weight_scale_inv"):
+            made = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+            made.weight = nn.Parameter(
+                dequantized_weight(layer.weight, layer.weight_scale_inv, torch.float32), requires_grad=False
+            )
+            exact.set_submodule(name, made)
+    exact = exact.float()
+    if has_experts:
+        exact.set_experts_implementation("batched_mm")  # its other functions take no fp32
+    ids = torch.randint(0, VOCABULARY, (COMPILED_TOKENS, 1), device="cuda")
+    wanted = exact(ids, use_cache=False).logits
+    return {
+        name: error_of(cast(Any, each)(ids, use_cache=False).logits, wanted)
+        for name, each in {"ours": replaced, "torch": model}.items()
+    }
+
+
+def same_tokens(model: nn.Module, replaced: nn.Module, *, has_experts: bool) -> dict[str, int]:
+    """Return how many tokens of transformers' greedy sequences each model has too.
+
+    ``batched_mm`` is transformers' other function of experts: where it differs, rounding decides.
+    """
+    any_model: Any = model
+    ids = torch.randint(0, VOCABULARY, (SEQUENCES, 1), device="cuda")
+    for _ in range(STEPS):
+        ids = torch.cat((ids, most_likely(model, ids)[:, -1:]), 1)
+    wanted = ids[:, 1:]
+    found = {"ours": most_likely(replaced, ids)[:, :-1], "torch": most_likely(model, ids)[:, :-1]}
+    if has_experts:
+        any_model.set_experts_implementation("batched_mm")
+        found["batched_mm"] = most_likely(model, ids)[:, :-1]
+        any_model.set_experts_implementation("grouped_mm")
+    return {name: int((each == wanted).sum()) for name, each in found.items()} | {"of": wanted.numel()}
+
+
+def most_likely(model: nn.Module, ids: Tensor) -> Tensor:
+    """Return the most likely next token after each token of sequences [sequences, tokens]."""
+    return cast(Any, model)(ids, use_cache=False).logits.argmax(-1)
+
+
+def measured(
+    model: nn.Module, replaced: nn.Module, sizes: Sequence[int], *, is_compiled: bool
+) -> dict[str, Any]:
     """Return the figures of a model and of a copy whose kernels are ours: also compiled, if asked for."""
     theirs, ours = forward_of(model), forward_of(replaced)
     found: dict[str, dict[int, Any]] = {"eager": {}, "graph": {}, "reduce-overhead": {}}
-    for tokens in TOKENS:
+    for tokens in sizes:
         ids = torch.randint(0, VOCABULARY, (tokens, 1), device="cuda")
         call_ours, call_torch = partial(ours, ids), partial(theirs, ids)
         error = error_of(call_ours(), call_torch())
@@ -218,6 +311,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", choices=MODELS)
     parser.add_argument("--linear", help="a library of linear layers")
     parser.add_argument("--compiled", action="store_true", help="with reduce-overhead too")
+    parser.add_argument("--right", action="store_true", help="errors, and the most likely tokens, too")
     parser.add_argument("--layers", type=int, default=4)
     arguments = parser.parse_args()
     linear = [import_module(arguments.linear)] if arguments.linear else []
@@ -225,14 +319,20 @@ def main() -> None:
     models: dict[str, Any] = {}
     counts: dict[str, int] = {}
     for name in arguments.models:
-        with torch.device("cuda"):
-            model = MODELS[name](arguments.layers)
+        model = model_of(name, arguments.layers)
         replaced, experts = copy.deepcopy(model), experts_of(name)
         done = accelerate_model(replaced, *linear, experts=experts)
         with torch.no_grad():
             of_experts = measured_experts(model, replaced) if experts else {}
-            of_model = measured(model, replaced, is_compiled=arguments.compiled)
-        models[name], counts[name] = of_model | {"experts": of_experts}, len(done.replaced)
+            right = dict[str, Any]()
+            if arguments.right:
+                right["errors"] = errors_of(model, replaced, has_experts=experts is not None)
+            if arguments.right and name not in FP8:  # DeepGEMM compiles a kernel for each number of tokens
+                right["same_tokens"] = same_tokens(model, replaced, has_experts=experts is not None)
+            sizes = *TOKENS, *MANY_TOKENS.get(name, ())
+            of_model = measured(model, replaced, sizes, is_compiled=arguments.compiled)
+        models[name] = of_model | {"experts": of_experts, "right": right}
+        counts[name] = len(done.replaced)
         cast(Any, torch).compiler.reset()
     record = {
         "gpu": torch.cuda.get_device_name(),

@@ -28,7 +28,7 @@ from tools.quotations.study_blocks import (
     host_block,
     misaligned_block,
     models_block,
-    served_block,
+    right_block,
     tuned_block,
 )
 from tools.quotations.suite_blocks import (
@@ -64,7 +64,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "tuned": tuned_block,
     "host": host_block,
     "models": models_block,
-    "served": served_block,
+    "right": right_block,
 }
 """Blocks of a fixed record, by their marks."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from gemmgen.problem import shape_text
@@ -14,8 +13,9 @@ from tools.rendered import ROOT
 MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"
 HOST = ROOT / "benchmarks" / "reading" / "host.json"
 MODELS = ROOT / "benchmarks" / "reading" / "models.json"
-SERVED = ROOT / "benchmarks" / "reading" / "experts_of_models.json"
 MISALIGNED_ARMS = ("", ", B aligned before", ", A and B aligned before", ", into an out of such rows")
+RIGHT = "right"
+"""The name of what is no speed, in MODELS."""
 TUNED = ROOT / "benchmarks" / "reading" / "tune.json"
 
 
@@ -79,24 +79,36 @@ def host_block() -> str:
 
 
 def models_block() -> str:
-    """Return the speed of the models of MODELS with kernels of libraries over torch's, by tokens."""
-    return _speed_of_models(MODELS)
-
-
-def served_block() -> str:
-    """Return the speed of the models of SERVED with kernels for experts over torch's, by tokens."""
-    return _speed_of_models(SERVED)
-
-
-def _speed_of_models(record: Path) -> str:
-    models = json.loads(record.read_text(encoding="utf-8"))["models"]
-    every = (count for hows in models.values() for found in hows.values() for count in found)
-    tokens = sorted({*every}, key=int)
+    """Return the speed of the models of MODELS with our kernels over transformers' own, by tokens."""
+    models = _models()
+    speeds = {(model, how): found for model, _, hows in models for how, found in hows.items() if how != RIGHT}
+    tokens = sorted({count for found in speeds.values() for count in found}, key=int)
 
     def cells(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
         for count in tokens:
             figures = found.get(count)
             yield f"{figures['ratio']:.3f} [{figures['least']:.2f}, {figures['most']:.2f}]" if figures else ""
 
-    rows = ((model, how, *cells(found)) for model, hows in models.items() for how, found in hows.items())
+    rows = ((model, how, *cells(found)) for (model, how), found in speeds.items())
     return table(["model", "", *(f"tokens: {count}" for count in tokens)], rows, words=2)
+
+
+def right_block() -> str:
+    """Return the errors of the models of MODELS, and how often they have the same most likely token."""
+
+    def cells(run: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[str]:
+        yield run["linear"]
+        yield str(run["layers"])
+        yield from (f"{100 * right['errors'][whose]:.2f} %" for whose in ("ours", "torch"))
+        same = right.get("same_tokens", {})
+        yield from (f"{same[whose]} of {same['of']}" if same else "" for whose in ("ours", "torch"))
+
+    heads = ["model", "linear layers", "layers", "error, ours", "error, torch", "same token, ours"]
+    rows = ((model, *cells(run, hows[RIGHT])) for model, run, hows in _models())
+    return table([*heads, "same token, torch"], rows, words=2)
+
+
+def _models() -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Return the models of MODELS: the name, the run, and what was found of it."""
+    runs = json.loads(MODELS.read_text(encoding="utf-8"))
+    return [(name, run, found) for run in runs for name, found in run["models"].items()]
