@@ -140,9 +140,9 @@ def test_no_recorded_fault_is_found_by_the_nightly_alone() -> None:
 @pytest.mark.parametrize(
     ("file", "before", "after", "outcome"),
     [
-        ("templates/walks/place_part.py.j2", "program_id(0) // count", "program_id(1) // count", "check"),
-        ("templates/walks/place_part.py.j2", "program_id(0) // count", "program_id(0) // count", "same"),
-        ("templates/walks/place_part.py.j2", "program_id(0) // count", "{{ none.x }}", "everything"),
+        ("templates/wgmma/kernel_tiled.py.j2", "num_programs(0) // SPLITS", "num_programs(1) // SPLITS", "check"),
+        ("templates/wgmma/kernel_tiled.py.j2", "num_programs(0) // SPLITS", "num_programs(0) // SPLITS", "same"),
+        ("templates/wgmma/kernel_tiled.py.j2", "num_programs(0) // SPLITS", "{{ none.x }}", "everything"),
         ("gemmgen/plan/wgmma/buffers.py", "tuple(chain.from_iterable(tiles))", "()", "everything"),
         (
             "gemmgen/plan/wgmma/buffers.py",

@@ -116,16 +116,6 @@ class BlackwellView(KernelView):
         return self.plan.accumulators > 1
 
     @property
-    def first_sums(self) -> str:
-        """The part that begins with the first accumulator."""
-        return f"tcgen05/sums/first_of_{'ring' if self._ring_of_sums else 'one'}.py.j2"
-
-    @property
-    def next_sums(self) -> str:
-        """The part that goes on to the accumulator of the next tile."""
-        return "tcgen05/sums/next_of_ring.py.j2" if self._ring_of_sums else "shared/flip_phase.py.j2"
-
-    @property
     def phase_of_sums(self) -> str:
         """The phase of the barriers of a tile's accumulator."""
         return "sums.phase" if self._ring_of_sums else "phase"

@@ -156,33 +156,14 @@ class EpilogueView(SavedSumsView):
         return self.plan.problem.transforms and not (self.loads or self.plan.problem.gated)
 
     @property
-    def before_conversion(self) -> Iterator[str]:
-        """The templates between the sums of a sub-tile and its conversion: the epilogue, and scales of D."""
-        if self.computes:
-            yield "shared/compute.py.j2"
-        if self.plan.problem.d_scale:
-            yield "shared/store/quantize.py.j2"
-
-    @property
-    def d_scale_place(self) -> str:
-        """The template that finds the scales of a sub-tile's rows among all scales of D."""
-        stacked = "_of_group" * self.plan.problem.stacks_d_scales
-        return f"shared/store/d_scale_place{stacked}.py.j2"
-
-    @property
-    def before_stores(self) -> tuple[str, ...]:
-        """The templates between the writes to shared memory and the stores of several matrices."""
-        return ()
-
-    @property
     def boxed_d(self) -> str:
         """The buffer of a block of D as the box that TMA moves."""
-        return self._boxed("d", "d_smem.index(len(tiles) * slot + block)")
+        return self.boxed("d", "d_smem.index(len(tiles) * slot + block)")
 
     @property
     def place_in_blocks(self) -> str:
         """The coordinates of a tile of a block of D."""
-        return f"[block, {self._stored_rows}, column]"
+        return f"[block, {self.stored_rows}, column]"
 
     @property
     def end_of_rows(self) -> str:
@@ -207,14 +188,6 @@ class EpilogueView(SavedSumsView):
     def awaits_buffer(self) -> bool:
         """True if an earlier store, of this tile or of another one, may still read the buffer."""
         return not self.plan.frees_buffers_early and (self.plan.subtiles > 1 or self.reuses_buffers)
-
-    @property
-    def buffer_comment(self) -> str:
-        """The template that says which store must have read a buffer."""
-        which = "of_tile"
-        if self.plan.subtiles > 1:
-            which = "reused" if self.reuses_buffers and not self.rings_anew else "once"
-        return f"shared/store/buffer_{which}.py.j2"
 
     @property
     def stores_in_flight(self) -> str:
@@ -254,7 +227,7 @@ class EpilogueView(SavedSumsView):
         if self.plan.composed:
             sums = "the sums of a consumer's parts" if self.staggered else "the sums of all parts"
         by = " by sub-tiles" if self.plan.subtiles > 1 else ""
-        by = " by halves of its columns" if self._halved else by
+        by = " by halves of its columns" if self.halved else by
         run = "last stores still run" if self.plan.epilogue_buffers > 1 else "last store still runs"
         run = run if by else "store still runs"
         stored = "Compute and store a tile of D" if self.plan.problem.gated else f"Store {sums}"
@@ -271,7 +244,7 @@ class EpilogueView(SavedSumsView):
         return "tile" if self.plan.problem.gated else self.sums
 
     @property
-    def _halved(self) -> bool:
+    def halved(self) -> bool:
         """True if a tile is stored by halves, which have names."""
         return self.plan.subtiles == 2 and not self.plan.composed
 
@@ -283,24 +256,6 @@ class EpilogueView(SavedSumsView):
             if self.plan.composed and max(self.counts_of_parts) == 1
             else f"split_columns({self.converted})"
         )
-
-    @property
-    def before_runs(self) -> Iterator[str]:
-        """The templates that come before the store of the first sub-tile."""
-        if self.plan.problem.saves:
-            yield "wgmma/store/sums.py.j2"
-            yield f"wgmma/store/saved_{'whole' if self.plan.subtiles == 1 else 'parts'}.py.j2"
-            return
-        if self.plan.problem.gated:
-            yield "wgmma/store/sums.py.j2"
-            yield from ("shared/store/await_vectors.py.j2",) * bool(self.plan.problem.tma_vectors)
-            yield "wgmma/store/join.py.j2"
-        if self.plan.subtiles > 1 and not self.unrolled:
-            yield f"wgmma/store/{'halves' if self._halved else 'subtiles'}.py.j2"
-        if self.plan.problem.tma_vectors and not self.plan.problem.gated:
-            yield "shared/store/await_vectors.py.j2"
-        if self.plan.subtiles > 1 and self.rings_anew:
-            yield "shared/store/ring_anew.py.j2"
 
     @property
     def runs(self) -> Iterable[Run]:
@@ -320,6 +275,11 @@ class ReadingEpilogueView(EpilogueView):
         return False
 
     @property
+    def stores_by_tma(self) -> bool:
+        """False: the threads that read the sums store D."""
+        return False
+
+    @property
     def functions(self) -> Iterator[str]:
         """The templates that compute, callees first."""
         yield from (f"shared/activation_{name}" for name in self.activations)
@@ -333,7 +293,7 @@ class ReadingEpilogueView(EpilogueView):
 
     def _load(self, load: Load) -> Part:
         """Return the lines that read an operand by address."""
-        return replace(super()._load(load), template="c_read" if load.operand == "matrix" else "vector_read")
+        return replace(super()._load(load), kind="c_read" if load.operand == "matrix" else "vector_read")
 
     def _loaded(self, load: Load) -> str:
         """Return a loaded operand as it broadcasts to a tile."""

@@ -53,11 +53,6 @@ class GroupEpilogueView(EpilogueView):
         return summary if self.stores_by_tma else f"{summary.partition(';')[0]}."
 
     @property
-    def before_stores(self) -> tuple[str, ...]:
-        """The templates between the writes to shared memory and the stores of several matrices."""
-        return ("shared/store/kept_rows.py.j2",)
-
-    @property
     def rows_of_tile(self) -> str:
         """The rows of a tile that is stored."""
         if self.plan.problem.saves:
@@ -67,10 +62,10 @@ class GroupEpilogueView(EpilogueView):
     @property
     def place_in_group(self) -> str:
         """The coordinates of a tile of the only matrix in D."""
-        return f"[{self._stored_rows}, {self.column_of_d('column')}]"
+        return f"[{self.stored_rows}, {self.column_of_d('column')}]"
 
     @property
-    def _stored_rows(self) -> str:
+    def stored_rows(self) -> str:
         """The coordinates of the rows of a tile of D or of saved sums: its box, and the first row in it."""
         return "row + kept, rows - kept"
 
@@ -92,6 +87,11 @@ class GroupEpilogueView(EpilogueView):
             yield Part("statement", f"{first}s = {first} + gl.arange(0, {tile}.shape[{number}], {layout})")
         yield from super().parts
 
+    @property
+    def c_ends_with_group(self) -> bool:
+        """True if a load of C ends with the rows of a tile's group."""
+        return not self.plan.problem.reads_c_of_others
+
     def place_of_c(self, row: str, column: str, tile: str = "") -> tuple[str, ...]:
         """Return the arguments that place a tile of C, whose group's end is a member of ``tile``."""
         return (row, column) if self.plan.problem.reads_c_of_others else (row, column, f"{tile}end")
@@ -111,8 +111,8 @@ class GroupEpilogueView(EpilogueView):
         if load.operand == "matrix":
             return super()._load(load)
         if OPERATIONS[load.tensor].along == "m":
-            return replace(super()._load(load), template="vector_read", limit="end")
-        return replace(super()._load(load), template="column_of_group")
+            return replace(super()._load(load), kind="vector_read", limit="end")
+        return replace(super()._load(load), kind="column_of_group")
 
     def _loaded(self, load: Load) -> str:
         """Return a loaded operand as it broadcasts to a tile."""

@@ -29,15 +29,8 @@ class Run:
     """The variable that is converted: the sums, or the result of the epilogue."""
     refilled: str
     """The later sub-tile of C that its buffer takes."""
-    steps: tuple[str, ...]
-    """The templates of a sub-tile, in order."""
-    ahead: tuple[str, ...] = ()
-    """The templates before the first sub-tile."""
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The templates of all of its sub-tiles, after the templates that precede them."""
-        return (*self.ahead, f"shared/store/{'several' if self.numbers else 'one'}.py.j2")
+    is_last: bool
+    """True for the sub-tile whose sums are the last ones to be read."""
 
     @property
     def column(self) -> str:
@@ -73,11 +66,9 @@ class Runs:
     def __iter__(self) -> Iterator[Run]:
         subtiles, ring = self.plan.subtiles, self.plan.epilogue_buffers > 1
         if self.plan.tiles_together > 1:
-            yield self._run(
-                "i", "SUBTILES", "i * SUBTILE_N", begin="first", ahead="wgmma/store/common_column"
-            )
+            yield self._run("i", "SUBTILES", "i * SUBTILE_N", begin="first")
             numbers, offset = "SUBTILES, len(subtiles)", "(i - SUBTILES) * SUBTILE_N"
-            yield self._run("i", numbers, offset, begin="own", ahead="wgmma/store/own_column")
+            yield self._run("i", numbers, offset, begin="own")
         elif subtiles == 1:
             yield self._run("", "", "", is_last=True)
         elif subtiles == 2:
@@ -110,33 +101,13 @@ class Runs:
         begin: str = "column",
         refilled: str = "",
         is_last: bool = False,
-        ahead: str = "",
     ) -> Run:
         sums = "tile" if self.from_tensor_memory else self._in_registers(number)
         tile = "tile" if self.loads else sums
-        steps = self._steps(number, refilled, is_last=is_last)
-        before = (f"{ahead}.py.j2",) if ahead else ()
-        parts = tuple(f"{step}.py.j2" for step in steps)
-        return Run(number, numbers, begin, offset, sums, tile, refilled, parts, before)
+        return Run(number, numbers, begin, offset, sums, tile, refilled, is_last)
 
     def _in_registers(self, number: str) -> str:
         """Return what holds the sums of a sub-tile that are in registers."""
         if not number:
             return self.whole
         return {"0": "left", "1": "right"}.get(number, f"subtiles[{number}]")
-
-    def _steps(self, number: str, refilled: str, *, is_last: bool) -> Iterator[str]:
-        """Return the parts of a sub-tile's store."""
-        if self.from_tensor_memory:
-            yield f"tcgen05/store/read_{'slice' if number else 'whole'}"
-            if is_last:
-                yield "tcgen05/store/release"
-        if self.loads:
-            yield "shared/store/compute"
-        if refilled:
-            yield "shared/store/refill"
-        if number == "1" and self.plan.frees_buffers_early and self.plan.epilogue_buffers == 1:
-            yield "shared/store/await_half"
-        if self.plan.epilogue_buffers > 1 and not self.plan.problem.d_in_blocks:
-            yield "shared/store/buffer_of_ring"
-        yield "shared/store/start"

@@ -32,7 +32,8 @@ def name_of(load: Load) -> str:
 class Part:
     """Some lines of the epilogue's function."""
 
-    template: str
+    kind: str
+    """What the lines do: the template of the function has a branch for each kind."""
     statement: str = ""
     """The statement of the step, if it is a single one."""
     load: Load | None = None
@@ -179,23 +180,6 @@ class StepsView(OperandLoads):
         tiles = ", ".join(results(problem.epilogue, made, "tile"))
         yield Part("statement", f"return {f'in_turn({tiles})' if problem.interleaved else tiles}")
 
-    def read_blocks(self, widened: str) -> str:
-        """Return the statements that read the matrices of a sub-tile of C from their buffers, in lines."""
-        slots = (self.slot_of_block(number, "subtile") for number in range(len(self.blocks_of_c)))
-        return "\n    ".join(
-            f"{name} = buffers.c_smem.index({slot}).load(tile.type.layout){widened}"
-            for name, slot in zip(self.blocks_of_c, slots, strict=True)
-        )
-
-    @property
-    def part_c(self) -> str:
-        """The statements that take the matrices in C from the columns of a sub-tile, in lines."""
-        converted = (
-            f"{name} = gl.convert_layout({name}, tile.type.layout, assert_trivial=True)"
-            for name in self.blocks_of_c
-        )
-        return "\n    ".join((f"{', '.join(self.blocks_of_c)} = even_and_odd(c)", *converted))
-
     @property
     def blocks_of_c(self) -> tuple[str, ...]:
         """The variables of the matrices in C."""
@@ -248,10 +232,10 @@ class StepsView(OperandLoads):
 
     def _load(self, load: Load) -> Part:
         """Return the lines that load an operand, or find it in shared memory."""
-        template = "c" if load.operand == "matrix" else load.operand
+        kind = "c" if load.operand == "matrix" else load.operand
         if load.accumulator:
-            template = "column_in_turn" if self._in_turn(load) else "column_of_block"
-        return Part(template, load=load, widened=self._widened(load))
+            kind = "column_in_turn" if self._in_turn(load) else "column_of_block"
+        return Part(kind, load=load, widened=self._widened(load))
 
     def _loaded(self, load: Load) -> str:
         """Return a loaded operand as it broadcasts to a tile."""

@@ -23,29 +23,26 @@ class Walk:
     """Return whether a kernel has this walk, unless a later row holds too."""
     walked: str = "tiles of D"
     """The work items in words, for a module's docstring; ``{splits}`` stands for the splits of a tile."""
-    place: str = "place_whole"
-    """The template that finds the tile of a program with one work item, in kernels of such programs."""
-    begin: str = "each_in_range"
-    """The template that begins a loop over the work items of a program."""
-    unpack: str | None = None
-    """The template that makes `item` of the loop's variable; None if they are the same."""
-    advance: str | None = None
-    """The template that ends a loop's body with the next work item; None if the loop counts by itself."""
     tiles: str = "Tiles(args)"
     """The expression that makes `Tiles` in a role."""
+    has_tiles_side_by_side: bool = False
+    """True if neighbouring programs have neighbouring tiles of one split, and not the splits of one tile."""
     item: str = "item"
     """The variable that holds a work item: `Tiles.at` takes it."""
     steps: str | None = None
     """The expression of the K steps of a work item; None if each has all K steps of a tile."""
     first_steps: str | None = None
     """The expression of the K steps of a program's first work item; None if `steps` is."""
-    passes: str | None = None
-    """The template by which a ping-pong consumer first passes the K steps of the other consumer's work item.
-
-    None if all work items have equally many K steps: a consumer passes them after its own work item.
-    """
     k: str = "k_step * PROGRAM_TILE_K"
     """The expression of the place of a K step along K: `load_stage` takes it."""
+
+    @property
+    def has_pieces(self) -> bool:
+        """True if a loop's variable is not yet the work item: `Tiles.piece` finds it, with a K of its own.
+
+        A ping-pong consumer then passes the K steps of the other consumer's work item first.
+        """
+        return self.item == "piece"
 
     @property
     def find(self) -> str:
@@ -85,18 +82,19 @@ def _splits_k(plan: Kernel) -> bool:
 
 
 WALKS: Final[dict[str, Walk]] = {
-    "no_walk": Walk(None, _has_one_tile, place="place_only"),
+    "no_walk": Walk(None, _has_one_tile),
     "one_tile": Walk("one", _is_tiled),
     "one_split": Walk(
         "one_split",
         lambda plan: _is_tiled(plan) and _splits_k(plan),
-        place="place_split",
+        tiles="Tiles(args, gl.program_id(0) // SPLITS, gl.program_id(0) % SPLITS)",
         steps="tiles.steps()",
     ),
     "one_part": Walk(
         "one_split",
         lambda plan: _is_tiled(plan) and plan.reduces_apart,
-        place="place_part",
+        tiles="Tiles(args, gl.program_id(0) % count, gl.program_id(0) // count)",
+        has_tiles_side_by_side=True,
         steps="tiles.steps()",
     ),
     "static": Walk("static", lambda plan: plan.persistent),
@@ -104,7 +102,6 @@ WALKS: Final[dict[str, Walk]] = {
         "static_split",
         lambda plan: plan.persistent and _splits_k(plan),
         walked="parts of tiles of D, whose K is divided by {splits}",
-        place="place_split",
         steps="tiles.steps(item)",
         first_steps="tiles.steps(tiles.first())",
     ),
@@ -123,10 +120,8 @@ WALKS: Final[dict[str, Walk]] = {
         "k_groups",
         lambda plan: plan.problem.groups is not None and plan.problem.groups.divides_k,
         walked="tiles of D, group by group",
-        unpack="piece_of_item",
         item="piece",
         steps="tiles.steps(piece)",
-        passes="past_item_before",
         k="piece.rows(k_step)",
     ),
     "k_blocks": Walk(
@@ -135,16 +130,12 @@ WALKS: Final[dict[str, Walk]] = {
             plan.problem.groups is not None and plan.problem.groups.divides_k and plan.problem.scales_sums
         ),
         walked="tiles of D, group by group",
-        unpack="piece_of_item",
         item="piece",
         steps="tiles.steps(piece)",
-        passes="past_item_before",
     ),
     "launch_control": Walk(
         "launch_control",
         lambda plan: plan.schedule_kind == "launch_control",
-        begin="each_in_turn",
-        advance="next_in_turn",
     ),
 }
 """All walks of both families, general ones first: a kernel has the last one that holds for it."""

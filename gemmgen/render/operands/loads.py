@@ -144,20 +144,9 @@ class OperandLoads:
         return ", ".join(row if axis == "m" else column for axis in self._vector_axes)
 
     @property
-    def load_rows_of_c(self) -> str:
-        """The template that loads the rows of a sub-tile of C."""
-        if self.plan.problem.reads_c_of_others:
-            return "shared/load_rows_of_others.py.j2"
-        return self.load_blocks_of_c
-
-    @property
-    def load_blocks_of_c(self) -> str:
-        """The template that loads a sub-tile of each matrix in C, or of the only one."""
-        problem = self.plan.problem
-        if problem.d_in_blocks:
-            return "shared/load_rows_of_blocks.py.j2"
-        of_group = problem.groups is not None and not problem.reads_c_of_others
-        return "shared/load_rows_of_group.py.j2" if of_group else "shared/load_rows.py.j2"
+    def c_ends_with_group(self) -> bool:
+        """True if a load of C ends with the rows of a tile's group; False without groups."""
+        return False
 
     def place_of_block(self, block: int, row: str, column: str) -> tuple[str, ...]:
         """Return the coordinates of a tile of C or D that has this first row and column of an accumulator."""

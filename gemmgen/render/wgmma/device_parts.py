@@ -11,11 +11,6 @@ from gemmgen.render.walks import Walk
 from gemmgen.render.wgmma.k_loop import KLoop
 
 
-def column_ctas(plan: WgmmaKernel) -> int:
-    """Return the CTAs of a cluster that divide an accumulator's columns."""
-    return plan.cluster_m if plan.swap_ab else plan.cluster_n
-
-
 @dataclass(frozen=True)
 class DeviceParts:
     """The templates of one plan's device code."""
@@ -41,7 +36,7 @@ class DeviceParts:
         if plan.problem.copies_misaligned:
             parts.insert(0, "shared/copy_kernel")
         if not plan.synchronous:
-            parts.append("wgmma/ring_position_ping_pong" if plan.ping_pong else "shared/ring_position")
+            parts.append("shared/ring_position")
         parts += self._walk_parts
         parts += ["wgmma/staggered"] * plan.staggered
         if plan.specialized:
@@ -63,11 +58,11 @@ class DeviceParts:
         if plan.splits > 1:
             parts += self._sum_parts
         if plan.specialized:
-            parts.append(f"wgmma/consumer{'_ping_pong' * plan.ping_pong}")
+            parts.append("wgmma/consumer")
         parts.append(self._kernel)
         if plan.reduces_apart:
-            origin = f"wgmma/piece_origin{self._of_cluster}"
-            parts += ["wgmma/reduction_args", *self.epilogue.functions, origin, "wgmma/reduction_kernel"]
+            parts += ["wgmma/reduction_args", *self.epilogue.functions]
+            parts += ["wgmma/piece_origin", "wgmma/reduction_kernel"]
         return tuple(f"{part}.py.j2" for part in parts)
 
     @property
@@ -85,16 +80,11 @@ class DeviceParts:
     @property
     def _sum_parts(self) -> Iterator[str]:
         """The parts by which programs leave each other sums."""
-        yield f"wgmma/register_order{self._of_cluster}"
+        yield "wgmma/register_order"
         if not self.plan.reduces_apart:
-            yield f"wgmma/accumulator_order{self._of_cluster}"
+            yield "wgmma/accumulator_order"
         yield "wgmma/sum_addresses"
         yield "wgmma/leave_sums" if self.plan.reduces_apart else f"wgmma/reduction_{self.plan.reduction}"
-
-    @property
-    def _of_cluster(self) -> str:
-        """The ending of parts that know of CTAs which divide an accumulator's columns."""
-        return "_cluster" if column_ctas(self.plan) > 1 else ""
 
     @property
     def _load_stage(self) -> str:

@@ -32,19 +32,9 @@ class OutputScales:
         return self.plan.problem.d_scale
 
     @property
-    def _rule(self) -> str:
-        """The name of the rule in the templates: a quotient, or the least power of two that is as large."""
-        return "power_of_two" if self._scale.dtype.coded else "quotients"
-
-    @property
-    def words(self) -> str:
-        """The template of the comment on the rule."""
-        return f"shared/store/words_of_{self._rule}.py.j2"
-
-    @property
-    def statements(self) -> str:
-        """The template that stores the scale of a row, and multiplies the elements of the row."""
-        return f"shared/store/{self._rule}.py.j2"
+    def are_powers_of_two(self) -> bool:
+        """True if a scale is a power of two, the least one that is large enough, and no quotient."""
+        return self._scale.dtype.coded
 
     @property
     def constants(self) -> Iterator[tuple[str, object, str]]:
@@ -53,11 +43,11 @@ class OutputScales:
             return
         d = self.plan.problem.d
         yield "D_SCALE_COLUMNS", self._scale.vector, "of D that share a scale"
-        if not self._scale.dtype.coded:
+        if not self.are_powers_of_two:
             yield "D_LARGEST", d.largest, f"the largest number of {d.name}"
         yield "LEAST_SCALED", spelled(LEAST_SCALED), "2**-100: smaller magnitudes do not lower a scale"
         yield "MOST_SCALED", spelled(MOST_SCALED), "2**127: greater magnitudes, and infinities, saturate"
-        if self._scale.dtype.coded:
+        if self.are_powers_of_two:
             fraction, exponent = math.frexp(d.largest)  # in [0.5, 1), of twice the mantissa
             mantissa = round((2 * fraction - 1) * 2**MANTISSA_BITS)
             largest = f"{d.largest:g}, the largest number of {d.name}"

@@ -126,14 +126,9 @@ class ReductionView:
         return f"gl.BlockedLayout([1, {VECTOR_SUMS}], [1, {lanes}], {warps}, [1, 0])"
 
     @property
-    def reading(self) -> str:
-        """True if a thread reads the sums of all splits; else others read some of them at the same time."""
-        return "in_turn" if self.plan.splits_side_by_side == 1 else "side_by_side"
-
-    @property
-    def storing(self) -> str:
-        """How a thread stores: two neighbours of a row at once, unless the kernel has swap-AB."""
-        return "single" if self.plan.swap_ab else "pairs"
+    def stores_pairs(self) -> bool:
+        """True if a thread has two neighbours of a row, which it stores at once: not with swap-AB."""
+        return not self.plan.swap_ab
 
     @property
     def all_sums(self) -> str:

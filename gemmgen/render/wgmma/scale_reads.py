@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.scales.scale_payloads import least_scales
@@ -27,16 +28,9 @@ class ScaleReads:
     plan: WgmmaKernel
 
     @property
-    def template(self) -> str:
-        """The template of the scales of B: one for all columns of a tile, or one for each column."""
-        if not self.plan.has_tile_scales:
-            return "wgmma/scales/columns.py.j2"
-        return f"wgmma/scales/{'blocks' if self.plan.problem.in_blocks else 'tile'}.py.j2"
-
-    @property
-    def of_columns(self) -> str:
-        """The ending of the templates that load scales of B: of one block of B, or of two."""
-        return "blocks" if self.plan.problem.in_blocks else "b"
+    def of_two_blocks(self) -> bool:
+        """True if a tile has columns of two blocks of B, with a scale each."""
+        return self.plan.problem.in_blocks
 
     @property
     def column(self) -> str:
@@ -78,9 +72,9 @@ class ScaleReads:
         if any(self._scale(name).dtype.coded for name in ("a", "b")):
             yield "wgmma/scales/powers_of_two"
         if self._beside_rows in loaded:
-            yield f"wgmma/scales/row_scales{self._from_any_row(self._beside_rows)}"
+            yield "wgmma/scales/row_scales"
         if self._beside_columns in loaded:
-            yield f"wgmma/scales/column_scales{self._from_any_row(self._beside_columns)}"
+            yield "wgmma/scales/column_scales"
         if plan.has_tile_scales:
             yield f"wgmma/scales/{'of_part' if self.by_block else 'of_tile'}"
         if plan.column_slabs > 1:
@@ -160,9 +154,10 @@ class ScaleReads:
         """Return the text of a scale of B as an fp32 number, by the text that reads it."""
         return self._number("b", read)
 
-    def _from_any_row(self, name: str) -> str:
-        """Return the ending of the template that reads the scales of an operand: A's may begin anywhere."""
-        return "_from_any_row" * (name == "a" and self.plan.problem.scales_from_any_row)
+    def starts_anywhere(self, beside: Literal["rows", "columns"]) -> bool:
+        """Return True if the scales beside the accumulator's rows or columns begin at any row of a stage."""
+        name = self._beside_rows if beside == "rows" else self._beside_columns
+        return name == "a" and self.plan.problem.scales_from_any_row
 
     @property
     def first_row(self) -> str:
@@ -259,18 +254,6 @@ class ScaleReads:
     def step_number(self) -> str:
         """The variable of a loop over K steps, whose scales of B are found by the number of a step."""
         return "k_step" if self.plan.has_tile_scales else "_"
-
-    @property
-    def first_of_step(self) -> str:
-        """The statement that reads the scales of B of the first K step; empty if TMA loads them."""
-        return "\n    b_scale = scales_of_step(b_scales, 0)" * self.plan.has_tile_scales
-
-    @property
-    def next_of_step(self) -> str:
-        """The statement that reads the scales of B of the next K step; empty if TMA loads them."""
-        reason = "# The scales of B for the next step come while the MMAs run."
-        lines = f"\n        {reason}\n        b_scale = scales_of_step(b_scales, k_step + 1)"
-        return lines * self.plan.has_tile_scales
 
     @property
     def of_block(self) -> str:

@@ -8,7 +8,6 @@ from typing import Final
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.kernel import OperandLoad
-from gemmgen.render.spelling import fit
 from gemmgen.render.wgmma.lanes import Part, parts_of
 from gemmgen.render.wgmma.scale_reads import ScaleReads
 
@@ -180,14 +179,9 @@ class Stage:
         )
 
     @property
-    def scales_of_group(self) -> str:
-        """The line before the loads that says where scales of rows of a group begin; empty for others."""
-        if self.plan.problem.scales_from_any_row:
-            others = f"up to {self.scale_unit - 1} are of rows before the tile"
-            return f"\n    # TMA loads scales from multiples of 16 bytes on: {others}."
-        apart = self.plan.problem.scales_groups_of_rows
-        reason = "# A multiple of PROGRAM_TILE_M, so that TMA finds scales at a multiple of 16 bytes."
-        return f"\n    {reason}\n    {ROW_IN_GROUP} = tile.row - tile.group * args.m" * apart
+    def row_in_group(self) -> str:
+        """The variable of a tile's first row among the rows of its group."""
+        return ROW_IN_GROUP
 
     @property
     def loads_scales(self) -> bool:
@@ -206,29 +200,11 @@ class Stage:
         return "CONSUMER_TILE_M" if self.plan.row_shares > 1 else "PROGRAM_TILE_M"
 
     @property
-    def rows(self) -> str:
-        """The argument of `load_stage` that places rows of a gathered A; empty if TMA loads A."""
-        return "offsets, " * self.plan.problem.gathers_a
-
-    @property
-    def find_rows(self) -> str:
-        """The statement that places a tile's rows in a gathered A, for each consumer's rows, as lines."""
-        if not self.plan.problem.gathers_a:
-            return ""
-        if self.plan.row_shares == 1:
-            return "        offsets = offsets_of_rows(args, tile.row, tile.end)\n"
+    def offsets_of_consumers(self) -> tuple[str, ...]:
+        """The offsets of each consumer's rows in a gathered A."""
         number = {0: "tile.row", 1: "tile.row + CONSUMER_TILE_M"}
-        rows = [number.get(i) or row_of(self.plan, str(i)) for i in range(self.plan.row_shares)]
-        each = [f"offsets_of_rows(args, {row}, tile.end)" for row in rows]
-        return f"{' ' * 8}{fit('offsets = (', each, ')', indent=8)}\n"
-
-    @property
-    def copies_of_a(self) -> str:
-        """The statement that copies rows of a gathered A to the stage, in a loop if consumers share them."""
-        if self.plan.row_shares == 1:
-            return "copy_rows(args, args.a_smem.index(ring.stage), offsets, k)"
-        call = "copy_rows(args, args.a_smem[i].index(ring.stage), offsets[i], k)"
-        return f"for i in gl.static_range(CONSUMERS):\n    {call}"
+        rows = (number.get(i) or row_of(self.plan, str(i)) for i in range(self.plan.row_shares))
+        return tuple(f"offsets_of_rows(args, {row}, tile.end)" for row in rows)
 
     @property
     def loads_at_once(self) -> Iterator[tuple[str, ...]]:

@@ -19,7 +19,7 @@ from gemmgen.render.kernel import (
     KernelView,
 )
 from gemmgen.render.spelling import argument_name, fit
-from gemmgen.render.wgmma.device_parts import DeviceParts, column_ctas
+from gemmgen.render.wgmma.device_parts import DeviceParts
 from gemmgen.render.wgmma.k_loop import KLoop
 from gemmgen.render.wgmma.lanes import turned
 from gemmgen.render.wgmma.layouts import HopperLayouts
@@ -185,8 +185,8 @@ class HopperView(KernelView):
         """The constants of the sums that programs leave each other."""
         own = "of a tile's rows that one consumer has" if self.plan.row_shares > 1 else "of a tile"
         yield "SUMS", self.plan.consumer_tile_m * self.plan.program_tile_n, own
-        if column_ctas(self.plan) > 1:
-            yield "COLUMN_CTAS", column_ctas(self.plan), "that divide the columns of an accumulator"
+        if self.column_ctas > 1:
+            yield "COLUMN_CTAS", self.column_ctas, "that divide the columns of an accumulator"
 
     @property
     def args(self) -> tuple[Field, ...]:
@@ -294,21 +294,14 @@ class HopperView(KernelView):
         return self.loads_epilogue_first
 
     @property
-    def finish(self) -> str:
-        """The part that makes D of the sums of a work item, or leaves them for who does."""
-        how = "leave" if self.plan.reduces_apart else "last_split" if self.divides_k else "store"
-        return f"wgmma/finish/{how}.py.j2"
-
-    @property
-    def prologue(self) -> str:
-        """The part that starts a tiled program's first loads."""
-        kind = "_early" if self.plan.read_early else "_waiting" if self.plan.dependent else ""
-        return f"wgmma/prologue{kind}.py.j2"
-
-    @property
     def triggers(self) -> bool:
         """True if a program says when the next kernel may start; else all programs end first."""
         return self.plan.dependent and self.plan.trigger == "loads"
+
+    @property
+    def reads_scalar(self) -> bool:
+        """True if the kernel that multiplies also reads the factor in memory."""
+        return self.plan.problem.scalar and not self.plan.reduces_apart
 
     @property
     def reads_scalar_first(self) -> bool:
@@ -329,6 +322,11 @@ class HopperView(KernelView):
     def ends_amid_group(self) -> bool:
         """True if the last group of splits that are read together has fewer splits than the others."""
         return self.plan.splits % self.plan.splits_at_once != 0
+
+    @property
+    def column_ctas(self) -> int:
+        """The CTAs of a cluster that divide an accumulator's columns."""
+        return self.plan.cluster_m if self.plan.swap_ab else self.plan.cluster_n
 
     @property
     def first_row(self) -> str:
@@ -368,6 +366,8 @@ class HopperView(KernelView):
     @property
     def consumer_summary(self) -> str:
         """The consumer's role in a sentence."""
+        if self.plan.ping_pong:
+            return "One of two consumers that take turns: multiply and store every other tile."
         if self.divides_k:
             who, stored = "The consumer", "the tiles"
             if self.plan.consumers > 1:
