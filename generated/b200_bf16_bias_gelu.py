@@ -159,33 +159,6 @@ def tile_origin(args, tile):
     return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
 
 
-@gluon.aggregate
-class Tiles:
-    """The work of a program, item by item: each is a tile, with all of its K."""
-
-    args: Args
-
-    @gluon.jit
-    def first(self):
-        """The first item of this program: items go round robin to programs."""
-        return gl.program_id(0)
-
-    @gluon.jit
-    def end(self):
-        """The number of items of all programs."""
-        return self.args.tiles_m * self.args.tiles_n
-
-    @gluon.jit
-    def stride(self):
-        """The distance from an item of this program to its next one."""
-        return gl.num_programs(0)
-
-    @gluon.jit
-    def at(self, item):
-        """Return the place of an item's tile in D."""
-        return tile_origin(self.args, item)
-
-
 @gluon.jit
 def load_tile(args, tile, ring):
     """Load the K steps of a tile; return where the next tile begins in the ring."""
@@ -210,9 +183,8 @@ def load_partition(args):
     """One warp of each CTA: keep the ring of stages full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1), STAGES)
-    tiles = Tiles(args)
-    for item in range(tiles.first(), tiles.end(), tiles.stride()):
-        ring = load_tile(args, tiles.at(item), ring)
+    for item in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
+        ring = load_tile(args, tile_origin(args, item), ring)
 
 
 @gluon.jit
@@ -240,8 +212,7 @@ def mma_partition(args):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile all accumulators are empty.
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(1), ACCUMULATORS)
-    tiles = Tiles(args)
-    for _ in range(tiles.first(), tiles.end(), tiles.stride()):
+    for _ in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty.index(sums.slot), sums.phase)
         ring = multiply(args, args.accumulators.index(sums.slot), ring)
@@ -315,9 +286,8 @@ def epilogue_partition(args):
     """The default partition, of num_warps warps: convert and store every tile."""
     phase = 0  # of the barriers on which the epilogue's operands arrive: each tile is one
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(0), ACCUMULATORS)
-    tiles = Tiles(args)
-    for item in range(tiles.first(), tiles.end(), tiles.stride()):
-        tile = tiles.at(item)
+    for item in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
+        tile = tile_origin(args, item)
         load_vectors(args, args.buffers, tile.column)
         # Every tile that an accumulator gets is a phase of its barrier.
         mbarrier.wait(args.accumulator_ready.index(sums.slot), sums.phase)

@@ -103,18 +103,6 @@ def tile_origin(args, tile):
     return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
-@gluon.aggregate
-class Tiles:
-    """The work of a program: the tile of its number, with all of its K."""
-
-    args: Args
-
-    @gluon.jit
-    def at(self):
-        """Return the place of the tile in D."""
-        return tile_origin(self.args, gl.program_id(0))
-
-
 @gluon.jit
 def issue_mmas(args, a_tile, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
@@ -203,8 +191,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
 
-    tiles = Tiles(args)
-    tile = tiles.at()
+    tile = tile_origin(args, gl.program_id(0))
     accumulator = multiply(args, tile)
     store(args, d_smem, tile.row, tile.column, accumulator)
     # Shared memory must outlive the stores that read it.

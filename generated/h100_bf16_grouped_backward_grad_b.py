@@ -342,7 +342,8 @@ def consumer_partition(args, consumer: gl.constexpr):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     turn = 1 - consumer  # the phase of its next turn
     tiles = Tiles(args)
-    for item in range(tiles.first() + consumer * tiles.stride(), tiles.end(), CONSUMERS * tiles.stride()):
+    first = tiles.first() + consumer * tiles.stride()
+    for item in range(first, tiles.end(), CONSUMERS * tiles.stride()):
         piece = tiles.piece(item)
         # The producer loads both consumers' tiles in turn: pass the K steps of the other consumer's tile.
         ring = ring.ahead(tiles.steps_before(item))

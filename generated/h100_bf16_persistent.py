@@ -124,33 +124,6 @@ def tile_origin(args, tile):
     return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
-@gluon.aggregate
-class Tiles:
-    """The work of a program, item by item: each is a tile, with all of its K."""
-
-    args: Args
-
-    @gluon.jit
-    def first(self):
-        """The first item of this program: items go round robin to programs."""
-        return gl.program_id(0)
-
-    @gluon.jit
-    def end(self):
-        """The number of items of all programs."""
-        return self.args.tiles_m * self.args.tiles_n
-
-    @gluon.jit
-    def stride(self):
-        """The distance from an item of this program to its next one."""
-        return gl.num_programs(0)
-
-    @gluon.jit
-    def at(self, item):
-        """Return the place of an item's tile in D."""
-        return tile_origin(self.args, item)
-
-
 @gluon.jit
 def load_stage(args, tile, k, stage):
     """Start loading the tiles of A and B of a K step into an empty stage."""
@@ -172,12 +145,11 @@ class Loads:
 @gluon.jit
 def load_next(args, loads, stage):
     """Start loading the next K step, if there is one left, into an empty stage; return the one after it."""
-    tiles = Tiles(args)
-    if loads.item < tiles.end():
-        load_stage(args, tiles.at(loads.item), loads.k_step * PROGRAM_TILE_K, stage)
+    if loads.item < args.tiles_m * args.tiles_n:
+        load_stage(args, tile_origin(args, loads.item), loads.k_step * PROGRAM_TILE_K, stage)
     k_step = loads.k_step + 1
     ends = k_step == args.k_steps
-    item = gl.where(ends, loads.item + tiles.stride(), loads.item)
+    item = gl.where(ends, loads.item + gl.num_programs(0), loads.item)
     return Loads(item, gl.where(ends, 0, k_step))
 
 
@@ -278,13 +250,12 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
     # The ring runs over the K steps of all of this program's tiles: the next tile loads while one is stored.
-    tiles = Tiles(args)
-    loads = Loads(tiles.first(), gl.to_tensor(0))
+    loads = Loads(gl.program_id(0), gl.to_tensor(0))
     for stage in range(STAGES):
         loads = load_next(args, loads, stage)
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
-    for item in range(tiles.first(), tiles.end(), tiles.stride()):
-        tile = tiles.at(item)
+    for item in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
+        tile = tile_origin(args, item)
         accumulator, ring, loads = multiply(args, ring, loads)
         store(args, d_smem, tile.row, tile.column, accumulator)
     # Shared memory must outlive the stores that read it.

@@ -120,18 +120,6 @@ def tile_origin(args, tile):
 
 
 @gluon.aggregate
-class Tiles:
-    """The work of a program: the tile of its number, with all of its K."""
-
-    args: Args
-
-    @gluon.jit
-    def at(self):
-        """Return the place of the tile in D."""
-        return tile_origin(self.args, gl.program_id(0))
-
-
-@gluon.aggregate
 class Loads:
     """The tile, the K step that is loaded next, and the end of this program's K steps."""
 
@@ -253,8 +241,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
 
-    tiles = Tiles(args)
-    tile = tiles.at()
+    tile = tile_origin(args, gl.program_id(0))
     loads = Loads(tile, gl.to_tensor(0), args.k_steps)
     for stage in range(STAGES):
         loads = load_next(args, loads, stage)

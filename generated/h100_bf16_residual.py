@@ -149,33 +149,6 @@ def tile_origin(args, tile):
     return Tile(tile_row * PROGRAM_TILE_M, tile_column * PROGRAM_TILE_N)
 
 
-@gluon.aggregate
-class Tiles:
-    """The work of a program, item by item: each is a tile, with all of its K."""
-
-    args: Args
-
-    @gluon.jit
-    def first(self):
-        """The first item of this program: items go round robin to programs."""
-        return gl.program_id(0)
-
-    @gluon.jit
-    def end(self):
-        """The number of items of all programs."""
-        return self.args.tiles_m * self.args.tiles_n
-
-    @gluon.jit
-    def stride(self):
-        """The distance from an item of this program to its next one."""
-        return gl.num_programs(0)
-
-    @gluon.jit
-    def at(self, item):
-        """Return the place of an item's tile in D."""
-        return tile_origin(self.args, item)
-
-
 @gluon.jit
 def load_stage(args, tile, k, ring):
     """Start loading the tiles of A and B of a K step into an empty stage."""
@@ -191,9 +164,8 @@ def producer_partition(args):
     """One warp: keep the ring of A and B tiles full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
-    tiles = Tiles(args)
-    for item in range(tiles.first(), tiles.end(), tiles.stride()):
-        tile = tiles.at(item)
+    for item in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
+        tile = tile_origin(args, item)
         for k_step in range(args.k_steps):
             k = k_step * PROGRAM_TILE_K
             # The CTA's consumers must have released the tiles that the stage held.
@@ -333,9 +305,9 @@ def consumer_partition(args, consumer: gl.constexpr):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0)).ahead(consumer * args.k_steps)
     turn = 1 - consumer  # the phase of its next turn
     phase = 0  # of the barriers on which the epilogue's operands arrive: each tile is one
-    tiles = Tiles(args)
-    for item in range(tiles.first() + consumer * tiles.stride(), tiles.end(), CONSUMERS * tiles.stride()):
-        tile = tiles.at(item)
+    first = gl.program_id(0) + consumer * gl.num_programs(0)
+    for item in range(first, args.tiles_m * args.tiles_n, CONSUMERS * gl.num_programs(0)):
+        tile = tile_origin(args, item)
         load_vectors(args, args.buffers[consumer], tile.column)
         for i in gl.static_range(EPILOGUE_BUFFERS):
             load_c(args, args.buffers[consumer], tile.row, tile.column, i)

@@ -132,33 +132,6 @@ def tile_origin(args, tile):
     return Tile(gl.minimum(tile_row * PROGRAM_TILE_M, args.last_row), tile_column * PROGRAM_TILE_N)
 
 
-@gluon.aggregate
-class Tiles:
-    """The work of a program, item by item: each is a tile, with all of its K."""
-
-    args: Args
-
-    @gluon.jit
-    def first(self):
-        """The first item of this program: items go round robin to programs."""
-        return gl.program_id(0)
-
-    @gluon.jit
-    def end(self):
-        """The number of items of all programs."""
-        return self.args.tiles_m * self.args.tiles_n
-
-    @gluon.jit
-    def stride(self):
-        """The distance from an item of this program to its next one."""
-        return gl.num_programs(0)
-
-    @gluon.jit
-    def at(self, item):
-        """Return the place of an item's tile in D."""
-        return tile_origin(self.args, item)
-
-
 @gluon.jit
 def load_stage(args, tile, k, ring):
     """Start loading the tiles of A and B, and the scales of A, of a K step into an empty stage."""
@@ -187,9 +160,8 @@ def producer_partition(args):
     """One warp: keep the ring of A and B tiles full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
-    tiles = Tiles(args)
-    for item in range(tiles.first(), tiles.end(), tiles.stride()):
-        tile = tiles.at(item)
+    for item in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
+        tile = tile_origin(args, item)
         for k_step in range(args.k_steps):
             k = k_step * PROGRAM_TILE_K
             # The CTA's consumers must have released the tiles that the stage held.
@@ -284,9 +256,8 @@ def store(args, d_smem, row, column, tile):
 def consumer_partition(args, consumer: gl.constexpr):
     """One of the consumer warpgroups: multiply and store its rows of every tile."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
-    tiles = Tiles(args)
-    for item in range(tiles.first(), tiles.end(), tiles.stride()):
-        tile = tiles.at(item)
+    for item in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
+        tile = tile_origin(args, item)
         accumulator, ring = multiply(
             args,
             args.a_smem[consumer],

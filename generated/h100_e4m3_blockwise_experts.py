@@ -411,7 +411,8 @@ def consumer_partition(args, consumer: gl.constexpr):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0)).ahead(consumer * args.k_steps)
     turn = 1 - consumer  # the phase of its next turn
     tiles = Tiles(args, load_groups(args))
-    for item in range(tiles.first() + consumer * tiles.stride(), tiles.end(), CONSUMERS * tiles.stride()):
+    first = tiles.first() + consumer * tiles.stride()
+    for item in range(first, tiles.end(), CONSUMERS * tiles.stride()):
         tile = tiles.at(item)
         # The consumers take turns at the tensor cores: one stores while the other multiplies. Each turn is a
         # phase of its barrier; the first consumer starts with phase 1, which passes on a fresh barrier.

@@ -140,8 +140,18 @@ def test_no_recorded_fault_is_found_by_the_nightly_alone() -> None:
 @pytest.mark.parametrize(
     ("file", "before", "after", "outcome"),
     [
-        ("templates/wgmma/kernel_tiled.py.j2", "num_programs(0) // SPLITS", "num_programs(1) // SPLITS", "check"),
-        ("templates/wgmma/kernel_tiled.py.j2", "num_programs(0) // SPLITS", "num_programs(0) // SPLITS", "same"),
+        (
+            "templates/wgmma/kernel_tiled.py.j2",
+            "num_programs(0) // SPLITS",
+            "num_programs(1) // SPLITS",
+            "check",
+        ),
+        (
+            "templates/wgmma/kernel_tiled.py.j2",
+            "num_programs(0) // SPLITS",
+            "num_programs(0) // SPLITS",
+            "same",
+        ),
         ("templates/wgmma/kernel_tiled.py.j2", "num_programs(0) // SPLITS", "{{ none.x }}", "everything"),
         ("gemmgen/plan/wgmma/buffers.py", "tuple(chain.from_iterable(tiles))", "()", "everything"),
         (

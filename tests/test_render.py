@@ -318,16 +318,6 @@ def _library_of_blocks() -> Library:
     return assemble("blocks", found, choose(found))
 
 
-def test_lines_with_tags_become_no_more() -> None:
-    """A part is Python with some names filled in.
-
-    These are counts: shares of all lines rose when templates without tags left, of stream-K and libraries.
-    """
-    lines = [line for part in PARTS for line in part.read_text().splitlines()]
-    assert sum("{%" in line or "{{" in line for line in lines) <= 827
-    assert sum("{%" in line for line in lines) <= 392
-
-
 def test_every_template_is_plain() -> None:
     for template in TEMPLATES.rglob("*.j2"):
         text = template.read_text()

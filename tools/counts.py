@@ -1,9 +1,9 @@
 """``python -m tools.counts``: counts of how far an idea spreads, which may only fall.
 
 Counted are the files that name each feature (of the package, the launcher and the templates; comments and
-docstrings do not count), texts that are multiplied by a condition, and device templates of at most three
-lines. ``tests/records/counts.json`` has the limits. If a count is above its limit, the command ends with exit
-code 1; ``--record`` writes counts that have fallen.
+docstrings do not count), texts that are multiplied by a condition, device templates of at most three lines,
+and includes in device templates. ``tests/records/counts.json`` has the limits. If a count is above its limit,
+the command ends with exit code 1; ``--record`` writes counts that have fallen.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ PRODUCT: Final = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*') \* (?:[a-z_]+[ .\[(]|boo
 DEVICE: Final = ("shared", "walks", "wgmma", "tcgen05")
 """The folders of templates for code on the GPU."""
 FEW_LINES: Final = 3
+INCLUDE: Final = re.compile(r"{% include ")
+"""A template that is put into another one: a function that is read in several files."""
 
 
 def counted() -> dict[str, int]:
@@ -59,6 +61,7 @@ def counted() -> dict[str, int]:
     counts[f"device templates of at most {FEW_LINES} lines"] = sum(
         len(texts[path].splitlines()) <= FEW_LINES for path in device
     )
+    counts["includes in device templates"] = sum(len(INCLUDE.findall(texts[path])) for path in device)
     return counts
 
 

@@ -93,7 +93,7 @@ class BlackwellView(KernelView):
         parts = ["shared/copy_kernel"] if plan.problem.copies_misaligned else []
         parts += ["shared/buffers"] if self.epilogue.loads else []
         parts += ["shared/args", "tcgen05/ring_position", "walks/tile", *self.order]
-        parts.append(f"walks/{self.walk.template}")
+        parts += [f"walks/{self.walk.template}"] if self.walk.template else []
         parts += ["tcgen05/scheduler_partition"] if plan.launch_control else []
         parts += ["tcgen05/load_tile", "tcgen05/load_partition"]
         parts += ["tcgen05/as_matrix"] if plan.block_scaled else []

@@ -1,7 +1,8 @@
 """Walks as a table: which template says what work items a program has, and how the roles use it.
 
-A walk is the aggregate `Tiles` of a module. Its template alone knows how tiles are found. Its row says which
-kernels have it, and which words the templates of the roles write to use it.
+A walk whose items are numbers of tiles is a plain loop in each role. Any other one is the aggregate `Tiles`
+of a module, whose template alone knows how tiles are found. A row says which kernels have the walk, and which
+words the templates of the roles write to use it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ class Walk:
     """A row of `WALKS`. Names of templates are relative to ``templates/walks/`` and have no ending."""
 
     template: str | None
-    """The template that defines `Tiles`; None if the kernel has a single tile and needs no aggregate."""
+    """The template that defines `Tiles`; None if a walk is no more than a loop over numbers of tiles."""
     holds: Callable[[Kernel], bool]
     """Return whether a kernel has this walk, unless a later row holds too."""
     walked: str = "tiles of D"
     """The work items in words, for a module's docstring; ``{splits}`` stands for the splits of a tile."""
     tiles: str = "Tiles(args)"
-    """The expression that makes `Tiles` in a role."""
+    """The expression that makes `Tiles` in a role, if a template defines it."""
+    place: str = "tiles.at()"
+    """The expression of the tile of a program that has one work item."""
+    end: str = "tiles.end()"
+    """The expression of the number of work items of all programs."""
     has_tiles_side_by_side: bool = False
     """True if neighbouring programs have neighbouring tiles of one split, and not the splits of one tile."""
     item: str = "item"
@@ -37,6 +42,20 @@ class Walk:
     """The expression of the place of a K step along K: `load_stage` takes it."""
 
     @property
+    def first(self) -> str:
+        """The expression of the first work item of a program."""
+        return "tiles.first()" if self.template else "gl.program_id(0)"
+
+    @property
+    def stride(self) -> str:
+        """The expression of the distance from a work item of a program to its next one."""
+        return "tiles.stride()" if self.template else "gl.num_programs(0)"
+
+    def at(self, item: str) -> str:
+        """Return the expression of the tile of a work item."""
+        return f"tiles.at({item})" if self.template else f"tile_origin(args, {item})"
+
+    @property
     def has_pieces(self) -> bool:
         """True if a loop's variable is not yet the work item: `Tiles.piece` finds it, with a K of its own.
 
@@ -47,12 +66,12 @@ class Walk:
     @property
     def find(self) -> str:
         """The producer's statement that finds the tile of a work item, and the K steps if it has `steps`."""
-        return _found(f"tiles.at({self.item})", self.steps)
+        return _found(self.at(self.item), self.steps)
 
     @property
     def find_first(self) -> str:
         """The producer's statement that finds the tile, and the K steps, of a program's first work item."""
-        return _found("tiles.at(tiles.first())", self.first_steps)
+        return _found(self.at(self.first), self.first_steps)
 
     @property
     def k_range(self) -> str:
@@ -82,8 +101,8 @@ def _splits_k(plan: Kernel) -> bool:
 
 
 WALKS: Final[dict[str, Walk]] = {
-    "no_walk": Walk(None, _has_one_tile),
-    "one_tile": Walk("one", _is_tiled),
+    "no_walk": Walk(None, _has_one_tile, place="Tile(gl.to_tensor(0), gl.to_tensor(0))"),
+    "one_tile": Walk(None, _is_tiled, place="tile_origin(args, gl.program_id(0))"),
     "one_split": Walk(
         "one_split",
         lambda plan: _is_tiled(plan) and _splits_k(plan),
@@ -97,7 +116,7 @@ WALKS: Final[dict[str, Walk]] = {
         has_tiles_side_by_side=True,
         steps="tiles.steps()",
     ),
-    "static": Walk("static", lambda plan: plan.persistent),
+    "static": Walk(None, lambda plan: plan.persistent, end="args.tiles_m * args.tiles_n"),
     "static_split": Walk(
         "static_split",
         lambda plan: plan.persistent and _splits_k(plan),
@@ -106,9 +125,10 @@ WALKS: Final[dict[str, Walk]] = {
         first_steps="tiles.steps(tiles.first())",
     ),
     "batches": Walk(
-        "static",
+        None,
         lambda plan: plan.persistent and plan.problem.groups is not None,
         walked="tiles of D, batch by batch",
+        end="args.groups * args.tiles_m * args.tiles_n",
     ),
     "groups": Walk(
         "groups",

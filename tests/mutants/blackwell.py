@@ -136,8 +136,7 @@ EMPTY_OF_TWO_PAIRS = "mbarrier.init(load_empty.index(stage), count=2)"
 RING = "    ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)\n"
 TILES = (
     f"    sums = {EMPTY_AT_FIRST}\n"
-    "    tiles = Tiles(args)\n"
-    "    for _ in range(tiles.first(), tiles.end(), tiles.stride()):\n"
+    "    for _ in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):\n"
 )
 STAGES = {
     "stage_multiplied_before_it_is_loaded": one(

@@ -129,8 +129,8 @@ SCALE_BLOCK = "k_block = k_step * SCALE_BLOCKS_K"
 TRANSPOSED = "args.b_smem.index(ring.slot).permute((1, 0))"
 SCALES = '            args.{}_scale_tmem,\n            args.{}_scale_tmem,\n            "e4m3",\n'
 FORMATS = '"e4m3",\n            "e{}m{}",\n            use_acc'
-EPILOGUE_ORIGIN = "tiles.at(item)\n        mbarrier.wait(args.accumulator_ready"
-REVERSED = "tiles.end() - 1 - item"
+EPILOGUE_ORIGIN = "tile_origin(args, item)\n        mbarrier.wait(args.accumulator_ready"
+REVERSED = "args.tiles_m * args.tiles_n - 1 - item"
 IN_NUMBERS_ONLY: dict[str, Mutant] = {
     name: make(WRONG_NUMBERS, "d_desc", "", change)
     for name, make, change in (

@@ -366,7 +366,7 @@ WITHOUT_PRODUCER = {
         K.WORK_IN_FLIGHT,
         "a_smem|b_smem",
         "tma.async_load(",
-        ("if loads.item < tiles.end():", "if loads.item >= 0:"),
+        ("if loads.item < args.tiles_m * args.tiles_n:", "if loads.item >= 0:"),
     ),
     "persistent_bytes_never_expected": persistent(K.DEADLOCK, "load_ready", READY_WAIT, (OWN_EXPECT, "")),
     "persistent_b_in_the_first_stage": persistent(

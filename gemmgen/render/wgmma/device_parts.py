@@ -69,13 +69,12 @@ class DeviceParts:
     def _walk_parts(self) -> Iterator[str]:
         """The templates that define the work items of a program and find their tiles."""
         yield "walks/tile"
-        if self.walk.template is None:
-            return
-        if not self.plan.group_slots:
+        if not self.plan.group_slots and self.plan.schedule_kind != "single_tile":
             yield from self.order
         if self.walk.steps:
             yield "walks/steps"
-        yield f"walks/{self.walk.template}"
+        if self.walk.template:
+            yield f"walks/{self.walk.template}"
 
     @property
     def _sum_parts(self) -> Iterator[str]:
