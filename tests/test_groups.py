@@ -23,6 +23,7 @@ from gemmgen.numerics.divided_rows import bounds, computed_rows
 from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs, touched
 from gemmgen.numerics.reference import reference
 from gemmgen.plan import plan_spec
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.problem import Groups
 from gemmgen.problem.groups import GroupKind
@@ -122,9 +123,10 @@ def test_the_compiler_makes_what_the_plan_says(stem: str) -> None:
 @every_spec
 def test_a_group_is_found_without_a_barrier_and_stored_by_boxes(stem: str) -> None:
     ptx, problem = lowered_of(stem).artifacts["ptx"].decode(), made(spec_file(stem)).plan.problem
+    access = TensorAccess(problem)
     for rank in (3, 4):
         stored = ("d", *(("saved",) * problem.saves))
-        is_stored = problem.stores_boxes and rank - 2 in map(problem.leading_axes, stored)
+        is_stored = access.stores_boxes and rank - 2 in map(access.leading_axes, stored)
         assert (f"cp.async.bulk.tensor.{rank}d.global.shared" in ptx) == is_stored
     assert "cp.async.bulk.tensor.2d.global.shared" not in ptx
     assert ("redux.sync" in ptx) == (made(spec_file(stem)).plan.group_slots > 0)

@@ -35,7 +35,7 @@ gl: Any = importlib.import_module("triton.experimental.gluon.language")
 TensorDescriptor: Any = importlib.import_module("triton.experimental.gluon.nvidia.hopper").TensorDescriptor
 
 OF_K = [path.stem for path in GROUPED_SPECS if "k_offsets" in path.read_text(encoding="utf-8")]
-FROM_ANY_ROW = [stem for stem in OF_K if made(spec_file(stem)).plan.problem.loads_k_from_any_row]
+FROM_ANY_ROW = [stem for stem in OF_K if made(spec_file(stem)).plan.access.loads_k_from_any_row]
 STEMS = [stem for stem in FROM_ANY_ROW if made(spec_file(stem)).plan.problem.c is None]
 """Modules that compute products alone. Modules that add them to C are in tests/test_accumulated_groups.py.
 Modules with scales of blocks are in tests/test_grouped_scales.py.

@@ -24,6 +24,7 @@ from gemmgen.numerics.reference import (
     saved_deviation,
     tolerance,
 )
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.storage import numbered
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.operations import BLOCK_SCALES
@@ -227,6 +228,7 @@ def _arguments(
         if "partials_ptr" not in restored:
             partials.fill_(poison(partials.dtype))
         stored |= {"partials": partials, **dict(zip(("counters",), counters, strict=False))}
+    access = TensorAccess(problem)
     # Each further part of a tensor's tiles has its own descriptor.
     tensors = {numbered(tensor, part): tensor for tensor in stored for part in (None, *range(len(names)))}
     for argument in names:
@@ -235,14 +237,14 @@ def _arguments(
             yield stored[name]
         elif kind == "desc":
             passed = "out" if name == "d" else name
-            if describe := problem.description(name):
+            if describe := access.describing_function(name):
                 yield getattr(module, describe)(passed, stored[name])
                 continue
             block: Mapping[str, Any] = module.TMA[passed]
             name = tensors[name]
             is_packed = name in BLOCK_SCALES and problem.packs_scales
             tensor = packed_scales(module, stored[name]) if is_packed else stored[name]
-            if name in ("a", "b") and problem.loads_k_from_any_row:
+            if name in ("a", "b") and access.loads_k_from_any_row:
                 yield module.describe_rows(argument.removesuffix("_desc"), tensor)
                 continue
             rounds = name in ("a", "b") and bool(problem.a.dtype.in_memory)
@@ -263,13 +265,14 @@ def as_bytes(scales: Tensor) -> Tensor:
 
 def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     """Return every tensor of a call by its name, matrices with contiguous rows, as they lie in memory."""
+    access = TensorAccess(problem)
     a = inputs.a.mT if problem.a.major == "mn" else inputs.a
     b = inputs.b if problem.b.major == "mn" else inputs.b.mT
     if problem.groups:
-        a = a if problem.has_box_axis("a") else a.flatten(0, -2)
-        b = b if problem.has_box_axis("b") else b.flatten(0, -2)
+        a = a if access.has_box_axis("a") else a.flatten(0, -2)
+        b = b if access.has_box_axis("b") else b.flatten(0, -2)
     extras = dict(inputs.extras)
-    if problem.reads_c_of_others:
+    if access.reads_c_of_others:
         extras["c"] = extras["c"].flatten(0, -2)
     for name in BLOCK_SCALES if problem.scales_sums else ():
         scale = problem.operand(name[0]).scale

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import Architecture, DType, Gpu
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.decisions import LINES, Decisions
 from gemmgen.plan.stage import Stage, boxes
 from gemmgen.problem import Matmul, Request, Shape
@@ -22,6 +23,11 @@ class Geometry(Decisions, ABC):
     """
 
     request: Request
+
+    @cached_property
+    def access(self) -> TensorAccess:
+        """How the kernel reaches the tensors of its problem."""
+        return TensorAccess(self.problem)
 
     @property
     def problem(self) -> Matmul:

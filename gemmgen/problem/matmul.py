@@ -150,17 +150,6 @@ class Matmul:
         """True if B has a block of N columns for each of several accumulators, one after the other."""
         return self.gated and not self.interleaved
 
-    def has_box_axis(self, name: str) -> bool:
-        """Return True if the descriptor of ``a`` or ``b`` has a dimension for groups, or for boxes of rows.
-
-        Matrices with K along their rows have it, so that a load ends with the K of its group. If K is along
-        the columns, the rows of all groups are one matrix. If all groups share A or B, both have the
-        dimension: the coordinate is 0 in the shared matrix.
-        """
-        if self.groups is None:
-            return False
-        return self.operand(name).major == "mn" or self.groups.broadcast is not None
-
     @property
     def gathers_a(self) -> bool:
         """True if an index has the row of A [T, K] that each row of the product is of."""
@@ -170,64 +159,6 @@ class Matmul:
     def scatters_d(self) -> bool:
         """True if an index has the row of D [R, N] in which each row of the product is stored."""
         return self.groups is not None and self.groups.d_rows
-
-    @property
-    def stores_boxes(self) -> bool:
-        """True if TMA stores the rows of a group through a descriptor of overlapping boxes of D's rows."""
-        return self.groups is not None and not self.scatters_d
-
-    def has_row_boxes(self, tensor: str) -> bool:
-        """Return True if a descriptor of D or of saved sums is over overlapping boxes of rows.
-
-        So TMA stores the rows of a group alone.
-        """
-        return self.stores_boxes and tensor in ("d", "saved")
-
-    @property
-    def d_may_be_c(self) -> bool:
-        """True if a call may pass C as the memory of D."""
-        return self.c is not None and not self.reads_c_of_others
-
-    @property
-    def reads_c_of_others(self) -> bool:
-        """True if a tile at the end of a group also loads rows of C of the next group, so that D cannot be C.
-
-        A C of several matrices is described as one tensor of rows. TMA cannot load the rows of a group alone:
-        boxes of rows that end with the group may begin ahead of the tensor, and a load reads there.
-        """
-        return self.c is not None and self.groups is not None and self.d_blocks > 1
-
-    def has_block_axis(self, tensor: str) -> bool:
-        """Return True if a descriptor of C, of D or of saved sums has a dimension for blocks of columns."""
-        return self.in_blocks if tensor == "saved" else self.d_in_blocks and tensor in ("c", "d")
-
-    def description(self, tensor: str) -> str:
-        """Return the function of a module that describes C, D or saved sums; empty if Triton's own does."""
-        boxes, blocks = self.has_row_boxes(tensor), self.has_block_axis(tensor)
-        if boxes and blocks:
-            return "describe_boxes_of_blocks"
-        return "describe_boxes" if boxes else "describe_blocks" * blocks
-
-    def leading_axes(self, tensor: str) -> int:
-        """Return the dimensions before rows and columns in a descriptor of C, of D or of saved sums.
-
-        They are for blocks of columns, and then for groups or for boxes of rows.
-        """
-        of_groups = tensor == "c" and self.groups is not None and not self.reads_c_of_others
-        return self.has_block_axis(tensor) + (of_groups or self.has_row_boxes(tensor))
-
-    @property
-    def places_b_by_n(self) -> bool:
-        """True if N is part of a place in B: of a second block of columns, or of the rows of a group's B."""
-        stacks_rows = self.groups is not None and not self.groups.divides_k and not self.has_box_axis("b")
-        return self.in_blocks or stacks_rows
-
-    @property
-    def places_columns_by_n(self) -> bool:
-        """True if N is part of a place in a column operand: of its second block, or of the one of a group."""
-        if self.groups:
-            return any(OPERATIONS[name].along == "n" for name in self.vectors)
-        return self.in_blocks and bool(self.parted_vectors)
 
     @property
     def stacks_d_scales(self) -> bool:
@@ -291,11 +222,6 @@ class Matmul:
         return max((*of_scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
 
     @property
-    def rows_may_be_computed_twice(self) -> bool:
-        """True if a row of D may be computed twice: not in groups, and not with a C, which D may be."""
-        return not (self.groups or self.c)
-
-    @property
     def m_place_multiple(self) -> int:
         """The number that a place along M is a multiple of, where M lies along memory: of 16 bytes there."""
         scales = [scale.unit for scale in (self.a.scale, self.d_scale) if scale]
@@ -339,31 +265,9 @@ class Matmul:
         return self.scales_sums and self.groups is not None and not self.groups.divides_k
 
     @property
-    def scales_from_any_row(self) -> bool:
-        """True if the scales of a tile's rows begin anywhere, because groups do.
-
-        TMA loads scales from multiples of 16 bytes on.
-        """
-        groups = self.groups
-        return self.scales_groups_of_rows and groups is not None and not groups.apart
-
-    @property
-    def loads_k_from_any_row(self) -> bool:
-        """True if groups divide K anywhere, and so TMA loads boxes that begin with any row of K.
-
-        Groups of blocks of K that have scales divide K between blocks.
-        """
-        return self.groups is not None and self.groups.divides_k and not self.scales_sums
-
-    @property
     def has_tile_scales(self) -> bool:
         """True if many columns of B have one scale in a block of K, which threads read by address."""
         return self.scales_sums and self.b.scale is not None and self.b.scale.format.rows > 1
-
-    @property
-    def places_scales_by_n(self) -> bool:
-        """True if N is part of a place in such scales: of the block of an accumulator, or of a group."""
-        return self.has_tile_scales and (self.in_blocks or self.scales_groups_of_rows)
 
     # --- what its epilogue does
 
@@ -423,8 +327,3 @@ class Matmul:
     def transforms(self) -> bool:
         """True if the epilogue does more than convert the accumulator."""
         return self.epilogue != PLAIN
-
-    @property
-    def applies_erf(self) -> bool:
-        """True if the epilogue computes erf, which takes more registers than other functions."""
-        return any(op.register_class == "erf" for op in self.operations)

@@ -121,7 +121,7 @@ class ArgumentTable:
                 continue  # threads read it by its address
             moved = buffer.loaded_shape or buffer.shape
             extents = [f"{extent_name(e)}.value" if e.measure else str(e.size) for e in moved]
-            leading = self._leading_axes(buffer.tensor)
+            leading = self.plan.access.leading_axes(buffer.tensor)
             layout = f"{layout_name(buffer, buffers, boxed=leading > 0)}.value"
             entry = [f'"block_shape": [{", ".join(["1"] * leading + extents)}]']
             entry += [f'"layout": {layout}'] * (not self.is_packed)
@@ -132,11 +132,6 @@ class ArgumentTable:
     def _stated(self) -> Iterator[Argument]:
         """The arguments of the tables: others are of a tensor in them, or from `make_workspace`."""
         return (each for each in self.plan.arguments if each.kind not in ("address", "workspace"))
-
-    def _leading_axes(self, tensor: str) -> int:
-        """Return the dimensions of a descriptor before rows and columns: of groups, boxes and blocks."""
-        problem = self.plan.problem
-        return problem.has_box_axis(tensor) if tensor in ("a", "b") else problem.leading_axes(tensor)
 
     @property
     def transposed(self) -> tuple[str, ...]:
@@ -204,7 +199,7 @@ class ArgumentTable:
             blocks = " and ".join(plan.problem.epilogue.c_blocks)
             order = f"columns in turn: {blocks}" if plan.problem.interleaved else f"of N columns: {blocks}"
             yield f'"d_blocks": {plan.problem.d_blocks},  # of C and D, {order}'
-        if plan.problem.reads_c_of_others:
+        if plan.access.reads_c_of_others:
             yield '"d_may_be_c": False,  # a tile also reads rows of C that are of the next group'
         if (multiple := plan.problem.n_multiple) > 1:
             why = "TMA reads the second block of a row from column N"

@@ -34,15 +34,16 @@ class DescribedExtents:
     @property
     def _rows_of_d(self) -> str:
         """M of groups of K, by A's descriptor: of boxes of rows of K, or of a matrix [M, K]."""
-        return "a_desc.shape[2]" if self.plan.problem.has_box_axis("a") else "a_desc.shape[0]"
+        return "a_desc.shape[2]" if self.plan.access.has_box_axis("a") else "a_desc.shape[0]"
 
     @property
     def _rows_of_group(self) -> str:
         """M of groups that lie apart, by A's descriptor and the number of groups."""
         problem = self.plan.problem
-        if problem.has_box_axis("a"):
+        if self.plan.access.has_box_axis("a"):
             return f"a_desc.shape[{1 if problem.a.major == 'k' else 2}]"
-        return f"a_desc.shape[0] // {self.groups if problem.has_box_axis('b') else f'({self.groups})'}"
+        groups = self.groups if self.plan.access.has_box_axis("b") else f"({self.groups})"
+        return f"a_desc.shape[0] // {groups}"
 
     @property
     def groups(self) -> str:
@@ -52,7 +53,7 @@ class DescribedExtents:
             return f"(d_desc.shape[0] - 1) // {self._rows_of_d}"
         if problem.groups and problem.groups.broadcast == "b":
             return "a_desc.shape[0]"
-        if problem.has_box_axis("b"):
+        if self.plan.access.has_box_axis("b"):
             return "b_desc.shape[0]"
         blocks, n = problem.b_blocks, self._columns_of_group
         columns = f"{blocks} * {n}" if blocks > 1 else n
@@ -62,13 +63,13 @@ class DescribedExtents:
     def _columns_of_group(self) -> str:
         """N of groups of rows, by D's descriptor: of boxes, or of a matrix."""
         problem = self.plan.problem
-        columns = f"d_desc.shape[{1 + problem.leading_axes('d')}]"
+        columns = f"d_desc.shape[{1 + self.plan.access.leading_axes('d')}]"
         return f"{columns} // {problem.d_blocks}" if problem.d_blocks > 1 and problem.interleaved else columns
 
     @property
     def k(self) -> str:
         """K, as A's descriptor has it."""
         problem = self.plan.problem
-        if problem.groups and problem.groups.divides_k and problem.has_box_axis("a"):
+        if problem.groups and problem.groups.divides_k and self.plan.access.has_box_axis("a"):
             return "a_desc.shape[0]"  # of boxes that begin with each row
-        return f"a_desc.shape[{(problem.a.major == 'k') + problem.has_box_axis('a')}]"
+        return f"a_desc.shape[{(problem.a.major == 'k') + self.plan.access.has_box_axis('a')}]"

@@ -161,7 +161,7 @@ class EpilogueView(SavedSumsView):
         return self.boxed("d", "d_smem.index(len(tiles) * slot + block)")
 
     @property
-    def place_in_blocks(self) -> str:
+    def place_of_d(self) -> str:
         """The coordinates of a tile of a block of D."""
         return f"[block, {self.stored_rows}, column]"
 

@@ -90,11 +90,11 @@ class GroupEpilogueView(EpilogueView):
     @property
     def c_ends_with_group(self) -> bool:
         """True if a load of C ends with the rows of a tile's group."""
-        return not self.plan.problem.reads_c_of_others
+        return not self.plan.access.reads_c_of_others
 
     def place_of_c(self, row: str, column: str, tile: str = "") -> tuple[str, ...]:
         """Return the arguments that place a tile of C, whose group's end is a member of ``tile``."""
-        return (row, column) if self.plan.problem.reads_c_of_others else (row, column, f"{tile}end")
+        return (row, column) if self.plan.access.reads_c_of_others else (row, column, f"{tile}end")
 
     @property
     def _places(self) -> tuple[str, ...]:

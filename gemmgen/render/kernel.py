@@ -119,7 +119,7 @@ class KernelLayouts:
     def _of_boxes(self, name: str, swizzle_bytes: int, dtype: DType) -> Iterator[str]:
         """Yield the layout of sub-tiles of C or D, and that of boxes if their descriptor has more axes."""
         yield self._shared(name, swizzle_bytes, dtype, self.plan.bases(0, 1))
-        if leading := self.plan.problem.leading_axes(name.lower()):
+        if leading := self.plan.access.leading_axes(name.lower()):
             bases = self.plan.bases(leading, leading + 1, rank=leading + 2)
             yield self._shared(f"{name}_BOX", swizzle_bytes, dtype, bases, rank=leading + 2)
 
@@ -287,8 +287,8 @@ class KernelView(ABC):
         """The numbers of tiles and K steps that device functions use."""
         if self.plan.schedule_kind == "single_tile":
             return ()
-        problem = self.plan.problem
-        n = ("n",) * (problem.places_b_by_n or problem.places_columns_by_n or bool(problem.d_scale))
+        problem, access = self.plan.problem, self.plan.access
+        n = ("n",) * (access.places_b_by_n or access.places_columns_by_n or bool(problem.d_scale))
         if groups := problem.groups:
             if groups.divides_k:
                 return ("m", "k", "groups", "tiles_m", "tiles_n")

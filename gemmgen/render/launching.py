@@ -190,8 +190,8 @@ class LaunchView(ArgumentTable):
         groups = self.plan.problem.groups
         if groups and ((name == "b" and groups.spans("b")) or (name == "a" and groups.apart)):
             stored = f"{name}.mT" if name in self.transposed else name
-            return stored if self._leading_axes(name) else f"{stored}.flatten(0, 1)"
-        if name == "c" and groups and groups.apart and self.plan.problem.reads_c_of_others:
+            return stored if self.plan.access.leading_axes(name) else f"{stored}.flatten(0, 1)"
+        if name == "c" and groups and groups.apart and self.plan.access.reads_c_of_others:
             return "c.flatten(0, 1)"
         # Triton has no type for powers of two: kernels get bytes.
         viewed = ".view(torch.uint8)" * (name in (*self.scales, "d_scale") and argument.dtype.coded)
@@ -218,12 +218,12 @@ class LaunchView(ArgumentTable):
 
     def _kernel_argument(self, name: str) -> str:
         """Return the expression of one tensor: its descriptor, by its row of TMA, or itself."""
-        stored, argument, problem = self._lying(name), self.plan.argument(name), self.plan.problem
+        stored, argument = self._lying(name), self.plan.argument(name)
         if argument.kind in ADDRESSED:
             return stored
-        if describe := problem.description(name):
+        if describe := self.plan.access.describing_function(name):
             return f'{describe}("{passed_as(name)}", {stored})'
-        if problem.loads_k_from_any_row and argument.tensor in ("a", "b"):
+        if self.plan.access.loads_k_from_any_row and argument.tensor in ("a", "b"):
             return f'describe_rows("{name}", {stored})'
         rounding = ", round_f32_to_tf32=True" * (self.rounds and name in ("a", "b", *self.further_parts))
         return f'TensorDescriptor.from_tensor({stored}, **TMA["{passed_as(name)}"]{rounding})'

@@ -98,7 +98,8 @@ class MatmulDocs(LaunchView):
         if problem.scalar:
             meaning = meaning_of(problem.epilogue, "tensor_scale")
             docs.append(f"tensor_scale: one element, torch.float32: {meaning}.")
-        own = f"in memory of its own{', or c' * problem.d_may_be_c}; if None, a new view of padded rows"
+        or_c = ", or c" if self.plan.access.d_may_be_c else ""
+        own = f"in memory of its own{or_c}; if None, a new view of padded rows"
         if workspace:
             docs.append("workspace: from `make_workspace`, for one call at a time; if None, the stream's.")
         if problem.scatters_d:

@@ -202,7 +202,7 @@ class KernelOverview(ABC):
     @property
     def kernel(self) -> str:
         """The kernel's docstring, with the quotes that end it."""
-        problem, columns = self.plan.problem, self._b_columns
+        problem, access, columns = self.plan.problem, self.plan.access, self._b_columns
         alongs = [(name, OPERATIONS[name].along.upper()) for name in problem.vectors]
         matrices = f"as [{problem.d_blocks}, M, N]" if problem.d_in_blocks else self._d_shape
         matrices = "[M, N]" if problem.groups else matrices
@@ -223,23 +223,23 @@ class KernelOverview(ABC):
             has_formula = problem.gated or problem.c is not None
             kind = "" if problem.gated else f" of {'K' if groups.divides_k else 'rows'}"
             product = f"{product if has_formula else 'D = A @ B'} for each group{kind}"
-            a = "A stored as [G, K, M]" if problem.has_box_axis("a") else f"A [{rows}, K]"
-            b = f"B [G, K, {columns}]" if problem.has_box_axis("b") else f"B stored as [G * {columns}, K]"
+            a = "A stored as [G, K, M]" if access.has_box_axis("a") else f"A [{rows}, K]"
+            b = f"B [G, K, {columns}]" if access.has_box_axis("b") else f"B stored as [G * {columns}, K]"
             if groups.broadcast:
                 first_a, first_b = (groups.first_axis(each) for each in ("a", "b"))
                 a = f"A [{first_a}, M, K]" if problem.a.major == "k" else f"A stored as [{first_a}, K, M]"
                 b = f"B [{first_b}, K, {columns}]"
                 b = f"B stored as [{first_b}, {columns}, K]" if problem.b.major == "k" else b
-            if problem.loads_k_from_any_row:
+            if access.loads_k_from_any_row:
                 a, b = "boxes of A stored as [K, M]", "of B [K, N]"
             elif groups.divides_k:
                 a, b = "A [M, K], B stored as [N, K]", ", ".join(self.more_inputs)
             elif problem.scales_groups_of_rows:
                 b = ", ".join((b, *self.more_inputs))
-            beside = "C and D" if problem.c and problem.d_may_be_c else "D"
+            beside = "C and D" if problem.c and access.d_may_be_c else "D"
             beside += " and the sums" * problem.saves
             boxes = f"{'' if groups.divides_k else 'boxes '}of {beside}"
-            if problem.reads_c_of_others:
+            if access.reads_c_of_others:
                 b += f", C {f'as [2, {rows}, N]' if problem.d_in_blocks else f'[{rows}, 2N]'}"
             descriptors = f"the descriptors are over {a}, {b}, and {boxes}."
             if problem.gathers_a:

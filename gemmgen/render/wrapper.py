@@ -210,16 +210,17 @@ class Wrapper(MatmulDocs):
     def _descriptions(self) -> set[str]:
         """The functions that describe C, D and saved sums, where Triton's own does not."""
         problem = self.plan.problem
-        return {*map(problem.description, ("d", *("c",) * bool(problem.c), *("saved",) * problem.saves))}
+        moved = ("d", *("c",) * bool(problem.c), *("saved",) * problem.saves)
+        return {*map(self.plan.access.describing_function, moved)}
 
     @property
     def functions(self) -> tuple[str, ...]:
         """The parts with functions, in order."""
         chosen = {
             "matmul": True,
-            "ahead": self.plan.problem.stores_boxes,
+            "ahead": self.plan.access.stores_boxes,
             **{each: f"describe_{each}" in self._descriptions for each in DESCRIPTIONS},
-            "boxes_of_k": self.plan.problem.loads_k_from_any_row,
+            "boxes_of_k": self.plan.access.loads_k_from_any_row,
             f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
             "sums": self.plan.reduces_apart,
             "workspace": self.workspace,

@@ -26,6 +26,7 @@ from gemmgen.numerics.encoding import bits, count_differing, differing, pieces, 
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check
+from gemmgen.plan.access import TensorAccess
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import SpecFile
@@ -257,7 +258,10 @@ BLOCK_SCALED: Final = (CheckGroup("packed scales", packed_scales, TWO_RUNS),)
 """The group that only modules whose tensor cores read scales have; it needs no GPU either."""
 OF_SOME: Final[tuple[tuple[CheckGroup, Callable[[Matmul], bool]], ...]] = (
     (CheckGroup("other scales", other_scales, TWO_RUNS), lambda problem: problem.scales_sums),
-    (CheckGroup("in place", in_place), lambda problem: problem.d_may_be_c and problem.c == problem.d),
+    (
+        CheckGroup("in place", in_place),
+        lambda problem: TensorAccess(problem).d_may_be_c and problem.c == problem.d,
+    ),
     (
         # Inputs of other rows, the rows that they are copied from, and results of two loops and of both.
         CheckGroup("batch invariance", batch_invariant, Held(inputs=3, outputs=4)),

@@ -151,7 +151,7 @@ def _epilogue_registers(plan: WgmmaKernel) -> int:
         hungry.append(part // 2 + 16)
     if any(op.smooth for op in problem.operations):
         hungry.append(part if problem.d.bits == 32 else part * 3 // 4 + 8)
-    if problem.applies_erf:
+    if any(each.register_class == "erf" for each in problem.operations):  # it takes more than other functions
         hungry.append(sums + 40)
     if len(problem.steps) >= SEVERAL_STEPS:
         hungry.append(part + 24)

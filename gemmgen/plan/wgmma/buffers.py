@@ -113,7 +113,7 @@ def partitions_of(
     if kernel.problem.gathers_a:
         # Threads read A by its address: its descriptor stays in the kernel, which passes the extents on.
         copied = (*(each for each in arguments if each.name == "a_rows"), K, ROWS_OF_A, A_STRIDE)
-    places_n, extents = kernel.problem.places_columns_by_n or kernel.problem.places_scales_by_n, ()
+    places_n, extents = kernel.access.places_columns_by_n or kernel.access.places_scales_by_n, ()
     described = tuple(argument for argument in arguments if argument.name in ("d", "saved"))
     stored = described
     if kernel.problem.scatters_d:
@@ -159,7 +159,7 @@ def partitions_of(
             resources.load_ready,
             *resources.load_empty,
             *(argument for argument in sources if argument.kind == "groups"),
-            *((N,) * kernel.problem.places_b_by_n),
+            *((N,) * kernel.access.places_b_by_n),
             *copied,
             *counts_of(kernel),
         ),

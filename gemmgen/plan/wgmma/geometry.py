@@ -244,7 +244,8 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         come have other bits in each tile.
         """
         has_several = self.schedule_kind != "single_tile"
-        return has_several and self.reduction != "atomic" and self.problem.rows_may_be_computed_twice
+        may_be_twice = not (self.problem.groups or self.problem.c)
+        return has_several and self.reduction != "atomic" and may_be_twice
 
     @property
     def mma_parts(self) -> tuple[int, ...]:

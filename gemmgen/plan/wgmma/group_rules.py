@@ -48,10 +48,10 @@ def _of_loads(plan: WgmmaKernel) -> Iterator[Finding]:
             found = f"{' and '.join(problem.epilogue.accumulators)} as accumulators with {groups.of}"
             yield Finding("epilogue.d", found, limit, without_expression() | UNGROUPED)
         limit = "but TMA loads along K from multiples of 16 bytes on, and a group begins at any K"
-        if problem.loads_k_from_any_row and problem.a.dtype.bits != 16:
+        if plan.access.loads_k_from_any_row and problem.a.dtype.bits != 16:
             yield _of_types(plan, limit)
             return
-        for operand in ("a", "b") if problem.loads_k_from_any_row else ():
+        for operand in ("a", "b") if plan.access.loads_k_from_any_row else ():
             if problem.operand(operand).major == "k":
                 found = f"{operand.upper()} is K-contiguous with groups of K"
                 yield Finding(f"operands.{operand}.major", found, limit, use("mn") | UNGROUPED)

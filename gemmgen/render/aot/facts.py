@@ -190,7 +190,7 @@ class LaunchFacts:
             return "MATRIX"
         if argument.tensor == "d":
             return "BOX_BEFORE_ROW"
-        if not self.plan.problem.has_box_axis(argument.tensor):
+        if not self.plan.access.has_box_axis(argument.tensor):
             return "MATRIX"
         return "BOX_AT_ROW" if groups.divides_k else "BOX_OF_GROUP"
 

@@ -67,5 +67,5 @@ class SavedSumsView(StepsView):
 
     def boxed(self, tensor: str, buffer: str) -> str:
         """Return a buffer as the box that TMA moves, whose rank is the descriptor's."""
-        leading = self.plan.problem.leading_axes(tensor)
+        leading = self.plan.access.leading_axes(tensor)
         return f"{('', 'as_box', 'as_block')[leading]}(args.{tensor}_desc, {buffer})" if leading else buffer

@@ -28,7 +28,7 @@ class DeviceParts:
         plan = self.plan
         problem = plan.problem
         moved = ("d", *(("c",) * bool(problem.c)), *(("saved",) * problem.saves))
-        leading = {*map(problem.leading_axes, moved), *map(problem.has_box_axis, ("a", "b"))}
+        leading = {*map(plan.access.leading_axes, ("a", "b", *moved))}
         parts = ["shared/args", *(("shared/store/as_box",) * (1 in leading))]
         parts += ["shared/store/as_block"] * (2 in leading)
         if self.epilogue.loads:

@@ -72,7 +72,7 @@ class KLoop:
         """The further parameters of a K loop whose sums have scales; empty for others."""
         if not self.plan.problem.scales_sums:
             return ""
-        own = ", a_scale_smem" * self.plan.specialized + ", scale_row" * self.plan.problem.scales_from_any_row
+        own = ", a_scale_smem" * self.plan.specialized + ", scale_row" * self.plan.access.scales_from_any_row
         return own + f", {self.scales.of_tiles}" * self.plan.has_tile_scales
 
     @property
@@ -80,7 +80,7 @@ class KLoop:
         """The further arguments of a K loop whose sums have scales; none for others."""
         if self.plan.problem.scales_sums and self.plan.specialized:
             yield f"args.a_scale_smem{'[consumer]' * (self.plan.row_shares > 1)}"
-        if self.plan.problem.scales_from_any_row:
+        if self.plan.access.scales_from_any_row:
             yield self.scales.first_row
         if self.plan.has_tile_scales:
             yield self.scales.found

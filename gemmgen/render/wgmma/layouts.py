@@ -28,7 +28,7 @@ class HopperLayouts(KernelLayouts):
         yield self._shared("A", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(a_axes[0], None))
         if problem.gathers_a:
             yield self.of_rows("A", plan.a_unit, plan.cta_tile_k, plan.producer_warps)
-        if problem.has_box_axis("a"):
+        if self.plan.access.has_box_axis("a"):
             yield self._shared(
                 "A_BOX", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(1 + a_axes[0], None, rank=3), 3
             )
@@ -37,7 +37,7 @@ class HopperLayouts(KernelLayouts):
             if part is buffers[0] or part.swizzle_bytes != buffers[0].swizzle_bytes:
                 name = part.operand.upper()
                 yield self._shared(name, part.swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
-                if problem.has_box_axis("b"):
+                if self.plan.access.has_box_axis("b"):
                     bases = plan.bases(None, 1 + b_axes, rank=3)
                     yield self._shared(f"{name}_BOX", part.swizzle_bytes, problem.b.dtype, bases, 3)
         for buffers in map(plan.resources.of, BLOCK_SCALES):

@@ -157,7 +157,7 @@ class ScaleReads:
     def starts_anywhere(self, beside: Literal["rows", "columns"]) -> bool:
         """Return True if the scales beside the accumulator's rows or columns begin at any row of a stage."""
         name = self._beside_rows if beside == "rows" else self._beside_columns
-        return name == "a" and self.plan.problem.scales_from_any_row
+        return name == "a" and self.plan.access.scales_from_any_row
 
     @property
     def first_row(self) -> str:
@@ -236,7 +236,7 @@ class ScaleReads:
         scales = f"{'' if self.plan.specialized else 'args.'}a_scale_smem.index(ring.stage)"
         if self.plan.step_blocks > 1:
             scales += ".slice(block, 1)"
-        if self.plan.problem.scales_from_any_row:
+        if self.plan.access.scales_from_any_row:
             scales += f", scale_row{' + SLAB_M' if slab else ''}"
         elif self.plan.row_slabs > 1:
             scales += f".slice({'SLAB_M' if slab else '0'}, SLAB_M, dim=1)"

@@ -70,7 +70,7 @@ class Stage:
         major = (problem.a if operand == "a" else problem.b).major
         place = f"{problem.b_blocks} * " * (operand == "b" and problem.interleaved) + place
         k = "0" if self.plan.schedule_kind == "single_tile" else "k"
-        if problem.groups and problem.has_box_axis(operand):
+        if problem.groups and self.plan.access.has_box_axis(operand):
             within = f"{place} - tile.group * args.m" if operand == "a" else place
             if problem.groups.divides_k:
                 return f"[k.row, k.ahead, {within}]"
@@ -104,7 +104,7 @@ class Stage:
             if groups is not None and groups.apart:
                 first = row_of(self.plan, "i", ROW_IN_GROUP)
                 block = f"tile.group * args.k_steps + {block}"
-            if self.plan.problem.scales_from_any_row:
+            if self.plan.access.scales_from_any_row:
                 at = f"({first})" if self.plan.row_shares > 1 else first
                 first = f"{at} // {self.scale_unit} * {self.scale_unit}"
         return (f"{scale}_desc", f"[{block}, {first}]", "ready", f"{scale}_smem{slot}")
@@ -124,7 +124,7 @@ class Stage:
 
     def _as_box(self, operand: str, descriptor: str, tile: str) -> str:
         """Return a tile in shared memory as TMA fills it: with the dimension for groups, if there is one."""
-        return f"as_box({descriptor}, {tile})" if self.plan.problem.has_box_axis(operand) else tile
+        return f"as_box({descriptor}, {tile})" if self.plan.access.has_box_axis(operand) else tile
 
     @property
     def loads_of_blocks(self) -> Iterator[tuple[str, ...]]:
@@ -165,7 +165,7 @@ class Stage:
         problem = self.plan.problem
         if problem.groups is None or problem.groups.divides_k:
             return False
-        return not (problem.has_box_axis("a") and problem.has_box_axis("b"))
+        return not (self.plan.access.has_box_axis("a") and self.plan.access.has_box_axis("b"))
 
     @property
     def loaded(self) -> str:

@@ -138,7 +138,7 @@ class HopperView(KernelView):
             yield "RUN", RUN_STEPS, "K steps whose MMAs are issued beside those before"
         if plan.has_tile_scales and plan.problem.b.scale:
             yield "SCALE_COLUMNS", plan.problem.b.scale.format.rows, "of B that share a scale"
-        if plan.problem.scales_from_any_row:
+        if plan.access.scales_from_any_row:
             yield (
                 "SCALE_ROWS",
                 self.k_loop.scales.loaded_rows,

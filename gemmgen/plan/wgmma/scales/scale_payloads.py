@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gemmgen.hardware import DType
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.stage import Payload
 from gemmgen.plan.storage import Extent
 from gemmgen.problem import Matmul
@@ -43,7 +44,7 @@ def scales_of_step(
     rows = m // row_shares
     if scale := problem.a.scale:
         measure: Literal["consumer_tile_m", "tile_m"] = "consumer_tile_m" if row_shares > 1 else "tile_m"
-        ahead = scale.unit - 1 if problem.scales_from_any_row else 0
+        ahead = scale.unit - 1 if TensorAccess(problem).scales_from_any_row else 0
         extent = Extent(rows * cluster_m, measure)
         yield _scales("a_scale", extent, rows, scale.dtype, blocks, row_shares, ahead)
     if (scale := problem.b.scale) and scale.format.rows == 1:

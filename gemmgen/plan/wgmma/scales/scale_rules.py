@@ -192,7 +192,7 @@ def _places(plan: WgmmaKernel) -> Iterator[tuple[str, int, BlockScale]]:
     a, b = plan.problem.a.scale, plan.problem.b.scale
     # All consumers of a tile of `m_offsets` skip as many scales as its first row is beyond a multiple of 16
     # bytes. So consumers that share the rows begin at such multiples from each other.
-    if a is not None and not (plan.problem.scales_from_any_row and plan.row_shares == 1):
+    if a is not None and not (plan.access.scales_from_any_row and plan.row_shares == 1):
         yield "tile.m", plan.cta_tile_m // plan.row_shares, a
     if b is not None and not plan.has_tile_scales:
         yield "tile.n", plan.cta_tile_n, b

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from gemmgen.hardware import HOPPER, WGMMA
 from gemmgen.hardware.gpus import is_power_of_two
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.forecast import FEW_ROWS, FEW_TILES, FEWEST_ROWS, has_few_tiles, tried_swap_ab
 from gemmgen.plan.search import Branch, Choices, Values
@@ -344,7 +345,7 @@ def rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
         spans = HOPPER.tma_swizzle_bytes
         span = next((span for span in spans if span == stated.get("a_swizzle_bytes")), spans[-1])
         least = max(least, span // request.matmul.a.dtype.bytes)
-    if (scale := request.matmul.a.scale) and not request.matmul.scales_from_any_row:
+    if (scale := request.matmul.a.scale) and not TensorAccess(request.matmul).scales_from_any_row:
         least = max(least, scale.unit)
     most = max(least, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
     return tuple(most >> halvings for halvings in range((most // least).bit_length()))

@@ -1,0 +1,119 @@
+"""How TMA and threads reach the tensors of a matmul: axes of descriptors, and what places are counted by.
+
+All of it follows from the matmul, whatever the tile is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.problem import Matmul
+from gemmgen.problem.operations import OPERATIONS
+
+
+@dataclass(frozen=True)
+class TensorAccess:
+    """How a kernel reaches the tensors of a matmul."""
+
+    problem: Matmul
+
+    def has_box_axis(self, name: str) -> bool:
+        """Return True if the descriptor of ``a`` or ``b`` has a dimension for groups, or for boxes of rows.
+
+        Matrices with K along their rows have it, so that a load ends with the K of its group. If K is along
+        the columns, the rows of all groups are one matrix. If all groups share A or B, both have the
+        dimension: the coordinate is 0 in the shared matrix.
+        """
+        if self.problem.groups is None:
+            return False
+        return self.problem.operand(name).major == "mn" or self.problem.groups.broadcast is not None
+
+    @property
+    def stores_boxes(self) -> bool:
+        """True if TMA stores the rows of a group through a descriptor of overlapping boxes of D's rows."""
+        return self.problem.groups is not None and not self.problem.scatters_d
+
+    def has_row_boxes(self, tensor: str) -> bool:
+        """Return True if a descriptor of D or of saved sums is over overlapping boxes of rows.
+
+        So TMA stores the rows of a group alone.
+        """
+        return self.stores_boxes and tensor in ("d", "saved")
+
+    @property
+    def reads_c_of_others(self) -> bool:
+        """True if a tile at the end of a group also loads rows of C of the next group, so that D cannot be C.
+
+        A C of several matrices is described as one tensor of rows. TMA cannot load the rows of a group alone:
+        boxes of rows that end with the group may begin ahead of the tensor, and a load reads there.
+        """
+        return self.problem.c is not None and self.problem.groups is not None and self.problem.d_blocks > 1
+
+    @property
+    def d_may_be_c(self) -> bool:
+        """True if a call may pass C as the memory of D."""
+        return self.problem.c is not None and not self.reads_c_of_others
+
+    def has_block_axis(self, tensor: str) -> bool:
+        """Return True if a descriptor of C, of D or of saved sums has a dimension for blocks of columns."""
+        if tensor == "saved":
+            return self.problem.in_blocks
+        return self.problem.d_in_blocks and tensor in ("c", "d")
+
+    def describing_function(self, tensor: str) -> str:
+        """Return the function of a module that describes C, D or saved sums; empty if Triton's own does."""
+        boxes, blocks = self.has_row_boxes(tensor), self.has_block_axis(tensor)
+        if boxes and blocks:
+            return "describe_boxes_of_blocks"
+        return "describe_boxes" if boxes else "describe_blocks" * blocks
+
+    def leading_axes(self, tensor: str) -> int:
+        """Return the dimensions before rows and columns in a tensor's descriptor.
+
+        They are for groups or for boxes of rows; of C, D and saved sums, for blocks of columns before.
+        """
+        if tensor in ("a", "b"):
+            return int(self.has_box_axis(tensor))
+        of_groups = tensor == "c" and self.problem.groups is not None and not self.reads_c_of_others
+        return self.has_block_axis(tensor) + (of_groups or self.has_row_boxes(tensor))
+
+    @property
+    def places_b_by_n(self) -> bool:
+        """True if N is part of a place in B: of a second block of columns, or of the rows of a group's B."""
+        stacks_rows = (
+            self.problem.groups is not None
+            and not self.problem.groups.divides_k
+            and not self.has_box_axis("b")
+        )
+        return self.problem.in_blocks or stacks_rows
+
+    @property
+    def places_columns_by_n(self) -> bool:
+        """True if N is part of a place in a column operand: of its second block, or of the one of a group."""
+        if self.problem.groups:
+            return any(OPERATIONS[name].along == "n" for name in self.problem.vectors)
+        return self.problem.in_blocks and bool(self.problem.parted_vectors)
+
+    @property
+    def scales_from_any_row(self) -> bool:
+        """True if the scales of a tile's rows begin anywhere, because groups do.
+
+        TMA loads scales from multiples of 16 bytes on.
+        """
+        groups = self.problem.groups
+        return self.problem.scales_groups_of_rows and groups is not None and not groups.apart
+
+    @property
+    def loads_k_from_any_row(self) -> bool:
+        """True if groups divide K anywhere, and so TMA loads boxes that begin with any row of K.
+
+        Groups of blocks of K that have scales divide K between blocks.
+        """
+        return (
+            self.problem.groups is not None and self.problem.groups.divides_k and not self.problem.scales_sums
+        )
+
+    @property
+    def places_scales_by_n(self) -> bool:
+        """True if N is part of a place among scales of B's tiles: of an accumulator's, or of a group's."""
+        return self.problem.has_tile_scales and (self.problem.in_blocks or self.problem.scales_groups_of_rows)
