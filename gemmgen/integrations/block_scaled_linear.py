@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
-from typing import Any, Final, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, name_of, raise_unless_refused
+from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, dtypes_of, name_of, raise_unless_refused
 from gemmgen.integrations.layer import BIAS_OF_LAYER, WEIGHT, KernelLayer, LayerError
 from gemmgen.integrations.operator import (
     count_flops_of_layer,
@@ -33,6 +33,19 @@ BYTES: Final = (torch.uint8, torch.int8)
 """The types as which checkpoints store the bits of e4m3, if their writer knows no such type."""
 K_UNIT: Final = 16
 """Elements of K that kernels with scales of blocks read at a time."""
+
+
+class BlockProduct(NamedTuple):
+    """The product of quantised rows and a weight without a bias, as servers ask for it."""
+
+    name: str
+    """The kernel's."""
+    dtype: torch.dtype
+    """The type of D."""
+
+    def __call__(self, a: Tensor, weight: Tensor, a_scale: Tensor, weight_scale: Tensor) -> Tensor:
+        """Return D [M, N] of rows [M, K] and a weight [N, K], with scales of 1 x 128 and of 128 x 128."""
+        return block_scaled_mm(a, weight, a_scale, weight_scale, None, self.dtype, self.name)
 
 
 class BlockScaledLinear(KernelLayer):
@@ -106,6 +119,17 @@ class BlockScaledLinear(KernelLayer):
                 f"{name_of(kernel)} has a scale for each column of b, and weights for 128 of them"
             )
         return found.has_bias
+
+    @classmethod
+    def product_of(cls, kernel: Kernel) -> BlockProduct:
+        """Return a kernel's product.
+
+        Raises ValueError if the kernel computes no layer of this class, or adds a bias.
+        """
+        if cls.adds_bias(kernel):
+            raise ValueError(f"{name_of(kernel)} adds {BIAS}, and a server adds the bias itself")
+        remember(kernel)
+        return BlockProduct(name_of(kernel), dtypes_of(kernel).get("out") or kernel.COMPUTES["out_dtype"])
 
     @classmethod
     def _require_tensors(cls, layer: nn.Module) -> None:

@@ -32,6 +32,12 @@ Gate = Callable[[Tensor, Tensor], Tensor]
 """A function of the sums of the gate and of up, with their biases."""
 
 
+SWIGLU_LIMIT: Final = 7
+"""The bound of the sums in the gate of gpt-oss."""
+SWIGLU_ALPHA: Final = 1.702
+"""The factor in the sigmoid of that gate."""
+
+
 def silu_gate(gate: Tensor, up: Tensor) -> Tensor:
     """Return the gate of most models."""
     return functional.silu(gate) * up
@@ -39,11 +45,14 @@ def silu_gate(gate: Tensor, up: Tensor) -> Tensor:
 
 def gpt_oss_gate(gate: Tensor, up: Tensor) -> Tensor:
     """Return the gate of gpt-oss."""
-    gate, up = gate.clamp(max=7), up.clamp(-7, 7)
-    return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    gate, up = gate.clamp(max=SWIGLU_LIMIT), up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)
+    return gate * torch.sigmoid(SWIGLU_ALPHA * gate) * (up + 1)
 
 
-GPT_OSS: Final = "quick_gelu(clamp_max({gate}, max=7), alpha=1.702) * (clamp({up}, min=-7, max=7) + 1)"
+GPT_OSS: Final = (
+    f"quick_gelu(clamp_max({{gate}}, max={SWIGLU_LIMIT}), alpha={SWIGLU_ALPHA})"
+    f" * (clamp({{up}}, min=-{SWIGLU_LIMIT}, max={SWIGLU_LIMIT}) + 1)"
+)
 WITH_BIAS: Final = {"gate": f"gate + {BIAS}", "up": f"up + {BIAS}"}
 GATES: Final[Mapping[str, Gate]] = {
     "silu(gate) * up": silu_gate,

@@ -16,10 +16,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from gemmgen.integrations.block_scaled_linear import K_UNIT, BlockScaledLinear, block_scaled_mm
-from gemmgen.integrations.experts import Experts, ExpertTensors
-from gemmgen.integrations.kernels import Kernel, dtypes_of, name_of
-from gemmgen.integrations.operator import remember
+from gemmgen.integrations.block_scaled_linear import K_UNIT, BlockScaledLinear
+from gemmgen.integrations.experts import SWIGLU_ALPHA, SWIGLU_LIMIT, Experts, ExpertTensors
+from gemmgen.integrations.kernels import Kernel
 from gemmgen.integrations.quantize import BLOCK
 
 OLDEST: Final = "0.32"
@@ -30,7 +29,7 @@ HOPPER: Final = 90
 
 ACTIVATION_NUMBERS: Final[Mapping[str, Mapping[str, float | None]]] = {
     "silu": {"swiglu_limit": None, "swiglu_alpha": 1.0, "swiglu_beta": 0.0},
-    "swigluoai": {"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "swiglu_beta": 1.0},
+    "swigluoai": {"swiglu_limit": SWIGLU_LIMIT, "swiglu_alpha": SWIGLU_ALPHA, "swiglu_beta": 1.0},
 }
 """The numbers in an activation, by the attributes of a layer's configuration, where None stands for these."""
 
@@ -86,9 +85,8 @@ def linear_kernel(kernel: Kernel) -> Any:
 
     Raises ValueError for a kernel that computes anything else.
     """
-    BlockScaledLinear.adds_bias(kernel)
-    remember(kernel)
-    name, d_type = name_of(kernel), dtypes_of(kernel).get("out") or kernel.COMPUTES["out_dtype"]
+    product = BlockScaledLinear.product_of(kernel)
+    name, d_type = product.name, product.dtype
 
     class GemmgenFp8BlockKernel(BlockKernel):
         of_gemmgen = True
@@ -125,7 +123,7 @@ def linear_kernel(kernel: Kernel) -> Any:
             return True, None
 
         def apply_block_scaled_mm(self, A: Tensor, B: Tensor, As: Tensor, Bs: Tensor) -> Tensor:  # noqa: N803
-            return block_scaled_mm(A, B, As, Bs, None, self.config.out_dtype, name)
+            return product(A, B, As, Bs)
 
     return GemmgenFp8BlockKernel
 

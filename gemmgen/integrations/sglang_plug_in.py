@@ -1,0 +1,25 @@
+"""The plug-in of gemmgen that SGLang loads in each of its processes: the entry point ``sglang.srt.plugins``.
+
+It imports nothing of SGLang unless GEMMGEN_SGLANG names a file of kernels.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+from gemmgen.integrations.plug_in import kernels_named_by
+
+VARIABLE: Final = "GEMMGEN_SGLANG"
+"""The environment variable with the path of the file that says which modules to use."""
+
+
+def register() -> None:
+    """Read the file that GEMMGEN_SGLANG names (`kernels_named_by`), and register its kernels in SGLang.
+
+    Raises ValueError for a file that cannot be read or has other names, and for modules that compute anything
+    else; ImportError for a module that is not there. Nothing is registered then. SGLang writes the error to
+    its log and goes on without the plug-in.
+    """
+    if found := kernels_named_by(VARIABLE):
+        import_module("gemmgen.integrations.sglang").plug_in(**found._asdict())
