@@ -127,7 +127,12 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one element, for types that fill them."""
+        """Bytes of one element.
+
+        Raises ValueError for a type whose elements share a byte.
+        """
+        if self.bits % 8:
+            raise ValueError(f"an element of {self.name} has {self.bits} bits, and no bytes of its own")
         return self.bits // 8
 
     @property
