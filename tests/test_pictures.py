@@ -99,7 +99,7 @@ def test_in_a_browser_all_text_can_be_read(tmp_path: Path) -> None:
     assert found["texts"] > 900
 
 
-@pytest.mark.check
+@pytest.mark.nightly
 def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
     """A text beyond the picture, one on another, one wider than its cell, and one under a cell."""
     page = page_of([pictures.svg(made(spec_file("h100_bf16")))])

@@ -36,7 +36,7 @@ K_UNIT: Final = 16
 
 
 class BlockProduct(NamedTuple):
-    """The product of quantised rows and a weight without a bias, as servers ask for it."""
+    """The product of quantised rows and a weight without a bias, as servers call it."""
 
     name: str
     """The kernel's."""

@@ -66,7 +66,7 @@ ACTIVATIONS: Final[Mapping[tuple[Gate, bool, bool], str]] = {
     (silu_gate, False, False): "silu",
     (gpt_oss_gate, True, True): "swigluoai",
 }
-"""What servers call a gate, whose columns come in turn or not, with biases or without."""
+"""The name that servers have for a gate, by the order of its columns and whether it adds biases."""
 
 GATE_SAMPLES: Final = (*(number / 2 for number in range(-24, 25)), -80.0, -20.0, 20.0, 80.0)
 """Numbers of the gate, and of up, at which a layer's gate is compared: beyond the bounds of known gates."""
@@ -228,7 +228,7 @@ class Experts:
 
     @property
     def activation(self) -> str | None:
-        """What servers call the gate with its order of columns and its biases; None without a name."""
+        """The name that servers have for the gate with this order of columns and these biases, or None."""
         return ACTIVATIONS.get((self.gate, self.is_interleaved, self.has_bias))
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
 """The interface of a kernel for layers and Inductor: its computation, its checks, and its refusals.
 
-A kernel is a generated module, or anything else with a ``matmul(a, b, *, out=None)`` and a constant COMPUTES
-that refuses a call with a TypeError or a ValueError, in words and before anything is launched.
+A kernel is a generated module, or anything else with a ``matmul(a, b, *, out=None)`` and a constant COMPUTES.
+Its ``matmul`` refuses a call with a TypeError or a ValueError, in words and before anything is launched.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ HELD: Final[Mapping[str, str]] = {
 DATA: Final = frozenset(
     {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout}
 )
-"""Types of immutable values. An attribute that is one cannot change what a plain forward computes."""
+"""Types of immutable values. An attribute of such a type cannot change the result of a plain forward."""
 
 
 class Shape(NamedTuple):

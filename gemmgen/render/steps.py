@@ -33,7 +33,7 @@ class Part:
     """Some lines of the epilogue's function."""
 
     kind: str
-    """What the lines do: the template of the function has a branch for each kind."""
+    """The kind of the lines. The template of the function has a branch for each kind."""
     statement: str = ""
     """The statement of the step, if it is a single one."""
     load: Load | None = None
