@@ -20,10 +20,10 @@ from gemmgen.launch_facts import code_differences
 from gemmgen.lower import Lowered, Resources, ShortageError, lower
 from gemmgen.plan.exportable import refusals
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.ledger import Ledger, ledger
-from gemmgen.plan.planner import Tick, family_for
 from gemmgen.plan.verdicts import PassedOver, cause_digest, kernel_digest
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.planner import Tick, family_for
+from gemmgen.planner.ledger import Ledger, ledger
 from gemmgen.product import Product, load, make_as_built, make_of, write, write_files
 from gemmgen.render import render_launcher
 from gemmgen.render.aot.facts import LaunchFacts

@@ -21,9 +21,9 @@ from gemmgen.launch_facts import CompiledKernel, KernelFacts, Passed
 from gemmgen.module import import_generated
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_for
 from gemmgen.plan.rule import altered, judge
 from gemmgen.plan.verdicts import Verdict
+from gemmgen.planner import family_for
 from gemmgen.processes.scratch import scratch
 from gemmgen.processes.workers import run_in_worker
 from gemmgen.python_source import is_self_contained

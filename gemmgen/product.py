@@ -25,12 +25,11 @@ from gemmgen.files import read_bytes
 from gemmgen.json_files import BadFieldError, decode, decode_json
 from gemmgen.launcher_file import LAUNCHERS, launcher_texts
 from gemmgen.launcher_file import MARK as LAUNCHER_MARK
-from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import gradient_specs
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.ledger import Ledger, ledger
-from gemmgen.plan.planner import Tick, field_values
 from gemmgen.plan.verdicts import PassedOver, knowing, learnt_of
+from gemmgen.planner import Tick, field_values, plan_spec
+from gemmgen.planner.ledger import Ledger, ledger
 from gemmgen.processes.locks import FORK_LOCK, lock
 from gemmgen.processes.scratch import scratch
 from gemmgen.render import render

@@ -21,7 +21,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from gemmgen.errors import Advice, Diagnostic, GemmgenError
-from gemmgen.plan import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.spec import load_spec, parse_spec
 from gemmgen.spec.spelling import RENAMED
 from tools.fuzz import draft, tables

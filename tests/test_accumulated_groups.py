@@ -17,8 +17,8 @@ from gemmgen.numerics.case import Case
 from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.inputs import integer_inputs, random_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.planner import plan_spec
 from gemmgen.product import make_of
 from gemmgen.spec.load import parse_spec
 from gemmgen.verify.divisions import other_divisions

@@ -20,8 +20,7 @@ from advice import (
 from modules import ROOT
 
 from gemmgen.errors import GemmgenError
-from gemmgen.plan import plan_spec
-from gemmgen.plan.planner import applied
+from gemmgen.planner import applied, plan_spec
 from gemmgen.spec import load_spec
 
 SEED = 1
@@ -118,7 +117,7 @@ def test_the_operation_is_left_out_and_not_the_groups(tmp_path: Path) -> None:
 
 @pytest.mark.quick
 def test_a_message_names_no_change_if_none_is_legal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("gemmgen.plan.planner.repair.MOST_JUDGED", -1)
+    monkeypatch.setattr("gemmgen.planner.repair.MOST_JUDGED", -1)
     (found,) = told(tmp_path, "schedule: {splits: 100}\n")
     assert found.endswith("added up to a tile")
 

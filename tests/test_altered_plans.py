@@ -12,8 +12,8 @@ from modules import spec_file
 
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_for
 from gemmgen.plan.rule import altered, judge
+from gemmgen.planner import family_for
 from gemmgen.product import make
 
 OTHERS: dict[type, Callable[[Any], object]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hopper import hopper
 
-from gemmgen.plan import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.product import make_of
 from gemmgen.spec.load import parse_spec
 from gemmgen.verify.launches import all_launches

@@ -57,7 +57,7 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import HOPPER
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.plan.planner import Candidate, rank
+from gemmgen.planner import Candidate, rank
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import SpecFile, load_spec

@@ -10,8 +10,8 @@ import pytest
 from modules import BLACKWELL_SPECS, made
 
 from gemmgen.lower import lower
-from gemmgen.plan.planner import plan_spec
 from gemmgen.plan.tcgen05.tile_rules import CLUSTERS
+from gemmgen.planner import plan_spec
 from gemmgen.problem import Shape
 from gemmgen.product import Product
 from gemmgen.render import render

@@ -22,10 +22,9 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.case import row_major
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.numerics.reference import reference, tolerance
-from gemmgen.plan import plan_spec
-from gemmgen.plan.planner import rank
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.planner import plan_spec, rank
 from gemmgen.spec import SpecFile, parse_spec
 from gemmgen.verify.simulation import simulate_product
 

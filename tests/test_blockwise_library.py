@@ -23,7 +23,7 @@ from gemmgen.library import exchange
 from gemmgen.library.sources import read
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.plan.planner import family_for
+from gemmgen.planner import family_for
 from gemmgen.product import make
 
 SPECS = ROOT / "specs"

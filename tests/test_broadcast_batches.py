@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from gemmgen.module import import_generated
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.planner import plan_spec
 from gemmgen.problem import Groups
 from gemmgen.product import make_of
 from gemmgen.spec.load import parse_spec

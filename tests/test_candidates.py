@@ -19,8 +19,6 @@ from work import calls_of
 
 from gemmgen import cli
 from gemmgen.cli.candidates import candidates_table, explanation
-from gemmgen.plan import plan_spec
-from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.search import Estimate
 from gemmgen.plan.timing import STEP_CAUSES, Tiles, step
 from gemmgen.plan.wgmma import WgmmaKernel, cost, cost_constants
@@ -28,6 +26,7 @@ from gemmgen.plan.wgmma.cost import estimate, row_of, smem_cycles
 from gemmgen.plan.wgmma.cost_constants import POWER_CYCLES_PER_NS
 from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
 from gemmgen.plan.wgmma.tried.values import CHOICES
+from gemmgen.planner import Ranking, plan_spec, rank
 from gemmgen.spec import Spec, SpecFile, load_spec
 
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from told import diagnostics
 
-from gemmgen.plan import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.spec import load_spec
 
 pytestmark = pytest.mark.quick

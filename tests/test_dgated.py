@@ -25,9 +25,9 @@ from gemmgen.library.source_files import refuse_kernel
 from gemmgen.numerics.evaluation import activated, columns_of
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
-from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes, l2_bytes
 from gemmgen.plan.wgmma.cost import loaded_bytes
+from gemmgen.planner import plan_spec
 from gemmgen.problem.operations import (
     ACTIVATIONS,
     DERIVATIVES,

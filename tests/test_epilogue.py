@@ -15,7 +15,7 @@ from gemmgen.hardware import DTYPES
 from gemmgen.numerics.evaluation import evaluated
 from gemmgen.numerics.inputs import is_exact, random_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.plan.planner import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.problem.canonical import digest
 from gemmgen.problem.epilogue import (
     PLAIN,

@@ -23,10 +23,10 @@ from benchmarks.fit.observations import SpecObservation, by_candidates
 from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.suite_file import load_suite
 from gemmgen.plan.forecast import Forecast
-from gemmgen.plan.planner import family_for, plan_spec
 from gemmgen.plan.search import geometric_mean, traffic_of
 from gemmgen.plan.timing import Tiles, moved_bytes
 from gemmgen.plan.wgmma import WgmmaKernel, cost, cost_constants
+from gemmgen.planner import family_for, plan_spec
 from gemmgen.problem import Shape
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 

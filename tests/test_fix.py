@@ -11,9 +11,9 @@ import pytest
 from advice import invalid_specs
 
 from gemmgen.errors import Advice, Assignment, GemmgenError
-from gemmgen.plan import Kernel, plan_spec
+from gemmgen.plan import Kernel
 from gemmgen.plan.fix import Fix, at_least, at_most, clause, hint, leave_out, nearest, of_change, use
-from gemmgen.plan.planner import applied, attempted
+from gemmgen.planner import applied, attempted, plan_spec
 from gemmgen.spec import Spec, load_spec
 from gemmgen.spec.model import spec_of, stated
 

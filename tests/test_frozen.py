@@ -17,11 +17,10 @@ from ruamel.yaml import YAML
 from work import calls_of
 
 from benchmarks.harness.planning import LARGE
-from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import frozen
-from gemmgen.plan.ledger import differences
-from gemmgen.plan.planner import rank, warnings
 from gemmgen.plan.search import MOST_CONFIGURATIONS, spread
+from gemmgen.planner import plan_spec, rank, warnings
+from gemmgen.planner.ledger import differences
 from gemmgen.product import make
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec, parse_spec

@@ -14,13 +14,12 @@ from commands import Gemmgen, program
 from gemmgen.build import lowered_of, settle
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import round_up
-from gemmgen.plan import plan_spec
 from gemmgen.plan.fix import at_least
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import FAMILIES, attempted, families
 from gemmgen.plan.rule import Finding, Rule, rule
 from gemmgen.plan.wgmma.bounds import expected_producer_registers, expected_registers, most_consumer_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.planner import FAMILIES, attempted, families, plan_spec
 from gemmgen.spec import SpecFile, load_spec
 from tools.fuzz import draft, judge, tables
 from tools.fuzz.__main__ import main

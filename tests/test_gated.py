@@ -25,10 +25,9 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.evaluation import sums_of
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
-from gemmgen.plan import plan_spec
-from gemmgen.plan.planner import rank
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.plan.wgmma.cost import estimate
+from gemmgen.planner import plan_spec, rank
 from gemmgen.problem.observation import Observation
 from gemmgen.spec import SpecFile, parse_spec
 from gemmgen.verify.shapes import acceptance_shapes, refuse_extents

@@ -22,7 +22,7 @@ from torch import Tensor
 from gemmgen.errors import GemmgenError
 from gemmgen.library import exchange, package
 from gemmgen.plan.exportable import refusals
-from gemmgen.plan.planner import family_for
+from gemmgen.planner import family_for
 from gemmgen.product import make
 
 DENSE, GROUPED = "h100_bf16_gated", "h100_bf16_grouped_gated"

@@ -13,9 +13,9 @@ from gemmgen.errors import GemmgenError
 from gemmgen.numerics.divided_rows import bounds, drawn_rows
 from gemmgen.numerics.inputs import integer_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.plan import plan_spec
 from gemmgen.plan.group_forecast import tries_swap_ab
-from gemmgen.plan.ledger import ledger
+from gemmgen.planner import plan_spec
+from gemmgen.planner.ledger import ledger
 from gemmgen.problem.groups import MOST_SAMPLED, GroupKind, Groups
 from gemmgen.product import make_of
 from gemmgen.spec import SpecFile, parse_spec

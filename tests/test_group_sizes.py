@@ -12,9 +12,9 @@ from modules import ROOT, made
 
 from gemmgen.cli.texts import simulation_text
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import gradient_specs
-from gemmgen.plan.ledger import ledger
+from gemmgen.planner import plan_spec
+from gemmgen.planner.ledger import ledger
 from gemmgen.problem import Groups, Shape
 from gemmgen.problem.group_sizes import GroupSizes
 from gemmgen.spec import load_spec, parse_spec

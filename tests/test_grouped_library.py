@@ -32,8 +32,7 @@ from gemmgen.library.assemble import assemble
 from gemmgen.library.pinned import anonymous, pinned_text
 from gemmgen.library.sources import read
 from gemmgen.library.texts import rendered
-from gemmgen.plan import plan_spec
-from gemmgen.plan.planner import family_for
+from gemmgen.planner import family_for, plan_spec
 from gemmgen.problem.groups import GroupKind, Groups
 from gemmgen.product import make
 from gemmgen.spec import load_spec, parse_spec

@@ -17,8 +17,8 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case, special_values
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.plan.planner import rank
 from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.planner import rank
 from gemmgen.spec import parse_spec
 from gemmgen.verify.divisions import other_divisions
 from gemmgen.verify.launches import Launch

@@ -22,9 +22,9 @@ from gemmgen.numerics.case import Case
 from gemmgen.numerics.divided_rows import bounds, computed_rows
 from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs, touched
 from gemmgen.numerics.reference import reference
-from gemmgen.plan import plan_spec
 from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.planner import plan_spec
 from gemmgen.problem import Groups
 from gemmgen.problem.groups import GroupKind
 from gemmgen.ptx import Code, read_digests

@@ -13,10 +13,10 @@ from modules import ROOT, SPECS, made
 from gemmgen.cli.texts import resources_text
 from gemmgen.hardware import GPUS
 from gemmgen.lower import Resources
-from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Entry, Kernel
-from gemmgen.plan.ledger import ledger
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.planner import plan_spec
+from gemmgen.planner.ledger import ledger
 from gemmgen.product import make
 from gemmgen.spec import Spec, SpecFile
 

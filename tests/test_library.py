@@ -45,8 +45,8 @@ from gemmgen.library.manifest import LIBRARY_FORMAT, PART_NAMES, TAKEN_NAMES
 from gemmgen.library.pinned import KernelObservation, anonymous
 from gemmgen.library.sources import Sources, read
 from gemmgen.library.texts import rendered
-from gemmgen.plan.planner import family_for
 from gemmgen.plan.wgmma.cost import card_of
+from gemmgen.planner import family_for
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import load_spec

@@ -25,7 +25,7 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, count_differing, differing, 
 from gemmgen.numerics.inputs import random_inputs, touched, unfilled_inputs
 from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check, reference
-from gemmgen.plan import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.problem import Matmul, Shape
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.verify import verify, verify_numbers

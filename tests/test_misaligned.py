@@ -31,7 +31,7 @@ from gemmgen.bench.record import Protocol
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits, poison, rounded
-from gemmgen.plan import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.product import make
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.triton_api import specialize

@@ -31,9 +31,9 @@ from gemmgen.numerics.error_report import (
     of_type,
 )
 from gemmgen.numerics.reference import tolerance
-from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.sum_order import SumOrder
+from gemmgen.planner import plan_spec
 from gemmgen.spec import SpecFile, load_spec
 
 PAGE = Path(__file__).parent.parent / "docs" / "numerics.md"

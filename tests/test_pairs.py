@@ -10,9 +10,9 @@ from hopper import hopper
 from modules import EVERY_SPEC, HOPPER_SPECS, ROOT, WANTED, made, spec_file
 from pairs.features import ALL, DIMENSIONS, Feature, can_meet, features, pair, pairs
 
-from gemmgen.plan import plan_spec
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.planner import plan_spec
 from gemmgen.spec import load_spec
 
 pytestmark = pytest.mark.quick

@@ -12,7 +12,6 @@ from work import calls_of
 
 from gemmgen.hardware import GPUS, HOPPER, TRITON
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures
 from gemmgen.plan.rule import altered
 from gemmgen.plan.shared_rules import misfit_buffers
@@ -23,6 +22,7 @@ from gemmgen.plan.wgmma.bounds import (
     most_stages,
     threads_of,
 )
+from gemmgen.planner.ledger import Ledger, Section, ledger
 from gemmgen.problem import Matmul, Operand, Request
 from gemmgen.product import Product, make
 from gemmgen.render import render

@@ -17,11 +17,10 @@ from gemmgen.bench import tasks
 from gemmgen.bench.single import time_spec
 from gemmgen.cli.candidates import candidates_table, explanation
 from gemmgen.errors import GemmgenError
-from gemmgen.plan import plan_spec
-from gemmgen.plan.ledger import ledger
-from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.cost import costs
+from gemmgen.planner import Ranking, plan_spec, rank
+from gemmgen.planner.ledger import ledger
 from gemmgen.problem import Ranges
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.verify import default_shapes

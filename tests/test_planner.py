@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from work import calls_of
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import applied, attempted
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_stages
 from gemmgen.plan.wgmma.cost import costs, cycles, excess
 from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
 from gemmgen.plan.wgmma.tried.values import DEFAULTS, ORDER_DEFAULTS
+from gemmgen.planner import applied, attempted, plan_spec
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import spec_of, stated
 

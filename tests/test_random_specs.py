@@ -21,11 +21,10 @@ from gemmgen.build import lowered_of, settle
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import gpu_named
 from gemmgen.lower import ShortageError, lower
-from gemmgen.plan import plan_spec
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import FAMILIES, family_for, family_of
 from gemmgen.plan.rule import altered
+from gemmgen.planner import FAMILIES, family_for, family_of, plan_spec
 from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.spec import SpecFile

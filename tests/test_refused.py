@@ -9,8 +9,8 @@ import pytest
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import attempted
 from gemmgen.plan.rule import altered
+from gemmgen.planner import attempted
 from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.triton_api import disassemble

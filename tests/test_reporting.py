@@ -29,7 +29,7 @@ from gemmgen.cli import excerpt, explanations, reporting
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 from gemmgen.plan.choices import CHOICE_RULES
-from gemmgen.plan.planner import FAMILIES
+from gemmgen.planner import FAMILIES
 from gemmgen.processes.scratch import is_full, scratch
 from gemmgen.spec.diagnostics import Code
 

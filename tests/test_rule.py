@@ -14,8 +14,8 @@ import told
 from gemmgen.errors import Assignment
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.fix import at_most, use
-from gemmgen.plan.planner import FAMILIES
 from gemmgen.plan.rule import Consulted, Finding, Part, Rule, Violation, judge, keeps, rule
+from gemmgen.planner import FAMILIES
 from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).parent.parent

@@ -20,10 +20,10 @@ from ruamel.yaml import YAML
 from gemmgen.errors import Advice, Diagnostic, GemmgenError
 from gemmgen.plan import Kernel
 from gemmgen.plan.fix import Fix
-from gemmgen.plan.planner import attempted
 from gemmgen.plan.rule import Finding
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
+from gemmgen.planner import attempted
 from gemmgen.spec import parse_spec
 
 pytestmark = pytest.mark.quick

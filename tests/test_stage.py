@@ -10,11 +10,11 @@ from hopper import hopper
 from modules import spec_file
 
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.plan.ledger import ledger
 from gemmgen.plan.rule import altered
 from gemmgen.plan.stage import Payload, Stage
 from gemmgen.plan.storage import Extent
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.planner.ledger import ledger
 from gemmgen.product import make
 
 ROWS = 128

@@ -23,11 +23,10 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import as_float32, bits
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
-from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_for, family_of
 from gemmgen.plan.rule import _traced  # pyright: ignore[reportPrivateUsage]
 from gemmgen.plan.sum_order import PATHS, SumOrder
+from gemmgen.planner import family_for, family_of, plan_spec
 from gemmgen.product import Product, make, staged
 from gemmgen.verify.launches import Launch, programs_of
 from gemmgen.verify.simulation import _Simulated  # pyright: ignore[reportPrivateUsage]

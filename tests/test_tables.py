@@ -28,7 +28,7 @@ from gemmgen.hardware.elements import FP8, INPUTS, OUTPUTS, outputs_of
 from gemmgen.hardware.gpus import architectures, gpu_of, targets_of
 from gemmgen.lower import lower
 from gemmgen.numerics.evaluation import MODULES, activated
-from gemmgen.plan.planner import family_for
+from gemmgen.planner import family_for
 from gemmgen.problem.operations import (
     ACTIVATIONS,
     OPERATIONS,

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from gemmgen.errors import GemmgenError
-from gemmgen.plan import plan_spec
 from gemmgen.plan.capacity import largest_that_fits
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import attempted
 from gemmgen.plan.rule import altered
 from gemmgen.plan.search import spread
+from gemmgen.planner import attempted, plan_spec
 from gemmgen.spec import SpecFile
 from gemmgen.spec.model import spec_of
 from tools.fuzz import draft, tables

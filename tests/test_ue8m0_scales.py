@@ -17,7 +17,7 @@ from simulated import simulated
 from torch import Tensor
 
 from gemmgen.numerics.quantized import quantized
-from gemmgen.plan.planner import rank
+from gemmgen.planner import rank
 from gemmgen.product import make
 from gemmgen.spec import load_spec, parse_spec
 from gemmgen.verify.launches import Launch

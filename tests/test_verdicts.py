@@ -18,7 +18,6 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.lower import Lowered, Resources, ShortageError
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import applied, plan_spec, rank, warnings
 from gemmgen.plan.rule import altered
 from gemmgen.plan.verdicts import (
     SHIPPED,
@@ -34,6 +33,7 @@ from gemmgen.plan.verdicts import (
     table_text,
     verdict_of,
 )
+from gemmgen.planner import applied, plan_spec, rank, warnings
 from gemmgen.problem.epilogue import Listed
 from gemmgen.product import Product, make, make_as_built
 from gemmgen.spec import SpecFile, load_spec, parse_spec

@@ -29,8 +29,8 @@ from gemmgen.numerics.case import Case
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, not_finite
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import TOLERANCES, Check, deviation, reference
-from gemmgen.plan import plan_spec
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.planner import plan_spec
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.verify import ACCEPTANCE_SHAPES, Verification, default_shapes, verify, verify_numbers
 from gemmgen.verify.shapes import (
@@ -593,7 +593,7 @@ from pathlib import Path
 import torch
 from gemmgen.bench.machine import CudaMachine
 from gemmgen.module import import_generated
-from gemmgen.plan import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.spec import load_spec
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import takes_out

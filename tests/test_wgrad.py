@@ -21,8 +21,8 @@ from gemmgen.numerics.case import Case
 from gemmgen.numerics.divided_rows import bounds
 from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.plan import plan_spec
 from gemmgen.plan.search.estimates import dram_bytes, l2_bytes
+from gemmgen.planner import plan_spec
 from gemmgen.problem import Groups
 from gemmgen.spec.load import parse_spec
 from gemmgen.verify.divisions import divisions, other_divisions

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.plan import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).parent.parent

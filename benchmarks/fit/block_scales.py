@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, Final
 
-from gemmgen.plan.planner import rank
+from gemmgen.planner import rank
 from gemmgen.spec import Spec, SpecFile
 
 HERE = Path(__file__).parents[1] / "blockscale"

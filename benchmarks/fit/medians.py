@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from benchmarks.fit.observations import PINNED, SpecObservation
 from gemmgen.bench.result_log import KernelEntry, Result, ResultLog
-from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Kernel
+from gemmgen.planner import plan_spec
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_recorded
 from gemmgen.spec.model import stated
 from gemmgen.spec.spelling import without_gone

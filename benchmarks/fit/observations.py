@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_for
+from gemmgen.planner import family_for
 from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
 from gemmgen.problem.observation import Observation

@@ -26,7 +26,7 @@ import torch
 import triton  # pyright: ignore[reportMissingTypeStubs]
 
 from gemmgen.errors import GemmgenError
-from gemmgen.plan import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.product import make
 from gemmgen.spec import load_spec
 from gemmgen.spec.writing import spec_text

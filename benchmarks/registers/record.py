@@ -19,8 +19,8 @@ from gemmgen.build import lowered_of, settle
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import ShortageError, verdict_on
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import rank
 from gemmgen.plan.verdicts import SHIPPED, Table, Verdict, kernel_digest, read_table, table_text
+from gemmgen.planner import rank
 from gemmgen.product import Product, write_files
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec

@@ -18,7 +18,7 @@ from gemmgen.bench.result_log import BASELINE, KernelEntry
 from gemmgen.bench.suite_file import Suite
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.decisions import frozen
-from gemmgen.plan.planner import rank
+from gemmgen.planner import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.contest import Contest
 from gemmgen.processes.forking import forked, usable_cores

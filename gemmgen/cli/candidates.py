@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import Candidate, Ranking, field_values
-from gemmgen.plan.planner.ranking import Group
 from gemmgen.plan.search import geometric_mean
+from gemmgen.planner import Candidate, Ranking, field_values
+from gemmgen.planner.ranking import Group
 from gemmgen.problem import shape_text
 
 TEXT_WIDTH = 110

@@ -109,7 +109,7 @@ def _shown_by(code: str) -> Path | None:
 
 def _diagnostics(spec: Path) -> tuple[Diagnostic, ...]:
     """Return the diagnostics of the loader or the planner for a spec."""
-    from gemmgen.plan import plan_spec
+    from gemmgen.planner import plan_spec
     from gemmgen.spec import load_spec
 
     try:
@@ -123,7 +123,7 @@ def _rules() -> list[tuple[str, Any]]:
     """Return each rule with the generation of GPUs that it holds for."""
     from gemmgen.hardware import GPUS
     from gemmgen.plan.choices import CHOICE_RULES
-    from gemmgen.plan.planner import FAMILIES
+    from gemmgen.planner import FAMILIES
 
     generations = {gpu.architecture.mma: gpu.architecture.generation for gpu in GPUS.values()}
     of_families = [(generations[mma], rule) for mma, family in FAMILIES.items() for rule in family.rules]

@@ -34,9 +34,9 @@ from gemmgen.device import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.files import read_text
 from gemmgen.plan.decisions import gradient_stem
-from gemmgen.plan.planner import Tick
 from gemmgen.plan.rule import counted
 from gemmgen.plan.search import narrow_tile
+from gemmgen.planner import Tick
 from gemmgen.problem import OPERANDS
 from gemmgen.product import Product, check, make, make_as_built
 from gemmgen.spec import load_spec
@@ -58,8 +58,8 @@ def plan(
 
     A plan lists shared memory, registers, barriers, waves and the predicted time.
     """
-    from gemmgen.plan.ledger import ledger
     from gemmgen.plan.verdicts import standing_of
+    from gemmgen.planner.ledger import ledger
 
     choose(form, sarif)
     refuse_file("--svg", svg, specs, "a picture shows one spec")
@@ -222,7 +222,7 @@ def diff_command(
 ) -> None:
     """Compare the plans of two specs: decisions, resources, times."""
     choose(form, sarif)
-    from gemmgen.plan.ledger import differences, differences_text
+    from gemmgen.planner.ledger import differences, differences_text
 
     products, failed = _planned([first, second])
     if not failed:
@@ -240,7 +240,7 @@ def diff_command(
 
 def _planned(specs: list[Path]) -> tuple[list[Product], bool]:
     """Plan specs, and print the warnings of legal ones; return the products and whether any spec failed."""
-    from gemmgen.plan.planner import warnings
+    from gemmgen.planner import warnings
 
     def plan_one(path: Path) -> Product:
         return make(path, _searching(progress, path.as_posix()), any_name=True)
@@ -267,7 +267,7 @@ def _searching(progress: Show, subject: str) -> Tick:
 
 def _print_candidates(products: list[Product], limit: int, *, explained: bool, as_json: bool) -> None:
     """Print the configurations of each spec, best first; the first one is its plan."""
-    from gemmgen.plan.planner import rank
+    from gemmgen.planner import rank
 
     with progressing("ranking") as progress:
         sources = [product.source for product in products]
@@ -284,7 +284,7 @@ def _print_candidates(products: list[Product], limit: int, *, explained: bool, a
 def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None:
     """Print a spec that states every decision of a candidate of each spec, the first one its plan."""
     from gemmgen.plan.decisions import frozen
-    from gemmgen.plan.planner import rank
+    from gemmgen.planner import rank
     from gemmgen.spec.writing import spec_text
 
     if len(products) > 1 and not as_json:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_for
+from gemmgen.planner import family_for, plan_spec
 from gemmgen.problem import Request
 from gemmgen.problem.observation import Observation
 from gemmgen.spec import Spec, SpecFile

@@ -15,8 +15,8 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.files import read_text
 from gemmgen.hardware.gpus import Gpu, gpu_of
 from gemmgen.library.pinned import KernelObservation, anonymous, pinned_text
-from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Kernel
+from gemmgen.planner import plan_spec
 from gemmgen.problem.contest import Contest
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.observation import Observation

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from gemmgen.bench.result_log import KernelEntry, ResultLog
 from gemmgen.errors import GemmgenError
-from gemmgen.plan import plan_spec
-from gemmgen.plan.planner import family_for
+from gemmgen.planner import family_for, plan_spec
 from gemmgen.spec import parse_recorded
 
 

@@ -14,11 +14,10 @@ from types import MappingProxyType
 from typing import Final
 
 from gemmgen.errors import GemmgenError
-from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS, pinned, statements
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_for, family_of, rank
 from gemmgen.plan.sum_order import SumOrder
+from gemmgen.planner import family_for, family_of, plan_spec, rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.processes.forking import LostError, forked
 from gemmgen.render import render

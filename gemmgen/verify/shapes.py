@@ -14,7 +14,7 @@ from ruamel.yaml.error import YAMLError
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import TCGEN05
 from gemmgen.hardware.gpus import round_up
-from gemmgen.plan import plan_spec
+from gemmgen.planner import plan_spec
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.spec import SpecFile
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import attempted
+from gemmgen.planner import attempted
 from gemmgen.processes.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
 from tools.fuzz.crossed import CROSSED_TABLES

@@ -13,10 +13,10 @@ from gemmgen.errors import GemmgenError
 from gemmgen.lower import ShortageError, lower
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import attempted, family_for, family_of
 from gemmgen.plan.rule import Part, Rule, altered, judge
 from gemmgen.plan.search import Family
 from gemmgen.plan.verdicts import COMPILER_RULE
+from gemmgen.planner import attempted, family_for, family_of
 from gemmgen.product import Product
 from gemmgen.python_source import parsed
 from gemmgen.render import render

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from gemmgen.errors import Advice
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner.best import cheapest_plan, ignore_progress
-from gemmgen.plan.planner.changes import changed_spec
-from gemmgen.plan.planner.families import family_of
 from gemmgen.plan.rule import Violation
 from gemmgen.plan.verdicts import COMPILER_RULE, standing_of
+from gemmgen.planner.best import cheapest_plan, ignore_progress
+from gemmgen.planner.changes import changed_spec
+from gemmgen.planner.families import family_of
 from gemmgen.spec import Spec
 from gemmgen.spec.model import stated
 

@@ -13,8 +13,11 @@ from gemmgen.plan.choices import foreign_choices
 from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.fix import of_change
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner.best import register_divisions
-from gemmgen.plan.planner.changes import (
+from gemmgen.plan.rule import Rule, Violation, judge
+from gemmgen.plan.search import MOST_CONFIGURATIONS, Nogoods
+from gemmgen.plan.verdicts import COMPILER_RULE
+from gemmgen.planner.best import register_divisions
+from gemmgen.planner.changes import (
     applied,
     changed_spec,
     decided_value,
@@ -23,10 +26,7 @@ from gemmgen.plan.planner.changes import (
     union_of,
     value_at,
 )
-from gemmgen.plan.planner.families import family_of
-from gemmgen.plan.rule import Rule, Violation, judge
-from gemmgen.plan.search import MOST_CONFIGURATIONS, Nogoods
-from gemmgen.plan.verdicts import COMPILER_RULE
+from gemmgen.planner.families import family_of
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import stated
 

@@ -9,14 +9,14 @@ from gemmgen.errors import GemmgenError
 from gemmgen.plan.choices import foreign_choices
 from gemmgen.plan.fix import leave_out, use
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner.best import Tick, cheapest_plan, ignore_progress
-from gemmgen.plan.planner.changes import value_at
-from gemmgen.plan.planner.closest import closest
-from gemmgen.plan.planner.evidence import plans_advised, with_evidence
-from gemmgen.plan.planner.families import family_of
-from gemmgen.plan.planner.repair import advised
 from gemmgen.plan.rule import Violation
 from gemmgen.plan.verdicts import verdict_of
+from gemmgen.planner.best import Tick, cheapest_plan, ignore_progress
+from gemmgen.planner.changes import value_at
+from gemmgen.planner.closest import closest
+from gemmgen.planner.evidence import plans_advised, with_evidence
+from gemmgen.planner.families import family_of
+from gemmgen.planner.repair import advised
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import stated
 

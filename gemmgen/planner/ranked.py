@@ -8,12 +8,12 @@ from operator import itemgetter
 
 from gemmgen.plan.decisions import searched
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner.best import Tick, ignore_progress, register_divisions
-from gemmgen.plan.planner.families import family_of
-from gemmgen.plan.planner.ranking import Candidate, Group, Ranking
 from gemmgen.plan.rule import Rule, Violation, judge
 from gemmgen.plan.search import MOST_CONFIGURATIONS, Configuration, Family
 from gemmgen.plan.verdicts import COMPILER_RULE
+from gemmgen.planner.best import Tick, ignore_progress, register_divisions
+from gemmgen.planner.families import family_of
+from gemmgen.planner.ranking import Candidate, Group, Ranking
 from gemmgen.problem import Shape
 from gemmgen.spec import SpecFile
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Entry, Kernel
-from gemmgen.plan.planner import family_for
 from gemmgen.plan.search import Estimate
+from gemmgen.planner import family_for
 from gemmgen.problem import Groups, Ranges, Shape, shape_text
 from gemmgen.problem.group_sizes import GroupSizes
 

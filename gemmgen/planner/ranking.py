@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner.families import field_values
 from gemmgen.plan.search import Estimate, Family, geometric_mean
+from gemmgen.planner.families import field_values
 from gemmgen.problem import Request, Shape, shape_text
 
 MOST_OF_ONE_TIME = 2

@@ -9,11 +9,11 @@ from gemmgen.errors import Diagnostic
 from gemmgen.plan.decisions import FIELDS, pinned, searched
 from gemmgen.plan.fix import clause, written
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner.attempts import in_order
-from gemmgen.plan.planner.families import family_for, family_of
 from gemmgen.plan.rule import Violation, altered, counted, decisions_of, judge
 from gemmgen.plan.search import MOST_CONFIGURATIONS
 from gemmgen.plan.verdicts import NOT_CONFIRMED, verdict_of
+from gemmgen.planner.attempts import in_order
+from gemmgen.planner.families import family_for, family_of
 from gemmgen.spec import SpecFile
 
 FEW_WAVES = 0.5
