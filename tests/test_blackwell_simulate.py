@@ -40,7 +40,7 @@ def product(request: pytest.FixtureRequest) -> Product:
 
 def allowed(product: Product, shape: Shape) -> bool:
     """Whether the operands' formats allow this K."""
-    return shape[2] % product.plan.problem.k_multiple == 0
+    return shape[2] % product.plan.access.k_multiple == 0
 
 
 @pytest.mark.sample(12)

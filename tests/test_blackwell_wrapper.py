@@ -24,6 +24,7 @@ from torch import Tensor
 
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import random_inputs
+from gemmgen.plan.access import TensorAccess
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import SpecFile, load_spec
 
@@ -240,8 +241,8 @@ def test_wrong_operands_are_refused(wrapper: Wrapper) -> None:
             wrapper.call(**changed)
 
 
-PADDED = [path for path in SCALED if load_spec(path).problem.k_multiple == 128]
-PACKED = [path for path in SCALED if load_spec(path).problem.k_multiple == 2]
+PADDED = [path for path in SCALED if TensorAccess(load_spec(path).problem).k_multiple == 128]
+PACKED = [path for path in SCALED if TensorAccess(load_spec(path).problem).k_multiple == 2]
 
 
 def test_there_are_modules_of_each_packing() -> None:

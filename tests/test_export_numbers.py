@@ -175,7 +175,7 @@ def test_an_exported_kernel_computes_the_right_numbers_on_a_gpu(stem: str, tmp_p
     plan, unit = hopper(product.plan), facts_of(stem).column_unit
     count = 1 if plan.schedule_kind == "single_tile" else 2
     m, n, k = plan.program_tile_m * count, plan.program_tile_n * count, plan.cta_tile_k * plan.splits * count
-    shapes = ((m, n, k), (m - 3, max(unit, n - unit), max(plan.problem.k_multiple, k - 16)))
+    shapes = ((m, n, k), (m - 3, max(unit, n - unit), max(plan.access.k_multiple, k - 16)))
     torch.zeros(1, device="cuda")  # torch's context is the current one
     module = ModuleType(stem)
     module.__dict__.update(matmul=Exported(product, tmp_path))

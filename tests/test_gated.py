@@ -25,6 +25,7 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.evaluation import sums_of
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.plan.wgmma.cost import estimate
 from gemmgen.planner import plan_spec, rank
@@ -314,7 +315,7 @@ def test_the_baseline_names_the_elements_of_each_accumulator() -> None:
 
 def test_the_second_block_of_a_vector_begins_where_tma_can_read() -> None:
     wanted = {STEM: 1, CHANNELS: 4, GPT_OSS: 1, BY_COLUMNS: 8}
-    assert {stem: made(spec_file(stem)).source.problem.n_multiple for stem in wanted} == wanted
+    assert {stem: TensorAccess(made(spec_file(stem)).source.problem).n_multiple for stem in wanted} == wanted
     source = made(spec_file(CHANNELS)).source
     assert all(n % 4 == 0 for _, n, _ in acceptance_shapes(source))
     with pytest.raises(GemmgenError, match="N must be a multiple of 4 with these operands, found 16x18x64"):

@@ -22,6 +22,7 @@ from gemmgen.device import captured_graph
 from gemmgen.module import import_generated
 from gemmgen.numerics.divided_rows import computed_rows
 from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.plan.access import TensorAccess
 from gemmgen.problem import Matmul
 from gemmgen.problem.operations import ROW_VECTORS
 
@@ -94,7 +95,8 @@ class Call:
     def d_shape(self, m: int | None = None, n: int = N) -> tuple[int, ...]:
         """Return the extents of D."""
         m = m or rows_of_call(self.problem)
-        return self.problem.extents_of_d(m, -(-n // self.problem.n_multiple) * self.problem.n_multiple)
+        multiple = TensorAccess(self.problem).n_multiple
+        return self.problem.extents_of_d(m, -(-n // multiple) * multiple)
 
     def rows_of_groups(self, d: Tensor) -> Tensor:
         """Return the rows of a D that are of a group."""
@@ -115,7 +117,8 @@ def rows_of_call(problem: Matmul) -> int:
 
 def tensors_of(problem: Matmul, device: str, m: int, n: int, k: int = 128) -> dict[str, Tensor]:
     """Return the tensors of a call by name."""
-    n = -(-n // problem.n_multiple) * problem.n_multiple
+    multiple = TensorAccess(problem).n_multiple
+    n = -(-n // multiple) * multiple
     generator = torch.Generator("cpu" if device == "meta" else device).manual_seed(1)
     inputs = random_inputs((m, n, k), problem, generator)
     extras = {name: tensor.fill_(m) if name == "rows" else tensor for name, tensor in inputs.extras.items()}

@@ -145,7 +145,7 @@ def test_a_module_is_clean_in_the_simulator(stem: str) -> None:
 @every_spec
 def test_random_groups_are_right_in_the_simulator(stem: str, seed: int, programs: int) -> None:
     product = made(spec_file(stem))
-    of_n = product.source.problem.n_multiple
+    of_n = TensorAccess(product.source.problem).n_multiple
     n = -(-136 // of_n) * of_n
     shape = (40 if product.plan.problem.groups == Groups("m_masked", 128) else 150, n, 264)
     if product.source.problem.groups and product.source.problem.groups.apart:
@@ -369,7 +369,8 @@ def test_a_model_is_compiled_and_exported_for_any_rows(module: ModuleType) -> No
 @pytest.mark.gpu
 @every_spec
 def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
-    assert_verified_on_a_gpu(stem, m=1, n=max(8, made(spec_file(stem)).source.problem.n_multiple))
+    of_n = TensorAccess(made(spec_file(stem)).source.problem).n_multiple
+    assert_verified_on_a_gpu(stem, m=1, n=max(8, of_n))
 
 
 @pytest.mark.gpu

@@ -25,6 +25,7 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, count_differing, differing, 
 from gemmgen.numerics.inputs import random_inputs, touched, unfilled_inputs
 from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check, reference
+from gemmgen.plan.access import TensorAccess
 from gemmgen.planner import plan_spec
 from gemmgen.problem import Matmul, Shape
 from gemmgen.spec import SpecFile, load_spec
@@ -469,7 +470,7 @@ def test_on_a_gpu_checks_run_in_the_memory_that_is_estimated(stem: str) -> None:
     source = load_spec(spec_file(stem))
     device = gpu_of(source)
     module = import_generated(module_file(stem))
-    shape = (4095, 4097, 4104) if source.problem.n_multiple == 1 else (4096, 4096, 4096)
+    shape = (4095, 4097, 4104) if TensorAccess(source.problem).n_multiple == 1 else (4096, 4096, 4096)
     verify(module, source, [(208, 416, 304)], repeats=2)  # compiles
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)

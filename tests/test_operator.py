@@ -38,6 +38,7 @@ import gemmgen_launch
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
 from gemmgen.numerics.inputs import random_inputs
+from gemmgen.plan.access import TensorAccess
 from gemmgen.verify.shapes import single_tile
 
 ROOT = Path(__file__).parent.parent
@@ -226,7 +227,7 @@ def test_importing_takes_no_gpu_and_imports_nothing_beside_torch_and_triton() ->
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_fake_result_has_the_strides_of_a_real_one(path: Path) -> None:
-    multiple = made(path).source.problem.n_multiple
+    multiple = TensorAccess(made(path).source.problem).n_multiple
     for n in (max(32, multiple), 9 * multiple):
         call = Call.of(path.stem, n=n)
         unit = 16 // call.d.itemsize

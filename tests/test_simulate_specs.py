@@ -99,9 +99,9 @@ def test_the_ring_launch_wraps_every_ring_at_ragged_edges(product: Product) -> N
     m, n, k = launch.shape
     assert m % plan.program_tile_m
     # Blocks of columns that share a scale are whole, and so are the tiles that divide them.
-    assert n % plan.program_tile_n or plan.problem.n_multiple % plan.program_tile_n == 0
+    assert n % plan.program_tile_n or plan.access.n_multiple % plan.program_tile_n == 0
     # Padded operands have whole steps only, where a step is no longer than what TMA pads at a time.
-    assert k % plan.cta_tile_k or plan.problem.k_multiple % plan.cta_tile_k == 0
+    assert k % plan.cta_tile_k or plan.access.k_multiple % plan.cta_tile_k == 0
     if plan.schedule_kind == "single_tile":
         return  # there is no ring
     tiles_m, tiles_n = plan.tiles(launch.shape)

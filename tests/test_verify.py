@@ -29,6 +29,7 @@ from gemmgen.numerics.case import Case
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, not_finite
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import TOLERANCES, Check, deviation, reference
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.planner import plan_spec
 from gemmgen.spec import Spec, SpecFile, load_spec
@@ -338,7 +339,7 @@ def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(
         monkeypatch.setattr(module.call, "copy", launch)
     _, most_n, most_k = single_tile(spec) or (5, 4097, 128)
     for n in filter(range(most_n + 1).__contains__, (*range(1, 41), 4095, 4096, 4097)):
-        if n % spec.problem.n_multiple:
+        if n % TensorAccess(spec.problem).n_multiple:
             continue
         inputs = random_inputs((5, n, min(most_k, 128)), spec.problem, torch.Generator().manual_seed(n))
         if spec.problem.packs_scales:
@@ -631,11 +632,13 @@ import sys
 from pathlib import Path
 import torch
 from gemmgen.module import import_generated
+from gemmgen.plan.access import TensorAccess
 from gemmgen.spec import load_spec
 from gemmgen.numerics.case import Case
 from gemmgen.verify.shapes import fitting, single_tile
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2]))
-of_n, of_k = spec.problem.n_multiple, spec.problem.k_multiple
+access = TensorAccess(spec.problem)
+of_n, of_k = access.n_multiple, access.k_multiple
 shapes = ((4095, 4097, 4104), (208, 413, 304), (1, 1, 16), (8192, 8191, 64))
 shapes = tuple((m, -(-n // of_n) * of_n, -(-k // of_k) * of_k) for m, n, k in shapes)
 for shape in fitting(shapes, single_tile(spec)):
@@ -659,12 +662,13 @@ from pathlib import Path
 import torch
 import triton
 from gemmgen.module import import_generated
+from gemmgen.plan.access import TensorAccess
 from gemmgen.spec import load_spec
 from gemmgen.verify import verify_numbers
 from gemmgen.verify.shapes import acceptance_shapes, single_tile
 triton.set_allocator(lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8))
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2]))
-multiple = spec.problem.k_multiple
+multiple = TensorAccess(spec.problem).k_multiple
 shapes = [(256, 512, 384), (208, 416, 304), (2304, 4352, 520)]
 shapes = [(m, n, -(-k // multiple) * multiple) for m, n, k in shapes]
 verification = verify_numbers(module, spec, acceptance_shapes(spec) if single_tile(spec) else shapes)

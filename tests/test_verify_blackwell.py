@@ -28,6 +28,7 @@ from gemmgen.hardware import BLACKWELL, GPUS, HOPPER
 from gemmgen.module import pack_scales_of
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.plan.access import TensorAccess
 from gemmgen.problem import Shape
 from gemmgen.spec import SpecFile
 from gemmgen.verify import ACCEPTANCE_SHAPES, default_shapes, verify, verify_large
@@ -103,7 +104,7 @@ def test_every_spec_is_checked_on_shapes_that_its_operands_can_have(path: Path) 
     problem = spec.problem
     shapes = acceptance_shapes(spec)
     assert default_shapes(spec)[: len(spec.request.check_shapes)] == spec.request.check_shapes
-    assert all(shape[2] % problem.k_multiple == 0 for shape in default_shapes(spec))
+    assert all(shape[2] % TensorAccess(problem).k_multiple == 0 for shape in default_shapes(spec))
     kinds = {spec.problem.a.dtype.name, spec.problem.b.dtype.name}
     if "e2m1" in kinds and len(kinds) == 2:  # padded: TMA moves 128 elements at a time
         assert {k for _, _, k in shapes} == {8192, 384, 2048, 128, 4224, 512, 256}
@@ -151,7 +152,7 @@ def test_a_right_launch_passes_every_check_in_the_modules_own_wrapper(
 ) -> None:
     module, spec = module_and_spec(path)
     computed(monkeypatch, module, spec)
-    k = spec.problem.k_multiple
+    k = TensorAccess(spec.problem).k_multiple
     shapes: list[Shape] = [RAGGED, (1, 8, 16 if k == 1 else 128), (13, 21, 34 if k <= 2 else 128)]
     verification = verify(module, spec, shapes, repeats=2, device="cpu")
     assert [str(check) for check in verification.failures] == []

@@ -17,6 +17,7 @@ from gemmgen.bench.record import Subject
 from gemmgen.bench.result_log import BASELINE, KernelEntry
 from gemmgen.bench.suite_file import Suite
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.decisions import frozen
 from gemmgen.planner import rank
 from gemmgen.problem import Shape, shape_text
@@ -42,8 +43,8 @@ class KernelUnderTest:
 
     def takes(self, shape: Shape) -> bool:
         """Return True if the spec's kernel computes such a problem; its wrapper may still refuse it."""
-        problem, (_, n, k) = self.source.problem, shape
-        divides = n % problem.n_multiple == 0 and k % problem.k_multiple == 0
+        access, (_, n, k) = TensorAccess(self.source.problem), shape
+        divides = n % access.n_multiple == 0 and k % access.k_multiple == 0
         return bool(fitting([shape], self.most)) and divides
 
 

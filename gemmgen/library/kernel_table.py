@@ -10,6 +10,7 @@ from gemmgen.kinds import MOST_EXTENT
 from gemmgen.library.assemble import Library
 from gemmgen.library.manifest import LIBRARY_FORMAT
 from gemmgen.library.selection import predictable
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.axes import axes_of, is_transposed
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import traffic_of
@@ -51,7 +52,7 @@ def _call(library: Library) -> dict[str, Any]:
         "expects_rows": expects_rows(plan),
         "most_groups": plan.group_slots or MOST_EXTENT,
         "max_extent": MOST_EXTENT,
-        "n_multiple": problem.n_multiple,
+        "n_multiple": TensorAccess(problem).n_multiple,
         "copies": problem.copies_misaligned,
         "scale_vector": scales[0].vector if scales[0] else 0,
         "scale_columns": scales[1].format.rows if scales[1] else 0,

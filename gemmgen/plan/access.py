@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmgen.problem import Matmul
+from gemmgen.problem.matmul import TMA_PLACE_BITS
 from gemmgen.problem.operations import OPERATIONS
 
 
@@ -117,3 +118,53 @@ class TensorAccess:
     def places_scales_by_n(self) -> bool:
         """True if N is part of a place among scales of B's tiles: of an accumulator's, or of a group's."""
         return self.problem.has_tile_scales and (self.problem.in_blocks or self.problem.scales_groups_of_rows)
+
+    @property
+    def tma_vectors(self) -> tuple[str, ...]:
+        """The row and column operands that TMA loads: all, or none with groups, where threads read them.
+
+        TMA loads vectors from multiples of 16 bytes on, and a group begins at any row.
+        """
+        return () if self.problem.groups else self.problem.vectors
+
+    # --- multiples that the extents of a call must be of
+
+    @property
+    def k_multiple(self) -> int:
+        """The number that K must be a multiple of: threads copy rows of A in units of 16 bytes."""
+        a, b = self.problem.a, self.problem.b
+        unit = TMA_PLACE_BITS // a.dtype.bits if self.problem.gathers_a else 1
+        return max(a.k_multiple, b.k_multiple, unit)
+
+    @property
+    def n_multiple(self) -> int:
+        """The number that N must be a multiple of: TMA reads the second block of a row from column N.
+
+        So do the scales of blocks of columns: one of them belongs to columns of one accumulator. Columns
+        beyond N would be part of the last scale of a row of D, so D has whole blocks.
+        """
+        problem = self.problem
+        if problem.d_scale:
+            return problem.d_scale.vector
+        if problem.saves:
+            return TMA_PLACE_BITS // problem.d.bits
+        if problem.d_in_blocks:
+            matrices = (problem.d, problem.c) if problem.c else (problem.d,)
+            return max(TMA_PLACE_BITS // each.bits for each in matrices)
+        if not problem.in_blocks:
+            return 1
+        parted = (name for name in problem.parted_vectors if name in self.tma_vectors)
+        bits = [problem.vector_dtype(name).bits for name in parted]
+        bits += [problem.b.dtype.bits] * (problem.b.major == "mn")
+        of_scales = [problem.b.scale.format.rows] * problem.has_tile_scales if problem.b.scale else []
+        return max((*of_scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
+
+    @property
+    def m_place_multiple(self) -> int:
+        """The number that a place along M is a multiple of, where M lies along memory: of 16 bytes there."""
+        problem = self.problem
+        scales = [scale.unit for scale in (problem.a.scale, problem.d_scale) if scale]
+        vectors = (name for name in self.tma_vectors if OPERATIONS[name].along == "m")
+        bits = [problem.vector_dtype(name).bits for name in vectors]
+        bits += [problem.a.dtype.bits] * (problem.a.major == "mn")
+        return max((*scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gemmgen.hardware import DType
 from gemmgen.hardware.elements import DTYPES
+from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.roles import Argument, Passed
 from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.storage import Barrier, Extent, Ring, SharedBuffer, numbered
@@ -109,13 +110,13 @@ def epilogue_storage(
     c_ready = vectors_ready = None
     if problem.c:
         c_ready = Barrier(numbered("c_ready", number), ring, "from TMA: the buffer holds a part of C")
-    if problem.tma_vectors:
+    if TensorAccess(problem).tma_vectors:
         once = Ring(Extent(1), indexed=False)
         meaning = "from TMA: the epilogue's row and column operands have arrived"
         vectors_ready = Barrier(numbered("vectors_ready", number), once, meaning)
     return EpilogueStorage(
         c=subtile("c", problem.c, kernel.c_swizzle_bytes) if problem.c else None,
-        vectors=tuple(map(vector, problem.tma_vectors)),
+        vectors=tuple(map(vector, TensorAccess(problem).tma_vectors)),
         d=subtile("d", problem.d, kernel.d_swizzle_bytes),
         saved=saved() if problem.saves else None,
         c_ready=c_ready,

@@ -252,7 +252,7 @@ class Geometry(Decisions, ABC):
 
     def rows_of_two_tiles(self, m: int) -> range:
         """Return the rows of a D with `m` rows that the last two tiles along M both compute; mostly none."""
-        tile, multiple = self.program_tile_m, self.problem.m_place_multiple
+        tile, multiple = self.program_tile_m, self.access.m_place_multiple
         first, end = -(-m // multiple) * multiple - tile, (-(-m // tile) - 1) * tile
         return range(max(0, first), end) if self.last_tile_ends_with_d else range(0)
 

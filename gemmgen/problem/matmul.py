@@ -193,43 +193,6 @@ class Matmul:
         """Return the operand ``a`` or ``b``."""
         return self.a if name == "a" else self.b
 
-    @cached_property
-    def k_multiple(self) -> int:
-        """The number that K must be a multiple of: threads copy rows of A in units of 16 bytes."""
-        unit = TMA_PLACE_BITS // self.a.dtype.bits if self.gathers_a else 1
-        return max(self.a.k_multiple, self.b.k_multiple, unit)
-
-    @cached_property
-    def n_multiple(self) -> int:
-        """The number that N must be a multiple of: TMA reads the second block of a row from column N.
-
-        So do the scales of blocks of columns: one of them belongs to columns of one accumulator. Columns
-        beyond N would be part of the last scale of a row of D, so D has whole blocks.
-        """
-        if self.d_scale:
-            return self.d_scale.vector
-        if self.saves:
-            return TMA_PLACE_BITS // self.d.bits
-        if self.d_in_blocks:
-            matrices = (self.d, self.c) if self.c else (self.d,)
-            return max(TMA_PLACE_BITS // each.bits for each in matrices)
-        if not self.in_blocks:
-            return 1
-        parted = (name for name in self.parted_vectors if name in self.tma_vectors)
-        bits = [self.vector_dtype(name).bits for name in parted]
-        bits += [self.b.dtype.bits] * (self.b.major == "mn")
-        of_scales = [self.b.scale.format.rows] * self.has_tile_scales if self.b.scale else []
-        return max((*of_scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
-
-    @property
-    def m_place_multiple(self) -> int:
-        """The number that a place along M is a multiple of, where M lies along memory: of 16 bytes there."""
-        scales = [scale.unit for scale in (self.a.scale, self.d_scale) if scale]
-        vectors = (name for name in self.tma_vectors if OPERATIONS[name].along == "m")
-        bits = [self.vector_dtype(name).bits for name in vectors]
-        bits += [self.a.dtype.bits] * (self.a.major == "mn")
-        return max((*scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
-
     @property
     def kind(self) -> tuple[str, ...]:
         """The field's words for groups, gates and block scales; empty for a plain product of two matrices."""
@@ -299,14 +262,6 @@ class Matmul:
     def vectors(self) -> tuple[str, ...]:
         """The row and column operands of the epilogue, in the order of their use."""
         return tuple(name for name in self.epilogue.loads if Load(name).operand in ("row", "column"))
-
-    @cached_property
-    def tma_vectors(self) -> tuple[str, ...]:
-        """The row and column operands that TMA loads: all, or none with groups, where threads read them.
-
-        TMA loads vectors from multiples of 16 bytes on, and a group begins at any row.
-        """
-        return () if self.groups else self.vectors
 
     @cached_property
     def parted_vectors(self) -> tuple[str, ...]:

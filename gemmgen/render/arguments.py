@@ -146,7 +146,7 @@ class ArgumentTable:
     @property
     def k_multiple(self) -> int:
         """The number that K is a multiple of."""
-        return self.plan.problem.k_multiple
+        return self.plan.access.k_multiple
 
     @property
     def transposed_matrices(self) -> str:
@@ -201,7 +201,7 @@ class ArgumentTable:
             yield f'"d_blocks": {plan.problem.d_blocks},  # of C and D, {order}'
         if plan.access.reads_c_of_others:
             yield '"d_may_be_c": False,  # a tile also reads rows of C that are of the next group'
-        if (multiple := plan.problem.n_multiple) > 1:
+        if (multiple := plan.access.n_multiple) > 1:
             why = "TMA reads the second block of a row from column N"
             if plan.problem.has_tile_scales:
                 why = "columns that share a scale are of one block"

@@ -71,7 +71,7 @@ class EpilogueView(SavedSumsView):
         problem = self.plan.problem
         if problem.c:
             yield "shared/load_c"
-        if problem.tma_vectors:
+        if self.plan.access.tma_vectors:
             yield "shared/load_vectors"
         yield from (f"shared/activation_{name}" for name in self.activations)
         if problem.parted_vectors and problem.interleaved:

@@ -50,7 +50,7 @@ class Field:
 
 def last_row(plan: Kernel, m: str) -> Field:
     """Return the field with the first row of the last tile of a column of tiles, of a D with `m` rows."""
-    multiple = plan.problem.m_place_multiple
+    multiple = plan.access.m_place_multiple
     end = m if multiple == 1 else f"gl.cdiv({m}, {multiple}) * {multiple}"
     ends = "with D" if multiple == 1 else f"up to {multiple - 1} rows after D"
     comment = f"  # of the last tile, which ends {ends}: TMA is slow outside of A"
@@ -106,7 +106,7 @@ class KernelLayouts:
         plan, problem = self.plan, self.plan.problem
         if problem.c:
             yield from self._of_boxes("C", plan.c_swizzle_bytes, problem.c)
-        for vector in problem.tma_vectors:
+        for vector in self.plan.access.tma_vectors:
             bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
         yield from self._of_boxes("D", plan.d_swizzle_bytes, problem.d)

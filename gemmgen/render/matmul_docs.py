@@ -48,8 +48,8 @@ class MatmulDocs(LaunchView):
             first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
             line = "rows" if problem.b.major == "k" else "columns"
             b += f", whose {first} {line} are of {names[0]} and whose {last} {line} are of {names[1]}"
-            if problem.b.major == "mn" and problem.n_multiple > 1:
-                b += f"; N is a multiple of {problem.n_multiple}"
+            if problem.b.major == "mn" and self.plan.access.n_multiple > 1:
+                b += f"; N is a multiple of {self.plan.access.n_multiple}"
         packed = ", two elements a byte, the one of even k in its lower half"
         a, b = (doc + packed * self.packs(name) for name, doc in (("a", a), ("b", b)))
         if groups := problem.groups:
@@ -82,15 +82,15 @@ class MatmulDocs(LaunchView):
             names = problem.epilogue.c_blocks
             first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
             order = f", whose {first} columns are of {names[0]} and whose {last} columns are of {names[1]}"
-            order += f"; N is a multiple of {problem.n_multiple}" * (problem.n_multiple > 1)
+            order += f"; N is a multiple of {self.plan.access.n_multiple}" * (self.plan.access.n_multiple > 1)
         if problem.c:
             docs.append(
                 f"c: {self._shape('c')}, {problem.c.torch}, {'rows' if order else 'N'} contiguous{order}."
             )
         for name in self.vectors:
             meaning = meaning_of(problem.epilogue, name)
-            multiple = f"; N is a multiple of {problem.n_multiple}" if name in problem.parted_vectors else ""
-            multiple *= problem.n_multiple > 1
+            parted = name in problem.parted_vectors and self.plan.access.n_multiple > 1
+            multiple = f"; N is a multiple of {self.plan.access.n_multiple}" if parted else ""
             docs.append(
                 f"{name}: {self._shape(name)}, {self.dtype(name).torch}, contiguous: {meaning}{multiple}."
             )

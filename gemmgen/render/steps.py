@@ -146,7 +146,7 @@ class StepsView(OperandLoads):
     @property
     def loads(self) -> bool:
         """True if a tile's epilogue needs more than the accumulator."""
-        return bool(self.plan.problem.c or self.plan.problem.tma_vectors)
+        return bool(self.plan.problem.c or self.plan.access.tma_vectors)
 
     # --- the steps
 
@@ -271,7 +271,8 @@ class StepsView(OperandLoads):
     def _numbered(self) -> bool:
         """True if the operations on a sub-tile depend on its number."""
         problem = self.plan.problem
-        columns = any(OPERATIONS[name].along == "n" for name in problem.tma_vectors) and not problem.gated
+        vectors = self.plan.access.tma_vectors
+        columns = any(OPERATIONS[name].along == "n" for name in vectors) and not problem.gated
         return self.plan.subtiles > 1 and (columns or bool(problem.c and (self.refills or self.buffer)))
 
     @property

@@ -210,13 +210,13 @@ def parse_shape(text: str) -> Shape:
 
 def ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
     """Return the shape of these numbers of tiles and steps; the last of each is partial if it can be."""
-    step, multiple = plan.cta_tile_k, plan.problem.k_multiple
+    step, multiple = plan.cta_tile_k, plan.access.k_multiple
     wanted = k_steps * step - step // 3
     k = wanted // multiple * multiple
     if k <= (k_steps - 1) * step:  # the operands cannot have a part of the last step
         k = k_steps * step
     n = tiles_n * plan.program_tile_n - plan.program_tile_n // 3
-    of_n = plan.problem.n_multiple
+    of_n = plan.access.n_multiple
     n = n // of_n * of_n
     if n <= (tiles_n - 1) * plan.program_tile_n:  # D cannot have a part of the last tile's columns
         n = -(-tiles_n * plan.program_tile_n // of_n) * of_n

@@ -14,6 +14,7 @@ from ruamel.yaml.error import YAMLError
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import TCGEN05
 from gemmgen.hardware.gpus import round_up
+from gemmgen.plan.access import TensorAccess
 from gemmgen.planner import plan_spec
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.spec import SpecFile
@@ -102,8 +103,8 @@ def large_shape(source: SpecFile) -> Shape:
 
 def refuse_extents(problem: Matmul, shapes: Iterable[Shape]) -> None:
     """Raise GemmgenError (``bad-shapes``) for shapes whose N or K the operands cannot have."""
-    chosen = tuple(shapes)
-    for axis, name, multiple in ((1, "N", problem.n_multiple), (2, "K", problem.k_multiple)):
+    chosen, access = tuple(shapes), TensorAccess(problem)
+    for axis, name, multiple in ((1, "N", access.n_multiple), (2, "K", access.k_multiple)):
         wrong = [shape_text(shape) for shape in chosen if shape[axis] % multiple]
         if wrong:
             message = f"{name} must be a multiple of {multiple} with these operands, found {', '.join(wrong)}"
@@ -113,13 +114,13 @@ def refuse_extents(problem: Matmul, shapes: Iterable[Shape]) -> None:
 def _instruction_shapes(problem: Matmul) -> tuple[Shape, Shape]:
     """Return a K of one instruction with a tile of 128 x 128, and one of just more with ragged edges."""
     k = 8 * TCGEN05.k_bytes // max(problem.a.smem_bits, problem.b.smem_bits)
-    return (128, 128, k), (130, 264, k + problem.k_multiple)
+    return (128, 128, k), (130, 264, k + TensorAccess(problem).k_multiple)
 
 
 def _legal(problem: Matmul, shape: Shape) -> Shape:
     """Return the shape with the next N and K that the operands can have."""
     m, n, k = shape
-    return m, round_up(n, problem.n_multiple), round_up(k, problem.k_multiple)
+    return m, round_up(n, TensorAccess(problem).n_multiple), round_up(k, TensorAccess(problem).k_multiple)
 
 
 def fitting(shapes: Iterable[Shape], tile: Shape | None) -> tuple[Shape, ...]:

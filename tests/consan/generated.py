@@ -88,7 +88,7 @@ class ModuleCase:
             k_steps = 2 * plan.stages + 2
             m = 2 * plan.program_tile_m - min(48, plan.program_tile_m // 2)
             n = 2 * plan.program_tile_n - min(96, plan.program_tile_n // 2)
-            n += -n % plan.problem.n_multiple
+            n += -n % plan.access.n_multiple
             launch = replace(launch, shape=SHAPES.get(self.subject, (m, n, k_steps * plan.cta_tile_k)))
         return launch.on(plan, self.subject)
 

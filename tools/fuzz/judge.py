@@ -204,7 +204,7 @@ def launches(plan: Kernel) -> Iterator[Launch]:
     if plan.schedule_kind == "single_tile":
         return
     *_, k = ragged(plan, 1, 1, max(1, min(plan.splits_per_tile - 1, FEW_STEPS)))
-    of_n = plan.problem.n_multiple
+    of_n = plan.access.n_multiple
     rows = max(1, plan.program_tile_m // 2 - 1)
     columns = -(-(plan.program_tile_n + ODD_COLUMNS) // of_n) * of_n
     yield replace(ring, shape=(rows, columns, k), programs=2, wraps=False)

@@ -97,7 +97,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
 
 def _of_vectors(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the finding of column operands whose second block would begin between places of TMA."""
-    vectors = [name for name in plan.problem.parted_vectors if name in plan.problem.tma_vectors]
+    vectors = [name for name in plan.problem.parted_vectors if name in plan.access.tma_vectors]
     bits = [plan.problem.vector_dtype(name).bits for name in vectors]
     alignment = TRITON.tile_alignment_bytes
     least = max((alignment * 8 // each for each in bits), default=1)

@@ -132,7 +132,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         (``benchmarks/reading/waits.json``): such consumers run in step, and both wait for a buffer at once.
         """
         in_step = self.specialized and self.row_shares > 1 and self.outstanding_mmas > 0
-        loads = self.problem.c is not None or self.problem.tma_vectors
+        loads = self.problem.c is not None or self.access.tma_vectors
         stores_once = not (self.composed or self.splits > 1 or self.problem.saves)
         in_step &= not self.problem.scales_sums  # threads promote sums between MMAs
         return in_step and self.subtiles <= 2 and stores_once and not loads

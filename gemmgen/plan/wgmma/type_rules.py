@@ -100,7 +100,7 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
     ]
     if problem.c:
         matrices.append(rows("C", 1, problem.c))
-    if (multiple := problem.n_multiple) > 1:
+    if (multiple := plan.access.n_multiple) > 1:
         limit = f"D has whole blocks of {multiple} columns: {_blocks_of(problem)}"
         matrices.append(Rows("D", 1, multiple, lambda n: f"{n:,} columns", limit, copyable=False))
     yield from unaligned_shapes(plan.request, matrices, copyable=plan.read_early is None)

@@ -223,7 +223,7 @@ class LaunchFacts:
     @property
     def column_unit(self) -> int:
         """The number that N is a multiple of: D is stored, and a second block of B begins, at 16 bytes."""
-        return max(self.out_unit, self.plan.problem.n_multiple)
+        return max(self.out_unit, self.plan.access.n_multiple)
 
     @property
     def column_rule(self) -> str:

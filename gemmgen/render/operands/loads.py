@@ -56,7 +56,7 @@ class OperandLoads:
     @property
     def phased(self) -> bool:
         """True if the phases of the epilogue's barriers differ from tile to tile."""
-        return self._c_phased or (bool(self.plan.problem.tma_vectors) and self.reuses_buffers)
+        return self._c_phased or (bool(self.plan.access.tma_vectors) and self.reuses_buffers)
 
     @property
     def vectors_phase(self) -> str:

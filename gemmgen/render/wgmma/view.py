@@ -168,7 +168,7 @@ class HopperView(KernelView):
                     plan.splits_at_once,
                     "of which the sums are read together",
                 )
-        vectors = (OPERATIONS[vector].along for vector in plan.problem.tma_vectors)
+        vectors = (OPERATIONS[vector].along for vector in plan.access.tma_vectors)
         if plan.composed and "n" in vectors:
             meaning = "columns that are loaded of a column operand: a power of two"
             yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
