@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.plan.wgmma.family import WGMMA_FAMILY
+from gemmgen.planner import FAMILIES
 
-judge = WGMMA_FAMILY.judge
+judge = FAMILIES["wgmma"].judge
 Plan = TypeVar("Plan", bound=Kernel)
 
 

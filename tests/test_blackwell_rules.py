@@ -18,7 +18,7 @@ from modules import BLACKWELL_SPECS, made
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.rule import judge
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
-from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
+from gemmgen.planner import FAMILIES
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import load_spec
 
@@ -67,15 +67,15 @@ def test_a_choice_that_a_target_does_not_have_gets_the_diagnostics_of_the_file(s
 def test_a_rule_of_the_problem_judges_no_decision(stem: str) -> None:
     # The planner asks one plan for all: the same problem with other decisions is judged the same.
     judged = {
-        judge(configuration.lower_bound, TCGEN05_FAMILY.problem_rules)
-        for configuration in TCGEN05_FAMILY.space.configurations(load_spec(DIRECTORY / f"{stem}.yaml"))
+        judge(configuration.lower_bound, FAMILIES["tcgen05"].problem_rules)
+        for configuration in FAMILIES["tcgen05"].space.configurations(load_spec(DIRECTORY / f"{stem}.yaml"))
     }
     assert len(judged) == 1
 
 
 def test_rules_of_the_store_are_rules() -> None:
-    assert TCGEN05_FAMILY.store_rules < {rule.id for rule in TCGEN05_FAMILY.rules}
-    assert TCGEN05_FAMILY.store_rules.isdisjoint(TCGEN05_FAMILY.problem_rule_ids)
+    assert FAMILIES["tcgen05"].store_rules < {rule.id for rule in FAMILIES["tcgen05"].rules}
+    assert FAMILIES["tcgen05"].store_rules.isdisjoint(FAMILIES["tcgen05"].problem_rule_ids)
 
 
 # --- what every module does and no spec can ask for: the text of the committed modules

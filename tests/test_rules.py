@@ -21,25 +21,28 @@ from gemmgen.errors import Advice, Diagnostic, GemmgenError
 from gemmgen.plan import Kernel
 from gemmgen.plan.fix import Fix
 from gemmgen.plan.rule import Finding
-from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
-from gemmgen.plan.wgmma.family import WGMMA_FAMILY
-from gemmgen.planner import attempted
+from gemmgen.planner import FAMILIES, attempted
 from gemmgen.spec import parse_spec
 
 pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parent.parent
-PLAN = ROOT / "gemmgen" / "plan"
+PLAN, FEATURES = ROOT / "gemmgen" / "plan", ROOT / "gemmgen" / "features"
 HOPPER, BLACKWELL = Path("tests/invalid/rules"), Path("tests/invalid/blackwell")
 RULES = {
-    HOPPER: [rule.id for rule in WGMMA_FAMILY.rules],
-    BLACKWELL: [rule.id for rule in TCGEN05_FAMILY.rules],
+    HOPPER: [rule.id for rule in FAMILIES["wgmma"].rules],
+    BLACKWELL: [rule.id for rule in FAMILIES["tcgen05"].rules],
 }
 FILES = {
-    HOPPER: [*PLAN.glob("*_rules.py"), *PLAN.glob("wgmma/**/*_rules.py")],
-    BLACKWELL: [*PLAN.glob("tcgen05/*_rules.py")],
+    HOPPER: [
+        *PLAN.glob("*_rules.py"),
+        *PLAN.glob("wgmma/**/*_rules.py"),
+        *FEATURES.glob("*/rules.py"),
+        *FEATURES.glob("*/backward_rules.py"),
+    ],
+    BLACKWELL: [*PLAN.glob("tcgen05/*_rules.py"), *FEATURES.glob("*/blackwell_rules.py")],
 }
-FILE_COUNTS = {HOPPER: 14, BLACKWELL: 2}
+FILE_COUNTS = {HOPPER: 16, BLACKWELL: 4}
 INVALID = [
     path.relative_to(ROOT) for directory in RULES for path in sorted((ROOT / directory).glob("*.yaml"))
 ]
@@ -81,7 +84,7 @@ def judged(path: Path) -> tuple[tuple[Diagnostic, ...], frozenset[tuple[str, int
         return finding
 
     with pytest.MonkeyPatch.context() as patch:
-        for file in PLAN.glob("**/*_rules.py"):
+        for file in (path for paths in FILES.values() for path in paths):
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             patch.setattr(f"{module}.Finding", recorded)
         found = told.diagnostics(path)

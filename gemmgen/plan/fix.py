@@ -62,6 +62,15 @@ class Fix:
         """The alternatives that a machine can apply."""
         return tuple(each for each in self.alternatives if not isinstance(each, Hint))
 
+    def at(self, field: str) -> Fix:
+        """Return the fix for a finding of another field: assignments to its own field name `field`."""
+        return Fix(
+            tuple(
+                each if isinstance(each, Hint) else tuple(_of(step, field) for step in each)
+                for each in self.alternatives
+            )
+        )
+
     def of(self, field: str) -> tuple[tuple[Assignment, ...], ...]:
         """Return the alternatives that a machine can apply, as assignments to a field and to others."""
         return tuple(tuple(_of(each, field) for each in together) for together in self.assignments)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
+from gemmgen.features.rules import FEATURE_RULES
 from gemmgen.plan.decisions import FIELDS, statements
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import Family
@@ -12,11 +14,17 @@ from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 from gemmgen.spec import SpecFile
 
-FAMILIES = cast(
-    "Mapping[str, Family[Kernel]]",
-    {"wgmma": WGMMA_FAMILY, "tcgen05": TCGEN05_FAMILY},
-)
-"""Each family by its instruction. The cast is safe: a family is only given kernels that it made."""
+FAMILIES = {
+    mma: replace(family, rules=(*family.rules, *FEATURE_RULES[mma]))
+    for mma, family in cast(
+        "Mapping[str, Family[Kernel]]",
+        {"wgmma": WGMMA_FAMILY, "tcgen05": TCGEN05_FAMILY},
+    ).items()
+}
+"""Each family by its instruction, with the rules of all features.
+
+The cast is safe: a family is only given kernels that it made.
+"""
 
 
 def family_of(source: SpecFile) -> Family[Kernel]:

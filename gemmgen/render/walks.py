@@ -1,8 +1,8 @@
 """Walks as a table: which template says what work items a program has, and how the roles use it.
 
-A walk whose items are numbers of tiles is a plain loop in each role. Any other walk is the aggregate `Tiles`
-of a module, whose template alone knows how tiles are found. A row says which kernels have the walk, and which
-words the templates of the roles write to use it.
+A walk over numbers of tiles is a plain loop in each role. Any other walk is the aggregate `Tiles`, and its
+template alone knows how tiles are found. A row says which kernels have the walk, and which words the
+templates of the roles write to use it.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ get.
 
 from __future__ import annotations
 
+from gemmgen.features.not_together import NOT_TOGETHER
+from gemmgen.plan.not_together import Trait
+from gemmgen.plan.wgmma.resources import WgmmaKernel
 from tools.fuzz.tables import HOPPER, HOPPER_DTYPES
 from tools.fuzz.values import Kinds, Stated
 
@@ -79,16 +82,48 @@ EPILOGUES: dict[str, Stated] = {
         "operands.d.scale": (*SCALES[:5], {"format": "fp32_1x128", "vector": 256}),
     },
 }
+EVERY: Stated = {
+    **HOPPER,
+    **GROUPS,
+    "operands.a.dtype": HOPPER_DTYPES,
+    "mma.swap_ab": (True, False),
+    "backward": (True,),
+}
+"""Fields of Hopper kernels of all kinds."""
+STATING: dict[str, Stated] = {
+    "groups": {"groups.kind": KINDS_OF_GROUPS, "groups.count": GROUPS["groups.count"]},
+    "epilogue.d": GATE,
+    "epilogue.c": EPILOGUES["gradient of a gate"],
+    "epilogue.save": EPILOGUES["saved sums"],
+    "operands.a.scale": EPILOGUES["scales"],
+    "operands.b.scale": EPILOGUES["scales"],
+    "operands.d.scale": EPILOGUES["scales of D"],
+    "tile.staggered": {"tile.staggered": (True,), "tile.n": (144, 160, 192, 224, 272)},
+    "dependent_launch.early": {"dependent_launch": HOPPER["dependent_launch"]},
+}
+"""Fields that state a capability together with the field that a message names."""
+
+
+def stated_by(trait: Trait[WgmmaKernel]) -> Stated:
+    """Return fields with values that may state a trait."""
+    section = trait.field.partition(".")[0]
+    found = {path: values for path, values in EVERY.items() if path.startswith(trait.field) and values}
+    return {**STATING.get(section, {}), **STATING.get(trait.field, {}), **found}
+
+
 CROSSED_TABLES: dict[str, tuple[Stated, Kinds]] = {
+    "pairs": (
+        EVERY,
+        tuple(
+            (f"{row.one.name} with {row.other.name}", {**stated_by(row.one), **stated_by(row.other)})
+            for row in NOT_TOGETHER
+        ),
+    ),
     "crossed": (
         {
-            **HOPPER,
-            **GROUPS,
+            **EVERY,
             "groups.count": (),
             "target": ("h100", "h100", "h200", "b200"),
-            "operands.a.dtype": HOPPER_DTYPES,
-            "mma.swap_ab": (True, False),
-            "backward": (True,),
         },
         tuple(
             (
@@ -100,6 +135,9 @@ CROSSED_TABLES: dict[str, tuple[Stated, Kinds]] = {
             for kind in (*KINDS_OF_GROUPS, "")
             for epilogue, fields in EPILOGUES.items()
         ),
-    )
+    ),
 }
-"""Fields and kinds in the form of `tables.TABLES`."""
+"""Fields and kinds in the form of `tables.TABLES`.
+
+``pairs`` states both sides of each pair that no kernel has together.
+"""

@@ -12,6 +12,7 @@ A block begins with one of these marks and ends with ``<!-- end -->``:
 ``<!-- misaligned -->``              modules that copy misaligned operands, from MISALIGNED
 ``<!-- tuned -->``                   what tuning found beside every kernel of a set, from TUNED
 ``<!-- host -->``                    what an eager call costs the host, from HOST and LIBRARY_HOST
+``<!-- not-together -->``            the pairs of capabilities that no Hopper kernel has together
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from gemmgen.bench import ResultLog
 from tools.quotations.kernel_records import benchmarks_block, speed_block
+from tools.quotations.pairs import not_together_block
 from tools.quotations.peer_blocks import choices_block
 from tools.quotations.study_blocks import (
     host_block,
@@ -46,6 +48,7 @@ PAGES = (
         for name in (
             "architecture",
             "performance",
+            "rules",
             "serving",
             "tuning",
             "tutorials/moe_layer",
@@ -65,6 +68,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "host": host_block,
     "models": models_block,
     "right": right_block,
+    "not-together": not_together_block,
 }
 """Blocks of a fixed record, by their marks."""
 

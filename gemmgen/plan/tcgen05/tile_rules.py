@@ -22,7 +22,6 @@ from gemmgen.plan.shared_rules import (
     oversized_cluster,
     unaligned_shapes,
     unequal_types,
-    without_expression,
 )
 from gemmgen.plan.tcgen05.bounds import least_columns, least_rows, least_step
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
@@ -48,30 +47,6 @@ def operand_dtypes(plan: Tcgen05Kernel) -> Iterator[Finding]:
         yield Finding(f"operands.{name}.dtype", f"{name.upper()} is {dtype.name} without scales", limit, fix)
     if not unscaled:
         yield from unequal_types(plan.problem, "tcgen05")
-
-
-@rule("gated", subject="problem")
-def gated(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """An element of D is computed from one sum: no kernel reads two from tensor memory."""
-    if plan.problem.gated:
-        yield Finding(
-            "epilogue.d",
-            f"{' and '.join(plan.problem.epilogue.accumulators)} as accumulators for {plan.gpu.name}",
-            "two accumulators are supported on Hopper only",
-            without_expression() | hint("a Hopper GPU as target"),
-        )
-
-
-@rule("groups", subject="problem")
-def groups(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """All rows of A are multiplied with one B: no kernel finds the group of a tile."""
-    if plan.problem.groups is not None:
-        yield Finding(
-            "groups",
-            f"groups for {plan.gpu.name}",
-            "groups are supported on Hopper only",
-            leave_out() | hint("a Hopper GPU as target"),
-        )
 
 
 @rule("scale-format", subject="problem")
@@ -273,8 +248,6 @@ TYPES = (operand_dtypes, scale_format, operand_packing)
 
 PROBLEM_RULES: tuple[Rule[Tcgen05Kernel], ...] = (
     operand_dtypes,
-    gated,
-    groups,
     scale_format,
     operand_packing,
     accumulator_dtype,

@@ -14,7 +14,7 @@ from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.warp_rules import CONSUMERS
 
 
-def _plain_widths(plan: WgmmaKernel) -> tuple[int, ...]:
+def plain_widths(plan: WgmmaKernel) -> tuple[int, ...]:
     """Return the powers of two around a composed tile's columns; the wider one if its sums have registers."""
     below = power_of_two_below(plan.cta_tile_n)
     wider = altered(plan, cta_tile_n=2 * below, a_source="shared")
@@ -26,7 +26,7 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
     """Tiles of several parts require roles or a tiled schedule; each part is whole in a CTA and a warp."""
     if not plan.composed or not adds_up(plan):
         return
-    columns, widths = f"a tile of {sum_of_parts(plan)} columns", _plain_widths(plan)
+    columns, widths = f"a tile of {sum_of_parts(plan)} columns", plain_widths(plan)
     if plan.swap_ab:
         rows = use(False, field="mma.swap_ab")
         if not plan.specialized:
@@ -57,20 +57,6 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
             limit = "early loads of such a tile need warp specialization"
             fix = use(*widths) | use("nothing", field="dependent_launch.early")
             yield Finding("tile.n", f"{columns} with {plan.early_launch}", limit, fix)
-    stored = "it is stored in sub-tiles, which would part the columns of one"
-    if plan.cluster_n > 1:
-        found = f"{columns} in each of {plan.cluster_n} CTAs along N"
-        yield Finding("cluster.n", found, f"{stored} CTA from another's", use(1))
-    if plan.warps_n > 1:
-        found = f"{columns} for {plan.warps_n} warps along N"
-        yield Finding("warps.n", found, f"{stored} warp from another's", use(1))
-    if plan.splits > 1:
-        yield Finding(
-            "schedule.splits",
-            f"{plan.splits} parts of K for {columns}",
-            "split-K needs a tile whose columns are one power of two",
-            use(1) | use(*widths, field="tile.n"),
-        )
 
 
 def _staggered_widths(plan: WgmmaKernel) -> list[int]:
@@ -107,14 +93,6 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
             "one consumer has the narrowest of several parts for both",
             leave_out() | use(*_staggered_widths(plan), field="tile.n"),
         )
-    elif plan.cluster_size > 1:
-        extent = "cluster.m" if plan.cluster_m > 1 else "cluster.n"
-        yield Finding(
-            extent,
-            f"{plan.cluster_size} CTAs that share staggered tiles",
-            "staggered tiles need clusters of one CTA",
-            use(1) | leave_out("tile.staggered"),
-        )
     elif plan.a_source == "registers":
         limit = "staggered tiles need A in shared memory"
         if plan.problem.a.major == "mn" and plan.problem.a.dtype.bits != 16:  # not in shared memory
@@ -123,10 +101,6 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
         else:
             fix = use("shared") | leave_out("tile.staggered")
             yield Finding("operands.a.source", f"A in registers for {columns}", limit, fix)
-    elif plan.promote_k:
-        limit = "promotion is supported only without staggered tiles"
-        found = f"sums promoted after {plan.promote_k} of K for {columns}"
-        yield Finding("mma.promote_k", found, limit, leave_out() | leave_out("tile.staggered"))
     elif plan.problem.c is not None or plan.problem.vectors:
         read = "C" if plan.problem.c is not None else " and ".join(plan.problem.vectors)
         yield Finding(

@@ -1,4 +1,4 @@
-"""Rules of CTAs and warps: clusters, consumers, their layout over a tile, swap-AB, occupancy."""
+"""Rules of CTAs and warps: roles and their schedule, clusters, consumers, warps over a tile, occupancy."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ was not measured: a persistent kernel launches as many programs, and takes twice
 CLUSTERS = cluster_shapes(MAX_CLUSTER)
 MAX_OCCUPANCY = 3
 """A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth does not."""
+
+
+@rule("schedule-kind")
+def schedule_kind(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Roles require a persistent schedule: with one tile their code is the persistent kernel's."""
+    if plan.specialized and not plan.persistent:
+        kind = plan.schedule_kind.replace("_", " ")
+        yield Finding(
+            "warp_specialization.kind",
+            f"{plan.specialization} consumers in a {kind} schedule",
+            "a producer of its own loads the next tile while one is stored, and such a program has none",
+            use("none") | use("persistent", field="schedule.kind"),
+        )
 
 
 @rule("cluster-shape")
@@ -57,29 +70,6 @@ def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
             f"a consumer has {warpgroup} or {2 * warpgroup}, and at least {warpgroup} of them along "
             f"{rows.upper()}",
             at_most(most),
-        )
-
-
-@rule("swap-ab")
-def swap_ab(plan: WgmmaKernel) -> Iterator[Finding]:
-    """With swap-AB both operands are in shared memory, and consumers do not divide a tile's rows."""
-    if not plan.swap_ab:
-        return
-    if plan.mma.right.source == "registers":
-        yield Finding(
-            "operands.a.source",
-            "A from registers with swap-AB",
-            "the instruction's left operand is then B, and wgmma reads only its left one from registers",
-            use("shared") | use(False, field="mma.swap_ab"),
-        )
-    if plan.row_shares > 1:
-        yield Finding(
-            "warp_specialization.consumers",
-            f"{plan.consumers} cooperative consumers with swap-AB",
-            "cooperative consumers split M, which is the instruction's N after swap_ab",
-            use(1)
-            if plan.splits_per_tile > 1
-            else use(1) | use("ping_pong", field="warp_specialization.kind"),
         )
 
 

@@ -11,7 +11,6 @@ from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.work_rules import undivided
 
 UNGATED = without_expression("epilogue.d")
 """The fix that leaves the gate out."""
@@ -22,8 +21,8 @@ def gated(plan: WgmmaKernel) -> Iterator[Finding]:
     """A consumer's accumulator has both sums of an element of D, in one CTA and thread, of all of K."""
     if plan.problem.gated:
         yield from _of_matrices(plan)
-        yield from _of_programs(plan)
-        yield from _of_tiles(plan)
+        if not plan.swap_ab:
+            yield from _of_tiles(plan)
 
 
 def _with(plan: WgmmaKernel) -> str:
@@ -34,9 +33,6 @@ def _with(plan: WgmmaKernel) -> str:
 def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the matrices and vectors."""
     problem, accumulators = plan.problem, _with(plan)
-    if problem.copies_misaligned:
-        limit = "copies of misaligned tensors need one accumulator"
-        yield Finding("operands.misaligned", f"copy {accumulators}", limit, use("refuse") | UNGATED)
     if problem.c is not None and plan.subtiles > 1:
         limit = "the epilogue computes a tile of D at once, and reads its C at once"
         found = f"sub-tiles of {plan.subtile_n:,} columns of a C {accumulators}"
@@ -52,33 +48,9 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
             yield Finding("epilogue.d", found, limit, fix)
 
 
-def _of_programs(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Yield the findings of programs, and of sums that are added up in several steps."""
-    accumulators = _with(plan)
-    yield from undivided(plan, accumulators, single="one accumulator", read="a B", other=UNGATED)
-    if not plan.problem.in_blocks:
-        return
-    if plan.synchronous and plan.schedule_kind != "single_tile":
-        limit = "two blocks of columns of B need a ring of several stages"
-        yield Finding("buffering.stages", f"1 stage {accumulators}", limit, at_least(2) | UNGATED)
-    if plan.cluster_n > 1:
-        limit = "the halves of an accumulator would be in different CTAs"
-        found = f"{plan.cluster_n:,} CTAs along N {accumulators}"
-        yield Finding("cluster.n", found, limit, use(1) | UNGATED)
-
-
 def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the instruction, and of the columns of a tile."""
     accumulators = _with(plan)
-    if plan.swap_ab:
-        limit = (
-            "the columns of the accumulator are M then, so both sums of an element cannot lie side by side"
-        )
-        yield Finding("mma.swap_ab", f"swap-AB {accumulators}", limit, use(False) | UNGATED)
-        return
-    if plan.warps_n > 1 and plan.problem.in_blocks:
-        limit = "the halves of an accumulator would be in different warps"
-        yield Finding("warps.n", f"{plan.warps_n:,} warps along N {accumulators}", limit, use(1) | UNGATED)
     least = plan.problem.b_blocks * WGMMA.n_min
     found = f"a tile of {plan.cta_tile_n:,} columns {accumulators}"
     if plan.composed:

@@ -53,7 +53,7 @@ def _of_format(plan: WgmmaKernel, scale: BlockScale) -> Iterator[Row]:
 def quantized_output(plan: WgmmaKernel) -> Iterator[Finding]:
     """The lanes of one warp hold the columns of a scale, and one program computes all of their sums."""
     if plan.problem.d_scale:
-        for is_broken, field, found, limit, fix in (*_of_tiles(plan), *_of_work(plan)):
+        for is_broken, field, found, limit, fix in _of_tiles(plan):
             if is_broken:
                 yield Finding(field, f"{found} with scales of D", limit, fix)
 
@@ -62,15 +62,8 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the columns of a tile: who holds them, and how they are stored."""
     assert plan.problem.d_scale is not None
     block, blocks = plan.problem.d_scale.vector, plan.problem.b_blocks
-    limit = "the columns of D are rows of the instruction, which warps divide, and one warp has a scale"
-    yield plan.swap_ab, "mma.swap_ab", "swap-AB", limit, use(False) | UNSCALED
     if plan.swap_ab:
-        return
-    limit = "the columns of a scale would be in different CTAs"
-    ctas = f"{plan.cluster_n:,} CTAs along N"
-    yield plan.cluster_n > 1, "cluster.n", ctas, limit, use(1) | UNSCALED
-    limit = "the columns of a scale would be in different warps"
-    yield plan.warps_n > 1, "warps.n", f"{plan.warps_n:,} warps along N", limit, use(1) | UNSCALED
+        return  # no row of the accumulator has the columns of a scale then
     limit = (
         f"a tile of interleaved columns has one scale of B, which is for {block} of B and {block // 2} of D"
     )
@@ -85,19 +78,3 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     other = plan.subtile_n != block and not too_narrow
     found = f"sub-tiles of {plan.subtile_n:,} columns"
     yield other, "epilogue.subtile_n", found, limit, use(block) | UNSCALED
-
-
-def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
-    """Yield the rows of the schedule, and of matmuls whose D lies otherwise."""
-    problem = plan.problem
-    limit = "the kernel that adds up the sums of splits stores pieces of rows, narrower than a scale"
-    apart = plan.reduces_apart
-    yield apart, "schedule.reduction", "a parallel reduction", limit, use("ordered") | UNSCALED
-    limit = "the function of a single tile finds no place for scales"
-    single = plan.schedule_kind == "single_tile"
-    yield single, "schedule.kind", "a single tile", limit, use("tiled") | UNSCALED
-    limit = "scales of D need rows that lie group by group"
-    yield problem.scatters_d, "groups.d_rows", "an index of the rows of D", limit, leave_out() | UNSCALED
-    limit = "scales of D need groups of rows"
-    divides_k = problem.groups is not None and problem.groups.divides_k
-    yield divides_k, FIELD, "groups of K", limit, leave_out() | use("m_offsets", field="groups.kind")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
+from gemmgen.features.traits import UNSCALED
 from gemmgen.hardware import SCALE_FORMATS, ScaleFormat
 from gemmgen.plan.fix import Fix, at_least, at_most, either, hint, leave_out, use
 from gemmgen.plan.rule import Finding, rule
-from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.extent_rules import consumer_rows, tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.scales.scale_payloads import LEAST_BYTES, least_scales
@@ -22,8 +21,6 @@ MOST_SLABS = 2
 """Slabs of 64 rows whose sums a warpgroup holds: with more, the stage is read for too long."""
 GROUPED_K = 128
 """Elements of K that share a scale in groups."""
-UNSCALED: Final = leave_out("operands.a.scale") & leave_out("operands.b.scale")
-"""The fix that leaves the scales out."""
 
 
 @rule("scale-format", subject="problem")
@@ -145,8 +142,6 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     b = plan.problem.b.scale
     columns, slabs = plan.loaded_n if plan.problem.interleaved else plan.program_tile_n, plan.row_slabs
     assert b is not None
-    limit = "block scales need a tile whose columns are one power of two"
-    yield plan.composed, "tile.n", f"{plan.cta_tile_n} columns", limit, use(128, 64)
     limit = f"all columns of an accumulator have the same scale of B, one for {b.format.rows}"
     one_scale = b.format.rows % columns == 0 or not plan.has_tile_scales
     blocks = plan.problem.b_blocks if plan.problem.in_blocks else 1
@@ -207,22 +202,13 @@ def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     others = use("nothing") if early == "b" or not plan.has_tile_scales else use("b", "nothing")
     loaded = early is not None and f"{early}_scale" in plan.stage.tensors
     yield loaded, "dependent_launch.early", plan.early_launch, limit, others | UNSCALED
-    limit = "a block's scales come with a stage of a ring"
-    single = plan.schedule_kind == "single_tile"
-    yield single, "schedule.kind", "a single tile", limit, use("tiled") | UNSCALED
-    lone = plan.synchronous and not single
-    yield lone, "buffering.stages", "1 stage without warp specialization", limit, use(2) | UNSCALED
 
 
 def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of gates, whose B may have blocks of columns with scales of their own."""
     problem, blocks = plan.problem, plan.step_blocks
-    limit = "a gate needs scales of B for blocks of columns"
-    apart = problem.gated and not problem.has_tile_scales
-    yield apart, "epilogue.d", "a gate", limit, without_expression() | UNSCALED
-    limit = "the two blocks of columns of B need all of K, steps of one block of K, and no MMA in flight"
+    limit = "the two blocks of columns of B need steps of one block of K, and no MMA in flight"
     faults = (
-        (plan.splits > 1, "schedule.splits", f"{plan.splits} parts of K", use(1)),
         (
             plan.scales_in_flight,
             "buffering.outstanding_mmas",
@@ -248,9 +234,6 @@ def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
     problem, groups = plan.problem, plan.problem.groups
     if groups is None:
         return
-    limit = "block scales need groups that a tensor divides (`offs` or `rows`)"
-    fix = use("m_offsets", "m_masked") | leave_out("groups") | UNSCALED
-    yield groups.counts is None, "groups.kind", f"{groups.of} groups", limit, fix
     b = problem.b.scale
     assert b is not None
     rows, of_b = (1, "K") if groups.divides_k else (128, "rows")
@@ -265,10 +248,3 @@ def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
     of_a, of_b = (_formats(each, scale.dtype.name) for each, scale in ((1, a), (rows, b)))
     both = use(*of_a) & use(*of_b, field="operands.b.scale.format")
     yield a.vector != GROUPED_K, field, found, limit, both
-    for index in groups.row_indices:
-        limit = "block scales need rows of A and D that lie group by group"
-        yield True, f"groups.{index}", f"an index of rows, {index},", limit, leave_out() | UNSCALED
-    limit = "scales of groups of rows need clusters of one CTA"
-    for field, ctas in (("cluster.m", plan.cluster_m), ("cluster.n", plan.cluster_n)):
-        fault = ctas > 1 and problem.scales_groups_of_rows
-        yield fault, field, f"{ctas} CTAs for groups", limit, use(1)

@@ -1,0 +1,1 @@
+"""Scales of A and B for blocks of K."""

@@ -1,0 +1,1 @@
+"""Gates: an element of D is computed from two sums."""

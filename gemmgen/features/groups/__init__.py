@@ -1,0 +1,1 @@
+"""Groups of rows, groups of K, and batches."""

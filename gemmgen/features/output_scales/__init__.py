@@ -1,0 +1,1 @@
+"""Scales of D that the kernel computes."""

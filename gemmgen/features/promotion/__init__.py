@@ -1,0 +1,1 @@
+"""Promotion: sums of a few products are added to sums of all."""

@@ -1,0 +1,1 @@
+"""Split-K: several programs multiply parts of K for one tile."""

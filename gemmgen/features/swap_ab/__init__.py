@@ -1,0 +1,1 @@
+"""Swap-AB: the instruction multiplies B.T and A.T."""

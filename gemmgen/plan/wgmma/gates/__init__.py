@@ -1,1 +1,0 @@
-"""Kernels with several matrices side by side in C and D, as backwards of gates have them."""
