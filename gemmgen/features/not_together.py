@@ -4,57 +4,50 @@ from __future__ import annotations
 
 from typing import Final
 
-from gemmgen.features.traits import (
-    A_ROWS,
-    ADDED_C,
+from gemmgen.features.block_scales.traits import BLOCK_SCALES, COLUMN_SCALES, SCALED_GROUPS_OF_ROWS
+from gemmgen.features.composed_tiles.traits import COMPOSED, STAGGERED
+from gemmgen.features.dependent_launch.traits import DEPENDENT, EARLY_LOADS
+from gemmgen.features.gates.traits import GATE, GATE_BACKWARD, GATE_OF_BLOCKS, N_CONTIGUOUS_BLOCKS
+from gemmgen.features.groups.traits import (
     ADJACENT_GROUPS,
     ANY_K_GROUPS,
-    BACKWARD,
     BATCHED,
-    BLOCK_SCALES,
     BROADCAST,
-    CLUSTER_M,
-    CLUSTER_N,
-    COLUMN_SCALES,
-    COMPOSED,
     COUNTED_GROUPS,
-    D_ROWS,
-    DEPENDENT,
-    EARLY_LOADS,
-    EIGHT_BITS,
-    GATE,
-    GATE_BACKWARD,
-    GATE_OF_BLOCKS,
     GROUPS,
     GROUPS_OF_K,
     GROUPS_OF_ROWS,
+    M_OFFSETS,
+    OTHER_GROUPS,
+)
+from gemmgen.features.kernel_traits import (
+    ADDED_C,
+    BACKWARD,
+    CLUSTER_M,
+    CLUSTER_N,
+    EIGHT_BITS,
     INTEGERS,
     K_CONTIGUOUS_A,
     K_CONTIGUOUS_B,
     LOADED,
     M_CONTIGUOUS_A,
-    M_OFFSETS,
-    MISALIGNED,
-    N_CONTIGUOUS_BLOCKS,
     NO_ROLES,
     ONE_STAGE,
-    OTHER_GROUPS,
     OTHER_ORDER,
-    PARALLEL_REDUCTION,
     PING_PONG,
-    PROMOTION,
     REGISTERS_A,
-    SAVED_SUMS,
-    SCALED_GROUPS_OF_ROWS,
-    SCALES_OF_D,
     SEVERAL_BUFFERS,
     SINGLE_TILE,
-    SPLITS,
-    STAGGERED,
-    SWAP_AB,
     TILED,
     WARPS_N,
 )
+from gemmgen.features.misaligned.traits import MISALIGNED
+from gemmgen.features.output_scales.traits import SCALES_OF_D
+from gemmgen.features.promotion.traits import PROMOTION
+from gemmgen.features.rows_by_index.traits import A_ROWS, D_ROWS
+from gemmgen.features.saved_sums.traits import SAVED_SUMS
+from gemmgen.features.split_k.traits import PARALLEL_REDUCTION, SPLITS
+from gemmgen.features.swap_ab.traits import SWAP_AB
 from gemmgen.plan.fix import at_least, leave_out, use
 from gemmgen.plan.not_together import NotTogether, rules_of
 

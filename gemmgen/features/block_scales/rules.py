@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.features.traits import UNSCALED
+from gemmgen.features.block_scales.traits import UNSCALED
 from gemmgen.hardware import SCALE_FORMATS, ScaleFormat
 from gemmgen.plan.fix import Fix, at_least, at_most, either, hint, leave_out, use
 from gemmgen.plan.rule import Finding, rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.features.traits import whole_k
+from gemmgen.features.split_k.traits import whole_k
 from gemmgen.plan.fix import at_least, at_most, leave_out, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.wgmma.resources import WgmmaKernel

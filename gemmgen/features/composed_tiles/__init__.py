@@ -1,0 +1,1 @@
+"""Composed and staggered tiles: their columns are several powers of two."""

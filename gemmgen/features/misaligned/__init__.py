@@ -1,0 +1,1 @@
+"""Misaligned tensors: the wrapper copies rows over which TMA cannot stride."""

@@ -1,0 +1,1 @@
+"""Rows by an index: A is gathered, or D is scattered."""

@@ -1,0 +1,1 @@
+"""Saved sums: the sums of a gate are stored beside D for a backward."""
