@@ -15,7 +15,7 @@ from simulated import Simulated
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.inputs import integer_inputs, random_inputs
+from gemmgen.numerics.drawing import integer_inputs, random_inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.planner import plan_spec

@@ -16,7 +16,8 @@ from right_kernel import CPU, SCALED, VECTORS, generator, pack_scales, spec_of
 
 from gemmgen.hardware import BLACKWELL
 from gemmgen.numerics.case import kernel_arguments
-from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs
+from gemmgen.numerics.drawing import integer_inputs, random_inputs
+from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import reference
 from gluonsim import run
 

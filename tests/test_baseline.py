@@ -12,7 +12,8 @@ from right_kernel import spec_of
 
 from gemmgen.bench.baseline import cublas
 from gemmgen.errors import GemmgenError
-from gemmgen.numerics.inputs import Matrix, random_inputs
+from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import deviation
 from gemmgen.spec import SpecFile, load_spec
 

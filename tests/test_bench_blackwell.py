@@ -30,8 +30,9 @@ from gemmgen.bench.single import time_spec
 from gemmgen.bench.torch_matmul import block_scaled_mm, offered
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES
-from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem import Shape
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.spec import SpecFile, load_spec

@@ -22,8 +22,8 @@ from modules import BLACKWELL_SPECS
 from right_kernel import pack_scales
 from torch import Tensor
 
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES
-from gemmgen.numerics.inputs import random_inputs
 from gemmgen.plan.access import TensorAccess
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import SpecFile, load_spec

@@ -20,7 +20,8 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import row_major
-from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import reference, tolerance
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.plan.wgmma import WgmmaKernel

@@ -21,7 +21,8 @@ from torch import Tensor
 from gemmgen.integrations import BlockScaledLinear, ScaledMM, quantize_rows
 from gemmgen.library import exchange
 from gemmgen.library.sources import read
-from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.planner import family_for
 from gemmgen.product import make

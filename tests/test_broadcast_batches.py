@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from gemmgen.module import import_generated
-from gemmgen.numerics.inputs import random_inputs
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.planner import plan_spec

@@ -42,7 +42,7 @@ from modules import GROUPED_SPECS, spec_file
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
-from gemmgen.numerics.inputs import is_exact, random_inputs
+from gemmgen.numerics.drawing import is_exact, random_inputs
 from gemmgen.numerics.reference import HALF_ULP, reference, tolerance
 from gemmgen.spec import load_spec
 

@@ -22,8 +22,8 @@ from gemmgen.bench.baseline import cublas
 from gemmgen.build import lowered_of
 from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.evaluation import activated, columns_of
-from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.plan.search.estimates import dram_bytes, l2_bytes
 from gemmgen.plan.wgmma.cost import loaded_bytes

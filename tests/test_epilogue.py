@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
+from gemmgen.numerics.drawing import is_exact, random_inputs
 from gemmgen.numerics.evaluation import evaluated
-from gemmgen.numerics.inputs import is_exact, random_inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.planner import plan_spec
 from gemmgen.problem.canonical import digest

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from gemmgen.build import lowered_of
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.inputs import Matrix, random_inputs, touched
+from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.matrices import Matrix, touched
 from gemmgen.numerics.reference import references_of_saved, saved_deviation
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.product import make

@@ -22,8 +22,8 @@ from gemmgen.bench.baseline import cublas
 from gemmgen.build import lowered_of
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.evaluation import sums_of
-from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.search.estimates import dram_bytes

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gemmgen.lower import lower
 from gemmgen.module import import_generated
-from gemmgen.numerics.inputs import Inputs, integer_inputs
+from gemmgen.numerics.drawing import integer_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.product import make_of
 from gemmgen.spec.load import parse_spec

@@ -11,7 +11,7 @@ from made_library import made_library
 
 from gemmgen.errors import GemmgenError
 from gemmgen.numerics.divided_rows import bounds, drawn_rows
-from gemmgen.numerics.inputs import integer_inputs
+from gemmgen.numerics.drawing import integer_inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.group_forecast import tries_swap_ab
 from gemmgen.planner import plan_spec

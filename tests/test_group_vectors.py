@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gemmgen.module import import_generated
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.inputs import random_inputs
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.reference import reference
 
 pytest_plugins = ["fake_calls"]

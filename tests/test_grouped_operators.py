@@ -21,7 +21,8 @@ from torch import Tensor
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated
 from gemmgen.numerics.divided_rows import computed_rows
-from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.access import TensorAccess
 from gemmgen.problem import Matmul
 from gemmgen.problem.operations import ROW_VECTORS

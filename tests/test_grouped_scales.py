@@ -15,7 +15,8 @@ from torch import Tensor
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case, special_values
-from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.planner import rank

@@ -20,7 +20,8 @@ from gemmgen.lower import Lowered, lower
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.divided_rows import bounds, computed_rows
-from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs, touched
+from gemmgen.numerics.drawing import integer_inputs, random_inputs
+from gemmgen.numerics.matrices import Matrix, touched
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.search.estimates import dram_bytes

@@ -21,8 +21,9 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case, workspace_bytes
 from gemmgen.numerics.divided_rows import ComputedRows
+from gemmgen.numerics.drawing import random_inputs, unfilled_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, count_differing, differing, not_finite, pieces
-from gemmgen.numerics.inputs import random_inputs, touched, unfilled_inputs
+from gemmgen.numerics.matrices import touched
 from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check, reference
 from gemmgen.plan.access import TensorAccess
@@ -134,7 +135,7 @@ def test_checks_need_no_more_memory_than_is_estimated(stem: str, monkeypatch: py
 def test_of_many_groups_the_estimate_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a bounded size are small beside inputs and results, as they are for large shapes."""
     monkeypatch.setattr("gemmgen.verify.memory.RESERVED_BYTES", 0)
-    for module in ("numerics.encoding", "numerics.inputs", "verify.memory"):
+    for module in ("numerics.encoding", "numerics.drawing", "verify.memory"):
         monkeypatch.setattr(f"gemmgen.{module}.CHUNK_ELEMENTS", 1 << 14)
     case = case_of(MASKED, (96, 128, 160), count=100)
     groups = groups_of(case.problem, "cpu")

@@ -37,7 +37,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import gemmgen_launch
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
-from gemmgen.numerics.inputs import random_inputs
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.plan.access import TensorAccess
 from gemmgen.verify.shapes import single_tile
 

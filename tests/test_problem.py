@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gemmgen.hardware import FP8
 from gemmgen.module import MatmulFunction
+from gemmgen.numerics.drawing import integer_inputs, is_exact, random_inputs
 from gemmgen.numerics.encoding import (
     TORCH_DTYPES,
     DType,
@@ -22,7 +23,7 @@ from gemmgen.numerics.encoding import (
     rounded_to_tf32,
     saturated,
 )
-from gemmgen.numerics.inputs import Matrix, integer_inputs, is_exact, random_inputs
+from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import reference
 from gemmgen.spec import SpecFile
 from gemmgen.verify import verify

@@ -28,8 +28,10 @@ from torch import Tensor
 
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.case import Case, row_major, special_values
+from gemmgen.numerics.drawing import integer_inputs, is_exact, random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, decoded, not_finite, rounded
-from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import reference
 from gemmgen.spec import SpecFile
 from gemmgen.verify import verify

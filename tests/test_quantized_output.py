@@ -18,7 +18,7 @@ from gemmgen.bench.arms import deviation_of, wrong
 from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
 from gemmgen.module import import_generated
-from gemmgen.numerics.inputs import random_inputs
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.quantized import quantized
 from gemmgen.numerics.reference import tolerance
 

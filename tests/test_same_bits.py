@@ -18,8 +18,9 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
 from gemmgen.module import import_generated, matmul_of
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import bits
-from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.product import Product, make, staged
 from gemmgen.spec import Spec, SpecFile

@@ -16,8 +16,9 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import GPUS
 from gemmgen.library.pinned import anonymous
 from gemmgen.module import MatmulFunction, import_generated, matmul_of
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import bits
-from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.product import Product, staged
 from gemmgen.spec import SpecFile

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gemmgen.bench.arms import deviation_of, dtypes_of
 from gemmgen.build import lowered_of
-from gemmgen.numerics.inputs import random_inputs
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.reference import reference, saved_deviation
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.product import make

@@ -14,7 +14,9 @@ from simulated import Simulated
 
 from gemmgen.lower import lower
 from gemmgen.module import import_generated
-from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, touched
+from gemmgen.numerics.drawing import integer_inputs
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import Matrix, touched
 from gemmgen.numerics.reference import reference
 from gemmgen.product import make_of
 from gemmgen.spec.load import parse_spec

@@ -15,7 +15,7 @@ from modules import made, spec_file
 from gemmgen.errors import GemmgenError
 from gemmgen.numerics.case import kernel_arguments
 from gemmgen.numerics.divided_rows import inside
-from gemmgen.numerics.inputs import integer_inputs, random_inputs
+from gemmgen.numerics.drawing import integer_inputs, random_inputs
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import shape_text
 from gemmgen.product import Product, make

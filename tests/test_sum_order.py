@@ -21,8 +21,10 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import as_float32, bits
-from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import Matrix
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import _traced  # pyright: ignore[reportPrivateUsage]
 from gemmgen.plan.sum_order import PATHS, SumOrder

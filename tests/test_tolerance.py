@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.case import Case, special_values
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded
-from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.spec import SpecFile
 

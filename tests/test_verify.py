@@ -26,8 +26,10 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.module import MatmulFunction, import_generated
 from gemmgen.numerics.case import Case
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, not_finite
-from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import Matrix, takes_out
 from gemmgen.numerics.reference import TOLERANCES, Check, deviation, reference
 from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -597,7 +599,7 @@ from gemmgen.module import import_generated
 from gemmgen.planner import plan_spec
 from gemmgen.spec import load_spec
 from gemmgen.numerics.encoding import TORCH_DTYPES
-from gemmgen.numerics.inputs import takes_out
+from gemmgen.numerics.matrices import takes_out
 from gemmgen.verify import verify, verify_large
 from gemmgen.verify.shapes import acceptance_shapes
 source = load_spec(Path(sys.argv[2]))

@@ -27,7 +27,8 @@ from gemmgen.device import require_gpu
 from gemmgen.hardware import BLACKWELL, GPUS, HOPPER
 from gemmgen.module import pack_scales_of
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.access import TensorAccess
 from gemmgen.problem import Shape
 from gemmgen.spec import SpecFile

@@ -19,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs
+from gemmgen.numerics.drawing import integer_inputs, random_inputs
+from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.search.estimates import dram_bytes, l2_bytes
 from gemmgen.planner import plan_spec

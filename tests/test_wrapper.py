@@ -35,7 +35,7 @@ from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
 
 from gemmgen.device import captured_graph
 from gemmgen.module import MatmulFunction, import_generated, matmul_of
-from gemmgen.numerics.inputs import random_inputs
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make
 

@@ -13,8 +13,10 @@ from gemmgen.bench.record import Protocol
 from gemmgen.bench.result_log import Rounds
 from gemmgen.bench.torch_matmul import Call
 from gemmgen.literals import visible
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import poison
-from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.quantized import dequantized_output
 from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references_of_saved
 from gemmgen.problem import Matmul, Shape

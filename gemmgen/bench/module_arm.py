@@ -12,7 +12,8 @@ from torch import Tensor
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.record import path_from_here, sha256_of
 from gemmgen.module import MatmulFunction, import_generated, make_workspace_of, matmul_of
-from gemmgen.numerics.inputs import Inputs, takes_out
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import takes_out
 
 
 def bound(matmul: MatmulFunction, inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:

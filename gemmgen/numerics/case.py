@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from gemmgen.module import MatmulFunction
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
-from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out, touched
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import Matrix, takes_out, touched
 from gemmgen.numerics.quantized import poisoned_outputs
 from gemmgen.numerics.reference import (
     Check,

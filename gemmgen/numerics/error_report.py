@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.accumulator import Accumulator, Factor, accumulator_of, bound, sums
+from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import E2M1_VALUES, TORCH_DTYPES, decoded, encoded, rounded_to_tf32
-from gemmgen.numerics.inputs import random_inputs
 from gemmgen.numerics.reference import deviation
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Matmul, Shape

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, pieces, poison, rounded
-from gemmgen.numerics.inputs import ALIGNMENT_BYTES
+from gemmgen.numerics.matrices import ALIGNMENT_BYTES
 from gemmgen.problem import Matmul
 
 UNWRITTEN: Final = -1

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gemmgen.numerics.case import Case, numbers, saved_outside
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.inputs import Inputs, touched
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import touched
 from gemmgen.numerics.reference import Check
 from gemmgen.problem.groups import Groups
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gemmgen.device import gib
 from gemmgen.numerics.case import Case
+from gemmgen.numerics.drawing import unfilled_inputs
 from gemmgen.numerics.encoding import CHUNK_ELEMENTS
-from gemmgen.numerics.inputs import Matrix, unfilled_inputs
+from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import CHUNK_BYTES, K_MULTIPLE
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.encoding import TORCH_DTYPES, poison, rounded
-from gemmgen.numerics.inputs import Inputs, is_touched
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import is_touched
 from gemmgen.numerics.quantized import dequantized_output, quantized
 from gemmgen.numerics.reference import HALF_ULP, compared, plain_product, references_of_saved
 from gemmgen.problem import Matmul

@@ -25,7 +25,9 @@ from gemmgen.numerics.case import (
     saved_outside,
 )
 from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
+from gemmgen.numerics.drawing import integer_inputs, is_exact
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.quantized import poisoned_outputs, written_into
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Matmul, shape_text

@@ -21,8 +21,10 @@ from torch import Tensor
 from consan.case import CLEAN, Device, Simulated
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import as_bytes, kernel_arguments, reduction_arguments, reduction_programs
+from gemmgen.numerics.drawing import integer_inputs, is_exact, random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, rounded
-from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs, touched
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.matrices import Matrix, touched
 from gemmgen.numerics.quantized import dequantized_output, poisoned_outputs, quantized, written_into
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.problem import Matmul
