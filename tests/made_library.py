@@ -15,11 +15,11 @@ import pytest
 from torch import Tensor
 
 from gemmgen import library
-from gemmgen.bench.arms import dtypes_of
 from gemmgen.json_files import encoded
 from gemmgen.library import package
 from gemmgen.library.assemble import Library, assemble
 from gemmgen.library.sources import read
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make
 from gemmgen.tune.candidates import kernel_sha256
 
@@ -58,7 +58,7 @@ def tuned_row(spec: Path, shape: Sequence[int], seconds: float, **other: object)
         "m": m,
         "n": n,
         "k": k,
-        "dtypes": encoded(dtypes_of(product.source.problem)),
+        "dtypes": encoded(Dtypes.of(product.source.problem)),
         "problem": asdict(product.source.contest),
         "description": product.source.description,
         "spec": spec.name,

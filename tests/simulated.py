@@ -14,6 +14,7 @@ from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from modules import made, module_file, spec_file
 from torch import Tensor
 
+from gemmgen.features.checking import sides_of
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import kernel_arguments
 from gemmgen.numerics.encoding import TORCH_DTYPES
@@ -61,7 +62,7 @@ class Simulated:
 
     def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         problem = self.problem
-        inputs = Inputs(a, b, extras, problem.b_blocks)
+        inputs = Inputs(a, b, extras, problem.b_blocks, sides_of(problem))
         rows = extras["a_rows"].shape if "a_rows" in extras else a.shape[:-1]
         if problem.groups and problem.groups.divides_k:
             rows = (len(extras["offs"]), *rows)

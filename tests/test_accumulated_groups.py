@@ -7,15 +7,16 @@ from types import ModuleType
 
 import pytest
 import torch
+from drawn import integer_inputs, random_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused
 from modules import assert_verified_on_a_gpu, made, module_file, spec_file
 from simulated import Simulated
 
+from gemmgen.features.checking import sides_of
+from gemmgen.features.groups.divided_rows import bounds
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.drawing import integer_inputs, random_inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.planner import plan_spec
@@ -82,7 +83,15 @@ def test_an_open_spec_with_a_c_is_planned(kind: str) -> None:
 
 def case_of(stem: str, shape: tuple[int, int, int] = (72, 136, 200)) -> Case:
     simulated = Simulated.of(stem)
-    return Case(simulated, shape, simulated.problem, torch.Generator().manual_seed(1), 1, promote_k=None)
+    return Case(
+        simulated,
+        shape,
+        simulated.problem,
+        torch.Generator().manual_seed(1),
+        1,
+        promote_k=None,
+        sides=sides_of(simulated.problem),
+    )
 
 
 @every_spec

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 import torch
 import triton.experimental.gluon.language as gl_  # pyright: ignore[reportMissingTypeStubs]
+from drawn import integer_inputs, random_inputs
 from kernels import blackwell as kernels_
 from right_kernel import CPU, SCALED, VECTORS, generator, pack_scales, spec_of
 
 from gemmgen.hardware import BLACKWELL
 from gemmgen.numerics.case import kernel_arguments
-from gemmgen.numerics.drawing import integer_inputs, random_inputs
 from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import reference
 from gluonsim import run

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from drawn import random_inputs
 from modules import spec_file
 from right_kernel import spec_of
 
 from gemmgen.bench.baseline import cublas
 from gemmgen.errors import GemmgenError
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import deviation
 from gemmgen.spec import SpecFile, load_spec

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 import torch
 from blackwell_modules import computed, fake_gpu, module_and_spec
+from drawn import random_inputs
 from modules import BLACKWELL_SPECS, module_file, spec_file
 from right_kernel import SCALED, VECTORS, pack_scales, spec_of
 from told import refusal
 from torch import Tensor
 
 from gemmgen.bench import Protocol, Subject, bench, from_json, markdown_table, to_json
-from gemmgen.bench.arms import dtypes_of, input_sets
+from gemmgen.bench.arms import input_sets
 from gemmgen.bench.baseline import cublas
 from gemmgen.bench.machine import Work
 from gemmgen.bench.module_arm import other_module
@@ -30,7 +31,6 @@ from gemmgen.bench.single import time_spec
 from gemmgen.bench.torch_matmul import block_scaled_mm, offered
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem import Shape
@@ -325,10 +325,10 @@ def test_scales_and_halves_of_bytes_are_counted() -> None:
     assert Dtypes("e4m3", "e2m1", "bf16", None, "mxfp8", "mxfp4").moved_bytes((2, 3, 100)) == (
         2 * 104 + 3 * 54 + 12
     )
-    assert dtypes_of(spec_of("mxfp8_by_mxfp4").problem) == Dtypes(
+    assert Dtypes.of(spec_of("mxfp8_by_mxfp4").problem) == Dtypes(
         "e4m3", "e2m1", "bf16", None, "mxfp8", "mxfp4"
     )
-    assert dtypes_of(spec_of("bf16").problem) == Dtypes("bf16", "bf16", "bf16")
+    assert Dtypes.of(spec_of("bf16").problem) == Dtypes("bf16", "bf16", "bf16")
 
 
 def test_a_k_that_the_operands_cannot_have_is_not_timed() -> None:

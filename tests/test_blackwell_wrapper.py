@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 from blackwell_modules import module_and_spec
+from drawn import random_inputs
 from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from fake_triton import refusal
 from modules import BLACKWELL_SPECS
 from right_kernel import pack_scales
 from torch import Tensor
 
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.plan.access import TensorAccess
 from gemmgen.problem.operations import OPERATIONS

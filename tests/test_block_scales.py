@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from fake_triton import refusal
 from hopper import hopper
@@ -20,7 +21,6 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import row_major
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import reference, tolerance
 from gemmgen.plan.search.estimates import dram_bytes

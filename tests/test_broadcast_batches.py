@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver, imported
 from hopper import hopper
@@ -16,7 +17,6 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from gemmgen.module import import_generated
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.planner import plan_spec

@@ -37,12 +37,13 @@ from consan.document import DOCUMENT, document
 from consan.foreign_files import FOREIGN, FOREIGN_FAULTS
 from consan.generated import AS_GENERATED, MODULE_CASES, UNMUTATED
 from consan.reasons import BY_DESIGN, DIFFERENCES, MESSAGES
+from drawn import random_inputs
 from modules import GROUPED_SPECS, spec_file
 
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
-from gemmgen.numerics.drawing import is_exact, random_inputs
+from gemmgen.numerics.drawing import is_exact
 from gemmgen.numerics.reference import HALF_ULP, reference, tolerance
 from gemmgen.spec import load_spec
 

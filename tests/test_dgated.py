@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused, imported
 from hopper import hopper
@@ -17,17 +18,16 @@ from modules import made, spec_file
 from simulated import Simulated
 from torch import Tensor
 
-from gemmgen.bench.arms import dtypes_of
 from gemmgen.bench.baseline import cublas
 from gemmgen.build import lowered_of
 from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.evaluation import activated, columns_of
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.plan.search.estimates import dram_bytes, l2_bytes
 from gemmgen.plan.wgmma.cost import loaded_bytes
 from gemmgen.planner import plan_spec
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.operations import (
     ACTIVATIONS,
     DERIVATIVES,
@@ -82,7 +82,7 @@ def test_bytes_are_of_both_matrices() -> None:
     product, shape = made(spec_file(BLOCKS)), (128, 64, 32)
     problem = product.source.problem
     least = 2 * (128 * 32 + 64 * 32 + 2 * (2 * 128 * 64))
-    assert dram_bytes(problem, shape) == dtypes_of(problem).moved_bytes(shape) == least
+    assert dram_bytes(problem, shape) == Dtypes.of(problem).moved_bytes(shape) == least
     plan = hopper(product.plan)
     whole = (plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
     of_c = 2 * 2 * plan.program_tile_m * plan.program_tile_n

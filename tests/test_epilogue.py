@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import random_inputs
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
-from gemmgen.numerics.drawing import is_exact, random_inputs
+from gemmgen.numerics.drawing import is_exact
 from gemmgen.numerics.evaluation import evaluated
 from gemmgen.numerics.reference import reference
 from gemmgen.planner import plan_spec

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver
 from hopper import hopper
@@ -17,8 +18,8 @@ from simulated import Simulated
 from torch import Tensor
 
 from gemmgen.build import lowered_of
+from gemmgen.features.checking import sides_of
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.matrices import Matrix, touched
 from gemmgen.numerics.reference import references_of_saved, saved_deviation
 from gemmgen.plan.search.estimates import dram_bytes
@@ -272,6 +273,7 @@ def case_of(stem: str) -> Case:
         generator=torch.Generator().manual_seed(1),
         repeats=1,
         promote_k=None,
+        sides=sides_of(product.source.problem),
     )
 
 
@@ -314,7 +316,7 @@ def test_saved_sums_are_compared_group_by_group(stem: str) -> None:
         for group, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
             saved[first:end] = (a[first:end] @ inputs.b[group].double()).to(BF16)
     assert saved_deviation(inputs, problem).relative < 2e-3
-    used = inputs.computed_rows(problem, saved)[:]
+    used = inputs.computed_rows(saved)[:]
     ((_, d),) = references_of_saved(saved, inputs, problem)
     gate, up = parted(used.double(), "interleaved" if stem == MASKED else "blocks")
     assert torch.allclose(d, torch.nn.functional.silu(gate) * up, rtol=1e-9)

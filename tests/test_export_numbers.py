@@ -21,6 +21,7 @@ from torch import Tensor
 
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
+from gemmgen.features.checking import sides_of
 from gemmgen.hardware import HOPPER
 from gemmgen.numerics.case import row_major
 from gemmgen.numerics.encoding import TORCH_DTYPES
@@ -99,7 +100,7 @@ class Exported:
         self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return D, and its scales if the kernel computes some."""
-        inputs = Inputs(a, b, extras, self.problem.b_blocks)
+        inputs = Inputs(a, b, extras, self.problem.b_blocks, sides_of(self.problem))
         m, n, k = inputs.shape
         d = out
         if d is None:

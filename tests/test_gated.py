@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, assert_refused, on_a_fake_driver
 from hopper import hopper
@@ -17,18 +18,17 @@ from modules import EVERY_SPEC, GROUPED_SPECS, made, module_file, spec_file
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from gemmgen.bench.arms import dtypes_of
 from gemmgen.bench.baseline import cublas
 from gemmgen.build import lowered_of
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.evaluation import sums_of
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.plan.wgmma.cost import estimate
 from gemmgen.planner import plan_spec, rank
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.observation import Observation
 from gemmgen.spec import SpecFile, parse_spec
 from gemmgen.verify.shapes import acceptance_shapes, refuse_extents
@@ -76,8 +76,8 @@ def test_a_plan_tells_columns_of_b_from_columns_of_d() -> None:
 def test_bytes_and_operations_are_of_both_blocks() -> None:
     problem, shape = made(spec_file(STEM)).source.problem, (128, 64, 32)
     least = 2 * (128 * 32 + 2 * 64 * 32 + 128 * 64)
-    assert dram_bytes(problem, shape) == dtypes_of(problem).moved_bytes(shape) == least
-    assert dtypes_of(problem).flops(shape) == 2 * 128 * 128 * 32
+    assert dram_bytes(problem, shape) == Dtypes.of(problem).moved_bytes(shape) == least
+    assert Dtypes.of(problem).flops(shape) == 2 * 128 * 128 * 32
     assert Observation(shape, STEM, 1.0, 2.0, operations=problem.flops(shape)).flops == 2 * 128 * 128 * 32
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import integer_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused
 from hopper import hopper
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from gemmgen.lower import lower
 from gemmgen.module import import_generated
-from gemmgen.numerics.drawing import integer_inputs
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.product import make_of
@@ -58,7 +58,7 @@ def gathered(stem: str, a_rows: list[int], height: int, offs: list[int]) -> tupl
     drawn = integer_inputs((max(height, len(a_rows)), 136, 200), problem, torch.Generator().manual_seed(1))
     index = torch.tensor(a_rows, dtype=INT)
     ends = torch.tensor(offs + offs[-1:] * (32 - len(offs)), dtype=INT)
-    inputs = Inputs(drawn.a[:height], drawn.b, {"offs": ends, "a_rows": index})
+    inputs = Inputs(drawn.a[:height], drawn.b, {"offs": ends, "a_rows": index}, sides=drawn.sides)
     out = torch.full((len(a_rows), 136), float("nan"), dtype=BF16)
     return simulated(inputs.a, inputs.b, out=out, **inputs.extras), inputs
 

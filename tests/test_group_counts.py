@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from drawn import bounds_of, integer_inputs
 from made_library import made_library
 
 from gemmgen.errors import GemmgenError
-from gemmgen.numerics.divided_rows import bounds, drawn_rows
-from gemmgen.numerics.drawing import integer_inputs
+from gemmgen.features.groups.divided_rows import drawn_rows
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.group_forecast import tries_swap_ab
 from gemmgen.planner import plan_spec
@@ -186,7 +186,7 @@ def test_a_call_of_which_no_group_has_a_row_has_an_empty_reference(kind: GroupKi
     inputs = integer_inputs((16, 24, 32), problem, torch.Generator().manual_seed(0))
     if problem.groups.counts:
         inputs.extras[problem.groups.counts].zero_()
-    rows = sum(end - first for first, end in bounds(problem, 16, inputs.rows_of_groups(problem), 2))
+    rows = sum(end - first for first, end in bounds_of(problem, inputs))
     if kind in ("m_offsets", "m_masked"):
         assert reference(inputs, problem).shape == (rows, 24) == (0, 24)
     else:

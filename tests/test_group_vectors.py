@@ -7,14 +7,13 @@ from typing import Any, cast
 
 import pytest
 import torch
+from drawn import bounds_of, random_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused
 from modules import made, module_file, spec_file
 from torch import Tensor
 
 from gemmgen.module import import_generated
-from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.reference import reference
 
 pytest_plugins = ["fake_calls"]
@@ -35,10 +34,10 @@ BF16, INT, FP32, E4M3 = torch.bfloat16, torch.int32, torch.float32, torch.float8
 def test_the_reference_has_the_vectors_of_each_group(stem: str) -> None:
     problem = made(spec_file(stem)).source.problem
     inputs = random_inputs((40, 24, 64), problem, torch.Generator().manual_seed(3))
-    a, count = inputs.a.double().flatten(0, -2), len(inputs.b)
+    a = inputs.a.double().flatten(0, -2)
     of_rows = inputs.extras["row_scale"].double().flatten()
     expected: list[Tensor] = []
-    for group, (first, end) in enumerate(bounds(problem, 40, inputs.rows_of_groups(problem), count)):
+    for group, (first, end) in enumerate(bounds_of(problem, inputs)):
         d = a[first:end] @ inputs.b[group].double()
         if "column_bias" in inputs.extras:
             d = d + inputs.extras["column_bias"][group].double()
@@ -52,8 +51,7 @@ def test_a_gate_has_a_bias_of_its_own_for_each_accumulator() -> None:
     problem = made(spec_file(GPTOSS)).source.problem
     inputs = random_inputs((40, 24, 64), problem, torch.Generator().manual_seed(3))
     expected: list[Tensor] = []
-    rows = bounds(problem, 40, inputs.rows_of_groups(problem), len(inputs.b))
-    for group, (first, end) in enumerate(rows):
+    for group, (first, end) in enumerate(bounds_of(problem, inputs)):
         sums = inputs.a[first:end].double() @ inputs.b[group].double()
         sums += inputs.extras["column_bias"][group].double()
         gate, up = sums[:, 0::2].clamp(max=7), sums[:, 1::2].clamp(-7, 7)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gemmgen import library
 from gemmgen.bench import Protocol, Subject, bench, from_json, plain_table, to_json
-from gemmgen.bench.arms import Progress, dtypes_of, input_set, judged
+from gemmgen.bench.arms import Progress, input_set, judged
 from gemmgen.bench.baseline import cublas
 from gemmgen.bench.prepare import Prepared
 from gemmgen.bench.record import Environment
@@ -27,6 +27,7 @@ from gemmgen.bench.suite_file import load_suite
 from gemmgen.bench.suite_run import SuiteMachinery, time_suite
 from gemmgen.bench.tasks import Task
 from gemmgen.errors import GemmgenError
+from gemmgen.features.checking import sides_of
 from gemmgen.json_files import BadFieldError, decode, encoded
 from gemmgen.library.assemble import assemble
 from gemmgen.library.sources import read
@@ -194,14 +195,14 @@ def test_the_inputs_of_a_measurement_have_the_rows_for_which_kernels_are_planned
 )
 def test_operations_and_bytes_are_those_of_all_groups(stem: str, operations: int, moved: int) -> None:
     problem = few_groups(stem).problem
-    dtypes = dtypes_of(problem)
+    dtypes = Dtypes.of(problem)
     assert Groups("m_masked", 5).rows_of_each(96) == (0, 67, 28, 96, 57)
     assert dtypes.flops(SHAPE) == problem.flops(SHAPE) == operations
     assert dtypes.moved_bytes(SHAPE) == moved
 
 
 def test_a_record_names_the_groups_and_an_earlier_one_has_none() -> None:
-    dtypes = dtypes_of(few_groups(OFFSETS).problem)
+    dtypes = Dtypes.of(few_groups(OFFSETS).problem)
     assert decode(Dtypes, encoded(dtypes)) == dtypes
     assert encoded(Dtypes("bf16", "bf16", "bf16")) == {"a": "bf16", "b": "bf16", "d": "bf16"}
     with pytest.raises(BadFieldError, match="from 1 to 65,536 groups"):
@@ -215,11 +216,9 @@ def right_groups(source: SpecFile, spoil: Callable[[Tensor], object], machine: F
     """Return a module that computes groups exactly, and takes 1 ms on the fake machine."""
 
     def matmul(a: Tensor, b: Tensor, *, out: Tensor, **extras: Tensor) -> Tensor:
-        inputs = Inputs(a, b, extras, source.problem.b_blocks)
+        inputs = Inputs(a, b, extras, source.problem.b_blocks, sides_of(source.problem))
         exact = reference(inputs, source.problem)
-        rows = inputs.computed_rows(
-            source.problem, torch.arange(len(out.flatten(0, -2))).view(*out.shape[:-1], 1)
-        )
+        rows = inputs.computed_rows(torch.arange(len(out.flatten(0, -2))).view(*out.shape[:-1], 1))
         out.flatten(0, -2)[rows[:][:, 0]] = exact.to(out.dtype)
         spoil(out)
         machine.spend("o", 1e-3, 3e-6)
@@ -329,7 +328,9 @@ def test_a_suite_of_groups_is_timed_and_a_library_is_made_of_its_record(
         def matmul(a: Tensor, b: Tensor, *, offs: Tensor, out: Tensor) -> Tensor:
             few = len(a) < 128
             machine.spend("k", 1e-3 if (path.stem == FAST) == few else 2e-3, 3e-6)
-            return out.copy_(reference(Inputs(a, b, {"offs": offs}), source.problem))
+            return out.copy_(
+                reference(Inputs(a, b, {"offs": offs}, sides=sides_of(source.problem)), source.problem)
+            )
 
         module = ModuleType(path.stem)
         module.__dict__["matmul"] = matmul

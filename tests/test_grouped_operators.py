@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import pytest
 import torch
+from drawn import random_inputs
 from modules import GROUPED_SPECS, made, module_file, spec_file
 from torch import Tensor
 
 from gemmgen.device import captured_graph
+from gemmgen.features.checking import sides_of
 from gemmgen.module import import_generated
-from gemmgen.numerics.divided_rows import computed_rows
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.access import TensorAccess
 from gemmgen.problem import Matmul
@@ -102,8 +102,9 @@ class Call:
     def rows_of_groups(self, d: Tensor) -> Tensor:
         """Return the rows of a D that are of a group."""
         extras = {name: each for name, each in self.tensors.items() if name not in "ab"}
-        inputs = Inputs(self.tensors["a"], self.tensors["b"], extras, self.problem.b_blocks)
-        return computed_rows(self.problem, d, inputs.rows_of_groups(self.problem))[:]
+        problem = self.problem
+        a, b, sides = self.tensors["a"], self.tensors["b"], sides_of(problem)
+        return Inputs(a, b, extras, problem.b_blocks, sides).computed_rows(d)[:]
 
     @property
     def operator(self) -> Any:

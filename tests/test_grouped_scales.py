@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from hopper import hopper
 from modules import GROUPED_SPECS, made, module_file, spec_file
 from simulated import Simulated, simulated
 from torch import Tensor
 
+from gemmgen.features.checking import sides_of
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case, special_values
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.search.estimates import dram_bytes
@@ -126,6 +127,7 @@ def case_of(stem: str, shape: tuple[int, int, int], seed: int = 1) -> Case:
         generator=torch.Generator().manual_seed(seed),
         repeats=1,
         promote_k=None,
+        sides=sides_of(product.source.problem),
     )
 
 
@@ -320,5 +322,5 @@ def test_a_call_computes_each_group_whatever_the_strides_of_its_scales(
         extras = {**inputs.extras, "a_scale": scales}
         given = {name: tensor.as_subclass(Cuda) for name, tensor in extras.items()}
         d = module.matmul(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), **given)
-        found = inputs.computed_rows(problem, d.as_subclass(Tensor))[:].double()
+        found = inputs.computed_rows(d.as_subclass(Tensor))[:].double()
         assert torch.allclose(found, exact, rtol=2e-2, atol=2e-2)

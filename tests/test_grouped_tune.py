@@ -18,6 +18,7 @@ from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.result_log import Rounds
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
+from gemmgen.features.checking import sides_of
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.library.assemble import assemble
 from gemmgen.library.sources import read
@@ -93,7 +94,8 @@ class Kernels:
 
         def matmul(a: Tensor, b: Tensor, *, offs: Tensor, out: Tensor) -> Tensor:
             self.machine.spend("k", seconds, 3e-6)
-            return out.copy_(reference(Inputs(a, b, {"offs": offs}), self.sources[0].problem))
+            problem = self.sources[0].problem
+            return out.copy_(reference(Inputs(a, b, {"offs": offs}, sides=sides_of(problem)), problem))
 
         module = ModuleType(path.stem)
         module.__dict__["matmul"] = matmul

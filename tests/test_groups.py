@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from drawn import bounds_of, integer_inputs, random_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused
 from hopper import hopper
@@ -16,11 +17,12 @@ from simulated import Simulated
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from gemmgen.features.checking import sides_of
+from gemmgen.features.groups.divided_rows import bounds
 from gemmgen.lower import Lowered, lower
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.divided_rows import bounds, computed_rows
-from gemmgen.numerics.drawing import integer_inputs, random_inputs
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Matrix, touched
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.access import TensorAccess
@@ -168,6 +170,7 @@ def test_other_divisions_write_nothing_outside_of_groups(stem: str) -> None:
         generator=torch.Generator().manual_seed(1),
         repeats=1,
         promote_k=None,
+        sides=sides_of(product.source.problem),
     )
     checks = list(other_divisions(case))
     assert len(checks) >= 10
@@ -202,11 +205,10 @@ def test_the_reference_is_a_loop_over_groups(stem: str) -> None:
     problem = made(spec_file(stem)).source.problem
     inputs = random_inputs((40, 24, 64), problem, torch.Generator().manual_seed(3))
     assert inputs.shape == (40, 24, 64)
-    a, count = inputs.a.double().flatten(0, -2), len(inputs.b)
-    rows = inputs.rows_of_groups(problem)
+    a = inputs.a.double().flatten(0, -2)
     expected = [
         a[first:end] @ inputs.b[group].double()
-        for group, (first, end) in enumerate(bounds(problem, 40, rows, count))
+        for group, (first, end) in enumerate(bounds_of(problem, inputs))
     ]
     assert torch.equal(reference(inputs, problem), torch.cat(expected))
 
@@ -214,7 +216,9 @@ def test_the_reference_is_a_loop_over_groups(stem: str) -> None:
 def test_rows_of_no_group_are_not_compared() -> None:
     problem = made(spec_file(MASKED)).source.problem
     d = torch.arange(12.0).view(2, 3, 2)
-    found = computed_rows(problem, d, torch.tensor([1, 2], dtype=INT))[:]
+    extras = {"rows": torch.tensor([1, 2], dtype=INT)}
+    inputs = Inputs(torch.empty(2, 3, 4), torch.empty(2, 4, 2), extras, sides=sides_of(problem))
+    found = inputs.computed_rows(d)[:]
     assert torch.equal(found, torch.tensor([[0.0, 1], [6, 7], [8, 9]]))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import always
 from modules import module_file, spec_file
 from torch import Tensor
@@ -18,11 +19,12 @@ from torch.profiler import ProfilerActivity, profile
 from gemmgen.cli.ending import ended
 from gemmgen.device import OUT_OF_MEMORY, context_lost, is_out_of_memory, memory_text, require_gpu
 from gemmgen.errors import GemmgenError
+from gemmgen.features.checking import sides_of
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case, workspace_bytes
-from gemmgen.numerics.divided_rows import ComputedRows
-from gemmgen.numerics.drawing import random_inputs, unfilled_inputs
+from gemmgen.numerics.drawing import drawn_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, count_differing, differing, not_finite, pieces
+from gemmgen.numerics.inputs import ComputedRows
 from gemmgen.numerics.matrices import touched
 from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check, reference
@@ -93,6 +95,7 @@ def case_of(stem: str, shape: Shape, count: int | None = None) -> Case:
         pack_scales=getattr(module, "pack_scales", None),
         arrange_scales=getattr(module, "arrange_scales", None),
         misaligned=problem.copies_misaligned,
+        sides=sides_of(problem),
     )
     case = with_groups(case, count) if problem.groups and count else case
     return replace(case, matmul=numbers_of(zeros_of(case.problem), case.problem))
@@ -135,7 +138,7 @@ def test_checks_need_no_more_memory_than_is_estimated(stem: str, monkeypatch: py
 def test_of_many_groups_the_estimate_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a bounded size are small beside inputs and results, as they are for large shapes."""
     monkeypatch.setattr("gemmgen.verify.memory.RESERVED_BYTES", 0)
-    for module in ("numerics.encoding", "numerics.drawing", "verify.memory"):
+    for module in ("numerics.encoding", "numerics.matrices", "verify.memory"):
         monkeypatch.setattr(f"gemmgen.{module}.CHUNK_ELEMENTS", 1 << 14)
     case = case_of(MASKED, (96, 128, 160), count=100)
     groups = groups_of(case.problem, "cpu")
@@ -155,7 +158,7 @@ def test_inputs_that_are_not_filled_lie_as_the_drawn_ones_do(stem: str) -> None:
         drawn = random_inputs(
             case.shape, case.problem, case.generator, guarded=guarded, misaligned=case.misaligned
         )
-        bare = unfilled_inputs(case.shape, case.problem, guarded=guarded, misaligned=case.misaligned)
+        bare = drawn_inputs(case.layout(guarded=guarded).unfilled, case.problem, case.sides)
         assert [*drawn.extras] == [*bare.extras]
         for one, other in zip(drawn.tensors, bare.tensors, strict=True):
             assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)

@@ -16,6 +16,7 @@ from right_kernel import generator, kernel, spec_of
 from typer.testing import CliRunner
 
 from gemmgen.cli import app
+from gemmgen.features.checking import sides_of
 from gemmgen.numerics.accumulator import (
     Accumulator,
     Factor,
@@ -248,7 +249,11 @@ def test_promotion_of_bf16_has_a_tenth_of_the_error_at_a_long_k() -> None:
 def test_a_module_is_measured_with_the_same_kinds_of_inputs(a: str) -> None:
     """On the CPU, where a right kernel stands for a module: only D is rounded."""
     spec = spec_of(a, "int32" if a == "int8" else "fp32")
-    found = dict(measured_errors(kernel(spec), spec.problem, (32, 48, 512), torch.device("cpu")))
+    found = dict(
+        measured_errors(
+            kernel(spec), spec.problem, sides_of(spec.problem), (32, 48, 512), torch.device("cpu")
+        )
+    )
     assert list(found) == list(KINDS)
     assert all(error < 1e-6 for error in found.values())
 

@@ -27,6 +27,7 @@ from typing import Any, cast
 import pytest
 import torch
 import triton  # pyright: ignore[reportMissingTypeStubs]
+from drawn import random_inputs
 from fake_gpu import Cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from modules import SPECS, libraries_folder, made, module_file, spec_file
@@ -37,7 +38,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import gemmgen_launch
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.plan.access import TensorAccess
 from gemmgen.verify.shapes import single_tile
 

@@ -7,12 +7,13 @@ import math
 
 import pytest
 import torch
+from drawn import integer_inputs, random_inputs
 from right_kernel import CHAINS, CPU, KINDS, SHAPE, generator, kernel, module_of, spec_of, written_out
 from torch import Tensor
 
 from gemmgen.hardware import FP8
 from gemmgen.module import MatmulFunction
-from gemmgen.numerics.drawing import integer_inputs, is_exact, random_inputs
+from gemmgen.numerics.drawing import is_exact
 from gemmgen.numerics.encoding import (
     TORCH_DTYPES,
     DType,

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from drawn import integer_inputs, random_inputs
 from right_kernel import (
     CHAINS,
     CPU,
@@ -26,9 +27,10 @@ from right_kernel import (
 )
 from torch import Tensor
 
+from gemmgen.features.checking import sides_of
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.case import Case, row_major, special_values
-from gemmgen.numerics.drawing import integer_inputs, is_exact, random_inputs
+from gemmgen.numerics.drawing import is_exact
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, decoded, not_finite, rounded
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Matrix
@@ -244,7 +246,9 @@ def test_a_product_of_nvfp4_by_hand() -> None:
 
 
 def specials(spec: SpecFile, matmul: MatmulFunction, shape: tuple[int, int, int] = SHAPE) -> set[str]:
-    checks = special_values(Case(matmul, shape, spec.problem, generator(), 1, None))
+    checks = special_values(
+        Case(matmul, shape, spec.problem, generator(), 1, None, sides=sides_of(spec.problem))
+    )
     return {check.what.removeprefix("special values: ") for check in checks if not check.passed}
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import Cuda
 from fake_triton import refusal
 from modules import made, module_file, spec_file
@@ -18,7 +19,6 @@ from gemmgen.bench.arms import deviation_of, wrong
 from gemmgen.errors import GemmgenError
 from gemmgen.library.source_files import refuse_kernel
 from gemmgen.module import import_generated
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.quantized import quantized
 from gemmgen.numerics.reference import tolerance
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import random_inputs
 from hopper import hopper
 from right_kernel import kernel, module_of
 from torch import Tensor
@@ -18,7 +19,6 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
 from gemmgen.module import import_generated, matmul_of
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import bits
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem.operations import OPERATIONS

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from batch_kinds import KINDS, ROWS, product_of
+from drawn import random_inputs
 from torch import Tensor
 
 from gemmgen.device import require_gpu
@@ -16,7 +17,6 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import GPUS
 from gemmgen.library.pinned import anonymous
 from gemmgen.module import MatmulFunction, import_generated, matmul_of
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import bits
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem.operations import OPERATIONS

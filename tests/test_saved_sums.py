@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver, imported, refusal
 from hopper import hopper
@@ -16,11 +17,11 @@ from modules import made, spec_file
 from simulated import Simulated
 from torch import Tensor
 
-from gemmgen.bench.arms import deviation_of, dtypes_of
+from gemmgen.bench.arms import deviation_of
 from gemmgen.build import lowered_of
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.reference import reference, saved_deviation
 from gemmgen.plan.search.estimates import dram_bytes
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make
 
 pytest_plugins = ["fake_calls"]
@@ -48,7 +49,7 @@ def test_the_buffers_of_sums_are_twice_as_large_as_those_of_d(stem: str) -> None
 def test_bytes_count_the_sums() -> None:
     problem, shape = made(spec_file(BLOCKS)).source.problem, (128, 64, 32)
     least = 2 * (128 * 32 + 2 * 64 * 32 + (1 + 2) * 128 * 64)
-    assert dram_bytes(problem, shape) == dtypes_of(problem).moved_bytes(shape) == least
+    assert dram_bytes(problem, shape) == Dtypes.of(problem).moved_bytes(shape) == least
 
 
 @pytest.mark.parametrize("stem", STEMS)

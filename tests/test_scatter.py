@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from drawn import integer_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused
 from modules import made, module_file, spec_file
@@ -14,7 +15,6 @@ from simulated import Simulated
 
 from gemmgen.lower import lower
 from gemmgen.module import import_generated
-from gemmgen.numerics.drawing import integer_inputs
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Matrix, touched
 from gemmgen.numerics.reference import reference

@@ -9,13 +9,13 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import triton.experimental.gluon.language as gl  # pyright: ignore[reportMissingTypeStubs]
+from drawn import integer_inputs, random_inputs
 from hopper import hopper
 from modules import made, spec_file
 
 from gemmgen.errors import GemmgenError
+from gemmgen.features.rows_by_index.checking import inside
 from gemmgen.numerics.case import kernel_arguments
-from gemmgen.numerics.divided_rows import inside
-from gemmgen.numerics.drawing import integer_inputs, random_inputs
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import shape_text
 from gemmgen.product import Product, make
@@ -65,8 +65,8 @@ def test_tensors_that_a_kernel_obeys_are_out_of_bounds_in_its_last_launch(name: 
     inputs = integer_inputs(hostile.shape, problem, torch.Generator().manual_seed(0), hostile=True)
     groups = problem.groups
     assert groups is not None
-    of_groups = inputs.rows_of_groups(problem)
-    assert of_groups is not None
+    assert groups.counts is not None
+    of_groups = inputs.extras[groups.counts]
     extent = groups.extent_of(hostile.shape)
     assert int(of_groups.min()) < 0
     assert int(of_groups.max()) > extent

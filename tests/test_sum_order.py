@@ -15,13 +15,13 @@ import batch_kinds
 import pytest
 import torch
 from batch_kinds import KINDS, ROWS, product_of, source_of
+from drawn import random_inputs
 from hopper import computing, hopper
 from modules import SPECS, made
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import as_float32, bits
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Matrix

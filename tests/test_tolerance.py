@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from drawn import random_inputs
 from right_kernel import CHAINS, FLOATS, SCALED, SHAPE, exact_operand, generator, kernel, spec_of
 from torch import Tensor
 
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.case import Case, special_values
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import Cuda, always, on_a_fake_gpu
 from fake_triton import on_a_fake_driver
 from modules import made, module_file, spec_file
@@ -15,7 +16,6 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmgen.module import import_generated
-from gemmgen.numerics.drawing import random_inputs
 
 STEMS = (
     "h100_bf16",

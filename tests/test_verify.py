@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from modules import SPECS, module_file, spec_file
 from told import refusal
@@ -26,7 +27,6 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.module import MatmulFunction, import_generated
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, not_finite
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Matrix, takes_out

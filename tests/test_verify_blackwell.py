@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from blackwell_modules import computed, fake_gpu, module_and_spec
+from drawn import random_inputs
 from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from modules import BLACKWELL_SPECS
 from right_kernel import SCALED, kernel, module_of, pack_scales, spec_of
@@ -24,10 +25,10 @@ from torch import Tensor
 
 from gemmgen.bench.record import ceilings_of
 from gemmgen.device import require_gpu
+from gemmgen.features.checking import sides_of
 from gemmgen.hardware import BLACKWELL, GPUS, HOPPER
 from gemmgen.module import pack_scales_of
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.access import TensorAccess
 from gemmgen.problem import Shape
@@ -167,7 +168,11 @@ def test_a_right_launch_passes_every_check_in_the_modules_own_wrapper(
 def case_of(spec: SpecFile, pack: Callable[[Tensor], Tensor] | None = None) -> Case:
     generator = torch.Generator().manual_seed(0)
     return Case(
-        kernel(spec), (40, 48, 128), spec.problem, generator, repeats=1, promote_k=None, pack_scales=pack
+        *(kernel(spec), (40, 48, 128), spec.problem, generator),
+        repeats=1,
+        promote_k=None,
+        pack_scales=pack,
+        sides=sides_of(spec.problem),
     )
 
 

@@ -14,6 +14,7 @@ from modules import GROUPED_SPECS, HOPPER_SPECS, module_file, spec_file
 from simulated import simulated
 from torch import Tensor
 
+from gemmgen.features.checking import sides_of
 from gemmgen.module import arrange_scales_of, import_generated
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, rounded
@@ -65,10 +66,10 @@ def computing(matmul: Call, problem: Matmul) -> Call:
     def call(a: Tensor, b: Tensor, **others: Tensor) -> Any:
         found = on_the_cpu(matmul)(a, b, **others)
         extras = {name: each for name, each in others.items() if not name.startswith("out")}
-        inputs = Inputs(a, b, extras, problem.b_blocks)
+        inputs = Inputs(a, b, extras, problem.b_blocks, sides_of(problem))
         outputs: tuple[Tensor, ...] = (found,) if isinstance(found, Tensor) else found
         counts = outputs[0].shape[:-1]
-        rows = inputs.computed_rows(problem, torch.arange(math.prod(counts)).view(*counts, 1))[:].flatten()
+        rows = inputs.computed_rows(torch.arange(math.prod(counts)).view(*counts, 1))[:].flatten()
         if not len(rows):  # no group has any
             return found
         exact = reference(inputs, problem)
@@ -202,6 +203,7 @@ def test_a_kernel_reads_arranged_scales(stem: str, monkeypatch: pytest.MonkeyPat
         repeats=1,
         promote_k=source.promote_k,
         arrange_scales=arrange_scales_of(module),
+        sides=sides_of(source.problem),
     )
     checks = list(other_scales(case))
     assert [str(check) for check in checks if not check.passed] == []

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from drawn import integer_inputs, random_inputs
 from fake_gpu import cuda
 from fake_triton import FakeDriver, assert_refused
 from hopper import hopper
@@ -16,10 +17,10 @@ from simulated import Simulated
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from gemmgen.features.checking import sides_of
+from gemmgen.features.groups.divided_rows import bounds
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.drawing import integer_inputs, random_inputs
 from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.search.estimates import dram_bytes, l2_bytes
@@ -162,7 +163,15 @@ def test_nan_in_all_other_groups_changes_no_element(stem: str, group: int) -> No
 def test_other_divisions_are_right_with_nan_in_the_k_of_no_group(stem: str) -> None:
     simulated = Simulated.of(stem)
     generator = torch.Generator().manual_seed(1)
-    case = Case(simulated, (72, 136, 200), simulated.problem, generator, repeats=1, promote_k=None)
+    case = Case(
+        simulated,
+        (72, 136, 200),
+        simulated.problem,
+        generator,
+        repeats=1,
+        promote_k=None,
+        sides=sides_of(simulated.problem),
+    )
     checks = list(other_divisions(case))
     assert len(checks) == 4 * len(dict(divisions(Groups("k_offsets", 8), 200)))
     assert [str(check) for check in checks if not check.passed] == []

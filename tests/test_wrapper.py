@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from drawn import random_inputs
 from fake_gpu import Cuda, SecondCuda, cuda, launch_into, on_a_fake_gpu
 from fake_triton import on_a_fake_driver, refusal
 from hopper import hopper
@@ -35,7 +36,6 @@ from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
 
 from gemmgen.device import captured_graph
 from gemmgen.module import MatmulFunction, import_generated, matmul_of
-from gemmgen.numerics.drawing import random_inputs
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make
 

@@ -12,11 +12,12 @@ from torch import Tensor
 from gemmgen.bench.record import Protocol
 from gemmgen.bench.result_log import Rounds
 from gemmgen.bench.torch_matmul import Call
+from gemmgen.features.checking import sides_of
 from gemmgen.literals import visible
-from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.drawing import drawn_inputs
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.matrices import Matrix
+from gemmgen.numerics.matrices import Draw, Layout, Matrix
 from gemmgen.numerics.quantized import dequantized_output
 from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references_of_saved
 from gemmgen.problem import Matmul, Shape
@@ -40,24 +41,6 @@ class InputSet:
     """The result: [M, N], or [G, M, N] if it has a dimension for groups."""
 
 
-def dtypes_of(problem: Matmul) -> Dtypes:
-    """Return the names of the element types of a problem, and of the formats of its blocks' scales."""
-    a, b = problem.a, problem.b
-    return Dtypes(
-        a=a.dtype.name,
-        b=b.dtype.name,
-        d=problem.d.name,
-        c=problem.c.name if problem.c else None,
-        a_scale=a.scale.format.name if a.scale else None,
-        b_scale=b.scale.format.name if b.scale else None,
-        b_blocks=problem.b_blocks if problem.gated else None,
-        d_blocks=problem.d_blocks if problem.d_blocks > 1 else None,
-        saved_blocks=problem.b_blocks if problem.saves else None,
-        group_kind=problem.groups.of if problem.groups else None,
-        group_count=problem.groups.count if problem.groups else None,
-    )
-
-
 def input_sets(
     shape: Shape,
     problem: Matmul,
@@ -67,7 +50,7 @@ def input_sets(
     pack_scales: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[InputSet, ...]:
     """Return the sets that calls are rotated over: random and normalized inputs, and poisoned results."""
-    set_bytes = dtypes_of(problem).moved_bytes(shape)
+    set_bytes = Dtypes.of(problem).moved_bytes(shape)
     count = min(protocol.max_input_sets, math.ceil(protocol.l2_multiple * l2_bytes / set_bytes))
     return tuple(input_set(shape, problem, generator, pack_scales) for _ in range(count))
 
@@ -83,11 +66,10 @@ def input_set(
     Groups have the rows, or the K, for which kernels are planned.
     """
     m, n, _ = shape
-    rows = problem.groups.all_rows(m) if problem.groups else m
-    extents = problem.extents_of_d(m, n)
-    d = Matrix.poisoned(rows, extents[-1], problem.d.name, generator.device).view.view(extents)
-    misaligned = problem.copies_misaligned
-    inputs = random_inputs(shape, problem, generator, normalized=True, misaligned=misaligned)
+    *rows, columns = extents = problem.extents_of_d(m, n)
+    d = Matrix.poisoned(math.prod(rows), columns, problem.d.name, generator.device).view.view(extents)
+    layout = Layout(shape, generator.device, Draw(generator), misaligned=problem.copies_misaligned)
+    inputs = drawn_inputs(layout, problem, sides_of(problem), normalized=True)
     return InputSet(inputs, inputs.packed(pack_scales) if pack_scales else inputs, d)
 
 

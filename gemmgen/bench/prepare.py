@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from gemmgen.bench.arms import Progress, dtypes_of, first_line, input_set
+from gemmgen.bench.arms import Progress, first_line, input_set
 from gemmgen.bench.machine import CudaMachine
 from gemmgen.bench.module_arm import bound
 from gemmgen.bench.tasks import KernelUnderTest, Task
@@ -22,6 +22,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.problem import Request, Shape
 from gemmgen.problem.contest import Contest
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.processes.forking import LostError, forked, usable_cores
 
 PRIMING_SECONDS: Final = 300
@@ -50,7 +51,7 @@ def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
     Raises GemmgenError (``no-gpu``).
     """
     smallest: dict[str, tuple[KernelUnderTest, Shape]] = {}
-    for task in sorted(tasks, key=lambda task: dtypes_of(task.source.problem).moved_bytes(task.shape)):
+    for task in sorted(tasks, key=lambda task: Dtypes.of(task.source.problem).moved_bytes(task.shape)):
         for participant in task.participants:
             smallest.setdefault(participant.entry.name, (participant, task.shape))
     progress(f"compiling {len(smallest)} kernels, and naming the baseline's on {len(tasks)} shapes")

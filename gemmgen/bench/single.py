@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gemmgen.bench.arms import Calls, InputSet, Progress, dtypes_of, input_sets, judged, wrong
+from gemmgen.bench.arms import Calls, InputSet, Progress, input_sets, judged, wrong
 from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.machine import CudaMachine, Machine
 from gemmgen.bench.module_arm import bound, other_module
@@ -35,6 +35,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import MatmulFunction, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.reference import Deviation, tolerance
 from gemmgen.problem import Matmul, Shape, shape_text
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make, staged
 from gemmgen.spec import SpecFile
 from gemmgen.verify.shapes import refuse_extents
@@ -122,7 +123,7 @@ def bench(
         schema=SCHEMA,
         subject=subject,
         environment=paired.environment,
-        dtypes=dtypes_of(problem),
+        dtypes=Dtypes.of(problem),
         baseline=paired.baseline.text,
         protocol=paired.protocol,
         ceilings=ceilings or _ceilings(paired.environment.gpu, problem, progress),

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from torch import Tensor
 
-from gemmgen.bench.arms import Progress, dtypes_of, first_line, wrong
+from gemmgen.bench.arms import Progress, first_line, wrong
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.machine import CudaMachine, Machine, SuiteMachine, UnfinishedError
 from gemmgen.bench.module_arm import bound
@@ -52,6 +52,7 @@ from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.reference import tolerance
 from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.processes.scratch import scratch
 
 FINAL_PAIR_SECONDS: Final = 0.25
@@ -175,7 +176,7 @@ def _session(
         contests[contest] = ContestOf(
             contest=contest,
             description=participant.source.description,
-            dtypes=dtypes_of(problem),
+            dtypes=Dtypes.of(problem),
             baseline=baselines[contest].text,
             peak=peaks_of(environment.gpu, bits),
             measured=measured_of(environment.gpu, problem.a.dtype.name),

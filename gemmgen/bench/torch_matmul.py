@@ -20,7 +20,6 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.elements import FP8
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.keywords import dtype_of
 from gemmgen.problem import Matmul
 from gemmgen.problem.contest import formats_text
 from gemmgen.spec import SpecFile
@@ -113,7 +112,8 @@ def _addmm_terms(problem: Matmul, product: DType, *, into_d: bool) -> tuple[str,
     terms, alpha = terms_of(problem), problem.epilogue.alpha
     factors = {"alpha": alpha} if terms[:1] == ("alpha",) else {}
     for term, addend in (("c", "c"), ("column_bias", "column_bias")):
-        if terms[len(factors) :][:1] == (term,) and dtype_of(problem, addend) == product:
+        dtype = problem.c if term == "c" else problem.vector_dtype(addend)
+        if terms[len(factors) :][:1] == (term,) and dtype is not None and dtype.name == product:
             beta = problem.epilogue.beta if term == "c" else 1.0
             return addend, ({"beta": beta} if beta != 1 else {}) | factors, len(factors) + 1
     return ("d", {"beta": 0, **factors}, 1) if factors and into_d else ("", {}, 0)
@@ -191,7 +191,9 @@ def _scaled(problem: Matmul) -> _Scaled:
     taken += tensor_scale
     more = len(terms) > taken
     product: DType = "bf16" if d == "e5m2" or (d == "e4m3" and (more or leading)) else d
-    bias = terms[taken : taken + 1] == ("column_bias",) and dtype_of(problem, "column_bias") == product
+    bias = (
+        terms[taken : taken + 1] == ("column_bias",) and problem.vector_dtype("column_bias").name == product
+    )
     bias = bias and product != "fp32"
     return _Scaled(alpha, terms[:leading], tensor_scale, bias, product, taken + bias)
 

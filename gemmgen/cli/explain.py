@@ -82,6 +82,7 @@ def _with_measured(found: ErrorReport, product: Product) -> ErrorReport:
     Modules of groups are not measured.
     """
     from gemmgen.device import require_gpu
+    from gemmgen.features.checking import sides_of
     from gemmgen.module import import_generated, matmul_of
     from gemmgen.numerics.error_report import MEASURED_EXTENT, measured_errors
     from gemmgen.product import staged
@@ -95,5 +96,7 @@ def _with_measured(found: ErrorReport, product: Product) -> ErrorReport:
         return found
     shape = (MEASURED_EXTENT, MEASURED_EXTENT, plan.request.planned_shapes[0][2])
     with staged(product) as path:
-        errors = tuple(measured_errors(matmul_of(import_generated(path)), problem, shape, device))
+        errors = tuple(
+            measured_errors(matmul_of(import_generated(path)), problem, sides_of(problem), shape, device)
+        )
     return replace(found, measured=errors, measured_shape=shape)

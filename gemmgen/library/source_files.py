@@ -153,9 +153,9 @@ def _row_part(path: Path, number: int, row: TunedRow) -> SourcePart:
 
 def _refuse_contradiction(path: Path, number: int, row: TunedRow, source: SpecFile) -> None:
     """Raise for a row that says something else than the spec it names."""
-    from gemmgen.bench.arms import dtypes_of  # needs torch
+    from gemmgen.problem.dtypes import Dtypes
 
-    dtypes = dtypes_of(source.problem)
+    dtypes = Dtypes.of(source.problem)
     if row.problem != source.contest:
         message = f"is {row.problem}, and the spec {row.spec} is of {source.contest}"
         raise refused(path, "bad-table", message, number, "problem")

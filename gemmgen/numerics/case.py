@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from gemmgen.module import MatmulFunction
-from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.drawing import drawn_inputs
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
-from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.matrices import Matrix, takes_out, touched
+from gemmgen.numerics.inputs import Inputs, Numbers
+from gemmgen.numerics.matrices import Draw, Layout, Matrix, takes_out, touched
 from gemmgen.numerics.quantized import poisoned_outputs
 from gemmgen.numerics.reference import (
     Check,
@@ -54,6 +54,8 @@ class Case:
     """True if the plan promises equal bits in every run."""
     workspace_bytes: int = 0
     """Bytes of the memory in which a call keeps partial sums."""
+    sides: tuple[Numbers, ...] = ()
+    """The features of the problem."""
 
     @property
     def device(self) -> torch.device:
@@ -62,9 +64,12 @@ class Case:
 
     def inputs(self, *, guarded: bool = False) -> Inputs:
         """Return fresh random inputs, each as the spec wants it."""
-        return random_inputs(
-            self.shape, self.problem, self.generator, guarded=guarded, misaligned=self.misaligned
-        )
+        return drawn_inputs(self.layout(guarded=guarded), self.problem, self.sides)
+
+    def layout(self, *, guarded: bool = False, integers: bool = False, hostile: bool = False) -> Layout:
+        """Return where inputs of the case lie, and how they are drawn."""
+        draw = Draw(self.generator, integers=integers, hostile=hostile)
+        return Layout(self.shape, self.device, draw, guarded=guarded, misaligned=self.misaligned)
 
     def output(self, *, guarded: bool = False) -> Matrix:
         """Return a poisoned d of the extents `d_shape`."""
@@ -82,8 +87,7 @@ class Case:
     @property
     def rows(self) -> int:
         """Rows of d, of all groups."""
-        groups = self.problem.groups
-        return groups.all_rows(self.shape[0]) if groups else self.shape[0]
+        return math.prod(self.d_shape[:-1])
 
     @property
     def d_dtype(self) -> torch.dtype:
@@ -137,25 +141,31 @@ def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Che
     saved = inputs.extras["saved"] if case.problem.saves else None
     exact = None if saved is None else references_of_saved(saved, inputs, case.problem)
     found = deviation(out, inputs, case.problem, exact)
-    computed = inputs.computed_rows(case.problem, out)
+    computed = inputs.computed_rows(out)
     allowed = case.tolerance
     yield case.check(f"{label}: elements not finite", sum(map(not_finite, computed.parts())), 0)
     yield case.check(f"{label}: relative error", found.relative, allowed.relative)
     yield case.check(f"{label}: worst element", found.worst_element, allowed.worst_element)
     if saved is not None:
-        sums = inputs.computed_rows(case.problem, saved)
+        sums = inputs.computed_rows(saved)
         yield case.check(f"{label}: saved sums not finite", sum(map(not_finite, sums.parts())), 0)
         of_saved = saved_deviation(inputs, case.problem)
         yield case.check(f"{label}: relative error of saved sums", of_saved.relative, allowed.relative)
         yield case.check(f"{label}: worst saved sum", of_saved.worst_element, allowed.worst_element)
 
 
-def saved_outside(case: Case, inputs: Inputs) -> int:
+def saved_elsewhere(case: Case, label: str, inputs: Inputs) -> Iterator[Check]:
+    """Check that a call writes no saved sum outside of all groups, if it saves sums."""
+    if case.problem.saves:
+        yield case.check(f"{label}: saved sums of no group written", saved_outside(inputs), 0)
+
+
+def saved_outside(inputs: Inputs) -> int:
     """Return the written elements of the storage of saved sums, which was poison, outside of all groups."""
     saved = inputs.extras["saved"]
     count = saved.untyped_storage().nbytes() // saved.element_size()
     storage = saved.as_strided((count,), (1,), 0)
-    return touched(storage) - sum(map(touched, inputs.computed_rows(case.problem, saved).parts()))
+    return touched(storage) - sum(map(touched, inputs.computed_rows(saved).parts()))
 
 
 def kernel_arguments(
@@ -270,9 +280,8 @@ def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     access = TensorAccess(problem)
     a = inputs.a.mT if problem.a.major == "mn" else inputs.a
     b = inputs.b if problem.b.major == "mn" else inputs.b.mT
-    if problem.groups:
-        a = a if access.has_box_axis("a") else a.flatten(0, -2)
-        b = b if access.has_box_axis("b") else b.flatten(0, -2)
+    a = a if access.has_box_axis("a") else a.flatten(0, -2)
+    b = b if access.has_box_axis("b") else b.flatten(0, -2)
     extras = dict(inputs.extras)
     if access.reads_c_of_others:
         extras["c"] = extras["c"].flatten(0, -2)
@@ -333,7 +342,7 @@ def _plant(inputs: Inputs) -> int | None:
 
 def _compared(case: Case, out: Tensor, inputs: Inputs, zeros: int | None) -> Iterator[Check]:
     nan = infinite = sign = 0
-    computed = inputs.computed_rows(case.problem, out)
+    computed = inputs.computed_rows(out)
     for rows, exact in references(inputs, case.problem):
         expected, found = rounded(exact, out.dtype).float(), computed[rows].float()
         nan += int((expected.isnan() != found.isnan()).sum().item())

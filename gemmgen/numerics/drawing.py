@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from gemmgen.hardware import DTYPES
-from gemmgen.numerics.divided_rows import drawn_index, drawn_rows, hostile_rows, tensor_of_rows
-from gemmgen.numerics.encoding import CHUNK_ELEMENTS, E2M1_VALUES, TORCH_DTYPES, elements_per_byte, encoded
-from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.keywords import dtype_of, keywords_of
-from gemmgen.numerics.matrices import ALIGNMENT_BYTES, PADDED_ALIGNMENT_BYTES, Matrix
+from gemmgen.numerics.encoding import E2M1_VALUES
+from gemmgen.numerics.inputs import Inputs, Numbers
+from gemmgen.numerics.matrices import ALIGNMENT_BYTES, PADDED_ALIGNMENT_BYTES, Draw, Layout, powers_of_two
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.epilogue import (
     TIMES,
@@ -30,10 +28,10 @@ from gemmgen.problem.epilogue import (
     is_computed,
     loads_of,
 )
-from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS, SCALES, few_bits
+from gemmgen.problem.operations import KEYWORDS, OPERATIONS, SCALES, few_bits
 
-Fill = Callable[[str, tuple[int, int]], Tensor]
-"""Returns fp32 numbers of this shape for the input of this name."""
+NamedFill = Callable[[str, tuple[int, int], Draw], Tensor]
+"""Returns fp32 numbers of these extents for the operand, or the tensor of the epilogue, of this name."""
 
 INT8_RMS: Final = math.sqrt((256**2 - 1) / 12 + 0.25)
 """Root mean square of numbers from -128 to 127, all equally likely: 73.9."""
@@ -45,31 +43,24 @@ NARROW: Final = 2.0**17
 """A D that ends below this does not hold sums of products of int8 without a scale: fp16 ends at 65,504."""
 LARGEST_ADDEND: Final = 1000.0
 """Root mean square that C and the biases do not exceed: fp16 ends at 65,504."""
-E2M1_RMS: Final = math.sqrt((0.5**2 + 1 + 1.5**2 + 2**2 + 3**2 + 4**2 + 6**2) / 8)
-"""Root mean square of all numbers of e2m1, equally likely: 2.93."""
-BLOCK_SCALE_RMS: Final[Mapping[str, float]] = MappingProxyType(
-    {
-        "scale": math.sqrt(sum(4.0**exponent for exponent in range(-2, 3)) / 5),
-        "float": math.sqrt((2**3 - 0.5**3) / 3 / (2 - 0.5)),
-    }
-)
-"""Root mean square of block scales by the kind of their type, before all are reduced: 2.06 for powers of two
-from 2**-2 to 2**2, equally likely, and 1.32 for uniform numbers from 0.5 to 2.
-"""
 
 
-def random_inputs(
-    shape: Shape,
-    problem: Matmul,
-    generator: torch.Generator,
-    *,
-    guarded: bool = False,
-    normalized: bool = False,
-    misaligned: bool = False,
+def drawn_inputs(
+    layout: Layout, problem: Matmul, sides: tuple[Numbers, ...], *, normalized: bool = False
 ) -> Inputs:
-    """Return random inputs in which every term counts for any K; poison surrounds them if guarded.
+    """Return inputs in a layout: random ones, small integers, or poison if nothing is drawn.
 
-    If ``misaligned``, rows follow one another as torch has them, without alignment for TMA.
+    The ``sides`` belong to the problem's features, which add their tensors. If ``normalized``, random inputs
+    have an A that is scaled by 1 / sqrt(K).
+    """
+    if layout.draw is None:
+        return _inputs(problem, sides, layout, None)
+    made = _integers(problem, layout.shape) if layout.draw.integers else None
+    return _inputs(problem, sides, layout, made or _random(problem, layout.shape, normalized=normalized))
+
+
+def _random(problem: Matmul, shape: Shape, *, normalized: bool) -> NamedFill:
+    """Return a function that draws numbers with which each term of the result counts for any K.
 
     A and B are N(0, 1), rounded to their type. int8 is uniform from -128 to 127, or from -3 to 3 if the full
     range would leave the range of D: a D of fp16 or fp8 and no scale. Scales are uniform from 0.5 to 1.5, and
@@ -83,34 +74,22 @@ def random_inputs(
     """
     sizes = _sizes(shape, problem, normalized=normalized)
 
-    def fill(name: str, extents: tuple[int, int]) -> Tensor:
-        device = generator.device
+    def fill(name: str, extents: tuple[int, int], draw: Draw) -> Tensor:
+        generator, device = draw.generator, draw.generator.device
         if name in "ab" and problem.a.dtype.integer:
             low, high = (-SMALL, SMALL + 1) if sizes[name] < INT8_RMS else (-128, 128)
             return torch.randint(low, high, extents, generator=generator, device=device).float()
-        if name in BLOCK_SCALES:
-            return _block_scales(problem, name, extents, generator)
         if name in "ab" and problem.operand(name).dtype.coded:
             return _any_e2m1(extents, generator)
         if name in SCALES:
             return (torch.rand(extents, generator=generator, device=device) + 0.5) * sizes[name]
         return torch.randn(extents, generator=generator, device=device) * sizes[name]
 
-    drawing = _Drawing(generator, fill)
-    return _inputs(shape, problem, generator.device, drawing, guarded=guarded, misaligned=misaligned)
+    return fill
 
 
-def unfilled_inputs(
-    shape: Shape, problem: Matmul, *, guarded: bool = False, misaligned: bool = False
-) -> Inputs:
-    """Return inputs as `random_inputs` lays them out, on torch's device ``meta``, which has no memory."""
-    return _inputs(shape, problem, torch.device("meta"), None, guarded=guarded, misaligned=misaligned)
-
-
-def integer_inputs(
-    shape: Shape, problem: Matmul, generator: torch.Generator, *, hostile: bool = False
-) -> Inputs:
-    """Return small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
+def _integers(problem: Matmul, shape: Shape) -> NamedFill:
+    """Return a function that draws small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
 
     Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1, as are sums that are
     multiplied by others for a D that ends below 2**17. C and biases go from -8 to 8; all scales are 0.5, 1
@@ -119,12 +98,12 @@ def integer_inputs(
     If ``is_exact``, every step to the result is exact.
     """
 
-    def fill(name: str, extents: tuple[int, int]) -> Tensor:
-        device = generator.device
+    def fill(name: str, extents: tuple[int, int], draw: Draw) -> Tensor:
+        generator, device = draw.generator, draw.generator.device
         if name in "ab" and problem.operand(name).dtype.coded:
             return _any_e2m1(extents, generator)
-        if name in (*SCALES, *BLOCK_SCALES):
-            return 2.0 ** torch.randint(-1, 2, extents, generator=generator, device=device)
+        if name in SCALES:
+            return powers_of_two(extents, draw)
         low, high = -8, 9
         if name in "ab":
             whole = problem.a.dtype.integer and problem.d.integer
@@ -134,12 +113,7 @@ def integer_inputs(
     long = problem.accumulator.name == "fp16" and shape[2] > LONGEST_FP16_SUM
     multiplied = problem.gated and problem.d.largest < NARROW
     small = 1 if long or multiplied else SMALL
-    divided: Tensor | None = None
-    if groups := problem.groups:
-        outside = hostile_rows(groups, shape, generator.device) if hostile else None
-        divided = drawn_rows(groups, shape, generator) if outside is None else outside
-    drawing = _Drawing(generator, fill)
-    return _inputs(shape, problem, generator.device, drawing, divided=divided, hostile=hostile)
+    return fill
 
 
 def is_exact(problem: Matmul) -> bool:
@@ -157,102 +131,45 @@ def is_exact(problem: Matmul) -> bool:
     return all(map(few_bits, numbers)) and exact and not (squares or epilogue.saved)
 
 
-@dataclass(frozen=True)
-class _Drawing:
-    """The source of the numbers of inputs."""
-
-    generator: torch.Generator
-    fill: Fill
-
-
-def _inputs(
-    shape: Shape,
-    problem: Matmul,
-    device: torch.device,
-    drawing: _Drawing | None,
-    *,
-    guarded: bool = False,
-    misaligned: bool = False,
-    divided: Tensor | None = None,
-    hostile: bool = False,
-) -> Inputs:
-    """Return inputs on a device; without a drawing their storage alone, which is all poison."""
-    m, n, k = shape
+def _inputs(problem: Matmul, sides: tuple[Numbers, ...], layout: Layout, fill: NamedFill | None) -> Inputs:
+    """Return inputs in a layout, with the numbers of ``fill``; tensors of features have their own."""
+    m, n, k = layout.shape
     columns = problem.columns_of_b(n)
-    padded = [name for name, operand in (("a", problem.a), ("b", problem.b)) if operand.padded]
+    # Before A and B: a feature may draw numbers first.
+    of_features = {name: make for side in sides for name, make in side.tensors(layout).items()}
 
-    def matrix(name: str, dtype: str, rows: int, columns: int, *, may_guard: bool = True) -> Tensor:
-        alignment = PADDED_ALIGNMENT_BYTES if name in padded else ALIGNMENT_BYTES
-        width, is_guarded = columns // elements_per_byte(TORCH_DTYPES[dtype]), guarded and may_guard
-        at = rows, width, dtype, device
-        made = Matrix.poisoned(*at, guarded=is_guarded, alignment=alignment, misaligned=misaligned).view
-        if drawing is None:
-            return made
-        # In parts: the numbers in fp32 and what they are made of need several times the tensor's memory.
-        count = max(1, CHUNK_ELEMENTS // max(1, columns))
-        for first in range(0, rows, count):
-            part = made[first : first + count]
-            numbers = drawing.fill(name, (len(part), columns))
-            if DTYPES[dtype].bits < 8:
-                part.copy_(encoded(numbers, dtype))
-            else:
-                part.copy_(numbers.to(TORCH_DTYPES[dtype]))
-        return made
-
-    groups = problem.groups
-
-    def extra(keyword: str) -> Tensor:
-        if groups and keyword == groups.counts:
-            return divided if divided is not None else tensor_of_rows(groups, shape, device)
-        if groups and keyword in groups.row_indices:
-            if drawing is None:
-                return torch.empty(m, dtype=torch.int32, device=device)
-            return drawn_index(keyword, m, drawing.generator, hostile=hostile)
-        if keyword in BLOCK_SCALES:
-            scale, dtype = problem.operand(keyword[0]).scale, dtype_of(problem, keyword)
-            assert scale is not None
-            extents = scale.extents(m if keyword == "a_scale" else columns, k)
-            if problem.packs_scales:
-                return matrix(keyword, dtype, *extents)
-            if problem.scales_groups_of_rows:
-                return scales_of_groups(keyword, dtype, *extents)
-            if scale.format.rows == 1:
-                return matrix(keyword, dtype, *extents[::-1]).T
-            return matrix(keyword, dtype, *extents, may_guard=False)  # the kernel reads rows without a gap
-        if keyword == "saved":  # which a call writes, so that it is poison
-            *counts, _ = problem.extents_of_d(m, n)
-            at = math.prod(counts), columns, dtype_of(problem, keyword), device
-            return Matrix.poisoned(*at, guarded=guarded).view.view(*counts, columns)
-        if keyword == "c":
-            *counts, width = extents = problem.extents_of_d(m, n)
-            return matrix(keyword, dtype_of(problem, keyword), math.prod(counts), width).view(extents)
-        along, dtype = OPERATIONS[keyword].operand, dtype_of(problem, keyword)
-        extent = 1 if along == "scalar" else m if along == "row" else columns
-        if groups is None or along == "scalar" or (along == "row" and not groups.apart):
-            return matrix(keyword, dtype, 1, extent)[0]
-        return matrix(keyword, dtype, 1, groups.count * extent)[0].view(groups.count, extent)
-
-    def scales_of_groups(keyword: str, dtype: str, rows: int, blocks: int) -> Tensor:
-        """Return scales of groups of rows as they are passed, without a gap between rows in memory."""
-        count = groups.first_extent("a" if keyword == "a_scale" else "b") if groups else None
-        by_blocks = keyword == "a_scale"
-        lines = blocks if by_blocks else rows
-        made = matrix(keyword, dtype, (count or 1) * lines, rows if by_blocks else blocks, may_guard=False)
-        made = made.view(count, lines, -1) if count else made
-        return made.mT if by_blocks else made
+    def matrix(name: str, dtype: str, rows: int, columns: int, alignment: int = ALIGNMENT_BYTES) -> Tensor:
+        of_name = fill and partial(fill, name)
+        return layout.matrix(dtype, rows, columns, of_name, alignment=alignment)
 
     def operand(name: Literal["a", "b"], rows: int, columns: int) -> Tensor:
-        """Return an operand as it lies in memory, with a dimension for groups if it has one."""
-        count = groups.first_extent(name) if groups else None
-        made = matrix(name, problem.operand(name).dtype.name, rows * (count or 1), columns)
-        return made.view(count, rows, -1) if count else made
+        """Return an operand as it lies in memory."""
+        leading, found = problem.leading_extents(name), problem.operand(name)
+        alignment = PADDED_ALIGNMENT_BYTES if found.padded else ALIGNMENT_BYTES
+        made = matrix(name, found.dtype.name, math.prod(leading) * rows, columns, alignment)
+        return made.view(*leading, rows, -1)
+
+    def of_epilogue(keyword: str) -> Tensor:
+        """Return C, or a tensor of an operation."""
+        if keyword == "c":
+            assert problem.c is not None
+            *counts, width = extents = problem.extents_of_d(m, n)
+            return matrix(keyword, problem.c.name, math.prod(counts), width).view(extents)
+        along, leading = OPERATIONS[keyword].operand, problem.leading_extents(keyword)
+        extent = 1 if along == "scalar" else m if along == "row" else columns
+        made = matrix(keyword, problem.vector_dtype(keyword).name, 1, math.prod(leading) * extent)
+        return made[0].view(*leading, extent)
 
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
     a = operand("a", *((k, m) if a_transposed else (m, k)))
     b = operand("b", *((columns, k) if b_transposed else (k, columns)))
-    extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
+    first = [name for name in KEYWORDS if name in of_features or name in problem.epilogue.loads]
+    last = [name for name in of_features if name not in first]
+    extras = {
+        name: of_features[name]() if name in of_features else of_epilogue(name) for name in (*first, *last)
+    }
     a, b = a.mT if a_transposed else a, b.mT if b_transposed else b
-    return Inputs(a, b, MappingProxyType(extras), problem.b_blocks)
+    return Inputs(a, b, MappingProxyType(extras), problem.b_blocks, sides)
 
 
 def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, float]:
@@ -333,16 +250,6 @@ def _any_e2m1(extents: tuple[int, int], generator: torch.Generator) -> Tensor:
     device = generator.device
     codes = torch.randint(len(E2M1_VALUES), extents, generator=generator, device=device)
     return E2M1_VALUES.float().to(device)[codes]
-
-
-def _block_scales(problem: Matmul, name: str, extents: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """Return scales that bring the size of their operand as close to 1 as a power of two can."""
-    device, dtype = generator.device, DTYPES[dtype_of(problem, name)]
-    elements = E2M1_RMS if problem.operand(name[0]).dtype.coded else 1.0
-    smaller = 2.0 ** -round(math.log2(elements * BLOCK_SCALE_RMS[dtype.kind]))
-    if dtype.kind == "scale":
-        return smaller * 2.0 ** torch.randint(-2, 3, extents, generator=generator, device=device)
-    return smaller * (torch.rand(extents, generator=generator, device=device) * 1.5 + 0.5)
 
 
 def _operand_size(problem: Matmul) -> float:

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from gemmgen.module import MatmulFunction
 from gemmgen.numerics.accumulator import Accumulator, Factor, accumulator_of, bound, sums
-from gemmgen.numerics.drawing import random_inputs
+from gemmgen.numerics.drawing import drawn_inputs
 from gemmgen.numerics.encoding import E2M1_VALUES, TORCH_DTYPES, decoded, encoded, rounded_to_tf32
+from gemmgen.numerics.inputs import Numbers
+from gemmgen.numerics.matrices import Draw, Layout
 from gemmgen.numerics.reference import deviation
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Matmul, Shape
@@ -280,15 +282,23 @@ def of_type(numbers: Tensor, dtype: str) -> Tensor:
 
 
 def measured_errors(
-    matmul: MatmulFunction, problem: Matmul, shape: Shape, device: torch.device, *, seed: int = 0
+    matmul: MatmulFunction,
+    problem: Matmul,
+    sides: tuple[Numbers, ...],
+    shape: Shape,
+    device: torch.device,
+    *,
+    seed: int = 0,
 ) -> Iterator[tuple[Kind, float]]:
     """Yield ||out - ref|| / ||ref|| of D for each kind of inputs, as a module computes it on a device.
 
-    C, vectors and other inputs are random ones. Groups are not supported.
+    C, vectors and other inputs are random ones; the ``sides`` belong to the problem's features. Groups are
+    not supported.
     """
     m, n, k = shape
     for kind in KINDS:
-        inputs = random_inputs(shape, problem, torch.Generator(device).manual_seed(seed))
+        draw = Draw(torch.Generator(device).manual_seed(seed))
+        inputs = drawn_inputs(Layout(shape, device, draw), problem, sides)
         columns = (m, problem.columns_of_b(n), k)
         a, b = factors(kind, problem, columns, torch.Generator().manual_seed(seed))
         inputs.a.copy_(stored(a))

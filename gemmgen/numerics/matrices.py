@@ -1,15 +1,26 @@
-"""Matrices in poisoned storage, which shows reads and writes outside of them."""
+"""Matrices in poisoned storage, which shows reads and writes outside of them; the matrices of one call."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from gemmgen.numerics.encoding import TORCH_DTYPES, bits, pieces, poison
+from gemmgen.hardware import DTYPES
+from gemmgen.numerics.encoding import (
+    CHUNK_ELEMENTS,
+    TORCH_DTYPES,
+    bits,
+    elements_per_byte,
+    encoded,
+    pieces,
+    poison,
+)
+from gemmgen.problem import Shape
 
 ALIGNMENT_BYTES: Final = 16
 """Bytes to which TMA requires a base address and a row stride to be aligned; also the unit in which it stores
@@ -84,3 +95,74 @@ def is_touched(matrix: Tensor) -> Tensor:
 def touched(matrix: Tensor) -> int:
     """Return the number of elements whose bits are not the poison's."""
     return int(torch.stack([is_touched(piece).sum() for (piece,) in pieces(matrix)]).sum().item())
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The source of the numbers of a call's tensors."""
+
+    generator: torch.Generator
+    integers: bool = False
+    """True for small integers, and scales that are powers of two; False for random numbers."""
+    hostile: bool = False
+    """True if tensors that count or name rows have numbers out of bounds too."""
+
+
+Fill = Callable[[tuple[int, int], Draw], Tensor]
+"""Returns fp32 numbers of these extents."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The problem of one call, and how its tensors lie in memory."""
+
+    shape: Shape
+    device: torch.device
+    draw: Draw | None
+    """None if the tensors keep their poison."""
+    guarded: bool = False
+    """True if poison surrounds each matrix."""
+    misaligned: bool = False
+    """True if rows follow one another as torch has them, without alignment for TMA."""
+
+    @property
+    def unfilled(self) -> Layout:
+        """Equal layout on torch's device ``meta``, which has no memory."""
+        return replace(self, device=torch.device("meta"), draw=None)
+
+    def matrix(
+        self,
+        dtype: str,
+        rows: int,
+        columns: int,
+        fill: Fill | None,
+        *,
+        alignment: int = ALIGNMENT_BYTES,
+        may_guard: bool = True,
+    ) -> Tensor:
+        """Return a matrix of this element type, with the numbers of ``fill`` if numbers are drawn."""
+        width = columns // elements_per_byte(TORCH_DTYPES[dtype])
+        made = Matrix.poisoned(
+            *(rows, width, dtype, self.device),
+            guarded=self.guarded and may_guard,
+            alignment=alignment,
+            misaligned=self.misaligned,
+        ).view
+        if self.draw is None or fill is None:
+            return made
+        # In parts: the numbers in fp32 and what they are made of need several times the tensor's memory.
+        count = max(1, CHUNK_ELEMENTS // max(1, columns))
+        for first in range(0, rows, count):
+            part = made[first : first + count]
+            numbers = fill((len(part), columns), self.draw)
+            if DTYPES[dtype].bits < 8:
+                part.copy_(encoded(numbers, dtype))
+            else:
+                part.copy_(numbers.to(TORCH_DTYPES[dtype]))
+        return made
+
+
+def powers_of_two(extents: tuple[int, int], draw: Draw) -> Tensor:
+    """Return 0.5, 1 and 2, equally likely: the scales of small integers."""
+    device = draw.generator.device
+    return 2.0 ** torch.randint(-1, 2, extents, generator=draw.generator, device=device)

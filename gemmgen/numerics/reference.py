@@ -11,22 +11,17 @@ import torch
 from torch import Tensor
 
 from gemmgen.hardware import DTYPES, WGMMA
-from gemmgen.hardware.elements import MOST_SCALED, Column
-from gemmgen.numerics.divided_rows import bounds, gathered
+from gemmgen.hardware.elements import Column
 from gemmgen.numerics.encoding import (
-    TORCH_DTYPES,
     decoded,
     dequantized,
     elements_per_byte,
     rounded_to_tf32,
-    saturated,
 )
 from gemmgen.numerics.evaluation import evaluated_d, sums_of
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.keywords import dtype_of
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.epilogue import PLAIN
-from gemmgen.problem.operations import BLOCK_SCALES, ROW_VECTORS
 
 HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
 """The most that rounding to an element type costs a number, relative to it. Below the least normal number
@@ -57,9 +52,15 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
     K after the other, so that the memory does not grow with the shape: some matrices of CHUNK_BYTES. With
     groups, slices count the rows of all groups, group by group (`Inputs.computed_rows`).
     """
-    if problem.groups:
-        yield from _references_of_groups(inputs, problem)
-        return
+    before = 0
+    for each in inputs.parts():
+        for rows, exact in _plain_references(each, problem):
+            yield slice(before + rows.start, before + rows.start + len(exact)), exact
+        before += each.shape[0]
+
+
+def _plain_references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the same of one A and one B."""
     depths = _parts_of_k(inputs)
     whole = _exact(inputs, problem, "b", depths[0]).T if len(depths) == 1 else None
     count = max(1, CHUNK_BYTES // (8 * max(inputs.b.shape[1], depths[0].stop)))
@@ -73,10 +74,8 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
         assert product is not None
         sums = sums_of(product, problem.epilogue)
         d = evaluated_d(problem.epilogue, sums, inputs.extras, rows)
-        if problem.d_scale:
-            yield rows, d.clamp(-MOST_SCALED, MOST_SCALED)
-            continue
-        yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
+        most = problem.most_d
+        yield rows, d if most is None else d.clamp(-most, most)
 
 
 def _parts_of_k(inputs: Inputs) -> tuple[slice, ...]:
@@ -85,52 +84,6 @@ def _parts_of_k(inputs: Inputs) -> tuple[slice, ...]:
     fit = CHUNK_BYTES // (8 * max(1, inputs.b.shape[1])) // K_MULTIPLE * K_MULTIPLE
     step = max(K_MULTIPLE, fit)
     return tuple(slice(first, min(k, first + step)) for first in range(0, max(1, k), step))
-
-
-def _references_of_groups(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]]:
-    """Yield slices of the rows of all groups, and those rows of the exact D: each group is a matmul."""
-    alone, before = replace(problem, groups=None), 0
-    divides_k = problem.groups is not None and problem.groups.divides_k
-    for each in (_of_each_k if divides_k else _of_each_rows)(inputs, problem):
-        for rows, exact in references(each, alone):
-            yield slice(before + rows.start, before + rows.start + len(exact)), exact
-        before += each.shape[0]
-
-
-def _of_each_k(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
-    """Yield the inputs of each group of K: its columns of A, and its rows of B."""
-    counts = inputs.rows_of_groups(problem)
-    assert counts is not None
-    for group, (first, end) in enumerate(bounds(problem, inputs.shape[2], counts, len(counts))):
-        own = {"c": inputs.extras["c"][group]} if "c" in inputs.extras else {}
-        extras = {**inputs.extras, **own}
-        if scale := problem.a.scale:
-            blocks = slice(first // scale.vector, -(-end // scale.vector))
-            extras.update({name: extras[name][:, blocks] for name in BLOCK_SCALES})
-        yield replace(inputs, a=inputs.a[:, first:end], b=inputs.b[first:end], extras=extras)
-
-
-def _of_each_rows(inputs: Inputs, problem: Matmul) -> Iterator[Inputs]:
-    """Yield the inputs of each group of rows: its rows of A and C, its B, and its vectors."""
-    a, each_b, counts = inputs.a, inputs.b, inputs.rows_of_groups(problem)
-    others = {name: tensor for name, tensor in inputs.extras.items() if name != "a_rows"}
-    count = len(each_b)
-    if problem.groups is not None and problem.groups.broadcast:
-        count = max(len(a), len(each_b))
-        a, each_b = a.expand(count, -1, -1), each_b.expand(count, -1, -1)
-    a = gathered(a, inputs.extras["a_rows"]) if problem.gathers_a else a
-    of_groups, a = bounds(problem, inputs.shape[0], counts, count), a.flatten(0, -2)
-    for group, ((first, end), b) in enumerate(zip(of_groups, each_b, strict=True)):
-        extras = dict(others)
-        if problem.c is not None:
-            extras["c"] = extras["c"].flatten(0, -2)[first:end]
-        if problem.scales_sums:
-            extras["a_scale"] = extras["a_scale"].flatten(0, -2)[first:end]
-            extras["b_scale"] = extras["b_scale"][group]
-        for name in problem.vectors:
-            vector = inputs.extras[name]
-            extras[name] = vector.flatten()[first:end] if name in ROW_VECTORS else vector[group]
-        yield replace(inputs, a=a[first:end], b=b, extras=extras)
 
 
 def reference(inputs: Inputs, problem: Matmul) -> Tensor:
@@ -148,10 +101,9 @@ def compared(
     With groups, only rows that belong to a group are compared, group by group; rows that an index drops are
     in no D.
     """
-    stored = inputs.stored_rows(problem, len(out)) if problem.scatters_d else None
-    found, before = inputs.computed_rows(problem, out), 0
+    found, before = inputs.computed_rows(out), 0
     for rows, expected in references(inputs, problem) if exact is None else exact:
-        kept = expected if stored is None else expected[stored[rows]]
+        kept = expected if found.kept is None else expected[found.kept[rows]]
         yield found[before : before + len(kept)], kept
         before += len(kept)
 
@@ -178,7 +130,7 @@ def references_of_saved(saved: Tensor, inputs: Inputs, problem: Matmul) -> Itera
     numbers it may round a sum to either of them, so D is compared with what its own sums give. With groups,
     slices count the rows of all groups, group by group, as in `references`.
     """
-    computed = inputs.computed_rows(problem, saved)
+    computed = inputs.computed_rows(saved)
     count = max(1, CHUNK_BYTES // (8 * saved.shape[-1]))
     for first in range(0, len(computed), count):
         rows = slice(first, first + count)
@@ -226,7 +178,7 @@ def _exact(inputs: Inputs, problem: Matmul, name: str, depth: slice, rows: slice
     scale = f"{name}_scale"
     blocks = slice(depth.start // block.vector, -(-depth.stop // block.vector))
     of_rows = inputs.extras[scale][:, blocks].repeat_interleave(block.format.rows, dim=0)
-    scales = decoded(of_rows[rows][: len(stored)], dtype_of(problem, scale))
+    scales = decoded(of_rows[rows][: len(stored)], block.dtype.name)
     return dequantized(elements, scales, block.vector)
 
 

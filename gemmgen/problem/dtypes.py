@@ -10,6 +10,7 @@ from gemmgen.hardware.elements import DTypeName, ScaleFormatName
 from gemmgen.kinds import Count, GroupCount
 from gemmgen.problem.extents import Shape
 from gemmgen.problem.groups import GroupKind, Groups
+from gemmgen.problem.matmul import Matmul
 from gemmgen.problem.observation import flops
 
 
@@ -35,6 +36,24 @@ class Dtypes:
     group_kind: GroupKind | None = None
     """Kind of the groups; None without groups."""
     group_count: GroupCount | None = None
+
+    @classmethod
+    def of(cls, problem: Matmul) -> Dtypes:
+        """Return the names of the element types of a problem, and of the formats of its blocks' scales."""
+        a, b = problem.a, problem.b
+        return cls(
+            a=a.dtype.name,
+            b=b.dtype.name,
+            d=problem.d.name,
+            c=problem.c.name if problem.c else None,
+            a_scale=a.scale.format.name if a.scale else None,
+            b_scale=b.scale.format.name if b.scale else None,
+            b_blocks=problem.b_blocks if problem.gated else None,
+            d_blocks=problem.d_blocks if problem.d_blocks > 1 else None,
+            saved_blocks=problem.b_blocks if problem.saves else None,
+            group_kind=problem.groups.of if problem.groups else None,
+            group_count=problem.groups.count if problem.groups else None,
+        )
 
     @property
     def groups(self) -> Groups | None:

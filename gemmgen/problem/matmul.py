@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import DTYPES, PADDED_K, DType, ScaleFormat
+from gemmgen.hardware.elements import MOST_SCALED
 from gemmgen.problem.canonical import digest
 from gemmgen.problem.epilogue import PLAIN, Epilogue, Load, Value
 from gemmgen.problem.extents import Shape
@@ -161,6 +162,13 @@ class Matmul:
         return self.groups is not None and self.groups.d_rows
 
     @property
+    def most_d(self) -> float | None:
+        """The magnitude at which a D of 8-bit floats saturates, with its scales; None for other types."""
+        if self.d_scale:
+            return MOST_SCALED
+        return self.d.largest if self.d.fp8 else None
+
+    @property
     def stacks_d_scales(self) -> bool:
         """True if the scales of D have a dimension for groups, as D has."""
         return self.d_scale is not None and self.groups is not None and self.groups.stacks("d")
@@ -172,6 +180,21 @@ class Matmul:
         """
         n *= self.d_blocks
         return (self.groups.count, m, n) if self.groups and self.groups.stacks("d") else (m, n)
+
+    def leading_extents(self, name: str) -> tuple[int, ...]:
+        """Return the extents of a tensor before its rows and columns, or before the elements of a vector.
+
+        The tensor is A, B, or an operand of the epilogue other than C. One extent counts the groups, and is 1
+        if all groups share the tensor; tensors without a dimension for groups have none.
+        """
+        if self.groups is None:
+            return ()
+        if name in ("a", "b"):
+            extent = self.groups.first_extent("a" if name == "a" else "b")
+            return () if extent is None else (extent,)
+        operand = Load(name).operand
+        is_whole = operand == "scalar" or (operand == "row" and not self.groups.apart)
+        return () if is_whole else (self.groups.count,)
 
     def rows_of_groups(self, m: int) -> tuple[int, ...]:
         """Return the rows of D of each group of a problem of M rows; without groups all M are of one."""

@@ -12,11 +12,11 @@ from statistics import median
 from threading import Event, Lock
 from typing import Final, TypeVar
 
-from gemmgen.bench.arms import dtypes_of
 from gemmgen.bench.record import peaks_of, utc_now
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.rule import counted
 from gemmgen.problem import shape_text
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.processes.scratch import scratch
 from gemmgen.tune.candidates import TuningTarget
 from gemmgen.tune.search import ROUNDS, JobBatch, Search, SearchVerdict
@@ -207,7 +207,7 @@ class StudyRun:
         """Return the time that the datasheet allows, 0 for a GPU that no spec can name."""
         problem = self.tuned.source.problem
         peaks = peaks_of(self.study.environment.gpu, max(problem.a.smem_bits, problem.b.smem_bits))
-        dtypes, shape = dtypes_of(problem), self.tuned.shape
+        dtypes, shape = Dtypes.of(problem), self.tuned.shape
         return peaks.seconds(dtypes.flops(shape), dtypes.moved_bytes(shape)) if peaks else 0.0
 
 

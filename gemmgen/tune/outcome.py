@@ -11,12 +11,12 @@ from statistics import median
 from typing import Final
 
 from gemmgen import __version__
-from gemmgen.bench.arms import dtypes_of
 from gemmgen.bench.record import Environment, Spread
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import comment_text
 from gemmgen.plan.rule import counted
 from gemmgen.problem import shape_text
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make, write_files
 from gemmgen.tune.candidates import TuningCandidate, TuningTarget, kernel_sha256
 from gemmgen.tune.measuring import StudyRun
@@ -126,7 +126,7 @@ def outcome_of(
         m=m,
         n=n,
         k=k,
-        dtypes=dtypes_of(tuned.source.problem),
+        dtypes=Dtypes.of(tuned.source.problem),
         problem=tuned.source.contest,
         description=tuned.source.description,
         spec=Path(os.path.relpath(path, beside)).as_posix(),

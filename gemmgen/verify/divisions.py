@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gemmgen.numerics.case import Case, numbers, saved_outside
-from gemmgen.numerics.divided_rows import bounds
+from gemmgen.features.groups.divided_rows import bounds
+from gemmgen.numerics.case import Case, numbers, saved_elsewhere
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import touched
 from gemmgen.numerics.reference import Check
@@ -57,13 +57,11 @@ def _divided(case: Case, groups: Groups, name: str, each: list[int]) -> Iterator
         _spoil_k_of_no_group(case, inputs, divided)
     out = case.output(guarded=True)
     found = inputs.call(case.matmul, out.view if case.takes_out else None)
-    rows = inputs.computed_rows(case.problem, found)
+    rows = inputs.computed_rows(found)
     if case.takes_out:
         outside = out.written - sum(map(touched, rows.parts()))
         yield case.check(f"{name}: elements of no group written", outside, 0)
-    if case.problem.saves:
-        outside = saved_outside(case, inputs)
-        yield case.check(f"{name}: saved sums of no group written", outside, 0)
+    yield from saved_elsewhere(case, name, inputs)
     if len(rows):
         yield from numbers(case, name, found, inputs)
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gemmgen.device import gib
+from gemmgen.features.checking import sides_of
 from gemmgen.numerics.case import Case
-from gemmgen.numerics.drawing import unfilled_inputs
+from gemmgen.numerics.drawing import drawn_inputs
 from gemmgen.numerics.encoding import CHUNK_ELEMENTS
 from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import CHUNK_BYTES, K_MULTIPLE
@@ -58,7 +59,7 @@ def needed_bytes(case: Case, helds: Iterable[Held]) -> int:
     misaligned tensors, and the temporaries of drawing inputs, of the reference and of comparisons. Nothing is
     allocated: the tensors are laid out on torch's device ``meta``.
     """
-    inputs = unfilled_inputs(case.shape, case.problem, guarded=True, misaligned=case.misaligned)
+    inputs = drawn_inputs(case.layout(guarded=True).unfilled, case.problem, case.sides)
     of_inputs = _bytes(inputs.tensors)
     scales = _bytes(tensor for name, tensor in inputs.extras.items() if name in BLOCK_SCALES)
     of_output = output_bytes(case)
@@ -188,4 +189,5 @@ def with_groups(case: Case, count: int) -> Case:
     """Return a case whose problem has another number of groups; it must have groups."""
     groups = case.problem.groups
     assert groups is not None
-    return replace(case, problem=replace(case.problem, groups=replace(groups, count=count)))
+    fewer = replace(case.problem, groups=replace(groups, count=count))
+    return replace(case, problem=fewer, sides=sides_of(fewer))

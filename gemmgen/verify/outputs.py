@@ -53,11 +53,11 @@ class WrongOutput:
         return self.difference.told(f"of {self.keyword} {self.how}")
 
 
-def written_outside(inputs: Inputs, problem: Matmul, outputs: Outputs) -> WrongOutput | None:
+def written_outside(inputs: Inputs, outputs: Outputs) -> WrongOutput | None:
     """Return the elements of D that are of no group, and were written; None if there are none."""
     d = outputs.d
     outside = torch.ones(d.numel(), dtype=torch.bool)
-    outside[inputs.computed_rows(problem, torch.arange(d.numel()).view(d.shape))[:].flatten()] = False
+    outside[inputs.computed_rows(torch.arange(d.numel()).view(d.shape))[:].flatten()] = False
     untouched = torch.full_like(d, poison(d.dtype))
     difference = Difference.of(d, untouched, outside.view(d.shape) & is_touched(d), outputs.memory)
     found = _wrong("d", "d", "are of no group, and are written", outputs.d_stored, difference, outputs.memory)
@@ -75,7 +75,7 @@ def wrong_outputs(case: Case, inputs: Inputs, outputs: Outputs, *, exact: bool) 
     if saved is not None:
         rows = list(compared(saved, *plain_product(inputs, problem)))
         wrong = _differs(rows, problem, _limit(case, rows))
-        difference = _difference(saved, inputs, problem, rows, wrong, memory)
+        difference = _difference(saved, inputs, rows, wrong, memory)
         yield from _wrong("saved", "saved", WRONG, saved, difference, memory)
     of_saved = None if saved is None else references_of_saved(saved, inputs, problem)
     rows = list(compared(outputs.d, inputs, problem, of_saved))
@@ -87,7 +87,7 @@ def wrong_outputs(case: Case, inputs: Inputs, outputs: Outputs, *, exact: bool) 
         wrong = torch.cat([found.double() != expected for found, expected in rows])
     else:
         wrong = _differs(rows, problem, limit)
-    difference = _difference(outputs.d, inputs, problem, rows, wrong, memory)
+    difference = _difference(outputs.d, inputs, rows, wrong, memory)
     yield from _wrong("d", "d", WRONG, outputs.d_stored, difference, memory)
 
 
@@ -138,22 +138,22 @@ def _wrong_scales(
     same part of the limit. A power of two may be the next one.
     """
     assert outputs.d_scale is not None
-    found = inputs.computed_rows(problem, outputs.d_scale)[:].double()
+    found = inputs.computed_rows(outputs.d_scale)[:].double()
     wanted = torch.cat([_quantized(expected, problem)[1].double() for _, expected in rows])
     allowed = torch.full_like(wanted, limit / torch.finfo(outputs.d_stored.dtype).max)
     if limit and outputs.d_scale.dtype == torch.float8_e8m0fnu:
         allowed = allowed + wanted
     wrong = ~((found - wanted).abs() <= allowed)
-    difference = _difference(outputs.d_scale, inputs, problem, [(found, wanted)], wrong, outputs.memory)
+    difference = _difference(outputs.d_scale, inputs, [(found, wanted)], wrong, outputs.memory)
     yield from _wrong("d_scale", "out_scale", WRONG, outputs.d_scale, difference, outputs.memory)
 
 
 def _difference(
-    tensor: Tensor, inputs: Inputs, problem: Matmul, rows: Rows, wrong: Tensor, memory: GlobalMemory
+    tensor: Tensor, inputs: Inputs, rows: Rows, wrong: Tensor, memory: GlobalMemory
 ) -> Difference | None:
     """Return the wrong elements of a tensor, given which elements of its computed rows are wrong."""
     places = torch.arange(tensor.numel()).view(tensor.shape)
-    of_rows = inputs.computed_rows(problem, places)[:].flatten()
+    of_rows = inputs.computed_rows(places)[:].flatten()
     wanted, differs = tensor.double().flatten(), torch.zeros(tensor.numel(), dtype=torch.bool)
     wanted[of_rows] = torch.cat([expected for _, expected in rows]).double().flatten()
     differs[of_rows] = wrong.flatten()

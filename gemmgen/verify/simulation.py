@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.checking import sides_of
+from gemmgen.features.groups.checking import GroupNumbers
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import (
     Case,
@@ -24,8 +26,7 @@ from gemmgen.numerics.case import (
     reduction_programs,
     saved_outside,
 )
-from gemmgen.numerics.divided_rows import bounds
-from gemmgen.numerics.drawing import integer_inputs, is_exact
+from gemmgen.numerics.drawing import drawn_inputs, is_exact
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.quantized import poisoned_outputs, written_into
@@ -104,8 +105,7 @@ def division_of(inputs: Inputs, problem: Matmul) -> GroupSizes | None:
     groups = problem.groups
     if groups is None:
         return None
-    of_call = bounds(problem, groups.extent_of(inputs.shape), inputs.rows_of_groups(problem), groups.count)
-    return GroupSizes.of(groups, [end - first for first, end in of_call])
+    return GroupSizes.of(groups, [end - first for first, end in GroupNumbers(problem, groups).bounds(inputs)])
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class _Simulated:
 
     def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         """Run the kernel as ``matmul`` does, and return d [M, N] after the last schedule."""
-        inputs = Inputs(a, b, extras, self._problem.b_blocks)
+        inputs = Inputs(a, b, extras, self._problem.b_blocks, sides_of(self._problem))
         self.division = division_of(inputs, self._problem)
         d = self._poisoned_d(inputs) if out is None else out
         self._stored = d, None
@@ -349,13 +349,14 @@ class _Simulated:
             repeats=1,
             deterministic=self._deterministic,
             promote_k=self._promote_k,
+            sides=sides_of(self._problem),
         )
         if self._launch.inputs == "normal":
             inputs = case.inputs()
             d, exact = case.run(inputs), False
         else:
             hostile = self._launch.inputs == "hostile"
-            inputs = integer_inputs(case.shape, self._problem, case.generator, hostile=hostile)
+            inputs = drawn_inputs(case.layout(integers=True, hostile=hostile), self._problem, case.sides)
             d, exact = inputs.call(self, case.output().view), is_exact(self._problem)
         unequal = [each for each in self.result.findings if each.kind is Kind.UNEQUAL_STORES]
         yield from (Problem.of(each) for each in self.result.findings if each not in unequal)
@@ -401,9 +402,9 @@ class _Simulated:
         memory = self._memory
         assert memory is not None  # else there is no result
         outputs = Outputs(d, *self._stored, memory)
-        if outside := written_outside(inputs, self._problem, outputs):
+        if outside := written_outside(inputs, outputs):
             yield self._wrong("d", str(outside), outside.difference.written)
-        if self._problem.saves and (count := saved_outside(case, inputs)):
+        if self._problem.saves and (count := saved_outside(inputs)):
             yield self._wrong("saved", f"{count:,} elements of saved are of no group, and are written")
         checks = () if exact else numbers(case, self._launch.inputs, d, inputs)
         failed = [check for check in checks if not check.passed]

@@ -19,6 +19,7 @@ from gemmgen.device import (
     memory_text,
     require_gpu,
 )
+from gemmgen.features.checking import sides_of
 from gemmgen.hardware import Gpu
 from gemmgen.module import arrange_scales_of, matmul_of, pack_scales_of
 from gemmgen.numerics.case import Case, numbers, once, special_values, workspace_bytes
@@ -501,6 +502,7 @@ def _cases(
             misaligned=source.problem.copies_misaligned,
             deterministic=deterministic,
             promote_k=source.promote_k,
+            sides=sides_of(source.problem),
             workspace_bytes=workspace_bytes(module, source.problem, source.problem.extents_of_d(*shape[:2])),
         )
         for index, shape in enumerate(shapes)

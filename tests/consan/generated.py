@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from drawn import integer_inputs, random_inputs
 from kernels.launch import FIXED
 from modules import GROUPED_SPECS, HOPPER_SPECS, spec_file
 from mutants import committed, kinds, rings
@@ -21,7 +22,7 @@ from torch import Tensor
 from consan.case import CLEAN, Device, Simulated
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import as_bytes, kernel_arguments, reduction_arguments, reduction_programs
-from gemmgen.numerics.drawing import integer_inputs, is_exact, random_inputs
+from gemmgen.numerics.drawing import is_exact
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, rounded
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Matrix, touched
@@ -268,7 +269,7 @@ def wrong_elements(d: Tensor, inputs: Inputs, case: ModuleCase) -> int:
     An element of no group is wrong if it has been written.
     """
     problem = case.problem
-    rows = inputs.computed_rows(problem, d)[:]
+    rows = inputs.computed_rows(d)[:]
     outside = touched(d) - touched(rows)
     if is_exact(problem):
         exact = reference(inputs, problem)
@@ -285,11 +286,10 @@ def numbers(module: ModuleType, case: ModuleCase, device: Device) -> dict[str, A
     """Return how the simulator's D and the GPU's differ on small integers and on normals."""
     exact, random = case.integers, random_inputs(case.launch.shape, case.problem, generator())
     simulated_exact, simulated_random = (
-        each.computed_rows(case.problem, simulated(module, case, each, "random")[1])[:]
-        for each in (exact, random)
+        each.computed_rows(simulated(module, case, each, "random")[1])[:] for each in (exact, random)
     )
     gpu_exact, gpu_random = (
-        each.computed_rows(case.problem, launched(module, case, each, device))[:] for each in (exact, random)
+        each.computed_rows(launched(module, case, each, device))[:] for each in (exact, random)
     )
     error = gpu_random.double() - simulated_random.double()
     rms = simulated_random.double().square().mean().sqrt()
