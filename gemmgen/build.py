@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from gemmgen import triton_api
 from gemmgen.compiled_advice import with_compiled_advice
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.rendering import sides_of
 from gemmgen.launch_facts import code_differences
 from gemmgen.lower import Lowered, Resources, ShortageError, lower
 from gemmgen.plan.exportable import refusals
@@ -287,7 +288,7 @@ def export(spec: Path, directory: Path) -> Exported:
     facts = LaunchFacts(product.plan, source.stem, cubin)
     if differences := tuple(launch_differences(facts, lowered)):
         raise GemmgenError(Diagnostic(source.path, "plan-differs", difference) for difference in differences)
-    texts = render_launcher(facts, spec_name=source.name, spec_sha256=source.sha256)
+    texts = render_launcher(facts, sides_of, spec_name=source.name, spec_sha256=source.sha256)
     files = {f"{source.stem}.cubin": cubin, **{name: text.encode() for name, text in texts.items()}}
     paths = {directory / name: data for name, data in files.items()}
     write_files(paths, {directory / name: EXPORT_MARK for name in texts})

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gemmgen.errors import GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.lower import Lowered, ShortageError, verdict_on
 from gemmgen.plan.decisions import gradient_specs
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.verdicts import PassedOver, Verdict, kernel_digest, knowing, learnt_of
 from gemmgen.planner import plan_spec, plans_to_verify
 from gemmgen.product import Product
-from gemmgen.render import render
 from gemmgen.spec import SpecFile, parse_spec
 
 MOST_ADVICE: Final = 4

@@ -25,6 +25,7 @@ from typing import Any, Final
 from gemmgen import __version__, triton_api
 from gemmgen.build import lowered_of, settle
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.rendering import sides_of
 from gemmgen.files import read_text
 from gemmgen.launch_facts import CompiledKernel, code_differences
 from gemmgen.launcher_file import launcher_texts
@@ -218,6 +219,7 @@ class Pack:
             source = member.product.source
             module = render_packed(
                 member.product.plan,
+                sides_of,
                 tuple(kernel.facts.entry for kernel in member.kernels),
                 spec_name=source.name,
                 spec_sha256=source.sha256,

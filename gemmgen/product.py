@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from gemmgen import MODULE_FORMAT
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.files import read_bytes
 from gemmgen.json_files import BadFieldError, decode, decode_json
 from gemmgen.launcher_file import LAUNCHERS, launcher_texts
@@ -32,7 +33,6 @@ from gemmgen.planner import Tick, field_values, plan_spec
 from gemmgen.planner.ledger import Ledger, ledger
 from gemmgen.processes.locks import FORK_LOCK, lock
 from gemmgen.processes.scratch import scratch
-from gemmgen.render import render
 from gemmgen.spec import SpecError, SpecFile, load_spec, parse_spec
 from gemmgen.spec.reading import STDIN_STEM
 

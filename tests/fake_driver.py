@@ -17,6 +17,7 @@ from modules import ROOT, made, spec_file
 from programs import compiled_c
 
 from gemmgen.build import export
+from gemmgen.features.rendering import sides_of
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render import render_launcher
 from gemmgen.render.aot.facts import LaunchFacts
@@ -109,7 +110,7 @@ def facts_of(stem: str, cubin: bytes = b"") -> LaunchFacts:
 
 def texts(stem: str) -> dict[str, str]:
     """Return the texts of a launcher, by the names of its files, without compiling the kernel."""
-    return render_launcher(facts_of(stem), spec_name=f"{stem}.yaml", spec_sha256="0" * 64)
+    return render_launcher(facts_of(stem), sides_of, spec_name=f"{stem}.yaml", spec_sha256="0" * 64)
 
 
 def assert_compiles(stem: str, folder: Path) -> None:

@@ -85,6 +85,19 @@ def test_the_simulator_imports_nothing_that_knows_specs(architecture: ModuleType
     assert {name for name in imported if not {name, name.rpartition(".")[0]} & LEAVES} == set()
 
 
+def test_no_stage_imports_a_feature(architecture: ModuleType) -> None:
+    """A stage is given the sides of features, and loops over them."""
+    stages = {"hardware", "numerics", "plan", "problem", "render", "spec"}
+    importing = {
+        name
+        for name, targets in architecture.imports().items()
+        if name.split(".")[1:2] and name.split(".")[1] in stages
+        for target in targets
+        if target.startswith("gemmgen.features")
+    }
+    assert importing == set()
+
+
 def test_parts_that_import_each_other_are_not_drawn(architecture: ModuleType, tmp_path: Path) -> None:
     sources = {
         "plan__rules": "import gemmgen.spec.model",

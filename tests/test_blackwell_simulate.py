@@ -9,12 +9,12 @@ from __future__ import annotations
 import pytest
 from modules import BLACKWELL_SPECS, made
 
+from gemmgen.features.rendering import render
 from gemmgen.lower import lower
 from gemmgen.plan.tcgen05.tile_rules import CLUSTERS
 from gemmgen.planner import plan_spec
 from gemmgen.problem import Shape
 from gemmgen.product import Product
-from gemmgen.render import render
 from gemmgen.verify.launches import Launch, ring_launch
 from gemmgen.verify.simulation import simulate_product
 from gluonsim.policies import schedules

@@ -24,6 +24,7 @@ from gemmgen import api
 from gemmgen.build import Exported, export, launch_differences
 from gemmgen.cli import app, main
 from gemmgen.errors import GemmgenError
+from gemmgen.features.rendering import sides_of
 from gemmgen.hardware import DTYPES
 from gemmgen.launch_facts import TENSOR_MAP_BYTES
 from gemmgen.literals import c_comment_text
@@ -182,7 +183,7 @@ def test_no_title_leaves_the_comment_that_it_stands_in(title: str, tmp_path: Pat
     )
     launcher = LaunchFacts(hopper(make(spec).plan), "h100_bf16", b"")
     plain = texts("h100_bf16")
-    for name, text in render_launcher(launcher, spec_name=spec.name, spec_sha256="0" * 64).items():
+    for name, text in render_launcher(launcher, sides_of, spec_name=spec.name, spec_sha256="0" * 64).items():
         (tmp_path / name).write_text(text)
         assert (text.count("/*"), text.count("*/")) == (plain[name].count("/*"), plain[name].count("*/"))
     for name in ("h100_bf16.h", "h100_bf16.c"):

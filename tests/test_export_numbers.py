@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
-from gemmgen.features.checking import sides_of
+from gemmgen.features import checking, rendering
 from gemmgen.hardware import HOPPER
 from gemmgen.numerics.case import row_major
 from gemmgen.numerics.encoding import TORCH_DTYPES
@@ -67,7 +67,7 @@ TYPES = {"gemmgen_matrix": Matrix, "gemmgen_workspace": Workspace, "CUdeviceptr"
 
 def structure_of(facts: LaunchFacts) -> type[ctypes.Structure]:
     """Return the structure of a caller's arguments."""
-    contract = Contract(facts)
+    contract = Contract(facts, rendering.sides_of(facts.plan))
     extents = [(name, ctypes.c_int64) for name in contract.extents.split(", ")]
     members = [(member.name, TYPES[member.type]) for member in contract.members]
     return type("Arguments", (ctypes.Structure,), {"_fields_": [*extents, *members]})
@@ -100,7 +100,7 @@ class Exported:
         self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return D, and its scales if the kernel computes some."""
-        inputs = Inputs(a, b, extras, self.problem.b_blocks, sides_of(self.problem))
+        inputs = Inputs(a, b, extras, self.problem.b_blocks, checking.sides_of(self.problem))
         m, n, k = inputs.shape
         d = out
         if d is None:
@@ -112,7 +112,7 @@ class Exported:
         arguments = self.structure(m=m, n=n, k=k)
         if self.problem.groups:
             arguments.groups = self.problem.groups.count
-        for member in Contract(self.facts).members:
+        for member in Contract(self.facts, rendering.sides_of(self.facts.plan)).members:
             if member.type == "gemmgen_workspace":
                 kept = self._workspace(m, n, a.device, arguments.workspace)
                 assert kept.data_ptr() == arguments.workspace.address

@@ -17,12 +17,12 @@ from ruamel.yaml import YAML
 from work import calls_of
 
 from benchmarks.harness.planning import LARGE
+from gemmgen.features.rendering import render
 from gemmgen.plan.decisions import frozen
 from gemmgen.plan.search import MOST_CONFIGURATIONS, spread
 from gemmgen.planner import plan_spec, rank, warnings
 from gemmgen.planner.ledger import differences
 from gemmgen.product import make
-from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec, parse_spec
 from gemmgen.spec.model import spec_of, stated
 from gemmgen.spec.writing import spec_text

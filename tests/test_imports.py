@@ -36,8 +36,8 @@ SPEC = {
 }
 """Parts that read a spec."""
 PLAN = {
-    *("gemmgen.device", "gemmgen.json_files", "gemmgen.launch_facts", "gemmgen.launcher_file"),
-    *("gemmgen.module", "gemmgen.plan", "gemmgen.product"),
+    *("gemmgen.device", "gemmgen.features", "gemmgen.json_files", "gemmgen.launch_facts"),
+    *("gemmgen.launcher_file", "gemmgen.module", "gemmgen.plan", "gemmgen.product"),
     *("gemmgen.render", "gemmgen.triton_api", "jinja2"),
 }
 """Parts that plan a spec and render its module."""

@@ -10,6 +10,7 @@ from hopper import computing, judge
 from modules import spec_file
 from work import calls_of
 
+from gemmgen.features.rendering import render
 from gemmgen.hardware import GPUS, HOPPER, TRITON
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures
@@ -25,7 +26,6 @@ from gemmgen.plan.wgmma.bounds import (
 from gemmgen.planner.ledger import Ledger, Section, ledger
 from gemmgen.problem import Matmul, Operand, Request
 from gemmgen.product import Product, make
-from gemmgen.render import render
 
 pytestmark = pytest.mark.quick
 

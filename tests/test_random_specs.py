@@ -19,6 +19,7 @@ from test_render import ruff
 
 from gemmgen.build import lowered_of, settle
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.hardware.gpus import gpu_named
 from gemmgen.lower import ShortageError, lower
 from gemmgen.plan.choices import CHOICE_RULES
@@ -26,7 +27,6 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import altered
 from gemmgen.planner import FAMILIES, family_for, family_of, plan_spec
 from gemmgen.product import Product
-from gemmgen.render import render
 from gemmgen.spec import SpecFile
 from gemmgen.verify.simulation import simulate_product
 from tools.fuzz import judge, tables

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from gemmgen.errors import GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import altered
 from gemmgen.planner import attempted
 from gemmgen.product import Product
-from gemmgen.render import render
 from gemmgen.triton_api import disassemble
 from gemmgen.verify.launches import Launch, ring_launch
 from gemmgen.verify.simulation import simulate_product

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from modules import COMMITTED, GROUPED_SPECS, SPECS, made
 
+from gemmgen.features.rendering import render
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.library import choose, sources
 from gemmgen.library.assemble import Library, assemble
@@ -32,7 +33,6 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_consumer_registers
 from gemmgen.problem import Operand
 from gemmgen.product import Product, make
-from gemmgen.render import render
 from gemmgen.render.spelling import LINE_LENGTH, fit
 from gemmgen.spec.values import TITLE_LIMIT
 from tools.rendered import PAIRS, folder_of

@@ -38,6 +38,7 @@ from gemmgen.bench.record import Environment
 from gemmgen.bench.result_log import Rounds
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.decisions import pinned
@@ -47,7 +48,6 @@ from gemmgen.processes.forking import LostError, forked, serving
 from gemmgen.processes.locks import lock
 from gemmgen.processes.workers import printing
 from gemmgen.product import make
-from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.spec.model import stated
 from gemmgen.spec.writing import spec_text

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gemmgen.features.rendering import render
 from gemmgen.plan.kernel import Kernel
-from gemmgen.render import render, templates_folder
+from gemmgen.render import templates_folder
 from gemmgen.render.user_names import PLACEHOLDER, free_names
 from gemmgen.spec.values import RESERVED
 from tests.modules import GROUPED_SPECS, SPECS, made, spec_file

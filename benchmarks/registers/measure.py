@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from gemmgen import triton_api
+from gemmgen.features.rendering import render
 from gemmgen.lower import ShortageError, lower
 from gemmgen.plan.rule import altered
 from gemmgen.plan.wgmma.bounds import most_consumer_registers, needed_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.tried.values import PRODUCER_REGISTERS
-from gemmgen.render import render
 from tools.fuzz.draft import spec_of
 from tools.fuzz.judge import plan_without
 from tools.fuzz.tables import Values

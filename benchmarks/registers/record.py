@@ -17,12 +17,12 @@ from pathlib import Path
 from gemmgen import triton_api
 from gemmgen.build import lowered_of, settle
 from gemmgen.errors import GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.lower import ShortageError, verdict_on
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.verdicts import SHIPPED, Table, Verdict, kernel_digest, read_table, table_text
 from gemmgen.planner import rank
 from gemmgen.product import Product, write_files
-from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
 
 SAVED_EVERY = 20

@@ -17,6 +17,7 @@ from gemmgen.bench.record import Subject
 from gemmgen.bench.result_log import BASELINE, KernelEntry
 from gemmgen.bench.suite_file import Suite
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.decisions import frozen
 from gemmgen.planner import rank
@@ -24,7 +25,6 @@ from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.contest import Contest
 from gemmgen.processes.forking import forked, usable_cores
 from gemmgen.product import make
-from gemmgen.render import render
 from gemmgen.spec import SpecFile
 from gemmgen.spec.model import Runs
 from gemmgen.spec.writing import spec_text

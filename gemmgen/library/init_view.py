@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from gemmgen.features.rendering import sides_of
 from gemmgen.library.assemble import Library
 from gemmgen.library.kernel_table import expects_rows
 from gemmgen.plan.axes import Axis, axes_of
@@ -37,7 +38,7 @@ class InitView:
     @cached_property
     def wrapper(self) -> Wrapper:
         """The public function of its module."""
-        return Wrapper(self.plan)
+        return Wrapper(self.plan, sides=sides_of(self.plan))
 
     @property
     def title(self) -> str:

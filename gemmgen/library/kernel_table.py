@@ -17,8 +17,7 @@ from gemmgen.plan.search import traffic_of
 from gemmgen.plan.timing import Stream, Tiles
 from gemmgen.plan.wgmma.cost import card_of, row_of
 from gemmgen.problem.groups import Groups
-from gemmgen.render.arguments import passed_as
-from gemmgen.render.wrapper import Wrapper
+from gemmgen.render.arguments import ArgumentTable, passed_as
 
 
 def expects_rows(plan: Kernel) -> bool:
@@ -43,7 +42,7 @@ def table_of(library: Library) -> dict[str, Any]:
 def _call(library: Library) -> dict[str, Any]:
     """Return what all kernels take and compute, and which of them add up sums in any order."""
     plan = library.members[0].product.plan
-    problem, wrapper = plan.problem, Wrapper(plan)
+    problem, wrapper = plan.problem, ArgumentTable(plan)
     scales = problem.a.scale, problem.b.scale
     return {
         "arguments": {passed_as(name): _argument(wrapper, name) for name in (*wrapper.inputs, "d")},
@@ -60,7 +59,7 @@ def _call(library: Library) -> dict[str, Any]:
     }
 
 
-def _argument(wrapper: Wrapper, name: str) -> dict[str, Any]:
+def _argument(wrapper: ArgumentTable, name: str) -> dict[str, Any]:
     """Return an argument: its type in torch, the names of its axes, and whether it is passed transposed."""
     argument, problem = wrapper.plan.argument(name), wrapper.plan.problem
     return {

@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.files import read_text
 from gemmgen.hardware.gpus import Gpu, gpu_of
 from gemmgen.library.pinned import KernelObservation, anonymous, pinned_text
@@ -20,7 +21,6 @@ from gemmgen.planner import plan_spec
 from gemmgen.problem.contest import Contest
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.observation import Observation
-from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_recorded
 from gemmgen.spec.diagnostics import listing, quoted
 from gemmgen.tune import TABLE, TunedRow, read_table

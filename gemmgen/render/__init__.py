@@ -20,12 +20,13 @@ from gemmgen.render.aot.table import FactsTable
 from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.kernel import KernelView
 from gemmgen.render.packed import PackedView
+from gemmgen.render.side import Sides, SidesOf
 from gemmgen.render.spelling import fit_call, fit_sum_call
 from gemmgen.render.user_names import with_free_names
 from gemmgen.render.wgmma.view import HopperView
 
 VIEWS = cast(
-    "Mapping[str, Callable[[Kernel], KernelView]]",
+    "Mapping[str, Callable[[Kernel, Sides], KernelView]]",
     {"wgmma": HopperView, "tcgen05": BlackwellView},
 )
 """The view of the templates of each instruction; its templates are in the folder of its name.
@@ -68,29 +69,37 @@ def render_template(name: str, /, **values: object) -> str:
     return _environment().get_template(name).render(**values)
 
 
-def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
+def render_module(plan: Kernel, sides_of: SidesOf, *, spec_name: str, spec_sha256: str) -> str:
     """Return the source of the plan's module: the same bytes on every machine."""
-    source_of = partial(_module_source, spec_name=spec_name, spec_sha256=spec_sha256)
+    source_of = partial(_module_source, sides_of=sides_of, spec_name=spec_name, spec_sha256=spec_sha256)
     return source_of(with_free_names(plan, source_of))
 
 
 def render_packed(
-    plan: Kernel, kernels: tuple[str, ...], *, spec_name: str, spec_sha256: str, namespace: str
+    plan: Kernel,
+    sides_of: SidesOf,
+    kernels: tuple[str, ...],
+    *,
+    spec_name: str,
+    spec_sha256: str,
+    namespace: str,
 ) -> str:
     """Return the source of the plan's module in a pack, with compiled kernels of these names.
 
     Its operator is in a namespace of torch.
     """
-    source_of = partial(_module_source, spec_name=spec_name, spec_sha256=spec_sha256)
+    source_of = partial(_module_source, sides_of=sides_of, spec_name=spec_name, spec_sha256=spec_sha256)
     # The kernel was compiled from the other module, which has the same names.
     plan = with_free_names(plan, source_of)
+    view = VIEWS[plan.architecture.mma](plan, sides_of(plan))
     return render_template(
         "pack/module.py.j2",
         plan=plan,
-        view=PackedView(VIEWS[plan.architecture.mma](plan), PurePath(spec_name).stem, namespace, kernels),
+        view=PackedView(view, PurePath(spec_name).stem, namespace, kernels),
         module_format=MODULE_FORMAT,
         spec_name=spec_name,
         spec_sha256=spec_sha256,
+        **{side.name: side for side in view.sides},
     )
 
 
@@ -99,24 +108,28 @@ def render_pack(pack: object) -> str:
     return render_template("pack/init.py.j2", pack=pack)
 
 
-def _module_source(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
+def _module_source(plan: Kernel, *, sides_of: SidesOf, spec_name: str, spec_sha256: str) -> str:
     """Return the source of a module as it is for the names in a plan."""
+    sides = sides_of(plan)
     return render_template(
         "shared/module.py.j2",
         plan=plan,
-        view=VIEWS[plan.architecture.mma](plan),
+        view=VIEWS[plan.architecture.mma](plan, sides),
         module_format=MODULE_FORMAT,
         spec_name=spec_name,
         stem=PurePath(spec_name).stem,
         spec_sha256=spec_sha256,
+        **{side.name: side for side in sides},
     )
 
 
-def render_launcher(facts: LaunchFacts, *, spec_name: str, spec_sha256: str) -> dict[str, str]:
+def render_launcher(
+    facts: LaunchFacts, sides_of: SidesOf, *, spec_name: str, spec_sha256: str
+) -> dict[str, str]:
     """Return what lets C programs use a kernel's cubin, by the names of the files."""
     values: dict[str, object] = {
         "facts": facts,
-        "contract": Contract(facts),
+        "contract": Contract(facts, sides_of(facts.plan)),
         "table": FactsTable(facts),
         "module_format": MODULE_FORMAT,
         "spec_name": spec_name,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gemmgen.hardware import SCALE_COLUMNS, SCALE_LANES, SCALE_ROWS, TCGEN05
+from gemmgen.hardware import TCGEN05
 from gemmgen.plan.epilogue_storage import EpilogueStorage
 from gemmgen.plan.storage import Extent, SharedBuffer
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
@@ -14,6 +14,7 @@ from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES
 from gemmgen.problem import Operand
 from gemmgen.render.blackwell_overview import BlackwellOverview
 from gemmgen.render.kernel import SHARED, Field, KernelLayouts, KernelView, OperandLoad
+from gemmgen.render.places import Constant, Function, Place, Section
 from gemmgen.render.spelling import extent_name, fit
 
 TENSOR_MEMORY = "tensor_memory_descriptor"
@@ -82,24 +83,28 @@ class BlackwellView(KernelView):
     @cached_property
     def overview(self) -> BlackwellOverview:
         """The kernel in words."""
-        return BlackwellOverview(self.plan)
+        return BlackwellOverview(self.plan, self.sides)
 
     # --- parts
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """The templates of the module's device code, callees first."""
-        plan = self.plan
-        parts = ["shared/copy_kernel"] if plan.problem.copies_misaligned else []
-        parts += ["shared/buffers"] if self.epilogue.loads else []
-        parts += ["shared/args", "tcgen05/ring_position", "walks/tile", *self.order]
-        parts += [f"walks/{self.walk.template}"] if self.walk.template else []
-        parts += ["tcgen05/scheduler_partition"] if plan.launch_control else []
-        parts += ["tcgen05/load_tile", "tcgen05/load_partition"]
-        parts += ["tcgen05/as_matrix"] if plan.block_scaled else []
-        parts += ["tcgen05/multiply", "tcgen05/mma_partition"]
-        parts += [*self.epilogue.functions, *self.epilogue.store_parts, "tcgen05/epilogue_partition"]
-        return tuple(f"{part}.py.j2" for part in (*parts, "shared/kernel_specialized"))
+    def _functions(self) -> Iterator[Function]:
+        """The templates of functions that no feature has, callees first in each section."""
+        if self.epilogue.loads:
+            yield Function(Section.ARGUMENTS, "shared/buffers")
+        yield Function(Section.ARGUMENTS, "shared/args")
+        yield Function(Section.ARGUMENTS, "tcgen05/ring_position")
+        walk = ("walks/tile", *self.order, *((f"walks/{self.walk.template}",) if self.walk.template else ()))
+        yield from (Function(Section.WALK, template) for template in walk)
+        if self.plan.launch_control:
+            yield Function(Section.WALK, "tcgen05/scheduler_partition")
+        yield Function(Section.LOAD, "tcgen05/load_tile")
+        yield Function(Section.LOAD, "tcgen05/load_partition")
+        yield Function(Section.MULTIPLY, "tcgen05/multiply")
+        yield Function(Section.MULTIPLY, "tcgen05/mma_partition")
+        yield from self.epilogue.functions
+        yield Function(Section.KERNEL, "tcgen05/epilogue_partition")
+        yield Function(Section.KERNEL, "shared/kernel_specialized")
 
     # --- work items
 
@@ -130,47 +135,38 @@ class BlackwellView(KernelView):
         return self.epilogue.phased and self._ring_of_sums
 
     @property
-    def gluon_names(self) -> dict[str, list[str]]:
-        """The names that a module imports from Gluon's language for Blackwell, by the language's module."""
-        plan = self.plan
-        scaled = ("TensorMemoryScalesLayout", "tcgen05_copy", "tcgen05_mma_scaled")
-        names = ["TensorMemoryLayout", "allocate_tensor_memory", "fence_async_shared", "mbarrier"]
-        names += ["tcgen05_commit", TENSOR_MEMORY, "tma"]
-        names += scaled if plan.block_scaled else ("tcgen05_mma",)
-        names += ["clc"] if plan.launch_control else []
-        return {"blackwell": sorted(names, key=lambda name: (name[0].islower(), name))}
+    def _names(self) -> Iterator[tuple[str, str]]:
+        """Pairs of a module and a name that kernels import without any feature."""
+        multiply = "tcgen05_mma_scaled" if self.plan.block_scaled else "tcgen05_mma"
+        names = ("TensorMemoryLayout", "allocate_tensor_memory", "fence_async_shared", "mbarrier")
+        for name in (*names, "tcgen05_commit", multiply, TENSOR_MEMORY, "tma"):
+            yield "blackwell", name
+        if self.plan.launch_control:
+            yield "blackwell", "clc"
+        if self.epilogue.divides:
+            yield "cuda", "libdevice"
 
     @property
-    def constants(self) -> Iterator[tuple[str, object, str]]:
-        """The name, value and meaning of each constant."""
+    def _constants(self) -> Iterator[Constant]:
+        """The constants that no feature has."""
         plan = self.plan
-        yield "PROGRAM_TILE_M", plan.program_tile_m, ""
-        yield "PROGRAM_TILE_N", plan.program_tile_n, ""
+        yield Constant(Place.TILE, "PROGRAM_TILE_M", plan.program_tile_m)
+        yield Constant(Place.TILE, "PROGRAM_TILE_N", plan.program_tile_n)
         for extent in dict.fromkeys(self._k_tile_of(name) for name in ("a", "b")):
             packed = f"bytes of {plan.cta_tile_k} elements of 4 bits"
-            yield extent_name(extent), extent.size, packed if extent.measure == "packed_tile_k" else ""
-        if plan.block_scaled:
-            yield "SCALE_ROWS", SCALE_ROWS, "rows whose scales lie together in a block"
-            yield "SCALE_COLUMNS", SCALE_COLUMNS, "scales of each of these rows in a block, of a byte each"
-            yield "SCALE_LANES", SCALE_LANES, "lanes of tensor memory that a block is divided among"
-            lines, line = plan.resources.scales[0].shape[3:]
-            yield SCALE_BLOCK_EXTENTS[0], lines.size, "of a block, as TMA moves it"
-            yield SCALE_BLOCK_EXTENTS[1], line.size, "the most that a box of TMA has along an extent"
-            meanings = ("blocks along the rows of A's tile", "blocks along the columns of B's tile")
-            for buffer, meaning in zip(plan.resources.scales, meanings, strict=True):
-                yield extent_name(buffer.shape[1]), buffer.shape[1].size, meaning
-            blocks = plan.resources.scales[0].shape[2]
-            yield extent_name(blocks), blocks.size, "blocks along K in a step"
-        yield "STAGES", plan.stages, "K steps in flight"
+            meaning = packed if extent.measure == "packed_tile_k" else ""
+            yield Constant(Place.STEP, extent_name(extent), extent.size, meaning)
+        yield Constant(Place.PROGRAM, "STAGES", plan.stages, "K steps in flight")
         if plan.accumulators > 1:
-            yield "ACCUMULATORS", plan.accumulators, "tiles of sums: one is stored while the next is summed"
+            meaning = "tiles of sums: one is stored while the next is summed"
+            yield Constant(Place.PROGRAM, "ACCUMULATORS", plan.accumulators, meaning)
         if plan.launch_control:
-            yield "CLC_RESPONSES", CLC_RESPONSES, "one is read while the next is requested"
-            yield "CLC_RESPONSE_BYTES", TCGEN05.response_bytes, ""
-            yield "ROLES", plan.roles, "partitions, all of which read every response"
-        yield from self.epilogue.subtile_constants
+            meaning = "one is read while the next is requested"
+            yield Constant(Place.PROGRAM, "CLC_RESPONSES", CLC_RESPONSES, meaning)
+            yield Constant(Place.PROGRAM, "CLC_RESPONSE_BYTES", TCGEN05.response_bytes)
+            yield Constant(Place.PROGRAM, "ROLES", plan.roles, "partitions, all of which read every response")
         yield from self.epilogue.constants
-        yield from self.order_constants
+        yield from self._order_constants
 
     # --- arguments
 
@@ -183,7 +179,7 @@ class BlackwellView(KernelView):
         buffers = (buffer for buffer in plan.shared_buffers if buffer not in own)
         barriers = (barrier for barrier in plan.barriers if barrier not in own)
         return (
-            *self._descriptors(*(argument.name for argument in plan.arguments)),
+            *map(self._tensor, plan.arguments),
             *(Field(buffer.name, SHARED, buffer.name) for buffer in buffers),
             *(Field(buffer.name, TENSOR_MEMORY, buffer.name) for buffer in resources.tensor_buffers),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers),

@@ -22,18 +22,6 @@ class BlackwellOverview(KernelOverview):
         return "Blackwell"
 
     @property
-    def factors(self) -> tuple[str, str]:
-        """The factors of the product with their shapes."""
-        if not self.plan.block_scaled:
-            return "A[M, K]", "B[K, N]"
-        return "(A[M, K] * a_scale)", "(B[K, N] * b_scale)"
-
-    @property
-    def short_factors(self) -> tuple[str, str]:
-        """The factors of the product."""
-        return ("(A * a_scale)", "(B * b_scale)") if self.plan.block_scaled else ("A", "B")
-
-    @property
     def more_inputs(self) -> tuple[str, ...]:
         """The further arguments with a descriptor, after B."""
         return ("scales from `pack_scales`",) if self.plan.block_scaled else ()

@@ -26,7 +26,7 @@ class DescribedExtents:
             if self.plan.problem.d_in_blocks:
                 return "d_desc.shape[1]", "d_desc.shape[2]"
             return "d_desc.shape[0]", f"d_desc.shape[1] // {blocks}"
-        if not self.plan.reduces_apart:
+        if any(argument.tensor == "d" for argument in self.plan.kernel_arguments):
             return "d_desc.shape[0]", "d_desc.shape[1]"
         a, b = self.plan.problem.a.major, self.plan.problem.b.major
         return f"a_desc.shape[{int(a == 'mn')}]", f"b_desc.shape[{int(b == 'mn')}]"

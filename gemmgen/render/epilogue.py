@@ -3,62 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gemmgen.problem.epilogue import Load
-from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.operands.saved_sums import SavedSumsView
+from gemmgen.render.places import Constant, Function, Place, Section
 from gemmgen.render.runs import Run, Runs
-from gemmgen.render.steps import Part
+from gemmgen.render.steps import StepsView
 
 
 @dataclass(frozen=True)
-class EpilogueView(SavedSumsView):
+class EpilogueView(StepsView):
     """The epilogue's functions as the templates see them."""
 
     @property
-    def subtile_constants(self) -> Iterator[tuple[str, int, str]]:
-        """The name, value and meaning of each constant of a tile that is stored in parts."""
+    def constants(self) -> Iterator[Constant]:
+        """The constants of a tile that is stored in parts, and of the formula."""
         subtiles, buffers = self.plan.subtiles, self.plan.epilogue_buffers
         if self.staggered:
             common = sum(self.counts_of_parts[:-1])
-            yield "SUBTILES", common, "parts of the columns that both consumers have, stored one by one"
+            meaning = "parts of the columns that both consumers have, stored one by one"
+            yield Constant(Place.SUBTILES, "SUBTILES", common, meaning)
         elif subtiles > 2:
-            yield "SUBTILES", subtiles, "parts of a tile's columns, stored one after the other"
+            meaning = "parts of a tile's columns, stored one after the other"
+            yield Constant(Place.SUBTILES, "SUBTILES", subtiles, meaning)
         if subtiles > 2 and not self.unrolled and not self.plan.composed:
-            yield "SUBTILE_HALVINGS", subtiles.bit_length() - 1, "log2(SUBTILES)"
+            yield Constant(Place.SUBTILES, "SUBTILE_HALVINGS", subtiles.bit_length() - 1, "log2(SUBTILES)")
         if subtiles > 1:
-            yield "SUBTILE_N", self.plan.subtile_n, "columns that are stored at a time"
-        yield from self._block_constants
+            meaning = "columns that are stored at a time"
+            yield Constant(Place.SUBTILES, "SUBTILE_N", self.plan.subtile_n, meaning)
         if buffers > 1:
             what = "C and of D" if self.plan.problem.c else "D"
             each = " per consumer" if self.plan.partitions[0].number is not None else ""
-            yield "EPILOGUE_BUFFERS", buffers, f"sub-tiles of {what} in flight{each}"
-
-    @property
-    def _block_constants(self) -> Iterator[tuple[str, int, str]]:
-        """The constants of several matrices side by side in C and D."""
-        plan, problem = self.plan, self.plan.problem
-        if problem.saves:
-            names = " and ".join(problem.epilogue.saved)
-            columns, slots = plan.saved_n * plan.cluster_n, problem.b_blocks * plan.epilogue_buffers
-            if problem.interleaved:
-                yield (
-                    "SAVED_COLUMNS",
-                    columns,
-                    f"columns of sums that are saved at a time: of {names} in turn",
-                )
-            else:
-                yield "SAVED_SLOTS", slots, f"buffers of sums that are saved: one for each of {names}"
-        if problem.d_blocks == 1:
-            return
-        names = " and ".join(self.blocks_of_c)
-        if problem.interleaved:
-            columns = plan.moved_n * plan.cluster_n
-            yield "D_COLUMNS", columns, f"columns of C and D that are stored at a time: of {names} in turn"
-        else:
-            slots = problem.d_blocks * plan.epilogue_buffers
-            yield "BLOCK_SLOTS", slots, f"buffers of C, and of D: one for each of {names}"
+            meaning = f"sub-tiles of {what} in flight{each}"
+            yield Constant(Place.STORE, "EPILOGUE_BUFFERS", buffers, meaning)
+        yield from self.numbers
 
     @property
     def unrolled(self) -> bool:
@@ -66,22 +43,41 @@ class EpilogueView(SavedSumsView):
         return bool(self.plan.tensor_memory.buffers)
 
     @property
-    def functions(self) -> Iterator[str]:
+    def functions(self) -> Iterator[Function]:
         """The templates that load the operands and compute, callees first."""
         problem = self.plan.problem
         if problem.c:
-            yield "shared/load_c"
+            yield Function(Section.OPERANDS, "shared/load_c")
         if self.plan.access.tma_vectors:
-            yield "shared/load_vectors"
-        yield from (f"shared/activation_{name}" for name in self.activations)
-        if problem.parted_vectors and problem.interleaved:
-            yield "wgmma/elements_in_turn"
-        if problem.d_blocks > 1 and problem.interleaved:
-            yield from ("wgmma/even_and_odd", "wgmma/in_turn")
-        if problem.saves and problem.interleaved:
-            yield "wgmma/in_turn"
+            yield Function(Section.OPERANDS, "shared/load_vectors")
+        for name in self.activations:
+            yield Function(Section.OPERANDS, f"shared/activation_{name}")
         if problem.transforms:
-            yield "shared/epilogue"
+            yield Function(Section.EPILOGUE, "shared/epilogue")
+        yield from self._splits
+        yield Function(Section.STORE, f"shared/store/{self.converts}")
+        if self.leaf != "store":
+            yield Function(Section.STORE, "shared/store/store")
+
+    @property
+    def _splits(self) -> Iterator[Function]:
+        """The templates that split an accumulator in registers into sub-tiles."""
+        if self.unrolled:
+            return
+        splits = max(self.counts_of_parts) > 1
+        if splits:
+            yield Function(Section.SPLIT, "wgmma/halves")
+        if self.plan.composed and splits:
+            yield Function(Section.SPLIT, "wgmma/split_parts")
+        elif self.plan.subtiles > 2:
+            yield Function(Section.SPLIT, "wgmma/split_columns")
+
+    @property
+    def converts(self) -> str:
+        """The template that converts and stores a sub-tile."""
+        if self.plan.problem.saves:
+            return "convert_saved"
+        return "convert_blocks" if self.plan.problem.d_in_blocks else "convert"
 
     @property
     def sums(self) -> str:
@@ -118,6 +114,30 @@ class EpilogueView(SavedSumsView):
         return self.counts_of_parts[-1].bit_length() - 1
 
     # --- stores
+
+    @property
+    def of_group(self) -> tuple[str, ...]:
+        """The facts of a tile's group that the store of a tile takes; empty without groups."""
+        return ()
+
+    @property
+    def of_leaf(self) -> tuple[str, ...]:
+        """The facts of a tile's group that the function takes which converts and stores."""
+        return ()
+
+    @property
+    def stored_rows(self) -> str:
+        """The coordinates of the rows of a tile of D or of saved sums: of boxes of rows, they are two."""
+        return "row"
+
+    def boxed(self, tensor: str, buffer: str) -> str:
+        """Return a buffer as the box that TMA moves, whose rank is the descriptor's."""
+        leading = self.plan.access.leading_axes(tensor)
+        return f"{('', 'as_box', 'as_block')[leading]}(args.{tensor}_desc, {buffer})" if leading else buffer
+
+    def saved_with(self, slot: str, column: str, sums: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the arguments of the call that stores sums and the D that is computed from them."""
+        return ("args", "d_smem", "saved_smem", slot, "row", column, *sums, *self.of_leaf)
 
     @property
     def d_smem(self) -> str:
@@ -167,8 +187,8 @@ class EpilogueView(SavedSumsView):
 
     @property
     def end_of_rows(self) -> str:
-        """The row after the last one of D, or of a tile's group."""
-        return "end" if self.plan.problem.groups else "args.m"
+        """The row after the last one of D."""
+        return "args.m"
 
     @property
     def further(self) -> str:
@@ -200,14 +220,6 @@ class EpilogueView(SavedSumsView):
         if problem.saves:
             stores = 1 + (1 if problem.interleaved else problem.b_blocks)
         return f"{stores} * (EPILOGUE_BUFFERS - 1)" if stores > 1 else "EPILOGUE_BUFFERS - 1"
-
-    @property
-    def store_parts(self) -> Iterator[str]:
-        """The templates that store a tile, callees first."""
-        kind = "_saved" if self.plan.problem.saves else "_blocks" * self.plan.problem.d_in_blocks
-        yield f"shared/store/convert{kind}"
-        if self.leaf != "store":
-            yield "shared/store/store"
 
     @property
     def store_parameters(self) -> str:
@@ -263,57 +275,3 @@ class EpilogueView(SavedSumsView):
         if self.plan.problem.saves:
             return ()
         return Runs(self.plan, self.loads and not self.plan.problem.gated, self.refills, self.converted)
-
-
-@dataclass(frozen=True)
-class ReadingEpilogueView(EpilogueView):
-    """The epilogue of the kernel that adds up the sums of parts of K: it reads its operands by address."""
-
-    @property
-    def loads(self) -> bool:
-        """True if the epilogue needs buffers in shared memory."""
-        return False
-
-    @property
-    def stores_by_tma(self) -> bool:
-        """False: the threads that read the sums store D."""
-        return False
-
-    @property
-    def functions(self) -> Iterator[str]:
-        """The templates that compute, callees first."""
-        yield from (f"shared/activation_{name}" for name in self.activations)
-        if self.plan.problem.transforms:
-            yield "shared/epilogue"
-
-    @property
-    def phased(self) -> bool:
-        """True if the epilogue awaits barriers."""
-        return False
-
-    def _load(self, load: Load) -> Part:
-        """Return the lines that read an operand by address."""
-        return replace(super()._load(load), kind="c_read" if load.operand == "matrix" else "vector_read")
-
-    def _loaded(self, load: Load) -> str:
-        """Return a loaded operand as it broadcasts to a tile."""
-        across = {"row": "[:, None]", "column": "[None, :]"}
-        return load.tensor + across.get(load.operand, "")
-
-    @property
-    def _places(self) -> tuple[str, ...]:
-        """The arguments that place the elements of its operands."""
-        problem = self.plan.problem
-        along = {OPERATIONS[vector].along for vector in problem.vectors}
-        names = {"m": "rows", "n": "columns"}
-        read = [name for axis, name in names.items() if problem.c or axis in along]
-        return ("args", *read) if read else ()
-
-    @property
-    def parameters(self) -> str:
-        """The parameters of the function that does its steps."""
-        return ", ".join(("tile", *self._places, *self._scalar))
-
-    def call(self, tile: str) -> str:
-        """Return the call on a piece of a tile."""
-        return f"epilogue({', '.join((tile, *self._places, *self._scalar))})"

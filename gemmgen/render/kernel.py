@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -13,11 +13,14 @@ from gemmgen.hardware import DType
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.epilogue_storage import EpilogueStorage
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer, numbered
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.described_extents import DescribedExtents
 from gemmgen.render.epilogue import EpilogueView
 from gemmgen.render.overview import KernelOverview
+from gemmgen.render.places import Constant, Function, Place, Section, in_order
+from gemmgen.render.side import Sides
 from gemmgen.render.spelling import (
     LINE_LENGTH,
     MEASURES,
@@ -153,11 +156,14 @@ class KernelView(ABC):
     """One plan as the templates of all kernels see it."""
 
     plan: Kernel
+    sides: Sides
+    """The sides of the plan's features."""
 
     @cached_property
     def epilogue(self) -> EpilogueView:
-        """The epilogue, between accumulator and store."""
-        return EpilogueView(self.plan)
+        """The epilogue, between accumulator and store: that of a feature, if one has its own."""
+        of_sides = (side.epilogue for side in self.sides)
+        return next(filter(None, of_sides), None) or EpilogueView(self.plan)
 
     @cached_property
     @abstractmethod
@@ -167,7 +173,7 @@ class KernelView(ABC):
     @cached_property
     def wrapper(self) -> Wrapper:
         """The module's public function."""
-        return Wrapper(self.plan)
+        return Wrapper(self.plan, sides=self.sides)
 
     @cached_property
     def walk(self) -> Walk:
@@ -175,19 +181,39 @@ class KernelView(ABC):
         return walk_of(self.plan)
 
     @property
-    @abstractmethod
-    def parts(self) -> tuple[str, ...]:
+    def parts(self) -> Iterator[str]:
         """The templates of the module's device code, callees first."""
+        found = in_order(self._functions, (side.functions for side in self.sides))
+        device = (each.template for each in found if each.section < Section.MATMUL)
+        return (f"{template}.py.j2" for template in dict.fromkeys(device))
 
     @property
     @abstractmethod
-    def gluon_names(self) -> dict[str, list[str]]:
-        """The names that a module imports from Gluon's language for its GPUs, by the language's module."""
+    def _functions(self) -> Iterable[Function]:
+        """The templates of functions that no feature has, callees first in each section."""
+
+    @cached_property
+    def _imported(self) -> dict[str, list[str]]:
+        """The imported names by their modules, both sorted."""
+        pairs = sorted(
+            {*self._names, *(pair for side in self.sides for pair in side.imported)},
+            key=lambda pair: (pair[0], pair[1][0].islower(), pair[1]),
+        )
+        return {
+            module: [name for _, name in alike] for module, alike in groupby(pairs, key=lambda pair: pair[0])
+        }
+
+    @property
+    @abstractmethod
+    def _names(self) -> Iterable[tuple[str, str]]:
+        """Pairs of a module and a name that kernels import without any feature (`Rendering.imported`)."""
 
     @property
     def imports(self) -> Iterator[str]:
-        """The statements that import that, on a line each or with a line for each name."""
-        for module, names in self.gluon_names.items():
+        """The statements that import from Gluon, on a line each or with a line for each name."""
+        for module, names in self._imported.items():
+            if module == "cuda":
+                continue
             head = f"from {GLUON_NVIDIA}.{module} import "
             line = f"{head}{', '.join(names)}"
             several = "".join(f"    {name},\n" for name in names)
@@ -196,7 +222,7 @@ class KernelView(ABC):
     @property
     def cuda_names(self) -> str:
         """The names that a module imports from Triton's functions for CUDA, as text; may be empty."""
-        return "libdevice" * self.epilogue.divides
+        return ", ".join(self._imported.get("cuda", ()))
 
     @property
     def title(self) -> str:
@@ -206,24 +232,30 @@ class KernelView(ABC):
     # --- constants
 
     @property
-    @abstractmethod
     def constants(self) -> Iterator[tuple[str, object, str]]:
         """The name, value and meaning of each constant."""
+        found = in_order(self._constants, (side.constants for side in self.sides))
+        return ((each.name, each.value, each.meaning) for each in found)
 
     @property
-    def order_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """The name, value and meaning of each constant that the order of tiles needs."""
+    @abstractmethod
+    def _constants(self) -> Iterable[Constant]:
+        """The constants that no feature has."""
+
+    @property
+    def _order_constants(self) -> Iterator[Constant]:
+        """The constants that the order of tiles needs."""
         width, along_m = self.plan.width, self.plan.minor == "m"
         if self.plan.schedule_kind == "single_tile" or self.plan.order in LINES:
-            return ()
+            return
         if self.plan.order == "hilbert":
-            return (
-                ("SQUARE_TILES", width, "tiles along each side of a square that the curve fills, for L2"),
-                ("SQUARE_HALVINGS", width.bit_length() - 1, "log2(SQUARE_TILES)"),
-            )
+            meaning = "tiles along each side of a square that the curve fills, for L2"
+            yield Constant(Place.ORDER, "SQUARE_TILES", width, meaning)
+            yield Constant(Place.ORDER, "SQUARE_HALVINGS", width.bit_length() - 1, "log2(SQUARE_TILES)")
+            return
         lines = "rows" if along_m else "columns"
         group = "GROUP_TILES_M" if along_m else "GROUP_TILES_N"
-        return ((group, width, f"{lines} of tiles that are walked together, for L2"),)
+        yield Constant(Place.ORDER, group, width, f"{lines} of tiles that are walked together, for L2")
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -302,11 +334,11 @@ class KernelView(ABC):
         last = ("last_row",) * self.plan.last_tile_ends_with_d
         return (*("m",) * bool(problem.d_scale), *n, *map("tiles_{}".format, dimensions), *last, "k_steps")
 
-    def _descriptors(self, *names: str) -> Iterator[Field]:
-        for argument in self.plan.kernel_arguments:
-            if argument.name in names:
-                name = argument_name(argument)
-                yield Field(name, SCALAR if name.endswith("_ptr") else DESCRIPTOR, name)
+    @staticmethod
+    def _tensor(argument: Argument) -> Field:
+        """Return the field of a tensor's descriptor or of its address."""
+        name = argument_name(argument)
+        return Field(name, SCALAR if name.endswith("_ptr") else DESCRIPTOR, name)
 
     def _counts(self) -> Iterator[Field]:
         described = DescribedExtents(self.plan)

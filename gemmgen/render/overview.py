@@ -10,6 +10,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Request
 from gemmgen.problem.epilogue import Epilogue, described, listed_steps, written
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.side import Sides
 from gemmgen.render.walks import walk_of
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
@@ -99,6 +100,8 @@ class KernelOverview(ABC):
     """The words about any kernel that a reader needs before the code."""
 
     plan: Kernel
+    sides: Sides
+    """The sides of the plan's features."""
 
     @property
     @abstractmethod
@@ -133,11 +136,17 @@ class KernelOverview(ABC):
     @property
     def factors(self) -> tuple[str, str]:
         """The factors of the product with their shapes."""
-        if groups := self.plan.problem.groups:
-            b = f"B[{'G, ' * groups.stacks('b')}K, {self._b_columns}]"
-            rows = "T" if self.plan.problem.gathers_a else "M"
-            return f"A[{'G, ' * groups.stacks('a')}{rows}, K]", b
-        return "A[M, K]", f"B[K, {self._b_columns}]"
+        groups = self.plan.problem.groups
+        first_a, first_b = ("G, " if groups and groups.stacks(each) else "" for each in ("a", "b"))
+        rows = "T" if self.plan.problem.gathers_a else "M"
+        return self._scaled(f"A[{first_a}{rows}, K]", f"B[{first_b}K, {self._b_columns}]")
+
+    def _scaled(self, a: str, b: str) -> tuple[str, str]:
+        """Return factors of the product, times their scales if they have any."""
+        factors = {"a": a, "b": b}
+        scaled = (name for name in ("a", "b") if self.plan.problem.operand(name).scale)
+        factors |= {name: f"({factors[name]} * {name}_scale)" for name in scaled}
+        return factors["a"], factors["b"]
 
     @property
     def _d_shape(self) -> str:
@@ -156,7 +165,7 @@ class KernelOverview(ABC):
     @property
     def short_factors(self) -> tuple[str, str]:
         """The factors of the product."""
-        return "A", "B"
+        return self._scaled("A", "B")
 
     @property
     def more_inputs(self) -> tuple[str, ...]:
@@ -188,7 +197,8 @@ class KernelOverview(ABC):
     @property
     def structure(self) -> str:
         """How the kernel goes about it, in one paragraph."""
-        return textwrap.fill(self.describe(), width=105)
+        sentences = (sentence for side in self.sides for sentence in side.sentences)
+        return textwrap.fill(" ".join((self.describe(), *sentences)), width=105)
 
     @property
     def formula_paragraph(self) -> str:

@@ -17,7 +17,8 @@ from gemmgen.problem.epilogue import (
     Spelling,
 )
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.operands.loads import OperandLoads
+from gemmgen.render.operand_loads import OperandLoads
+from gemmgen.render.places import Constant, Place
 from gemmgen.render.runs import Run
 from gemmgen.render.spelling import fit
 from gemmgen.render.statements import Statement, results, statements
@@ -64,15 +65,6 @@ class Part:
         return f"{self.along} < {self.limit or f'args.{OPERATIONS[self.name].along}'}"
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A number of the epilogue, as a constant of the module."""
-
-    name: str
-    value: float
-    meaning: str
-
-
 def constants_of(epilogue: Epilogue) -> dict[Call, Constant]:
     """Return the constant of each product and sum with a number other than -1 and 1."""
     found: dict[Call, Constant] = {}
@@ -91,7 +83,8 @@ def constants_of(epilogue: Epilogue) -> dict[Call, Constant]:
         if node.op == TIMES and abs(value) == 1:
             continue
         count = sum(constant.meaning == meaning for constant in found.values())
-        found[node] = Constant(f"{kind}_{count + 1}" if count else kind, value, meaning)
+        name = f"{kind}_{count + 1}" if count else kind
+        found[node] = Constant(Place.NUMBERS, name, value, meaning)
     return found
 
 
@@ -122,16 +115,12 @@ class StepsView(OperandLoads):
     # --- constants and parts
 
     @property
-    def constants(self) -> tuple[tuple[str, str, str], ...]:
-        """The name, value and meaning of each number that has a constant, and of each parameter."""
-        problem = self.plan.problem
-        numbers = constants_of(problem.epilogue).values()
-        stated = tuple((each.name, repr(each.value), each.meaning) for each in numbers)
-        parameters = tuple(
-            (OPERATIONS[found.op].constant(found.name), repr(found.value), found.parameter.meaning)
-            for found in problem.parameters
-        )
-        return (*stated, *parameters)
+    def numbers(self) -> Iterator[Constant]:
+        """The constants of the numbers and of the parameters of the formula."""
+        yield from constants_of(self.plan.problem.epilogue).values()
+        for found in self.plan.problem.parameters:
+            name, meaning = OPERATIONS[found.op].constant(found.name), found.parameter.meaning
+            yield Constant(Place.NUMBERS, name, found.value, meaning)
 
     @property
     def activations(self) -> tuple[str, ...]:

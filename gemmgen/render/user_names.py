@@ -26,7 +26,8 @@ def with_free_names(plan: Kernel, source_of: Callable[[Kernel], str]) -> Kernel:
         source_of: Returns the source of a plan's module.
     """
     epilogue = plan.problem.epilogue
-    names = (*(epilogue.accumulators if plan.problem.gated else ()), *epilogue.c_blocks)
+    sums = epilogue.accumulators
+    names = (*(sums if len(sums) > 1 else ()), *epilogue.c_blocks)
     if not names:
         return plan
     placeholders = {name: f"{PLACEHOLDER}{number}" for number, name in enumerate(names)}

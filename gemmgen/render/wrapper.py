@@ -11,6 +11,7 @@ from gemmgen.hardware.triton_releases import TritonRelease
 from gemmgen.plan.decisions import gradient_stem
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.matmul_docs import MatmulDocs
+from gemmgen.render.places import Function, Section, in_order
 from gemmgen.render.spelling import LINE_LENGTH, fit
 
 DESCRIPTIONS = ("boxes", "blocks", "boxes_of_blocks")
@@ -164,21 +165,6 @@ class Wrapper(MatmulDocs):
         """The tensors after D in the return value of `matmul`; empty without them."""
         return "".join(f", {name}" for name in self.written)
 
-    @property
-    def extents_of_scales(self) -> str:
-        """The names of the extents of A before K: groups, if the scales have them, and rows."""
-        return "groups, *rows" if self.plan.problem.stacks_d_scales else "rows"
-
-    @property
-    def return_scales(self) -> str:
-        """The statements that return memory for the scales of D."""
-        assert self.plan.problem.d_scale is not None
-        dtype = self.plan.problem.d_scale.dtype.torch
-        if self.plan.problem.stacks_d_scales:
-            made = f"a.new_empty_strided((groups, m, blocks), (blocks * pitch, 1, pitch), dtype={dtype})"
-            return f"scales = {made}\n    return scales.unflatten(-2, rows)"
-        return f"return a.new_empty_strided((m, blocks), (1, pitch), dtype={dtype}).unflatten(-2, rows)"
-
     def turned(self, tensor: str, transposed: str) -> str:
         """Return the expression that turns scales as a caller has them to scales as they lie, and back."""
         names = [name for name in self.scales if name in self.transposed]
@@ -199,11 +185,9 @@ class Wrapper(MatmulDocs):
     def _host_arguments(self) -> list[str]:
         """The arguments after the name, of the call that makes the launcher of the module."""
         options = [f"transposed={self.transposed_matrices}"]
-        options += ["make_workspace=make_workspace"] * self.workspace
-        options += ["make_sums=make_sums", "count_sums=count_sums"] * self.plan.reduces_apart
-        options += ["pack_scales=pack_scales"] * self.packs_scales
-        options += ["copy=copy"] * self.plan.problem.copies_misaligned
-        options += ["backward=(keep, backward)"] * bool(self.gradients)
+        options += [f"{name}={name}" for function in self._functions for name in function.passed]
+        if self.gradients:
+            options.append("backward=(keep, backward)")
         return ["ARGUMENTS", "TMA", "COMPUTES", "launch", *options]
 
     @property
@@ -214,22 +198,27 @@ class Wrapper(MatmulDocs):
         return {*map(self.plan.access.describing_function, moved)}
 
     @property
-    def functions(self) -> tuple[str, ...]:
-        """The parts with functions, in order."""
-        chosen = {
-            "matmul": True,
-            "ahead": self.plan.access.stores_boxes,
-            **{each: f"describe_{each}" in self._descriptions for each in DESCRIPTIONS},
-            "boxes_of_k": self.plan.access.loads_k_from_any_row,
-            f"launch_{'two' if self.plan.reduces_apart else 'one'}": True,
-            "sums": self.plan.reduces_apart,
-            "workspace": self.workspace,
-            "pack_scales": self.packs_scales,
-            f"arrange_scales{'_of_groups' * self.plan.problem.scales_groups_of_rows}": bool(self.scales)
-            and not self.packs_scales,
-            "new_scales": bool(self.plan.problem.d_scale),
-            "new_saved": self.plan.problem.saves,
-            "copy": self.plan.problem.copies_misaligned,
-            "backward": bool(self.gradients),
-        }
-        return tuple(f"{part}.py.j2" for part, is_there in chosen.items() if is_there)
+    def functions(self) -> Iterator[str]:
+        """The templates of the functions of the host, in order."""
+        return (f"{each.template}.py.j2" for each in self._functions)
+
+    @property
+    def _functions(self) -> list[Function]:
+        """The functions of the host, in order."""
+        found = in_order(self._own_functions, (side.functions for side in self.sides))
+        return [each for each in found if each.section >= Section.MATMUL]
+
+    @property
+    def _own_functions(self) -> Iterator[Function]:
+        """The functions of the host that no feature has."""
+        yield Function(Section.MATMUL, "wrapper/matmul")
+        if self.plan.access.stores_boxes:
+            yield Function(Section.MATMUL, "wrapper/ahead")
+        for name in DESCRIPTIONS:
+            if f"describe_{name}" in self._descriptions:
+                yield Function(Section.MATMUL, f"wrapper/{name}")
+        if self.plan.access.loads_k_from_any_row:
+            yield Function(Section.MATMUL, "wrapper/boxes_of_k")
+        yield Function(Section.LAUNCH, f"wrapper/launch_{'two' if self.plan.reduces_apart else 'one'}")
+        if self.gradients:
+            yield Function(Section.BACKWARD, "wrapper/backward")

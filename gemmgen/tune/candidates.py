@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Final
 
 from gemmgen.errors import GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.plan.decisions import FIELDS, pinned, statements
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.planner import family_for, family_of, plan_spec, rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.processes.forking import LostError, forked
-from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import Runs, spec_of, stated
 from gemmgen.spec.spelling import data_before

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gemmgen.build import lowered_of, settle
 from gemmgen.errors import GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.lower import ShortageError, lower
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.kernel import Kernel
@@ -19,7 +20,6 @@ from gemmgen.plan.verdicts import COMPILER_RULE
 from gemmgen.planner import attempted, family_for, family_of
 from gemmgen.product import Product
 from gemmgen.python_source import parsed
-from gemmgen.render import render
 from gemmgen.spec import SpecFile
 from tools.fuzz.draft import spec_of
 from tools.fuzz.tables import PLAIN, REQUIRED

@@ -23,9 +23,9 @@ from typing import Any, Final, cast
 import jinja2
 
 from gemmgen.errors import GemmgenError
+from gemmgen.features.rendering import render
 from gemmgen.lower import lower
 from gemmgen.product import Product, make
-from gemmgen.render import render
 from gemmgen.verify.launches import Launch, all_launches, ring_launch
 from gemmgen.verify.simulation import simulate_product
 from tools.planted.faults import ROOT

@@ -11,6 +11,7 @@ from gemmgen.plan.axes import extents_in_memory, is_transposed
 from gemmgen.plan.roles import Argument
 from gemmgen.problem.epilogue import meaning_of
 from gemmgen.render.aot.facts import BY_ADDRESS, LaunchFacts
+from gemmgen.render.side import Sides
 from gemmgen.render.wgmma.overview import HopperOverview
 from gemmgen.render.wrapper import Wrapper
 
@@ -31,6 +32,8 @@ class Contract:
     """The contract of one exported kernel with its callers."""
 
     facts: LaunchFacts
+    sides: Sides
+    """The sides of the plan's features."""
 
     @property
     def title(self) -> str:
@@ -40,7 +43,7 @@ class Contract:
     @property
     def lines(self) -> Iterator[str]:
         """The contract in lines of a comment, each with the blank in front."""
-        overview = HopperOverview(self.facts.plan)
+        overview = HopperOverview(self.facts.plan, self.sides)
         paragraphs = (
             overview.formula_paragraph,
             overview.structure,
@@ -144,7 +147,7 @@ class Contract:
 
     @property
     def _single_tile(self) -> str:
-        limits = Wrapper(self.facts.plan).limits
+        limits = Wrapper(self.facts.plan, sides=self.sides).limits
         return f" It takes {limits}." if self.facts.plan.schedule_kind == "single_tile" else ""
 
     @property

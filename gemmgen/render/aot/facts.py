@@ -13,8 +13,8 @@ from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.arguments import TMA_UNIT_BYTES
+from gemmgen.render.launching import LaunchView
 from gemmgen.render.spelling import argument_name
-from gemmgen.render.wrapper import Wrapper
 from gemmgen.triton_api import TensorMap
 
 TMA_BOX_MOST = 256  # [cuda] elements of a box along each dimension
@@ -124,7 +124,7 @@ class LaunchFacts:
     @property
     def capability(self) -> tuple[int, int]:
         """Major and minor compute capability of the GPUs that run the kernel."""
-        return self._wrapper.compute_capability
+        return self._launch.compute_capability
 
     @property
     def cubin_digest(self) -> int:
@@ -208,7 +208,7 @@ class LaunchFacts:
     @property
     def max_extent(self) -> int:
         """The largest M, N and K."""
-        return 2**31 - self._wrapper.max_overhang
+        return 2**31 - self._launch.max_overhang
 
     @property
     def most_groups(self) -> int:
@@ -218,7 +218,7 @@ class LaunchFacts:
     @property
     def out_unit(self) -> int:
         """The columns of D in 16 bytes."""
-        return self._wrapper.out_unit
+        return self._launch.out_unit
 
     @property
     def column_unit(self) -> int:
@@ -248,7 +248,7 @@ class LaunchFacts:
             return "the scales of D are not zero where A @ B is"
         if groups is not None and groups.counts is not None and not groups.divides_k:
             return "rows of no group stay as they are"
-        return None if self._wrapper.vanishes else "D is not zero where A @ B is"
+        return None if self._launch.vanishes else "D is not zero where A @ B is"
 
     # --- the grid
 
@@ -274,7 +274,7 @@ class LaunchFacts:
     def workspace(self) -> Workspace | None:
         """The memory for sums; None if the kernel needs none."""
         plan = self.plan
-        if plan.splits == 1:
+        if not self._launch.workspace:
             return None
         return Workspace(
             consumers=plan.counting_partitions or 1,
@@ -283,8 +283,8 @@ class LaunchFacts:
         )
 
     @property
-    def _wrapper(self) -> Wrapper:
-        return Wrapper(self.plan)
+    def _launch(self) -> LaunchView:
+        return LaunchView(self.plan)
 
 
 def _moved(buffer: SharedBuffer) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.epilogue import EpilogueView
+from gemmgen.render.places import Function, Section
 from gemmgen.render.walks import Walk
 from gemmgen.render.wgmma.k_loop import KLoop
 
@@ -23,47 +24,57 @@ class DeviceParts:
     k_loop: KLoop
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The templates of the module's device code, callees first."""
-        plan = self.plan
-        problem = plan.problem
-        moved = ("d", *(("c",) * bool(problem.c)), *(("saved",) * problem.saves))
-        leading = {*map(plan.access.leading_axes, ("a", "b", *moved))}
-        parts = ["shared/args", *(("shared/store/as_box",) * (1 in leading))]
-        parts += ["shared/store/as_block"] * (2 in leading)
+    def functions(self) -> Iterator[Function]:
+        """The templates of functions that no feature has, callees first in each section."""
+        for section, templates in (
+            (Section.ARGUMENTS, self._arguments),
+            (Section.WALK, self._walk_parts),
+            (Section.LOAD, self._loads),
+            (Section.READ, ("wgmma/read_a",) if self.plan.a_source == "registers" else ()),
+            (Section.MULTIPLY, self._loop),
+        ):
+            yield from (Function(section, template) for template in templates)
+        yield from self.epilogue.functions
+        if self.plan.specialized:
+            yield Function(Section.KERNEL, "wgmma/consumer")
+        yield Function(Section.KERNEL, self._kernel)
+
+    @property
+    def _arguments(self) -> Iterator[str]:
+        """The templates of aggregates of arguments, and of views of buffers as boxes."""
+        problem = self.plan.problem
         if self.epilogue.loads:
-            parts.insert(0, "shared/buffers")
-        if plan.problem.copies_misaligned:
-            parts.insert(0, "shared/copy_kernel")
-        if not plan.synchronous:
-            parts.append("shared/ring_position")
-        parts += self._walk_parts
-        parts += ["wgmma/staggered"] * plan.staggered
+            yield "shared/buffers"
+        yield "shared/args"
+        moved = ("a", "b", "d", *(("c",) * bool(problem.c)), *(("saved",) * problem.saves))
+        leading = {*map(self.plan.access.leading_axes, moved)}
+        if 1 in leading:
+            yield "shared/store/as_box"
+        if 2 in leading:
+            yield "shared/store/as_block"
+        if not self.plan.synchronous:
+            yield "shared/ring_position"
+
+    @property
+    def _loads(self) -> Iterator[str]:
+        """The templates that load the stages of a ring."""
+        plan, early = self.plan, "_early" if self.plan.read_early else ""
         if plan.specialized:
-            parts.append("wgmma/fill_stage" if plan.read_early else self._load_stage)
-            parts.append(f"wgmma/producer{'_early' * bool(plan.read_early)}")
-            parts += ["wgmma/release"] * bool(plan.multicast)
+            yield "wgmma/fill_stage" if early else self._load_stage
+            yield f"wgmma/producer{early}"
+            if plan.multicast:
+                yield "wgmma/release"
         elif not plan.synchronous:
             if not plan.persistent:
-                parts.append("wgmma/loads_tiled")
-            early = "_early" * bool(plan.read_early)
-            parts += [self._load_stage] * (not plan.read_early)
-            parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
-        parts += ["wgmma/read_a"] * (plan.a_source == "registers")
-        parts += self.k_loop.scales.functions if plan.problem.scales_sums else ()
-        parts += ["wgmma/wait_for"] * self.k_loop.waits_for_one
-        parts += [f"wgmma/issue_mmas/{self.k_loop.mmas_of_step}", f"wgmma/k_loop/{self.k_loop.pace}"]
-        if not plan.reduces_apart:
-            parts += self._epilogue_parts
-        if plan.splits > 1:
-            parts += self._sum_parts
-        if plan.specialized:
-            parts.append("wgmma/consumer")
-        parts.append(self._kernel)
-        if plan.reduces_apart:
-            parts += ["wgmma/reduction_args", *self.epilogue.functions]
-            parts += ["wgmma/piece_origin", "wgmma/reduction_kernel"]
-        return tuple(f"{part}.py.j2" for part in parts)
+                yield "wgmma/loads_tiled"
+            if not early:
+                yield self._load_stage
+            yield f"wgmma/load_next_{plan.schedule_kind}{early}"
+
+    @property
+    def _loop(self) -> tuple[str, ...]:
+        """The templates that multiply."""
+        return f"wgmma/issue_mmas/{self.k_loop.mmas_of_step}", f"wgmma/k_loop/{self.k_loop.pace}"
 
     @property
     def _walk_parts(self) -> Iterator[str]:
@@ -77,15 +88,6 @@ class DeviceParts:
             yield f"walks/{self.walk.template}"
 
     @property
-    def _sum_parts(self) -> Iterator[str]:
-        """The parts by which programs leave each other sums."""
-        yield "wgmma/register_order"
-        if not self.plan.reduces_apart:
-            yield "wgmma/accumulator_order"
-        yield "wgmma/sum_addresses"
-        yield "wgmma/leave_sums" if self.plan.reduces_apart else f"wgmma/reduction_{self.plan.reduction}"
-
-    @property
     def _load_stage(self) -> str:
         if self.plan.problem.gathers_a:
             return "wgmma/loads/stage_gather"
@@ -96,18 +98,3 @@ class DeviceParts:
         if self.plan.specialized:
             return "shared/kernel_specialized"
         return f"wgmma/kernel_{'synchronous' if self.plan.synchronous else self.plan.schedule_kind}"
-
-    @property
-    def _epilogue_parts(self) -> Iterator[str]:
-        plan = self.plan
-        yield from self.epilogue.functions
-        splits = max(self.epilogue.counts_of_parts) > 1
-        if plan.problem.interleaved and plan.problem.gated:
-            yield "wgmma/even_and_odd"
-        if splits or plan.problem.in_blocks:
-            yield "wgmma/halves"
-        if plan.composed and splits:
-            yield "wgmma/split_parts"
-        elif plan.subtiles > 2:
-            yield "wgmma/split_columns"
-        yield from self.epilogue.store_parts

@@ -19,6 +19,12 @@ class KLoop:
 
     plan: WgmmaKernel
 
+    @property
+    def words_of_step(self) -> str:
+        """The words about the K of a step if it is the block of a scale; else empty."""
+        is_block = self.plan.problem.scales_sums and self.plan.step_blocks == 1
+        return "of a K step, the block of a scale" if is_block else ""
+
     # --- implementations
 
     @property
@@ -95,6 +101,10 @@ class KLoop:
         left = in_registers if self.plan.a_source == "registers" else turned("a_tile", a == "mn")
         return f"{left}, {turned('b_tile', b == 'k')}"
 
+    def as_tile(self, sums: str) -> str:
+        """Return the sums of the loop as a tile of D."""
+        return turned(sums, self.plan.swap_ab)
+
     @property
     def a_rows(self) -> str:
         """A K step's tile of A in shared memory, as [M, K]."""
@@ -158,11 +168,6 @@ class KLoop:
             passed = ("args", "ring" if plan.persistent else start, "loads")
         parts = ("parts=PARTS - consumer",) if plan.staggered else ()
         return (*passed, *parts, *self._scale_arguments)
-
-    @property
-    def waits_for_one(self) -> bool:
-        """True if a consumer has a single part while the other one has two."""
-        return self.plan.staggered and len(self.columns) == 2
 
     def count_of(self, parts: str) -> str:
         """Return how many parts the tuple of a consumer has that is called so."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from gemmgen.hardware import WGMMA
 from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.resources import VECTOR_SUMS
 from gemmgen.problem.operations import BLOCK_SCALES
 from gemmgen.render.kernel import KernelLayouts
 from gemmgen.render.wgmma.lanes import parts_of
-from gemmgen.render.wgmma.reduction import ReductionView
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class HopperLayouts(KernelLayouts):
             yield "# L2 keeps A and B no longer than it must: the second kernel reads the sums out of it."
             policy = 'FractionalEvictionPolicy("evict_first", 1.0)'
             yield f"READ_ONCE = gl.constexpr(CachePolicy(l2={policy}))"
-            yield f"SUMS_LAYOUT = gl.constexpr({ReductionView(plan).sums_layout})"
+            yield f"SUMS_LAYOUT = gl.constexpr({self._sums})"
         else:
             yield from self._epilogue
         for part, shape in zip(parts_of(plan), plan.mma_shapes, strict=True):
@@ -61,6 +61,15 @@ class HopperLayouts(KernelLayouts):
                 yield self._constant(name, "gl.DotOperandLayout", arguments, [])
             if plan.composed:
                 yield f"A_REGISTER_LAYOUTS = gl.constexpr(({', '.join(names)}))"
+
+    @property
+    def _sums(self) -> str:
+        """The layout of the sums that a program adds up: of one split, or of splits side by side."""
+        lanes, splits = self.plan.architecture.threads_per_warp, self.plan.splits_side_by_side
+        if splits == 1:
+            return f"gl.BlockedLayout([{VECTOR_SUMS}], [{lanes}], [{self.plan.reduction_warps}], [0])"
+        warps = [splits, self.plan.reduction_warps // splits]
+        return f"gl.BlockedLayout([1, {VECTOR_SUMS}], [1, {lanes}], {warps}, [1, 0])"
 
     def _accumulator(self, name: str, mma_shape: tuple[int, int, int]) -> str:
         """Return an accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""

@@ -21,19 +21,6 @@ class HopperOverview(KernelOverview):
         return "Hopper"
 
     @property
-    def factors(self) -> tuple[str, str]:
-        """The factors of the product with their shapes."""
-        a, b = super().factors
-        return (f"({a} * a_scale)", f"({b} * b_scale)") if self.plan.problem.scales_sums else (a, b)
-
-    @property
-    def short_factors(self) -> tuple[str, str]:
-        """The factors of the product."""
-        if not self.plan.problem.scales_sums:
-            return super().short_factors
-        return "(A * a_scale)", "(B * b_scale)"
-
-    @property
     def more_inputs(self) -> tuple[str, ...]:
         """The further arguments with a descriptor, after B."""
         scale = self.plan.problem.a.scale
@@ -101,93 +88,7 @@ class HopperOverview(KernelOverview):
 
     def describe(self) -> str:
         """Say how the kernel goes about it."""
-        text = self._specialized() if self.plan.specialized else self._unspecialized()
-        return text + self._slabs + self._parts + self._blocks + self._exchange + self._early
-
-    @property
-    def _slabs(self) -> str:
-        """The words about slabs of rows or columns whose sums are scaled one after the other."""
-        if self.plan.column_slabs > 1:
-            return (
-                " A consumer multiplies the columns of the two accumulators one after the other: sums of a "
-                "block of K are in registers for one of both at a time."
-            )
-        if self.plan.row_slabs == 1:
-            return ""
-        return (
-            " A consumer multiplies its rows in two slabs, one after the other: sums of a block of K are in "
-            "registers for one slab at a time."
-        )
-
-    @property
-    def _blocks_of_c(self) -> str:
-        """The words about the matrices in C and D."""
-        first, second = self.plan.problem.epilogue.c_blocks
-        if self.plan.problem.interleaved:
-            return (
-                f" Columns of {first} and {second} alternate in C, so that a thread reads both values beside "
-                "its sum, and its two results are neighbours in D."
-            )
-        return (
-            f" A tile of C has a box of {first} and one of {second}, and a tile of D a box for each result."
-        )
-
-    @property
-    def _blocks(self) -> str:
-        """The words about the columns of B that a tile of D takes."""
-        if self.plan.problem.d_blocks > 1:
-            return self._blocks_of_c
-        if not self.plan.problem.gated:
-            return ""
-        first, second = self.plan.problem.epilogue.accumulators
-        if self.plan.problem.interleaved:
-            return (
-                f" Columns of {first} and {second} alternate in B, in its tiles and in an accumulator, so "
-                "that a thread has both sums of an element side by side."
-            )
-        return (
-            f" A tile of B has the columns of {first} and then those of {second} that a tile of D comes "
-            "from, so that a thread has both sums of an element in one accumulator."
-        )
-
-    @property
-    def _parts(self) -> str:
-        """How the columns of a composed tile are divided."""
-        if not self.plan.composed:
-            return ""
-        number = counted(len(self.plan.column_parts))
-        parts = (
-            f" A tile's columns are {number} parts, each a power of two wide, with tiles of B, MMAs and sums "
-            "of its own."
-        )
-        if not self.plan.staggered:
-            return parts
-        return (
-            f"{parts} The last part is of consumer 0's rows alone, which lie above the other's in one tile, "
-            "and below them in the tile beside it: two such tiles are one rectangle."
-        )
-
-    @property
-    def _exchange(self) -> str:
-        """The words about swap-AB, if the kernel has it."""
-        if not self.plan.swap_ab:
-            return ""
-        return " The rows of B are wgmma's rows and those of A its columns: its sums are D's tile transposed."
-
-    @property
-    def _early(self) -> str:
-        """The words about a kernel that starts before the one ahead of it has ended."""
-        if not self.plan.dependent:
-            return ""
-        if not (read := self.plan.read_early):
-            return (
-                " It starts while the kernel ahead of it may still run, and reads and writes after its end."
-            )
-        early = read.upper()
-        return (
-            f" It starts while the kernel ahead of it may still run, loads its first tiles of {early}, and "
-            "waits for that one's end before all else."
-        )
+        return self._specialized() if self.plan.specialized else self._unspecialized()
 
     @property
     def _programs(self) -> str:

@@ -111,8 +111,9 @@ class ScaleReads:
         """The value of that parameter for a work item."""
         if not self.by_block:
             return "scales_of_tile(args, tile)"
-        steps = walk_of(self.plan).steps if self.plan.specialized else "steps"
-        return f"scales_from(args, tile, {f'{steps}.first' if self.plan.splits > 1 else '0'})"
+        if not (steps := walk_of(self.plan).steps):
+            return "scales_from(args, tile, 0)"
+        return f"scales_from(args, tile, {steps if self.plan.specialized else 'steps'}.first)"
 
     @property
     def first_of_b(self) -> str:

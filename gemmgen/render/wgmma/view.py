@@ -9,25 +9,23 @@ from functools import cached_property
 from gemmgen.plan.epilogue_storage import EpilogueStorage
 from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
-from gemmgen.render.epilogue import EpilogueView, ReadingEpilogueView
-from gemmgen.render.epilogue_of_groups import GroupEpilogueView
+from gemmgen.problem.operations import BLOCK_SCALES
 from gemmgen.render.kernel import (
     DESCRIPTOR,
     SHARED,
     Field,
     KernelView,
 )
-from gemmgen.render.spelling import argument_name, fit
+from gemmgen.render.places import Constant, Function, Place
+from gemmgen.render.spelling import argument_name
 from gemmgen.render.wgmma.device_parts import DeviceParts
 from gemmgen.render.wgmma.k_loop import KLoop
-from gemmgen.render.wgmma.lanes import turned
 from gemmgen.render.wgmma.layouts import HopperLayouts
-from gemmgen.render.wgmma.output_scales import OutputScales
 from gemmgen.render.wgmma.overview import HopperOverview
-from gemmgen.render.wgmma.reduction import ReductionView
-from gemmgen.render.wgmma.scale_reads import RUN_STEPS
 from gemmgen.render.wgmma.stage import Stage, row_of
+
+EACH_PART = "  # one for each part of a tile's columns"
+"""The comment after a field that may be a tuple."""
 
 
 @dataclass(frozen=True)
@@ -36,35 +34,15 @@ class HopperView(KernelView):
 
     plan: WgmmaKernel
 
-    @property
-    def lanes_of_groups(self) -> str:
-        """The layout in which each warp of each CTA holds the rows of all groups."""
-        bases = self.plan.bases(None, None, rank=1)
-        last = [f"cga_layout={bases}"] if bases else []
-        arguments = ["[GROUP_SLOTS // 32]", "[32]", "[gl.num_warps()]", "[0]", *last]
-        return fit("gl.BlockedLayout(", arguments, ")", indent=4, margin=22)
-
     @cached_property
     def layouts(self) -> HopperLayouts:
         """How tensors lie in memory and registers."""
         return HopperLayouts(self.plan)
 
     @cached_property
-    def epilogue(self) -> EpilogueView:
-        """The epilogue, between accumulator and store."""
-        if self.plan.reduces_apart:
-            return ReadingEpilogueView(self.plan)
-        return (GroupEpilogueView if self.plan.problem.groups else EpilogueView)(self.plan)
-
-    @cached_property
-    def reduction(self) -> ReductionView:
-        """The kernel that adds up the sums of parts of K, where there is one."""
-        return ReductionView(self.plan)
-
-    @cached_property
     def overview(self) -> HopperOverview:
         """The kernel in words."""
-        return HopperOverview(self.plan)
+        return HopperOverview(self.plan, self.sides)
 
     @cached_property
     def k_loop(self) -> KLoop:
@@ -77,152 +55,67 @@ class HopperView(KernelView):
         return Stage(self.plan)
 
     @property
-    def output_scales(self) -> OutputScales:
-        """The scales of D, if the kernel computes some."""
-        return OutputScales(self.plan)
+    def _functions(self) -> Iterator[Function]:
+        """The templates of functions that no feature has, callees first in each section."""
+        return DeviceParts(self.plan, self.walk, self.epilogue, self.order, self.k_loop).functions
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """The templates of the module's device code, callees first."""
-        return DeviceParts(self.plan, self.walk, self.epilogue, self.order, self.k_loop).names
-
-    @property
-    def gluon_names(self) -> dict[str, list[str]]:
-        """The names that a module imports from Gluon's language for Hopper, by the language's module."""
-        apart = self.plan.reduces_apart
+    def _names(self) -> Iterator[tuple[str, str]]:
+        """Pairs of a module and a name that kernels import without any feature."""
+        yield from (("hopper", each) for each in ("mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"))
         # Threads write to shared memory what TMA then reads, or read what TMA then overwrites.
-        orders = self.plan.a_source == "registers" or self.plan.problem.scales_sums
-        orders |= not (apart or self.plan.problem.scatters_d)
-        policies = {"ampere": ["CachePolicy", "FractionalEvictionPolicy"]} if apart else {}
-        fence = ["fence_async_shared"] * orders
-        policies |= {"ampere": ["async_copy"]} if self.plan.problem.gathers_a else {}
-        return {**policies, "hopper": [*fence, "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"]}
+        if self.epilogue.stores_by_tma or self.plan.a_source == "registers":
+            yield "hopper", "fence_async_shared"
+        if self.epilogue.divides:
+            yield "cuda", "libdevice"
 
     @property
-    def cuda_names(self) -> str:
-        """The names that a module imports from Triton's functions for CUDA, as text; may be empty."""
-        launch = ["gdc_launch_dependents"] * self.triggers + ["gdc_wait"]
-        apart = ["gdc_launch_dependents", "gdc_wait"] * self.plan.reduces_apart
-        names = launch if self.plan.dependent else apart
-        names += ["libdevice"] * self.epilogue.divides
-        return ", ".join(names)
-
-    @property
-    def constants(self) -> Iterator[tuple[str, object, str]]:
-        """The name, value and meaning of each constant."""
+    def _constants(self) -> Iterator[Constant]:
+        """The constants that no feature has."""
         plan = self.plan
-        yield "PROGRAM_TILE_M", plan.program_tile_m, ""
-        yield "PROGRAM_TILE_N", plan.program_tile_n, ""
-        if plan.problem.gated:
-            first, second = plan.problem.epilogue.accumulators
-            meaning = f"columns of B and of sums: PROGRAM_TILE_N of {first}, then as many of {second}"
-            if plan.problem.interleaved:
-                meaning = f"columns of B and of sums: of {first} and {second} in turn, PROGRAM_TILE_N of each"
-            yield "PRODUCT_TILE_N", plan.loaded_n, meaning
-        if plan.composed:
-            meanings = ("columns of a tile's parts: each has tiles of B, MMAs and sums of its own", "", "")
-            for part, columns, meaning in zip(self.k_loop.columns, plan.column_parts, meanings, strict=False):
-                yield part.columns, columns * plan.cluster_n, meaning
-            own = "of consumer 0; the other one has all but the last" if plan.staggered else ""
-            yield "PARTS", len(self.k_loop.columns), own
-            if plan.staggered:
-                meaning = "columns that one consumer has more than a tile, and the other one less"
-                yield "STAGGER_N", plan.stagger_n, meaning
-        block = ", the block of a scale" * (plan.problem.scales_sums and plan.step_blocks == 1)
-        yield "PROGRAM_TILE_K", plan.cta_tile_k, f"of a K step{block}" if block else ""
-        if plan.step_blocks > 1:
-            yield "STEP_BLOCKS", plan.step_blocks, "blocks of a K step, each with scales of its own"
-        if plan.step_blocks > 1 or (plan.has_tile_scales and self.k_loop.scales.by_block):
-            yield "SCALE_K", plan.cta_tile_k // plan.step_blocks, "of K that share a scale"
-        if plan.scales_in_flight:
-            yield "RUN", RUN_STEPS, "K steps whose MMAs are issued beside those before"
-        if plan.has_tile_scales and plan.problem.b.scale:
-            yield "SCALE_COLUMNS", plan.problem.b.scale.format.rows, "of B that share a scale"
-        if plan.access.scales_from_any_row:
-            yield (
-                "SCALE_ROWS",
-                self.k_loop.scales.loaded_rows,
-                "of A whose scales a stage has, also of rows ahead of a tile",
-            )
-        if plan.row_slabs > 1:
-            meaning = "rows of a consumer that are multiplied at a time"
-            yield "SLAB_M", plan.cta_consumer_tile_m // plan.row_slabs, meaning
+        yield Constant(Place.TILE, "PROGRAM_TILE_M", plan.program_tile_m)
+        yield Constant(Place.TILE, "PROGRAM_TILE_N", plan.program_tile_n)
+        yield Constant(Place.STEP, "PROGRAM_TILE_K", plan.cta_tile_k, self.k_loop.words_of_step)
         if plan.consumers > 1:
-            yield "CONSUMERS", plan.consumers, ""
+            yield Constant(Place.PROGRAM, "CONSUMERS", plan.consumers)
         if plan.row_shares > 1:
             each = f"{plan.cta_consumer_tile_m} rows in each CTA" if plan.cluster_m > 1 else ""
-            yield "CONSUMER_TILE_M", plan.consumer_tile_m, each
+            yield Constant(Place.PROGRAM, "CONSUMER_TILE_M", plan.consumer_tile_m, each)
         if not plan.synchronous:
-            yield "STAGES", plan.stages, "tiles of A and of B in flight"
-        if plan.group_slots:
-            yield "GROUP_SLOTS", plan.group_slots, "most groups of a call"
-        if self.divides_k:
-            each = "that programs take one by one" if plan.specialized else "each a program's"
-            yield "SPLITS", plan.splits, f"parts of K, {each}"
-            yield from self._sum_constants
-            if plan.reduces_apart:
-                yield from self.reduction.constants
-            if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:
-                yield (
-                    "SPLITS_AT_ONCE",
-                    plan.splits_at_once,
-                    "of which the sums are read together",
-                )
-        vectors = (OPERATIONS[vector].along for vector in plan.access.tma_vectors)
-        if plan.composed and "n" in vectors:
-            meaning = "columns that are loaded of a column operand: a power of two"
-            yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
-        if not plan.reduces_apart:
-            yield from self.epilogue.subtile_constants
-        yield from self.output_scales.constants
+            yield Constant(Place.PROGRAM, "STAGES", plan.stages, "tiles of A and of B in flight")
         yield from self.epilogue.constants
-        if plan.problem.gathers_a:
-            yield "A_UNIT", plan.a_unit, "elements of A in 16 bytes, which a thread copies at a time"
-        yield from self.order_constants
-
-    @property
-    def _sum_constants(self) -> Iterator[tuple[str, object, str]]:
-        """The constants of the sums that programs leave each other."""
-        own = "of a tile's rows that one consumer has" if self.plan.row_shares > 1 else "of a tile"
-        yield "SUMS", self.plan.consumer_tile_m * self.plan.program_tile_n, own
-        if self.column_ctas > 1:
-            yield "COLUMN_CTAS", self.column_ctas, "that divide the columns of an accumulator"
+        yield from self._order_constants
 
     @property
     def args(self) -> tuple[Field, ...]:
         """The fields of the aggregate that device functions are passed."""
-        plan, resources, problem = self.plan, self.plan.resources, self.plan.problem
-        c, scalar = ("c",) if problem.c else (), ("tensor_scale",) if plan.specialized else ()
+        plan, resources = self.plan, self.plan.resources
         barriers = (resources.load_ready, *resources.load_empty, resources.mma_turn)
-        b = [argument_name(plan.argument(buffer.operand)) for buffer in resources.b]
-        each = "  # one for each part of a tile's columns"
         scales = [name for name in BLOCK_SCALES if resources.of(name)]
         return (
-            *self._descriptors("a_address" if problem.gathers_a else "a"),
-            _several("b_desc", b, DESCRIPTOR, each),
-            *self._descriptors(*(BLOCK_SCALES if problem.scales_sums else ())),
-            *self._descriptors(*c, *problem.vectors, *scalar, *self._counts_of_groups),
-            *self._descriptors("d_address" if problem.scatters_d else "d", "saved", "d_scale"),
-            *self._descriptors(*self._workspace),
+            *self._tensors,
             self._ring("a_smem", [buffer.name for buffer in resources.a]),
-            _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
+            _several("b_smem", [buffer.name for buffer in resources.b], SHARED, EACH_PART),
             *(self._ring(f"{name}_smem", [each.name for each in resources.of(name)]) for name in scales),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
             *((self._own,) if plan.specialized and resources.epilogues else ()),
-            *((self._saved,) if plan.specialized and problem.saves else ()),
+            *((self._saved,) if plan.specialized and plan.problem.saves else ()),
             *self._counts(),
         )
 
     @property
-    def _counts_of_groups(self) -> tuple[str, ...]:
-        """The arguments that divide rows into groups, and that are indices of rows."""
-        kinds = ("groups", "row_index")
-        return tuple(argument.name for argument in self.plan.arguments if argument.kind in kinds)
-
-    @property
-    def _workspace(self) -> tuple[str, ...]:
-        """The arguments in which programs leave each other sums."""
-        return tuple(argument.name for argument in self.plan.arguments if argument.kind == "workspace")
+    def _tensors(self) -> Iterator[Field]:
+        """The fields of tensors: of each one its descriptor, or its address if threads access it."""
+        given = self.plan.kernel_arguments
+        addresses = {argument.tensor: argument for argument in given if argument.kind == "address"}
+        parts = [argument_name(argument) for argument in given if argument.tensor == "b"]
+        for argument in given:
+            if argument.name == "b":
+                yield _several("b_desc", parts, DESCRIPTOR, EACH_PART)
+            elif argument.kind == "scalar" and not self.plan.specialized:
+                continue  # the kernel reads it itself
+            elif argument.tensor != "b" and argument.kind != "address":
+                yield self._tensor(addresses.get(argument.tensor, argument))
 
     @property
     def _k_span(self) -> str:
@@ -265,26 +158,6 @@ class HopperView(KernelView):
         """True if C and vectors are loaded before the K loop; else the last split loads them."""
         return self.epilogue.loads and not self.divides_k
 
-    def of_consumer(self, number: str) -> str:
-        """Return the number of a consumer's share of a numbered item; a lone consumer has the whole item."""
-        return f"{number} * CONSUMERS + consumer" if self.plan.consumers > 1 else number
-
-    @property
-    def arguments_of_split(self) -> tuple[str, ...]:
-        """The arguments of `is_last` for a split; an atomic reduction does not tell splits apart."""
-        splits = (self.item_split,) if self.plan.reduction == "ordered" else ()
-        return ("args", self.of_consumer(self.item_tile), *splits, "accumulator")
-
-    @property
-    def item_tile(self) -> str:
-        """The number of a split's tile."""
-        return "tiles.tile(item)" if self.plan.persistent else "tiles.tile"
-
-    @property
-    def item_split(self) -> str:
-        """The number of a split in its tile."""
-        return "tiles.split(item)" if self.plan.persistent else "tiles.split"
-
     @property
     def places_early(self) -> bool:
         """True if a tile is found before its K loop: loads in the loop, or of the epilogue, need it."""
@@ -314,21 +187,6 @@ class HopperView(KernelView):
         return self.epilogue.sums
 
     @property
-    def accumulated(self) -> str:
-        """The accumulator as a tile of D."""
-        return turned("accumulator", self.plan.swap_ab)
-
-    @property
-    def ends_amid_group(self) -> bool:
-        """True if the last group of splits that are read together has fewer splits than the others."""
-        return self.plan.splits % self.plan.splits_at_once != 0
-
-    @property
-    def column_ctas(self) -> int:
-        """The CTAs of a cluster that divide an accumulator's columns."""
-        return self.plan.cluster_m if self.plan.swap_ab else self.plan.cluster_n
-
-    @property
     def first_row(self) -> str:
         """The first row of a consumer."""
         return row_of(self.plan, "consumer")
@@ -347,7 +205,7 @@ class HopperView(KernelView):
     @property
     def store_arguments(self) -> tuple[str, ...]:
         """The arguments of the call that stores a tile."""
-        sums = self.sums if self.plan.composed else self.accumulated
+        sums = self.k_loop.as_tile(self.sums)
         saved = (self.of_own("saved_smem"),) * self.plan.problem.saves
         first = ("args", self.own_value, *saved, self.first_row, self.first_column, sums)
         of_group = (f"tile.{name}" for name in self.epilogue.of_group)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.plan.wgmma.resources import FRAGMENT_ROWS, FRAGMENT_SUMS, VECTOR_SUMS
+from gemmgen.plan.wgmma.resources import FRAGMENT_ROWS, FRAGMENT_SUMS
 from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.kernel import SCALAR, Construction, Field, last_row
+from gemmgen.render.places import Constant, Place
 from gemmgen.render.spelling import fit
 from gemmgen.render.wgmma.k_loop import KLoop
 
@@ -20,20 +21,24 @@ class ReductionView:
     plan: WgmmaKernel
 
     @property
-    def constants(self) -> Iterator[tuple[str, object, str]]:
-        """The name, value and meaning of its constants."""
+    def constants(self) -> Iterator[Constant]:
+        """The constants of the second kernel."""
         plan = self.plan
         m, n = FRAGMENT_ROWS, plan.piece_sums // FRAGMENT_ROWS
         sums = plan.program_tile_m * plan.program_tile_n
-        yield "TILE_SUMS", sums, "of a part of a tile"
-        yield "FRAGMENT_ROWS", FRAGMENT_ROWS, "of an accumulator, which a warp has in groups of 8 columns"
-        yield "FRAGMENT_SUMS", FRAGMENT_SUMS, "of such a group"
-        yield "PIECE_SUMS", plan.piece_sums, "of a tile, which a program of the second kernel adds up"
-        yield "PIECES", sums // plan.piece_sums, "of a tile"
-        yield "PIECE_M", n if plan.swap_ab else m, ""
-        yield "PIECE_N", m if plan.swap_ab else n, ""
+        rows = (
+            ("TILE_SUMS", sums, "of a part of a tile"),
+            ("FRAGMENT_ROWS", m, "of an accumulator, which a warp has in groups of 8 columns"),
+            ("FRAGMENT_SUMS", FRAGMENT_SUMS, "of such a group"),
+            ("PIECE_SUMS", plan.piece_sums, "of a tile, which a program of the second kernel adds up"),
+            ("PIECES", sums // plan.piece_sums, "of a tile"),
+            ("PIECE_M", n if plan.swap_ab else m, ""),
+            ("PIECE_N", m if plan.swap_ab else n, ""),
+        )
+        yield from (Constant(Place.WORK, *row) for row in rows)
         if plan.splits_side_by_side > 1:
-            yield "SPLITS_SIDE_BY_SIDE", plan.splits_side_by_side, "whose sums are read by different threads"
+            meaning = "whose sums are read by different threads"
+            yield Constant(Place.WORK, "SPLITS_SIDE_BY_SIDE", plan.splits_side_by_side, meaning)
 
     @property
     def rows(self) -> str:
@@ -48,8 +53,12 @@ class ReductionView:
     @property
     def _extents(self) -> tuple[str, str]:
         rows, columns = KLoop(self.plan).extents
-        ctas = self.plan.cluster_m if self.plan.swap_ab else self.plan.cluster_n
-        return rows, f"({columns} // COLUMN_CTAS)" if ctas > 1 else columns
+        return rows, f"({columns} // COLUMN_CTAS)" if self.column_ctas > 1 else columns
+
+    @property
+    def column_ctas(self) -> int:
+        """The CTAs of a cluster that divide an accumulator's columns."""
+        return self.plan.cluster_m if self.plan.swap_ab else self.plan.cluster_n
 
     @property
     def row_of_fragments(self) -> str:
@@ -114,16 +123,6 @@ class ReductionView:
     def construction(self) -> Construction:
         """The statement that makes it."""
         return Construction("args", "ReductionArgs", self.args)
-
-    @property
-    def sums_layout(self) -> str:
-        """The layout of the sums that a program reads at once: of one split, or of splits side by side."""
-        plan = self.plan
-        lanes, splits = plan.architecture.threads_per_warp, plan.splits_side_by_side
-        if splits == 1:
-            return f"gl.BlockedLayout([{VECTOR_SUMS}], [{lanes}], [{plan.reduction_warps}], [0])"
-        warps = [splits, plan.reduction_warps // splits]
-        return f"gl.BlockedLayout([1, {VECTOR_SUMS}], [1, {lanes}], {warps}, [1, 0])"
 
     @property
     def stores_pairs(self) -> bool:

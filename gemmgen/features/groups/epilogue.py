@@ -40,17 +40,20 @@ class GroupEpilogueView(EpilogueView):
         return self.stores_by_tma and super().awaits_buffer
 
     @property
-    def store_parts(self) -> Iterator[str]:
-        """The templates that store a tile, callees first."""
-        convert, *rest = super().store_parts
-        yield convert if self.stores_by_tma else "shared/store/scatter"
-        yield from rest
+    def converts(self) -> str:
+        """The template that converts and stores a sub-tile."""
+        return super().converts if self.stores_by_tma else "scatter"
 
     @property
     def store_summary(self) -> str:
         """The docstring of the function that stores a tile."""
         summary = super().store_summary
         return summary if self.stores_by_tma else f"{summary.partition(';')[0]}."
+
+    @property
+    def end_of_rows(self) -> str:
+        """The row after the last one of a tile's group."""
+        return "end"
 
     @property
     def rows_of_tile(self) -> str:
@@ -68,12 +71,6 @@ class GroupEpilogueView(EpilogueView):
     def stored_rows(self) -> str:
         """The coordinates of the rows of a tile of D or of saved sums: its box, and the first row in it."""
         return "row + kept, rows - kept"
-
-    @property
-    def constants(self) -> tuple[tuple[str, str, str], ...]:
-        """The name, value and meaning of each constant of the epilogue."""
-        unit = "elements of D in 16 bytes, which a thread stores at a time"
-        return (*super().constants, *((("D_UNIT", str(self.plan.d_unit), unit),) * (not self.stores_by_tma)))
 
     @property
     def parts(self) -> Iterator[Part]:

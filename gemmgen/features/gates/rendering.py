@@ -1,0 +1,127 @@
+"""The side of gates in rendering: of two accumulators for one D, and of two matrices in C and D."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.places import Constant, Function, Place, Section
+from gemmgen.render.side import Rendering
+
+
+@dataclass(frozen=True)
+class Gates(Rendering):
+    """The gate of a Hopper plan: D from two accumulators."""
+
+    plan: WgmmaKernel
+    name = "gates"
+
+    @property
+    def applies(self) -> bool:
+        """True if an element of D is of two sums."""
+        return self.plan.problem.gated
+
+    @property
+    def constants(self) -> Iterator[Constant]:
+        """The columns of B that a tile of D is of."""
+        first, second = self.plan.problem.epilogue.accumulators
+        meaning = f"columns of B and of sums: PROGRAM_TILE_N of {first}, then as many of {second}"
+        if self.plan.problem.interleaved:
+            meaning = f"columns of B and of sums: of {first} and {second} in turn, PROGRAM_TILE_N of each"
+        yield Constant(Place.TILE, "PRODUCT_TILE_N", self.plan.loaded_n, meaning)
+
+    @property
+    def functions(self) -> Iterator[Function]:
+        """The functions that part what two accumulators have in one tensor."""
+        problem = self.plan.problem
+        if not problem.interleaved:
+            yield Function(Section.EPILOGUE, "wgmma/halves")
+            return
+        if problem.parted_vectors:
+            yield Function(Section.OPERANDS, "wgmma/elements_in_turn")
+        yield Function(Section.EPILOGUE, "wgmma/even_and_odd")
+
+    @property
+    def sentences(self) -> Iterator[str]:
+        """A sentence about the columns of B that a tile of D takes."""
+        first, second = self.plan.problem.epilogue.accumulators
+        if self.plan.problem.interleaved:
+            yield (
+                f"Columns of {first} and {second} alternate in B, in its tiles and in an accumulator, so "
+                "that a thread has both sums of an element side by side."
+            )
+        else:
+            yield (
+                f"A tile of B has the columns of {first} and then those of {second} that a tile of D comes "
+                "from, so that a thread has both sums of an element in one accumulator."
+            )
+
+    @property
+    def docs(self) -> dict[str, str]:
+        """The columns of B of each accumulator, and the multiple that N is of."""
+        problem, n_multiple = self.plan.problem, self.plan.access.n_multiple
+        names = problem.epilogue.accumulators
+        first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
+        line = "rows" if problem.b.major == "k" else "columns"
+        words = f", whose {first} {line} are of {names[0]} and whose {last} {line} are of {names[1]}"
+        if n_multiple == 1:
+            return {"b": words}
+        multiple = f"; N is a multiple of {n_multiple}"
+        docs = dict.fromkeys(problem.parted_vectors, multiple)
+        return docs | {"b": words + multiple if problem.b.major == "mn" else words}
+
+
+@dataclass(frozen=True)
+class GradientsOfGate(Rendering):
+    """The gradients of a gate of a Hopper plan: two matrices in D, from two matrices in C."""
+
+    plan: WgmmaKernel
+    name = "gradients_of_gate"
+
+    @property
+    def applies(self) -> bool:
+        """True if C and D have two matrices."""
+        return self.plan.problem.d_blocks > 1
+
+    @property
+    def constants(self) -> Iterator[Constant]:
+        """The columns, or the buffers, of both matrices."""
+        plan, problem = self.plan, self.plan.problem
+        names = " and ".join(problem.epilogue.c_blocks)
+        if problem.interleaved:
+            meaning = f"columns of C and D that are stored at a time: of {names} in turn"
+            yield Constant(Place.SUBTILES, "D_COLUMNS", plan.moved_n * plan.cluster_n, meaning)
+        else:
+            meaning = f"buffers of C, and of D: one for each of {names}"
+            slots = problem.d_blocks * plan.epilogue_buffers
+            yield Constant(Place.SUBTILES, "BLOCK_SLOTS", slots, meaning)
+
+    @property
+    def functions(self) -> Iterator[Function]:
+        """The functions that part columns of C, and join columns of D."""
+        if self.plan.problem.interleaved:
+            yield Function(Section.OPERANDS, "wgmma/even_and_odd")
+            yield Function(Section.OPERANDS, "wgmma/in_turn")
+
+    @property
+    def sentences(self) -> Iterator[str]:
+        """A sentence about the matrices in C and D."""
+        first, second = self.plan.problem.epilogue.c_blocks
+        if self.plan.problem.interleaved:
+            yield (
+                f"Columns of {first} and {second} alternate in C, so that a thread reads both values beside "
+                "its sum, and its two results are neighbours in D."
+            )
+        else:
+            boxes = f"a box of {first} and one of {second}"
+            yield f"A tile of C has {boxes}, and a tile of D a box for each result."
+
+    @property
+    def docs(self) -> dict[str, str]:
+        """The columns of C of each matrix, and the multiple that N is of."""
+        problem, n_multiple = self.plan.problem, self.plan.access.n_multiple
+        names = problem.epilogue.c_blocks
+        first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
+        words = f", whose {first} columns are of {names[0]} and whose {last} columns are of {names[1]}"
+        return {"c": f"{words}; N is a multiple of {n_multiple}" if n_multiple > 1 else words}

@@ -1,1 +1,0 @@
-"""The operands of an epilogue beside the sums, as templates load them."""
