@@ -63,11 +63,6 @@ class GroupEpilogueView(EpilogueView):
         return "tiles[0].shape[0]" if self.plan.problem.d_in_blocks else "d_smem.shape[0]"
 
     @property
-    def place_in_group(self) -> str:
-        """The coordinates of a tile of the only matrix in D."""
-        return f"[{self.stored_rows}, {self.column_of_d('column')}]"
-
-    @property
     def stored_rows(self) -> str:
         """The coordinates of the rows of a tile of D or of saved sums: its box, and the first row in it."""
         return "row + kept, rows - kept"
