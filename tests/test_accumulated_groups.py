@@ -13,8 +13,10 @@ from fake_triton import FakeDriver, assert_refused
 from modules import assert_verified_on_a_gpu, made, module_file, spec_file
 from simulated import Simulated
 
+from gemmgen.features.c_operand.checking import in_place
 from gemmgen.features.checking import sides_of
 from gemmgen.features.groups.divided_rows import bounds
+from gemmgen.features.groups.divisions import other_divisions
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.reference import reference
@@ -22,10 +24,8 @@ from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.planner import plan_spec
 from gemmgen.product import make_of
 from gemmgen.spec.load import parse_spec
-from gemmgen.verify.divisions import other_divisions
 from gemmgen.verify.launches import all_launches
 from gemmgen.verify.simulation import simulate_product
-from gemmgen.verify.verification import in_place
 
 pytest_plugins = ["fake_calls"]
 

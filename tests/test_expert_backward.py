@@ -19,12 +19,12 @@ from torch import Tensor
 
 from gemmgen.build import lowered_of
 from gemmgen.features.checking import sides_of
+from gemmgen.features.groups.divisions import other_divisions
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.matrices import Matrix, touched
 from gemmgen.numerics.reference import references_of_saved, saved_deviation
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.product import make
-from gemmgen.verify.divisions import other_divisions
 
 pytest_plugins = ["fake_calls"]
 

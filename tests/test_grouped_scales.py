@@ -14,6 +14,7 @@ from simulated import Simulated, simulated
 from torch import Tensor
 
 from gemmgen.features.checking import sides_of
+from gemmgen.features.groups.divisions import other_divisions
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case, special_values
@@ -22,7 +23,6 @@ from gemmgen.numerics.reference import reference
 from gemmgen.plan.search.estimates import dram_bytes
 from gemmgen.planner import rank
 from gemmgen.spec import parse_spec
-from gemmgen.verify.divisions import other_divisions
 from gemmgen.verify.launches import Launch
 from gemmgen.verify.simulation import simulate_product
 

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gemmgen.features.checking import sides_of
 from gemmgen.features.groups.divided_rows import bounds
+from gemmgen.features.groups.divisions import divisions, other_divisions
 from gemmgen.lower import Lowered, lower
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
@@ -32,7 +33,6 @@ from gemmgen.problem import Groups
 from gemmgen.problem.groups import GroupKind
 from gemmgen.ptx import Code, read_digests
 from gemmgen.spec.load import parse_spec
-from gemmgen.verify.divisions import divisions, other_divisions
 from gemmgen.verify.launches import Launch, all_launches
 from gemmgen.verify.simulation import simulate_product
 from tools.rendered import PAIRS

@@ -28,6 +28,7 @@ from gemmgen.numerics.inputs import ComputedRows
 from gemmgen.numerics.matrices import touched
 from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check, reference
+from gemmgen.numerics.side import ONE_RUN, CheckGroup, Held
 from gemmgen.plan.access import TensorAccess
 from gemmgen.planner import plan_spec
 from gemmgen.problem import Matmul, Shape
@@ -36,15 +37,13 @@ from gemmgen.verify import verify, verify_numbers
 from gemmgen.verify.memory import (
     ACCEPTANCE_BYTES,
     LEAST_GROUPS,
-    ONE_RUN,
-    Held,
     Room,
     Unfit,
     fitted,
     needed_bytes,
     with_groups,
 )
-from gemmgen.verify.verification import CheckGroup, groups_of, own_output, run_checks
+from gemmgen.verify.verification import groups_of, own_output, run_checks
 
 GIB = 1 << 30
 MASKED = "h100_fp16_masked_rows16"

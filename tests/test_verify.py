@@ -31,6 +31,7 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, DType, not_finite
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Matrix, takes_out
 from gemmgen.numerics.reference import TOLERANCES, Check, deviation, reference
+from gemmgen.numerics.side import CheckGroup
 from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.planner import plan_spec
@@ -44,7 +45,7 @@ from gemmgen.verify.shapes import (
     large_shape,
     single_tile,
 )
-from gemmgen.verify.verification import CheckGroup, given_output, run_checks
+from gemmgen.verify.verification import given_output, run_checks
 
 ROOT = Path(__file__).parent.parent
 RAGGED = (13, 24, 40)

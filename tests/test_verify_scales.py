@@ -14,6 +14,7 @@ from modules import GROUPED_SPECS, HOPPER_SPECS, module_file, spec_file
 from simulated import simulated
 from torch import Tensor
 
+from gemmgen.features.block_scales.other_scales import other_scales
 from gemmgen.features.checking import sides_of
 from gemmgen.module import arrange_scales_of, import_generated
 from gemmgen.numerics.case import Case
@@ -24,7 +25,6 @@ from gemmgen.numerics.reference import reference
 from gemmgen.problem import Matmul, Shape
 from gemmgen.spec import SpecFile, load_spec
 from gemmgen.verify import verify
-from gemmgen.verify.scales import other_scales
 
 SHAPES: tuple[Shape, ...] = ((37, 256, 400), (1, 128, 656), (64, 128, 64), (1, 128, 16))
 """Several blocks of K and an odd number of rows; a single row; a single block; a single scale."""

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gemmgen.features.checking import sides_of
 from gemmgen.features.groups.divided_rows import bounds
+from gemmgen.features.groups.divisions import divisions, other_divisions
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.matrices import Matrix
@@ -27,7 +28,6 @@ from gemmgen.plan.search.estimates import dram_bytes, l2_bytes
 from gemmgen.planner import plan_spec
 from gemmgen.problem import Groups
 from gemmgen.spec.load import parse_spec
-from gemmgen.verify.divisions import divisions, other_divisions
 from gluonsim import simulate
 
 pytest_plugins = ["fake_calls"]

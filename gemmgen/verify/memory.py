@@ -16,6 +16,7 @@ from gemmgen.numerics.drawing import drawn_inputs
 from gemmgen.numerics.encoding import CHUNK_ELEMENTS
 from gemmgen.numerics.matrices import Matrix
 from gemmgen.numerics.reference import CHUNK_BYTES, K_MULTIPLE
+from gemmgen.numerics.side import Held
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES
 
@@ -32,24 +33,6 @@ RESERVED_BYTES: Final = 192 << 20
 """Bytes for compiled kernels, the workspace of cuBLAS, and memory that torch's allocator cannot hand out."""
 DIVISOR: Final = 20
 """The estimate grows by one part in this number, for gaps between the blocks of torch's allocator."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """Tensors that a group of checks has in memory at once."""
-
-    inputs: int = 1
-    """Sets of inputs."""
-    outputs: int = 1
-    """Matrices D."""
-    workspaces: int = 1
-    """Workspaces of the kernel: each stream and each CUDA graph has its own."""
-    other_bytes: int = 0
-
-
-ONE_RUN: Final = Held()
-TWO_RUNS: Final = Held(outputs=2)
-"""One result is compared with another one."""
 
 
 def needed_bytes(case: Case, helds: Iterable[Held]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Final, Literal
 
@@ -27,29 +27,12 @@ from gemmgen.numerics.encoding import bits, count_differing, differing, pieces, 
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.quantized import numbers_of
 from gemmgen.numerics.reference import Check
-from gemmgen.plan.access import TensorAccess
+from gemmgen.numerics.side import TWO_RUNS, CheckGroup, Held
 from gemmgen.problem import Matmul, Shape, shape_text
-from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import SpecFile
-from gemmgen.verify.divisions import other_divisions
-from gemmgen.verify.memory import ACCEPTANCE_BYTES, ONE_RUN, TWO_RUNS, Held, Room, Unfit, fitted, needed_bytes
-from gemmgen.verify.scales import other_scales, packed_scales
+from gemmgen.verify.memory import ACCEPTANCE_BYTES, Room, Unfit, fitted, needed_bytes
 from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_extents
 
-
-@dataclass(frozen=True)
-class CheckGroup:
-    """Checks that share their runs of the kernel."""
-
-    name: str
-    """The name that progress and failures show."""
-    checks: Callable[[Case], Iterator[Check]]
-    held: Held = ONE_RUN
-    """Tensors that the checks have in memory at once."""
-
-
-MORE_ROWS: Final = 200
-"""Rows that are added to a shape to compute a row again, in tiles at other places."""
 DELAY_BYTES: Final = 256 << 20
 DELAY_PASSES: Final = 50
 """Passes over the delay buffer, 0.5 GB of traffic each: 6 ms at 4.3 TB/s, while a launch takes 0.03 ms."""
@@ -83,14 +66,6 @@ def given_output(case: Case) -> Iterator[Check]:
     yield from numbers(case, "out=", out.view, inputs)
 
 
-def in_place(case: Case) -> Iterator[Check]:
-    """Check the numbers of a D that is written over C, as sums of gradients are."""
-    inputs = case.inputs()
-    kept = replace(inputs, extras={**inputs.extras, "c": inputs.extras["c"].clone()})
-    if case.takes_out:
-        yield from numbers(case, "in place", inputs.call(case.matmul, inputs.extras["c"]), kept)
-
-
 def strided(case: Case) -> Iterator[Check]:
     """Check views in wider storage: poison surrounds the inputs, and the memory around D must not change.
 
@@ -114,31 +89,6 @@ def repeated(case: Case) -> Iterator[Check]:
     """
     inputs = case.inputs()
     yield from compared(case, "repeated", case.run(inputs).clone(), lambda: case.run(inputs))
-
-
-def batch_invariant(case: Case) -> Iterator[Check]:
-    """Check that a row has the same bits alone, among other rows, in any place, and in a larger M."""
-    inputs = case.inputs()
-    first = case.run(inputs).clone()
-    m, n, k = case.shape
-    for rows in dict.fromkeys((1, 3, m - m // 3, m + MORE_ROWS)):
-        drawn = torch.randint(m, (rows,), generator=case.generator, device=case.device)
-        other = replace(case, shape=(rows, n, k))
-        found = other.run(_with_rows_of(inputs, drawn, other))
-        count = count_differing(found, first[drawn])
-        yield case.check(f"batch invariance: elements that differ in {rows} rows", count, 0)
-
-
-def _with_rows_of(inputs: Inputs, rows: Tensor, case: Case) -> Inputs:
-    """Return arguments of a case with the rows of other inputs, each in the memory layout of the spec."""
-    found = case.inputs()
-    vectors = case.problem.vectors
-    of_rows = {"a", "c", "a_scale", *(name for name in vectors if OPERATIONS[name].along == "m")}
-    pairs = [("a", found.a, inputs.a), ("b", found.b, inputs.b)]
-    pairs += [(name, found.extras[name], tensor) for name, tensor in inputs.extras.items()]
-    for name, tensor, wanted in pairs:
-        tensor.copy_(wanted[rows] if name in of_rows else wanted)
-    return found
 
 
 def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -> Iterator[Check]:
@@ -255,25 +205,6 @@ PORTABLE: Final = (
     CheckGroup("repeated", repeated, TWO_RUNS),
 )
 """Every group for all modules that needs no GPU."""
-BLOCK_SCALED: Final = (CheckGroup("packed scales", packed_scales, TWO_RUNS),)
-"""The group that only modules whose tensor cores read scales have; it needs no GPU either."""
-OF_SOME: Final[tuple[tuple[CheckGroup, Callable[[Matmul], bool]], ...]] = (
-    (CheckGroup("other scales", other_scales, TWO_RUNS), lambda problem: problem.scales_sums),
-    (
-        CheckGroup("in place", in_place),
-        lambda problem: TensorAccess(problem).d_may_be_c and problem.c == problem.d,
-    ),
-    (
-        # Inputs of other rows, the rows that they are copied from, and results of two loops and of both.
-        CheckGroup("batch invariance", batch_invariant, Held(inputs=3, outputs=4)),
-        lambda problem: problem.batch_invariant,
-    ),
-    (
-        CheckGroup("other divisions", other_divisions, TWO_RUNS),  # of an ``out`` that is refused, two
-        lambda problem: bool(problem.groups and problem.groups.counts),
-    ),
-)
-"""The groups that only some modules have, and which: they need no GPU."""
 GPU_ONLY: Final = (
     CheckGroup("cuda graph", captured, Held(outputs=2, workspaces=2)),
     CheckGroup("side stream", streamed, Held(outputs=2, workspaces=2, other_bytes=DELAY_BYTES)),
@@ -417,12 +348,11 @@ def own_shapes(source: SpecFile) -> tuple[Shape, ...]:
 def groups_of(problem: Matmul, device: Device) -> Groups:
     """Return the groups of checks that a spec's module must pass on a device, in the order of their runs.
 
-    The group of packed scales comes first: packing allocates memory that a later run would get instead of the
-    poisoned block that is meant for D.
+    Groups of features come after the groups for all modules, or before them if they must.
     """
-    scaled = BLOCK_SCALED if problem.packs_scales else ()
-    of_problem = tuple(group for group, holds in OF_SOME if holds(problem))
-    return (*scaled, *PORTABLE, *of_problem, *(GPU_ONLY if device == "cuda" else ()))
+    own = tuple(group for side in sides_of(problem) for group in side.check_groups())
+    first, last = (tuple(group for group in own if group.first == is_first) for is_first in (True, False))
+    return (*first, *PORTABLE, *last, *(GPU_ONLY if device == "cuda" else ()))
 
 
 def run_checks(

@@ -12,8 +12,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gemmgen.numerics.inputs import Numbers
+from gemmgen.features.block_scales.other_scales import other_scales, packed_scales
 from gemmgen.numerics.matrices import Draw, Layout, powers_of_two
+from gemmgen.numerics.side import TWO_RUNS, CheckGroup, Checking
 from gemmgen.problem import Matmul
 from gemmgen.problem.matmul import Operand
 from gemmgen.problem.operations import BLOCK_SCALES
@@ -32,7 +33,7 @@ from 2**-2 to 2**2, equally likely, and 1.32 for uniform numbers from 0.5 to 2.
 
 
 @dataclass(frozen=True)
-class ScaleNumbers(Numbers):
+class ScaleNumbers(Checking):
     """Numbers of a matmul whose A or B has scales of blocks."""
 
     problem: Matmul
@@ -61,9 +62,19 @@ class ScaleNumbers(Numbers):
             return matrix(blocks, rows).T
         return matrix(rows, blocks, may_guard=False)
 
+    def check_groups(self) -> tuple[CheckGroup, ...]:
+        """Return the group of packed scales, or that of scales with other strides.
 
-def numbers_of(problem: Matmul) -> Numbers | None:
-    """Return the numbers of a matmul's block scales; None if it has none."""
+        Packed scales come first: packing allocates memory that a later run would get instead of the poisoned
+        block that is meant for D.
+        """
+        if self.problem.packs_scales:
+            return (CheckGroup("packed scales", packed_scales, TWO_RUNS, first=True),)
+        return (CheckGroup("other scales", other_scales, TWO_RUNS),)
+
+
+def side_of(problem: Matmul) -> Checking | None:
+    """Return the side of a matmul's block scales; None if it has none."""
     return ScaleNumbers(problem) if problem.block_scaled else None
 
 

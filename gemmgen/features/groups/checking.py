@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from gemmgen.features.groups.divided_rows import bounds, drawn_rows, hostile_rows, tensor_of_rows
-from gemmgen.numerics.inputs import ComputedRows, Inputs, Numbers
+from gemmgen.features.groups.divisions import other_divisions
+from gemmgen.numerics.inputs import ComputedRows, Inputs
 from gemmgen.numerics.matrices import Layout
+from gemmgen.numerics.side import TWO_RUNS, CheckGroup, Checking
 from gemmgen.problem import Matmul
 from gemmgen.problem.groups import Groups
 from gemmgen.problem.operations import BLOCK_SCALES, ROW_VECTORS
 
 
 @dataclass(frozen=True)
-class GroupNumbers(Numbers):
+class GroupNumbers(Checking):
     """Numbers of a matmul whose M or K is divided into groups."""
 
     problem: Matmul
@@ -84,7 +86,12 @@ class GroupNumbers(Numbers):
                     extras[name] = tensor[group]
             yield replace(inputs, a=a[first:end], b=b, extras=extras)
 
+    def check_groups(self) -> tuple[CheckGroup, ...]:
+        """Return the group with other divisions of M or K, if a tensor divides it."""
+        # Two runs: one of an ``out`` that is refused.
+        return (CheckGroup("other divisions", other_divisions, TWO_RUNS),) if self.groups.counts else ()
 
-def numbers_of(problem: Matmul) -> Numbers | None:
-    """Return the numbers of a matmul's groups; None without groups."""
+
+def side_of(problem: Matmul) -> Checking | None:
+    """Return the side of a matmul's groups; None without groups."""
     return GroupNumbers(problem, problem.groups) if problem.groups else None

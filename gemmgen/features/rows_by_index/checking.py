@@ -9,8 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gemmgen.numerics.inputs import ComputedRows, Inputs, Numbers
+from gemmgen.numerics.inputs import ComputedRows, Inputs
 from gemmgen.numerics.matrices import Layout
+from gemmgen.numerics.side import Checking
 from gemmgen.problem import Matmul
 
 OUTSIDE = (-1, -(1 << 31), 1 << 30)
@@ -18,7 +19,7 @@ OUTSIDE = (-1, -(1 << 31), 1 << 30)
 
 
 @dataclass(frozen=True)
-class IndexNumbers(Numbers):
+class IndexNumbers(Checking):
     """Numbers of a matmul whose rows of A, or of D, an index names."""
 
     indices: tuple[str, ...]
@@ -44,8 +45,8 @@ class IndexNumbers(Numbers):
         return replace(rows, ranges=((0, len(scattered)),), index=scattered, kept=kept)
 
 
-def numbers_of(problem: Matmul) -> Numbers | None:
-    """Return the numbers of a matmul's indices of rows; None if it has no index."""
+def side_of(problem: Matmul) -> Checking | None:
+    """Return the side of a matmul's indices of rows; None if it has no index."""
     indices = problem.groups.row_indices if problem.groups else ()
     return IndexNumbers(indices) if indices else None
 

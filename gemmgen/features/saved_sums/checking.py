@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gemmgen.numerics.inputs import Numbers
 from gemmgen.numerics.matrices import Layout, Matrix
+from gemmgen.numerics.side import Checking
 from gemmgen.problem import Matmul
 
 
 @dataclass(frozen=True)
-class SavedSumNumbers(Numbers):
+class SavedSumNumbers(Checking):
     """Numbers of a matmul that saves the sums of its accumulators."""
 
     problem: Matmul
@@ -32,6 +32,6 @@ class SavedSumNumbers(Numbers):
         return {"saved": saved}
 
 
-def numbers_of(problem: Matmul) -> Numbers | None:
-    """Return the numbers of saved sums; None if a matmul saves none."""
+def side_of(problem: Matmul) -> Checking | None:
+    """Return the side of saved sums; None if a matmul saves none."""
     return SavedSumNumbers(problem) if problem.saves else None
