@@ -28,8 +28,8 @@ from gemmgen.bench.machine import Work
 from gemmgen.bench.module_arm import other_module
 from gemmgen.bench.record import Environment, GpuState, ceilings_of, path_from_here
 from gemmgen.bench.single import time_spec
-from gemmgen.bench.torch_matmul import block_scaled_mm, offered
 from gemmgen.errors import GemmgenError
+from gemmgen.features.block_scales.torch_scaled import block_scaled_mm, offered
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs

@@ -16,8 +16,8 @@ from mutants.mutant import launch_of, simulated
 from torch import Tensor
 
 from gemmgen.bench.baseline import cublas
-from gemmgen.bench.torch_matmul import block_scaled_mm, offered
 from gemmgen.errors import GemmgenError
+from gemmgen.features.block_scales.torch_scaled import block_scaled_mm, offered
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import row_major

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gemmgen.bench.record import Protocol
 from gemmgen.bench.result_log import Rounds
-from gemmgen.bench.torch_matmul import Call
 from gemmgen.features.checking import sides_of
 from gemmgen.literals import visible
 from gemmgen.numerics.drawing import drawn_inputs
@@ -20,6 +19,7 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Draw, Layout, Matrix
 from gemmgen.numerics.quantized import dequantized_output
 from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references_of_saved
+from gemmgen.numerics.torch_call import Call
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.dtypes import Dtypes
 

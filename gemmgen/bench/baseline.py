@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gemmgen.bench.torch_groups import bind_vector, head_of_groups, vector_text
-from gemmgen.bench.torch_matmul import Call, Head, head_of
+from gemmgen.bench.torch_matmul import head_of
+from gemmgen.features.checking import sides_of
 from gemmgen.hardware.elements import FP8
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
 from gemmgen.numerics.evaluation import activated, evaluated_d, evaluated_operand, sums_of
 from gemmgen.numerics.evaluation import operand as loaded
 from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.torch_call import Call, Head, Vectors
 from gemmgen.problem import Matmul
-from gemmgen.problem.contest import formats_text
 from gemmgen.problem.epilogue import (
     ACCUMULATOR,
     ATOM_RANK,
@@ -53,16 +53,16 @@ def cublas(source: SpecFile) -> Baseline:
     """Return cuBLAS as torch calls it, with the algorithm that it chooses by default.
 
     The call computes the part of the epilogue that its arguments can express: alpha, beta and C (``addmm``),
-    scales and a bias, or block scales (``_scaled_mm``). Each remaining operation is a kernel of its own.
-
-    Groups have the calls of ``torch_groups``.
+    scales and a bias (``_scaled_mm``). Each remaining operation is a kernel of its own. If features of the
+    matmul have calls of their own, the last one is taken.
 
     Raises GemmgenError (``no-baseline``) if torch has no call for the dtypes and formats.
     """
     problem = source.problem
-    head = head_of_groups(problem, source.promote_k) if problem.groups else head_of(source)
-    rest = tuple(steps(problem, head.taken, head.product))
-    words, settings = _settings(problem)
+    heads = (side.head(fast_accum=source.promote_k is None) for side in reversed(sides_of(problem)))
+    head = next(filter(None, heads), None) or head_of(source)
+    rest = tuple(steps(problem, head))
+    words, settings = _settings(problem) if head.operands is None else (head.operands, nullcontext)
     text = ", then ".join((f"{head.text}, {words}", *(step.text for step in rest)))
     return Baseline(f"{head.by}: {text}", partial(_bind, head, rest), settings)
 
@@ -87,11 +87,6 @@ def _settings(problem: Matmul) -> tuple[str, Callable[[], AbstractContextManager
     """Return the operands' type and torch's settings for it in words, and the settings to be made."""
     a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
     matmul: Any = torch.backends.cuda.matmul
-    if problem.groups and not problem.groups.apart:
-        return (a if a == b else f"{a} and {b}"), nullcontext
-    if problem.block_scaled:
-        before = "scales packed before" if problem.packs_scales else "scales as both kernels read them"
-        return f"{formats_text(problem)}, {before}", nullcontext
     if a == "tf32":
         return "tf32, allow_tf32 True", partial(_set, "allow_tf32")
     if a == "fp16" and problem.accumulator.name == "fp16":
@@ -126,18 +121,18 @@ class TorchStep:
     """Binds the operation to inputs; the operation may change its argument."""
 
 
-def steps(problem: Matmul, taken: int, product: DType) -> Iterator[TorchStep]:
-    """Yield the steps that remain for a product of this type, and the conversion to D's type."""
+def steps(problem: Matmul, head: Head) -> Iterator[TorchStep]:
+    """Yield the steps that remain after a product, and the conversion to D's type."""
     d, epilogue = problem.d.name, problem.epilogue
-    held, left = product, epilogue.steps[taken:]
-    if left and product == "int32":
+    held, left = head.product, epilogue.steps[head.taken :]
+    if left and held == "int32":
         held = d if d in ("bf16", "fp32") else "fp32"  # fp16 ends at 65,504
         yield _conversion(held)
     if left and not epilogue.is_chain:
         yield _expression(problem)
     else:
         for step in left:
-            yield _step(step, problem)
+            yield _step(step, problem, head.vectors)
     if TORCH_DTYPES[held] != TORCH_DTYPES[d]:
         yield _conversion(d)
 
@@ -152,12 +147,16 @@ def _expression(problem: Matmul) -> TorchStep:
     def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
         return lambda d: evaluated_d(epilogue, sums_of(d, epilogue), inputs.extras)
 
-    stacked = problem.groups is not None and problem.groups.stacks("d")
-    texts = [_torch_text(value, epilogue, stacked=stacked) for value in epilogue.values]
+    texts = [_torch_text(value, epilogue, stacked=_stacks_d(problem)) for value in epilogue.values]
     if len(texts) == 1:
         return TorchStep(f"{_parted(problem)}d = {texts[0]}", bind)
     joined = f"torch.{'stack' if problem.interleaved else 'cat'}(({', '.join(texts)}), -1)"
     return TorchStep(f"unfused: d = {joined}{'.flatten(-2)' * problem.interleaved}", bind)
+
+
+def _stacks_d(problem: Matmul) -> bool:
+    """Return True if C and D have a dimension before their rows."""
+    return len(problem.extents_of_d(1, 1)) > 2
 
 
 def _parted(problem: Matmul) -> str:
@@ -165,7 +164,7 @@ def _parted(problem: Matmul) -> str:
     if not problem.gated:
         return ""
     names = problem.epilogue.accumulators
-    stacked = problem.groups is not None and problem.groups.stacks("d")
+    stacked = _stacks_d(problem)
     parts = f"d.chunk({len(names)}, {-1 if stacked else 1})"
     if problem.interleaved:
         rows = "..." if stacked else ":"
@@ -180,7 +179,7 @@ def _part_of_vector(load: Load, epilogue: Epilogue) -> str:
     return f"{load.tensor}{part}"
 
 
-def _step(step: EpilogueStep, problem: Matmul) -> TorchStep:
+def _step(step: EpilogueStep, problem: Matmul, vectors: Vectors | None) -> TorchStep:
     """Return one step of a chain, in place if torch has a method for that."""
     call, value = step.call, step.operand
     if value is None:
@@ -190,17 +189,16 @@ def _step(step: EpilogueStep, problem: Matmul) -> TorchStep:
         if isinstance(value, Number):
             factor = value.value
             return TorchStep(f"d.mul_({factor:g})", lambda _: lambda x: x.mul_(factor))
-        return TorchStep(
-            f"d.mul_({_operand_text(value, problem)})", lambda inputs: _multiplying(value, problem, inputs)
-        )
+        text = f"d.mul_({_operand_text(value, problem, vectors)})"
+        return TorchStep(text, lambda inputs: _multiplying(_bound_operand(value, problem, vectors, inputs)))
     factor, addend = 1.0, value
     match value:
         case EpilogueCall("times", (Number(number), other)):
             factor, addend = number, other
         case _:
             pass
-    text = _with(f"d.add_({_operand_text(addend, problem)}", "alpha", factor)
-    return TorchStep(text, lambda inputs: _adding(addend, factor, problem, inputs))
+    text = _with(f"d.add_({_operand_text(addend, problem, vectors)}", "alpha", factor)
+    return TorchStep(text, lambda inputs: _adding(_bound_operand(addend, problem, vectors, inputs), factor))
 
 
 @dataclass(frozen=True)
@@ -241,33 +239,28 @@ def _operand(value: Value, x: Tensor, inputs: Inputs) -> Tensor:
     return evaluated_operand(value, x, inputs.extras)
 
 
-def _is_vector_of_groups(value: Value, problem: Matmul) -> bool:
-    """Return True for a row or column operand of groups, which have elements of their own."""
-    return problem.groups is not None and isinstance(value, Load) and value.tensor in problem.vectors
-
-
-def _operand_text(value: Value, problem: Matmul) -> str:
+def _operand_text(value: Value, problem: Matmul, vectors: Vectors | None) -> str:
     """Return the text of the other operand of a step."""
-    if isinstance(value, Load) and _is_vector_of_groups(value, problem):
-        return vector_text(value, problem)
+    if vectors and isinstance(value, Load) and value.tensor in problem.vectors:
+        return vectors.text(value)
     return _torch_text(value)
 
 
-def _bound_operand(value: Value, problem: Matmul, inputs: Inputs) -> Callable[[Tensor], Tensor]:
+def _bound_operand(
+    value: Value, problem: Matmul, vectors: Vectors | None, inputs: Inputs
+) -> Callable[[Tensor], Tensor]:
     """Return a function from an intermediate result to the other operand of a step."""
-    if isinstance(value, Load) and _is_vector_of_groups(value, problem):
-        vector = bind_vector(value, problem, inputs)
+    if vectors and isinstance(value, Load) and value.tensor in problem.vectors:
+        vector = vectors.bind(value, inputs)
         return lambda _: vector()
     return lambda x: _operand(value, x, inputs)
 
 
-def _multiplying(factor: Value, problem: Matmul, inputs: Inputs) -> Callable[[Tensor], Tensor]:
-    operand_of = _bound_operand(factor, problem, inputs)
+def _multiplying(operand_of: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda x: x.mul_(operand_of(x))
 
 
-def _adding(addend: Value, factor: float, problem: Matmul, inputs: Inputs) -> Callable[[Tensor], Tensor]:
-    operand_of = _bound_operand(addend, problem, inputs)
+def _adding(operand_of: Callable[[Tensor], Tensor], factor: float) -> Callable[[Tensor], Tensor]:
     return lambda x: x.add_(operand_of(x), alpha=factor)
 
 

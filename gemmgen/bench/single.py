@@ -29,11 +29,11 @@ from gemmgen.bench.record import (
     ceilings_of,
     utc_now,
 )
-from gemmgen.bench.torch_matmul import Call
 from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_text, require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import MatmulFunction, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.reference import Deviation, tolerance
+from gemmgen.numerics.torch_call import Call
 from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make, staged

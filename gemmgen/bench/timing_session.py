@@ -16,9 +16,9 @@ from gemmgen.bench.arms import Calls, InputSet, deviation_of, input_sets, judged
 from gemmgen.bench.machine import SuiteMachine, Work
 from gemmgen.bench.paired_timing import Arm, call_times, each_set, estimate
 from gemmgen.bench.result_log import Rounds
-from gemmgen.bench.torch_matmul import Call
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.reference import Deviation, Tolerance, references, tolerance
+from gemmgen.numerics.torch_call import Call
 from gemmgen.problem import Shape
 from gemmgen.spec import SpecFile
 

@@ -1,17 +1,11 @@
-"""The torch call that multiplies the operands of a spec, with the terms of the epilogue that it supports.
-
-The signature of ``torch._scaled_mm`` is that of torch 2.13; 2.11 takes the same: scales of mxfp8 as
-``float8_e8m0fnu``, of nvfp4 as ``float8_e4m3fn``, both in blocks of 128 x 4 as ``pack_scales`` lays them out,
-and pairs of e2m1 as ``float4_e2m1fn_x2``. No Blackwell GPU was at hand to run these on: torch's own checks of
-shapes accept the call.
-"""
+"""The torch call that multiplies the operands of a spec, with the terms of the epilogue that it supports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,47 +14,9 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.elements import FP8
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType
 from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.torch_call import VECTORS, Head, call_text, terms_of
 from gemmgen.problem import Matmul
-from gemmgen.problem.contest import formats_text
 from gemmgen.spec import SpecFile
-
-CUBLAS_FORMATS: Final = (
-    ("mxfp8", "mxfp8"),
-    ("nvfp4", "nvfp4"),
-    ("fp32_1x128", "fp32_128x128"),
-    ("fp32_1x128", "fp32_1x128"),
-)
-"""Formats of A and B that cuBLAS multiplies. For mxfp4 torch supports only AMD, or another library."""
-CUBLAS_D: Final = ("bf16", "fp16", "fp32")
-"""Types of D that cuBLAS writes for block-scaled operands."""
-VECTORS: Final = ("row_scale", "column_scale")
-"""Scales of rows and columns that ``_scaled_mm`` multiplies by."""
-Call = Callable[[Inputs, Tensor], Callable[[], Tensor]]
-"""Binds inputs and d [M, N]; the function that it returns enqueues the product and returns the result: d, or
-another tensor if the call cannot write d.
-"""
-
-
-@dataclass(frozen=True)
-class Head:
-    """A call of torch that multiplies A and B, with the terms that it includes."""
-
-    text: str
-    product: DType
-    """Type of the result; the result is d if that is D's type."""
-    bind: Call
-    taken: int
-    """Number of the spec's terms that the call includes."""
-    by: str = "cuBLAS's default choice"
-    """The software that multiplies, and how its algorithm is chosen."""
-
-
-def terms_of(problem: Matmul) -> tuple[str, ...]:
-    """Return the names of the epilogue's steps, in order; empty if the epilogue is not a chain.
-
-    A call of torch can include only the first steps of a chain.
-    """
-    return problem.steps if problem.epilogue.is_chain else ()
 
 
 def head_of(source: SpecFile) -> Head:
@@ -69,8 +25,6 @@ def head_of(source: SpecFile) -> Head:
     Raises GemmgenError (``no-baseline``) for dtypes and formats that torch has no cuBLAS call for.
     """
     problem = source.problem
-    if problem.block_scaled:
-        return block_scaled_mm(problem)
     a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
     into = {"bf16": ("bf16", "fp32"), "fp16": ("fp16", "fp32"), "tf32": ("fp32", "bf16", "fp16")}
     if a == "int8" == b:
@@ -217,90 +171,3 @@ def _bind_scaled(
     return partial(
         function._scaled_mm, inputs.a, inputs.b, scale_a=scale_a, scale_b=scale_b, **more, **keywords
     )
-
-
-# --- block-scaled operands
-
-
-def offered(problem: Matmul) -> bool:
-    """Return True if ``torch._scaled_mm`` multiplies the block-scaled operands on an NVIDIA GPU."""
-    a, b = problem.a, problem.b
-    if a.scale is None or b.scale is None:
-        return False
-    formats = (a.scale.format.name, b.scale.format.name)
-    return formats in CUBLAS_FORMATS and (a.dtype.name, b.dtype.name) != ("e5m2", "e5m2")
-
-
-def block_scaled_mm(problem: Matmul) -> Head:
-    """Return the product of scaled operands in D's type, or in bf16 if cuBLAS cannot write that type.
-
-    Scales that the tensor cores read must be packed; fp32 scales lie as the kernel reads them. The call
-    includes no operations, and no factor for the tensor either.
-
-    Raises GemmgenError (``no-baseline``) for formats that it does not support.
-    """
-    if not offered(problem):
-        lacking = f"torch has no cuBLAS matmul of block-scaled {formats_text(problem)}"
-        message = f"{lacking}: state another module of the spec with --against"
-        raise GemmgenError([Diagnostic("cublas", "no-baseline", message)])
-    d = problem.d.name
-    product: DType = d if d in CUBLAS_D and problem.packs_scales else "bf16"
-    into_d = product == d
-    operands = tuple(
-        f"{name}.view(torch.float4_e2m1fn_x2)" if operand.dtype.name == "e2m1" else name
-        for name, operand in (("a", problem.a), ("b", problem.b))
-    )
-    scales = {"scale_a": "a_scale", "scale_b": f"b_scale{'.T' * problem.scales_sums}"}
-    keywords = {"out_dtype": TORCH_DTYPES[product]}
-    text = call_text("_scaled_mm", operands, {**scales, **keywords}, into_d)
-    of_call = _packed_scales if problem.packs_scales else _scales_of_sums
-    return Head(text, product, partial(_bind_block_scaled, of_call, keywords, into_d), 0)
-
-
-def _packed_scales(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Return packed scales of A and of B as the call takes them."""
-    return inputs.extras["a_scale"].flatten(), inputs.extras["b_scale"].flatten()
-
-
-def _scales_of_sums(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Return fp32 scales of A and of B as the call takes them: columns of M or N scales without a gap."""
-    scale_a, scale_b = inputs.extras["a_scale"], inputs.extras["b_scale"]
-    if scale_b.shape[0] == inputs.shape[1]:
-        scale_b = scale_b.T.contiguous().T
-    return scale_a.T.contiguous().T, scale_b.T
-
-
-def _bind_block_scaled(
-    of_call: Callable[[Inputs], tuple[Tensor, Tensor]],
-    keywords: dict[str, Any],
-    into_d: bool,
-    inputs: Inputs,
-    d: Tensor,
-) -> Callable[[], Tensor]:
-    """Bind the call to its tensors, with scales as it takes them."""
-    scale_a, scale_b = of_call(inputs)
-    into = {"out": d} if into_d else {}
-    function: Any = torch
-    return partial(
-        function._scaled_mm,
-        _pairs(inputs.a),
-        _pairs(inputs.b),
-        scale_a=scale_a,
-        scale_b=scale_b,
-        **keywords,
-        **into,
-    )
-
-
-def _pairs(operand: Tensor) -> Tensor:
-    """Return bytes of e2m1 as torch's type for two of them."""
-    return operand.view(torch.float4_e2m1fn_x2) if operand.dtype == torch.uint8 else operand
-
-
-def call_text(name: str, arguments: tuple[str, ...], keywords: Mapping[str, Any], into_d: bool) -> str:
-    """Return the call as it is written in Python."""
-    shown = [
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
-        for key, value in keywords.items()
-    ]
-    return f"torch.{name}({', '.join((*arguments, *shown, *(('out=d',) if into_d else ())))})"

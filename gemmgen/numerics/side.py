@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.inputs import Numbers
 from gemmgen.numerics.reference import Check
+from gemmgen.numerics.torch_call import Head
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,11 @@ class Checking(Numbers, Protocol):
     def check_groups(self) -> tuple[CheckGroup, ...]:
         """Return the groups of checks that only modules with the feature must pass; they need no GPU."""
         return ()
+
+    def head(self, *, fast_accum: bool) -> Head | None:  # noqa: ARG002
+        """Return the call of torch that multiplies; None if the feature needs no call of its own.
+
+        ``fast_accum`` says whether sums of 8-bit floats may stay in the tensor cores for all of K. Raises
+        GemmgenError (``no-baseline``) if torch has no call.
+        """
+        return None

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from gemmgen.features.block_scales.other_scales import other_scales, packed_scales
+from gemmgen.features.block_scales.torch_scaled import block_scaled_mm
 from gemmgen.numerics.matrices import Draw, Layout, powers_of_two
 from gemmgen.numerics.side import TWO_RUNS, CheckGroup, Checking
+from gemmgen.numerics.torch_call import Head
 from gemmgen.problem import Matmul
 from gemmgen.problem.matmul import Operand
 from gemmgen.problem.operations import BLOCK_SCALES
@@ -71,6 +73,10 @@ class ScaleNumbers(Checking):
         if self.problem.packs_scales:
             return (CheckGroup("packed scales", packed_scales, TWO_RUNS, first=True),)
         return (CheckGroup("other scales", other_scales, TWO_RUNS),)
+
+    def head(self, *, fast_accum: bool) -> Head | None:  # noqa: ARG002
+        """Return the call of torch that multiplies block-scaled operands."""
+        return block_scaled_mm(self.problem)
 
 
 def side_of(problem: Matmul) -> Checking | None:

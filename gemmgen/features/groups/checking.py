@@ -9,9 +9,11 @@ from torch import Tensor
 
 from gemmgen.features.groups.divided_rows import bounds, drawn_rows, hostile_rows, tensor_of_rows
 from gemmgen.features.groups.divisions import other_divisions
+from gemmgen.features.groups.torch_groups import head_of_groups
 from gemmgen.numerics.inputs import ComputedRows, Inputs
 from gemmgen.numerics.matrices import Layout
 from gemmgen.numerics.side import TWO_RUNS, CheckGroup, Checking
+from gemmgen.numerics.torch_call import Head
 from gemmgen.problem import Matmul
 from gemmgen.problem.groups import Groups
 from gemmgen.problem.operations import BLOCK_SCALES, ROW_VECTORS
@@ -90,6 +92,10 @@ class GroupNumbers(Checking):
         """Return the group with other divisions of M or K, if a tensor divides it."""
         # Two runs: one of an ``out`` that is refused.
         return (CheckGroup("other divisions", other_divisions, TWO_RUNS),) if self.groups.counts else ()
+
+    def head(self, *, fast_accum: bool) -> Head | None:
+        """Return the call of torch that multiplies the groups."""
+        return head_of_groups(self.problem, fast_accum=fast_accum)
 
 
 def side_of(problem: Matmul) -> Checking | None:

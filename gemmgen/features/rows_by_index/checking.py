@@ -9,9 +9,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.numerics.inputs import ComputedRows, Inputs
 from gemmgen.numerics.matrices import Layout
 from gemmgen.numerics.side import Checking
+from gemmgen.numerics.torch_call import Head
 from gemmgen.problem import Matmul
 
 OUTSIDE = (-1, -(1 << 31), 1 << 30)
@@ -43,6 +45,11 @@ class IndexNumbers(Checking):
         kept = inside(of_product, len(rows.d))
         scattered = of_product[kept].long()
         return replace(rows, ranges=((0, len(scattered)),), index=scattered, kept=kept)
+
+    def head(self, *, fast_accum: bool) -> Head | None:  # noqa: ARG002
+        """Raise GemmgenError (``no-baseline``): torch multiplies no rows by an index."""
+        message = "torch has no matmul of rows by an index"
+        raise GemmgenError([Diagnostic("torch", "no-baseline", message)])
 
 
 def side_of(problem: Matmul) -> Checking | None:

@@ -7,19 +7,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from gemmgen.bench.torch_matmul import VECTORS, Head, call_text, terms_of
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.block_scales.torch_scaled import operands_text
 from gemmgen.hardware.elements import FP8
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType
 from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.torch_call import VECTORS, Head, call_text, terms_of
 from gemmgen.problem import Matmul
 from gemmgen.problem.epilogue import Load
+from gemmgen.problem.groups import Groups
 
 GROUPED: Final = "torch"
 """The software behind the calls of groups, which has kernels of its own."""
@@ -27,28 +30,31 @@ HALVES: Final = ("bf16", "fp16")
 any_torch: Any = torch
 
 
-def head_of_groups(problem: Matmul, promote_k: int | None) -> Head:
+def head_of_groups(problem: Matmul, *, fast_accum: bool) -> Head:
     """Return the product of the groups of a problem.
 
     It is ``torch.bmm`` for batches and for masked groups, whose rows of no group are then multiplied too, and
     ``torch._grouped_mm`` for groups that `offs` divides; ``torch._scaled_grouped_mm`` for 8-bit floats.
 
-    Raises GemmgenError (``no-baseline``) for types that these calls do not take, for rows by an index, and
-    for vectors of groups in an epilogue that is an expression, except for factors of the rows of one A.
+    Raises GemmgenError (``no-baseline``) for types that these calls do not take, and for vectors of groups in
+    an epilogue that is an expression, except for factors of the rows of one A.
     """
     groups = problem.groups
     assert groups is not None
     a, b = problem.a.dtype.name, problem.b.dtype.name
-    if groups.row_indices:
-        raise _refused("torch has no matmul of rows by an index")
     of_rows = not groups.apart and all(Load(name).operand == "row" for name in problem.vectors)
     if problem.vectors and not (problem.epilogue.is_chain or of_rows):
         raise _refused("torch has no call for vectors of groups in an expression")
     if a in FP8 and b == a == "e4m3" and not groups.divides_k:
-        return _scaled_grouped_mm(problem, promote_k)
-    if a != b or a not in (*HALVES, "tf32") or (a == "tf32" and not groups.apart):
+        head = _scaled_grouped_mm(problem, fast_accum=fast_accum)
+    elif a != b or a not in (*HALVES, "tf32") or (a == "tf32" and not groups.apart):
         raise _refused(f"torch has no matmul of groups of {a} and {b}")
-    return _bmm(problem) if groups.apart else _grouped_mm(problem)
+    else:
+        head = _bmm(problem) if groups.apart else _grouped_mm(problem)
+    operands = operands_text(problem) if problem.block_scaled else None
+    if not groups.apart:
+        operands = a if a == b else f"{a} and {b}"
+    return replace(head, operands=operands, vectors=GroupVectors(groups))
 
 
 def _refused(message: str) -> GemmgenError:
@@ -86,7 +92,7 @@ def _bind_grouped(inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:  # noqa: A
     return partial(any_torch._grouped_mm, inputs.a, inputs.b, offs=inputs.extras["offs"])
 
 
-def _scaled_grouped_mm(problem: Matmul, promote_k: int | None) -> Head:
+def _scaled_grouped_mm(problem: Matmul, *, fast_accum: bool) -> Head:
     """Return the product of 8-bit floats with scales of rows and columns; ones stand for missing scales.
 
     Torch writes bf16 only.
@@ -99,7 +105,7 @@ def _scaled_grouped_mm(problem: Matmul, promote_k: int | None) -> Head:
     rows, columns = (name if name in scales else "ones" for name in VECTORS)
     keywords: dict[str, Any] = {"scale_a": rows, "scale_b": columns}
     keywords |= {} if problem.groups and problem.groups.apart else {"offs": "offs"}
-    options: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": promote_k is None}
+    options: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": fast_accum}
     text = call_text("_scaled_grouped_mm", ("a", "b"), {**keywords, **options}, into_d=False)
     if problem.groups and problem.groups.of == "m_masked":
         text += " of all M rows"
@@ -123,27 +129,29 @@ def _bind_scaled(
     return partial(any_torch._scaled_grouped_mm, a, b, scale_a=scale_a, scale_b=scale_b, **offs, **options)
 
 
-def vector_text(load: Load, problem: Matmul) -> str:
-    """Return the text of a row or column operand of groups, as it is added to D."""
-    groups = problem.groups
-    assert groups is not None
-    if load.operand == "row":
-        return f"{load.tensor}[..., None]"
-    return f"{load.tensor}[:, None]" if groups.apart else f"{load.tensor}[group of each row]"
+@dataclass(frozen=True)
+class GroupVectors:
+    """The row and column operands of groups, which have elements of their own."""
 
+    groups: Groups
 
-def bind_vector(load: Load, problem: Matmul, inputs: Inputs) -> Callable[[], Tensor]:
-    """Return a function that gives a row or column operand of groups, broadcastable to D.
+    def text(self, load: Load) -> str:
+        """Return the text of an operand, as it is added to D."""
+        if load.operand == "row":
+            return f"{load.tensor}[..., None]"
+        return f"{load.tensor}[:, None]" if self.groups.apart else f"{load.tensor}[group of each row]"
 
-    The group of each row is found here, as a caller knows the expert of each row. Each call of the function
-    gathers the elements of all rows: with `offs`, that is a tensor [M, N].
-    """
-    groups, vector = problem.groups, inputs.extras[load.tensor]
-    assert groups is not None
-    if load.operand == "row":
-        return lambda: vector[..., None]
-    if groups.apart:
-        return lambda: vector[:, None]
-    rows = torch.arange(inputs.a.shape[0], dtype=torch.int32, device=vector.device)
-    of_rows = torch.searchsorted(inputs.extras["offs"], rows, right=True).clamp(max=len(vector) - 1)
-    return lambda: vector[of_rows]
+    def bind(self, load: Load, inputs: Inputs) -> Callable[[], Tensor]:
+        """Return a function that returns an operand which broadcasts to D.
+
+        The group of each row is found here, as a caller knows the expert of each row. Each call of the
+        function gathers the elements of all rows: with `offs`, that is a tensor [M, N].
+        """
+        vector = inputs.extras[load.tensor]
+        if load.operand == "row":
+            return lambda: vector[..., None]
+        if self.groups.apart:
+            return lambda: vector[:, None]
+        rows = torch.arange(inputs.a.shape[0], dtype=torch.int32, device=vector.device)
+        of_rows = torch.searchsorted(inputs.extras["offs"], rows, right=True).clamp(max=len(vector) - 1)
+        return lambda: vector[of_rows]
