@@ -20,8 +20,8 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_stages
 from gemmgen.plan.wgmma.cost import costs, cycles, excess
+from gemmgen.plan.wgmma.tried.candidate_table import DEFAULTS
 from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
-from gemmgen.plan.wgmma.tried.values import DEFAULTS, ORDER_DEFAULTS
 from gemmgen.planner import applied, attempted, plan_spec
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import spec_of, stated
@@ -117,8 +117,8 @@ def test_a_tile_narrower_than_any_subtile_that_is_tried_is_stored_whole() -> Non
 
 def test_decisions_that_no_rule_couples_have_defaults() -> None:
     plan = planned(schedule={"width": 3})
-    defaults = {**DEFAULTS, **ORDER_DEFAULTS}
-    assert {name: getattr(plan, name) for name in defaults} == {**defaults, "width": 3}
+    assert {name: (getattr(plan, name),) for name in DEFAULTS} == DEFAULTS
+    assert walked(plan) == ("snake", "m", 3)
 
 
 def walked(plan: WgmmaKernel) -> tuple[str, str, int]:

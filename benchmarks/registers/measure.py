@@ -22,7 +22,7 @@ from gemmgen.lower import ShortageError, lower
 from gemmgen.plan.rule import altered
 from gemmgen.plan.wgmma.bounds import most_consumer_registers, needed_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.tried.values import PRODUCER_REGISTERS
+from gemmgen.plan.wgmma.tried.derived import PRODUCER_REGISTERS
 from tools.fuzz.draft import spec_of
 from tools.fuzz.judge import plan_without
 from tools.fuzz.tables import Values

@@ -29,11 +29,10 @@ Choices = Mapping[str, tuple[object, ...]]
 
 @dataclass(frozen=True)
 class Branch:
-    """Decisions that are fixed together, and the values tried for others beside them."""
+    """Values that are tried together for decisions that a spec leaves open."""
 
-    fixed: Values
-    """Decisions for which a spec may want other values tried."""
     choices: Choices
+    """Values for which a spec may want others tried."""
     kind: Values = field(default_factory=dict[str, object])
     """Decisions that tell this branch from others."""
 
@@ -105,10 +104,11 @@ class Space(ABC, Generic[P]):
             names = {*self.stores, *self.memory}
             stores = {name: values for name, values in {**self.stores, **wanted}.items() if name in names}
             for branch in self.branches(source.request, stated, wanted):
-                open_to = {name: value for name, value in branch.fixed.items() if name not in wanted}
-                fixed: dict[str, object] = {**open_to, **branch.kind, **stated}
+                fixed: dict[str, object] = {**branch.kind, **stated}
                 choices = {**branch.choices, **wanted}
-                tried = {name: values for name, values in choices.items() if name not in (*fixed, *stores)}
+                left = {name: values for name, values in choices.items() if name not in (*fixed, *stores)}
+                tried = {name: values for name, values in left.items() if len(values) > 1}
+                fixed |= {name: values[0] for name, values in left.items() if name not in tried}
                 stored = {name: values for name, values in stores.items() if name not in fixed}
                 yield _Grid(fixed, tried, stored)
 

@@ -54,14 +54,14 @@ WORKER_REGISTERS = 40
 """Fewest registers of workers: the epilogue has all that it can use besides."""
 DEEPEST_RING = 8
 """Stages beyond which a ring hides nothing more."""
-DEFAULTS: Values = {
-    "cta_tile_m": TCGEN05.m[-1],
-    "cluster_n": 1,
-    "schedule_kind": "persistent",
-    "order": "snake",
-    "minor": "m",
-    "width": 8,
-    "occupancy": 1,
+DEFAULTS: Choices = {
+    "cta_tile_m": (TCGEN05.m[-1],),
+    "cluster_n": (1,),
+    "schedule_kind": ("persistent",),
+    "order": ("snake",),
+    "minor": ("m",),
+    "width": (8,),
+    "occupancy": (1,),
 }
 """Decisions that no rule couples to another one; none of them was measured on a Blackwell GPU."""
 
@@ -79,8 +79,7 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
         wanted: Choices,  # noqa: ARG002  there is one branch, whatever is wanted
     ) -> Iterator[Branch]:
         """Yield the only branch."""
-        fixed = {**DEFAULTS, **_implied(stated)}
-        yield Branch(fixed, {**CHOICES, "cta_tile_k": _step_choices(request.matmul)})
+        yield Branch({**CHOICES, **DEFAULTS, **_implied(stated), "cta_tile_k": _step_choices(request.matmul)})
 
     def bound(self, request: Request, decisions: Values) -> Tcgen05Kernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
@@ -121,14 +120,14 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
 
     def preferred(self, kernel: Tcgen05Kernel) -> Choices:
         """Return the values that are tried for each decision of a kernel, the best first."""
-        defaults = {name: (value,) for name, value in {**DEFAULTS, **_implied(vars(kernel))}.items()}
-        return {**STORES, **CHOICES, **defaults, "cta_tile_k": _step_choices(kernel.problem)}
+        steps = _step_choices(kernel.problem)
+        return {**STORES, **CHOICES, **DEFAULTS, **_implied(vars(kernel)), "cta_tile_k": steps}
 
 
-def _implied(stated: Values) -> dict[str, object]:
+def _implied(stated: Values) -> Choices:
     """Return the decisions that follow from a single stated one."""
     minor = LINES.get(str(stated.get("order")))
-    return {"minor": minor, "width": 1} if minor else {}
+    return {"minor": (minor,), "width": (1,)} if minor else {}
 
 
 def _step_choices(problem: Matmul) -> tuple[int, ...]:

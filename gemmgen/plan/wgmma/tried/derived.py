@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gemmgen.hardware import WGMMA
@@ -18,16 +18,23 @@ from gemmgen.plan.wgmma.bounds import (
 )
 from gemmgen.plan.wgmma.cost_constants import NARROW_PART
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.tried.values import (
-    DEEPEST_RING,
-    DEEPEST_SWAP_AB_RING,
-    NARROWEST_BESIDE_REGISTERS,
-    ORDER_DEFAULTS,
-    PARALLEL_RING_BYTES,
-    PING_PONG_WIDTH,
-    PRODUCER_REGISTERS,
-)
 from gemmgen.problem import Matmul, Operand
+
+DEEPEST_RING, DEEPEST_SWAP_AB_RING = 8, 12
+"""Stages beyond which a ring hides nothing more; with swap-AB, stages are small."""
+PARALLEL_RING_BYTES = 200 * 1024
+"""Bytes of the ring beyond which it hides nothing more if a second kernel adds up sums: at 512 x 512 x 16384
+the main loop of 128 x 128 x 64 alone takes 17.0 us with seven stages and 15.7 with six
+(``benchmarks/fit/h200_parallel.json``); no reason was found.
+"""
+NARROWEST_BESIDE_REGISTERS = 144
+"""Columns of a composed tile of two consumers from which on an A of 16 bits passes through registers."""
+PRODUCER_REGISTERS = 40
+"""Registers of a producer thread if consumers take the rest; no record isolates it."""
+ORDER, WIDTH = "snake", 16
+"""Order of tiles for several waves, and the tiles along its minor dimension that are walked together."""
+PING_PONG_WIDTH = 8
+"""The width that ran best with ping-pong, whose consumers have neighbouring tiles."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,6 @@ TILE_DERIVED = (
     Derived("b_swizzle_bytes", lambda plan: _swizzle(plan, plan.b_row, plan.problem.b)),
 )
 """Decisions that follow from the tile and its warps alone."""
-ORDER_DERIVED = (
-    Derived("order", lambda plan: _order(plan)),
-    Derived("minor", lambda plan: "n" if plan.order == "row" else ORDER_DEFAULTS["minor"]),
-    Derived("width", lambda plan: _width(plan)),
-)
-"""How tiles follow one another, where a spec says nothing of that."""
 SOURCE_DERIVED = (Derived("a_source", lambda plan: _source_for(plan)),)
 """Decisions that follow from `TILE_DERIVED` too."""
 MEMORY_DERIVED = (
@@ -132,6 +133,17 @@ def _is_one_wave(plan: WgmmaKernel) -> bool:
     return tiles * plan.splits <= plan.resident_programs
 
 
+def walk_of(plan: WgmmaKernel, order: object = None) -> dict[str, object]:
+    """Return how tiles follow one another: in the given order, or in one that follows from the plan."""
+    order = order or _order(plan)
+    line = order in LINES
+    return {
+        "order": order,
+        "minor": "n" if order == "row" else "m",
+        "width": 1 if line else (PING_PONG_WIDTH if plan.ping_pong else WIDTH),
+    }
+
+
 def _order(plan: WgmmaKernel) -> object:
     """Return the order of tiles, where a spec says nothing of that."""
     if plan.problem.groups is not None:
@@ -139,16 +151,9 @@ def _order(plan: WgmmaKernel) -> object:
     if plan.reduces_apart:  # tiles side by side share the operand that a cluster does not
         return "column" if plan.cluster_n > plan.cluster_m else "row"
     if not _is_one_wave(plan):
-        return ORDER_DEFAULTS["order"]
+        return ORDER
     tiles_m, tiles_n = max(map(plan.tiles, plan.request.planned_shapes), key=math.prod)
     return "row" if tiles_m > tiles_n else "column"
-
-
-def _width(plan: WgmmaKernel) -> object:
-    """Return the tiles along the minor dimension that are walked together."""
-    if plan.order in LINES:
-        return 1
-    return PING_PONG_WIDTH if plan.ping_pong else ORDER_DEFAULTS["width"]
 
 
 def _producer_registers(plan: WgmmaKernel) -> int:
@@ -184,8 +189,3 @@ def _swizzle(plan: WgmmaKernel, row: int, operand: Operand) -> int:
     if operand.scale and plan.step_blocks > 1:
         row = min(row, operand.scale.vector)
     return plan.widest_swizzle(row, operand.dtype.bits)
-
-
-def steps_of(problem: Matmul, row_bytes: Iterable[int]) -> tuple[int, ...]:
-    """Return the elements of K of steps whose rows of A have the given bytes."""
-    return tuple(size // problem.a.dtype.bytes for size in row_bytes)

@@ -2,60 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 
 from gemmgen.hardware import HOPPER, WGMMA
+from gemmgen.plan.forecast import has_few_tiles, tried_swap_ab
 from gemmgen.plan.rule import altered
 from gemmgen.plan.search import Branch, Choices, Space, Values, decided, whole_number
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.tried.branches import (
-    block_choices_of,
-    branches_without_roles,
-    choices_of,
-    defaults_of,
-    fitted_tiles,
-    implied_by,
-    is_of_a_wave,
-    kinds_of,
-    may_reduce_apart,
-    may_stagger,
-    order_defaults_of,
-    staggered_branches,
-    swaps_of,
-    thirds_of,
-    thirds_of_scaled_sums,
-    with_blocks,
+from gemmgen.plan.wgmma.tried.candidate_table import (
+    DEFAULTS,
+    EVERY,
+    FOLLOWS,
+    KERNELS,
+    KINDS,
+    SWAP_AB,
+    SWAP_AB_ALONE,
+    VALUES,
+    WITHOUT_ROLES,
 )
 from gemmgen.plan.wgmma.tried.derived import (
     CONSUMER_DERIVED,
     MEMORY_DERIVED,
-    ORDER_DERIVED,
+    ORDER,
+    PRODUCER_REGISTERS,
     SOURCE_DERIVED,
     TILE_DERIVED,
     deepest_ring,
     derive,
     holds_its_tile,
     lacking_registers,
-    steps_of,
+    walk_of,
 )
-from gemmgen.plan.wgmma.tried.group_branches import branches_of_groups
-from gemmgen.plan.wgmma.tried.values import (
-    CHOICES,
-    DEFAULTS,
-    KINDS,
-    LONG_K_DEFAULTS,
-    MOST_SUBTILES,
-    ORDER_DEFAULTS,
-    OTHER_PRODUCER_REGISTERS,
-    PARALLEL_CHOICES,
-    PRODUCER_REGISTERS,
-    STEP_BYTES,
-    STORES,
-    SWAP_AB_DEFAULTS,
-    SWAP_AB_STEP_BYTES,
-    TILED_CHOICES,
-)
-from gemmgen.problem import Request
+from gemmgen.plan.wgmma.tried.problems import dense, few_rows_a_group, scaled, step_blocks
+from gemmgen.plan.wgmma.tried.row import Case, cascade
+from gemmgen.problem import Request, Shape
+
+STORES: Choices = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
+"""Ways to store D that are tried: they take shared memory from the ring, and no time that the cost knows."""
+MOST_SUBTILES = 64
+"""Most sub-tiles of a composed tile for which a number of buffers is looked for: no legal tile has more."""
+OTHER_PRODUCER_REGISTERS = (24, 56, 72)
+"""Other registers of a producer thread, tried if a role spills, besides an equal share for all."""
 
 
 class WgmmaSpace(Space[WgmmaKernel]):
@@ -64,47 +52,24 @@ class WgmmaSpace(Space[WgmmaKernel]):
     stores = STORES
 
     def branches(self, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
-        """Yield a branch for each kind of warp specialization, with swap-AB and without."""
-        if request.matmul.groups is not None:
-            yield from branches_of_groups(request, stated, wanted)
-            return
-        stated = with_blocks(request, stated)
-        for swap_ab in wanted.get("swap_ab") or swaps_of(request, stated, wanted):
-            defaults = defaults_of(stated, swap_ab)
-            for kind in wanted.get("specialization") or kinds_of({**defaults, **stated}):
-                tiled = {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted
-                choices = choices_of(request, stated, swap_ab, kind, tiled=tiled)
-                order = order_defaults_of(request, {*stated, *wanted}, swap_ab, kind)
-                fixed = {name: value for name, value in {**order, **defaults}.items() if name not in choices}
-                fixed |= implied_by({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
-                fixed["promote_k"] = stated.get("promote_k", fixed["promote_k"])
-                blocks = block_choices_of(request, swap_ab)
-                fixed = {name: value for name, value in fixed.items() if name not in blocks}
-                choices |= {**blocks, **thirds_of(stated, wanted)}
-                told = {"swap_ab": swap_ab, "specialization": kind}
-                yield Branch(fixed, choices, told)
-                if kind == KINDS[0] and not swap_ab:
-                    yield from thirds_of_scaled_sums(Branch(fixed, choices, told), request, stated, wanted)
-                if may_reduce_apart(request, {*stated, *wanted}, choices):
-                    # The order of tiles follows from what the cluster shares, unless something is decided.
-                    free = LONG_K_DEFAULTS.keys() if order == LONG_K_DEFAULTS else ()
-                    parallel = {name: value for name, value in fixed.items() if name not in free}
-                    parallel["reduction"] = "parallel"
-                    yield Branch(parallel, {**choices, **PARALLEL_CHOICES}, told)
-                if kind == KINDS[0] and not swap_ab and is_of_a_wave(request, {*stated, *wanted}):
-                    yield from branches_without_roles(Branch(fixed, choices, told), request, stated, wanted)
-                if kind != "none" and not swap_ab:
-                    pairs = bool(stated.get("staggered"))
-                    for tile, columns in fitted_tiles(request, stated, wanted, kind, pairs=pairs):
-                        yield Branch({**fixed, **tile}, {**choices, **columns}, told)
-                if kind == KINDS[0] and not swap_ab and may_stagger(request, {*stated, *wanted}):
-                    yield from staggered_branches(Branch(fixed, choices, told), request, stated, wanted)
+        """Yield the branches of the table of candidates, for each kind of kernel that is tried."""
+        for case in _kinds(Case(request, stated, wanted)):
+            values = cascade(VALUES, case)
+            for row in KERNELS:
+                if row.applies(case):
+                    own = case.of_kind(row.kind)
+                    found = {**values, **row.values(own), **cascade(FOLLOWS, own)}
+                    defaults = {name: each for name, each in DEFAULTS.items() if name not in found}
+                    if all(found.values()):  # no columns may fit the problem
+                        yield Branch({**found, **defaults}, own.kind)
 
     def bound(self, request: Request, decisions: Values) -> WgmmaKernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
         down, along = ("warps_n", "warps_m") if decisions["swap_ab"] else ("warps_m", "warps_n")
         open_decisions = {
-            **ORDER_DEFAULTS,
+            "order": ORDER,
+            "minor": "m",
+            "width": 1,
             "stages": deepest_ring(bool(decisions["swap_ab"])),
             "producer_registers": PRODUCER_REGISTERS,
             "consumer_registers": 1,
@@ -114,8 +79,9 @@ class WgmmaSpace(Space[WgmmaKernel]):
             down: 1 if down in decisions else _warps_down(decisions),
         } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
         kernel = decided(WgmmaKernel, request, {**open_decisions, **decisions})
-        for derived in (TILE_DERIVED, SOURCE_DERIVED, *((each,) for each in ORDER_DERIVED)):
-            kernel = derive(kernel, derived, decisions)
+        kernel = derive(derive(kernel, TILE_DERIVED, decisions), SOURCE_DERIVED, decisions)
+        walk = walk_of(kernel, decisions.get("order"))
+        kernel = altered(kernel, **{name: value for name, value in walk.items() if name not in decisions})
         if not {"warps_m", "warps_n", "mma_n"} & decisions.keys() and _needs_two_warpgroups(kernel):
             wider = altered(kernel, warps_m=2 * kernel.warps_m)
             kernel = min(kernel, wider, key=lacking_registers)
@@ -148,18 +114,64 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
     def preferred(self, kernel: WgmmaKernel) -> Choices:
         """Return the values that are tried for each decision of a kernel, the best first."""
-        steps = SWAP_AB_STEP_BYTES if kernel.swap_ab else STEP_BYTES
-        choices: dict[str, tuple[object, ...]] = {**STORES, **CHOICES, **TILED_CHOICES}
-        choices["cta_tile_k"] = steps_of(kernel.problem, steps)
-        choices["specialization"] = ("none",) if not kernel.persistent else (*KINDS, "none")
-        swap_ab = kernel.swap_ab and kernel.schedule_kind == "tiled"
-        defaults = {**ORDER_DEFAULTS, **DEFAULTS, **(SWAP_AB_DEFAULTS if swap_ab else {})}
-        choices |= {name: (value,) for name, value in defaults.items()}
-        for each in () if swap_ab else ORDER_DERIVED:
-            choices[each.name] = (each.value(kernel),)
-        if block := with_blocks(kernel.request, {}):
-            choices |= {"promote_k": (block["promote_k"],), "cta_tile_k": (block["promote_k"],)}
+        case = Case(kernel.request, {}, {})
+        choices: dict[str, tuple[object, ...]] = {
+            **STORES,
+            **EVERY.values(case),
+            **WITHOUT_ROLES.values(case),
+        }
+        choices["specialization"] = ("cooperative", "ping_pong", "none") if kernel.persistent else ("none",)
+        walk = {**walk_of(kernel, kernel.order), "order": walk_of(kernel)["order"]}
+        choices |= {name: (value,) for name, value in walk.items()}
+        if kernel.swap_ab:
+            choices["cta_tile_k"] = SWAP_AB.values(case)["cta_tile_k"]
+            if kernel.schedule_kind == "tiled":
+                choices |= {"schedule_kind": ("tiled",), "order": ("row",), "minor": ("n",), "width": (1,)}
+        if scaled(case):
+            choices |= {"promote_k": step_blocks(1)(case), "cta_tile_k": step_blocks(1)(case)}
         return choices
+
+
+def _kinds(case: Case) -> Iterator[Case]:
+    """Yield the case of each kind of kernel: with or without swap-AB, roles, and a program for each tile.
+
+    If a spec states a specialization, or wants some tried, the table decides none.
+    """
+    for swap_ab in case.wanted.get("swap_ab") or _swaps(case):
+        # Swap-AB has no roles unless the spec says so.
+        tiled = swap_ab and dense(case) and case.stated.get("specialization", "none") == "none"
+        own = case.of_kind({"swap_ab": swap_ab, "schedule_kind": "tiled" if tiled else "persistent"})
+        asked = [{"specialization": each} for each in case.asked("specialization")]
+        for kind in asked or [row.kind for row in KINDS if row.applies(own)]:
+            yield own.of_kind(kind)
+
+
+def _swaps(case: Case) -> tuple[object, ...]:
+    """Return the values of swap-AB that are tried if the spec does not want some tried.
+
+    A gate excludes swap-AB. A kernel for several problems is tried with the values of each of them.
+    """
+    if "swap_ab" in case.stated:
+        return (case.stated["swap_ab"],)
+    if case.matmul.gated:
+        return (False,)
+    if not dense(case):
+        return (False, True) if few_rows_a_group(case) else (False,)
+    if not SWAP_AB_ALONE.applies(case) or not SWAP_AB_ALONE.fits.keys().isdisjoint(case.wanted):
+        return (False,)
+    of_each = [_swaps_for(shape, case.stated) for shape in case.request.planned_shapes]
+    if (True,) in of_each and (False,) not in of_each:
+        return (True,)  # without swap-AB a kernel loses most at the fewest rows
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(of_each)))
+
+
+def _swaps_for(shape: Shape, stated: Values) -> tuple[bool, ...]:
+    """Return the values of swap-AB that are tried for a problem [M, N, K], beside the stated decisions."""
+    if has_few_tiles(*shape) and stated.get("reduction") == "atomic":
+        return (False,)  # swap-AB was not measured with atomics
+    if has_few_tiles(*shape) and stated.get("schedule_kind") == "tiled":
+        return (True,)  # without roles others were no faster
+    return tried_swap_ab(*shape)
 
 
 def _with_subtiles(plan: WgmmaKernel, store: Values) -> Values:
