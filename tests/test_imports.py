@@ -37,10 +37,12 @@ SPEC = {
 """Parts that read a spec."""
 PLAN = {
     *("gemmgen.device", "gemmgen.features", "gemmgen.json_files", "gemmgen.launch_facts"),
-    *("gemmgen.launcher_file", "gemmgen.module", "gemmgen.plan", "gemmgen.product"),
-    *("gemmgen.render", "gemmgen.triton_api", "jinja2"),
+    *("gemmgen.launcher_file", "gemmgen.module", "gemmgen.plan", "gemmgen.planner"),
+    *("gemmgen.product", "gemmgen.render", "gemmgen.triton_api", "jinja2"),
 }
 """Parts that plan a spec and render its module."""
+RULES = {"gemmgen.features", "gemmgen.json_files", "gemmgen.plan", "gemmgen.planner"}
+"""Parts that have the rules."""
 EXPLAIN = {"gemmgen.cli.explain", "gemmgen.cli.explanations", "gemmgen.cli.running", "gemmgen.cli.texts"}
 MAKE = {
     *("gemmgen.cli.candidates", "gemmgen.cli.make", "gemmgen.cli.running", "gemmgen.cli.texts"),
@@ -52,7 +54,7 @@ MOST: dict[str, set[str]] = {
     "nonsense": LEAST | TYPER,
     "schema": LEAST | SPEC | {"gemmgen.api", "gemmgen.cli.start"},
     "explain": LEAST | SPEC | EXPLAIN,
-    "explain smem-capacity": LEAST | SPEC | EXPLAIN | {"gemmgen.json_files", "gemmgen.plan"},
+    "explain smem-capacity": LEAST | SPEC | EXPLAIN | RULES,
     "plan specs/h100_bf16.yaml": LEAST | SPEC | PLAN | MAKE,
     "plan specs/h100_bf16.yaml --candidates": LEAST | SPEC | PLAN | MAKE,
     "check specs/h100_bf16.yaml": LEAST | SPEC | PLAN | MAKE,
