@@ -401,7 +401,7 @@ def test_an_open_tile_hides_nothing_that_is_wrong_with_the_operands() -> None:
     with pytest.raises(GemmgenError) as refused:
         plan_spec(parse_spec(text.encode(), "t"))
     found = {(each.code, each.field) for each in refused.value.diagnostics}
-    assert found == {("block-scales", "operands.b.scale.format"), ("block-scales", "epilogue.d")}
+    assert found == {("scale-format", "operands.b.scale.format"), ("not-together", "epilogue.d")}
 
 
 def test_each_format_names_its_instruction_and_its_block() -> None:

@@ -12,7 +12,7 @@ from gemmgen.plan.wgmma.extent_rules import consumer_rows, tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.scales.scale_payloads import LEAST_BYTES, least_scales
 from gemmgen.plan.wgmma.warp_rules import CONSUMERS
-from gemmgen.problem import BlockScale, Operand
+from gemmgen.problem import BlockScale, Groups, Operand
 from gemmgen.problem.matmul import TMA_PLACE_BITS
 
 STEP_BLOCKS = (1, 2, 4)
@@ -51,6 +51,25 @@ def scale_format(plan: WgmmaKernel) -> Iterator[Finding]:
                     f"threads scale the sums of a block of K by both, and a scale of A is for {vector} of K",
                     use(*(each.name for each in SCALE_FORMATS.values() if _pairs(each, other.scale.format))),
                 )
+    problem = plan.problem
+    if problem.scales_sums and problem.groups and problem.a.scale and problem.b.scale:
+        yield from _of_groups(problem.groups, problem.a.scale, problem.b.scale)
+
+
+def _of_groups(groups: Groups, a: BlockScale, b: BlockScale) -> Iterator[Finding]:
+    """Yield the findings of formats in groups: each kind of groups has scales of its own."""
+    rows, of = (1, "K") if groups.divides_k else (128, "rows")
+    if b.format.rows != rows:
+        wanted = _formats(rows)
+        limit = f"groups of {of} need scales of B as {either(wanted)}"
+        found = f"{b.format.name} for groups of {of} with block scales"
+        yield Finding("operands.b.scale.format", found, limit, use(*wanted))
+    if a.vector != GROUPED_K:
+        of_a, of_b = (_formats(each, scale.dtype.name) for each, scale in ((1, a), (rows, b)))
+        limit = f"groups need scales for blocks of {GROUPED_K} of K"
+        found = f"{a.format.name} for groups of {of} with block scales"
+        fix = use(*of_a) & use(*of_b, field="operands.b.scale.format")
+        yield Finding("operands.a.scale.format", found, limit, fix)
 
 
 def _pairs(b: ScaleFormat, a: ScaleFormat) -> bool:
@@ -195,7 +214,6 @@ def _places(plan: WgmmaKernel) -> Iterator[tuple[str, int, BlockScale]]:
 
 def _of_work(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the schedule, and of matmuls of other kinds."""
-    yield from _of_groups(plan)
     yield from _of_blocks_of_columns(plan)
     early = plan.read_early
     limit = "TMA loads the scales beside the tiles, and a call may copy scales right ahead of the kernel"
@@ -227,24 +245,3 @@ def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
         limit,
         use(plan.cta_tile_k // blocks),
     )
-
-
-def _of_groups(plan: WgmmaKernel) -> Iterator[Row]:
-    """Yield the rows of groups: each kind has its own scales, for one CTA."""
-    problem, groups = plan.problem, plan.problem.groups
-    if groups is None:
-        return
-    b = problem.b.scale
-    assert b is not None
-    rows, of_b = (1, "K") if groups.divides_k else (128, "rows")
-    wanted = _formats(rows)
-    limit = f"groups of {of_b} need scales of B as {either(wanted)}"
-    field = "operands.b.scale.format"
-    yield b.format.rows != rows, field, f"{b.format.name} for groups of {of_b}", limit, use(*wanted)
-    a = problem.a.scale
-    assert a is not None
-    limit = f"groups need scales for blocks of {GROUPED_K} of K"
-    field, found = "operands.a.scale.format", f"{a.format.name} for groups of {of_b}"
-    of_a, of_b = (_formats(each, scale.dtype.name) for each, scale in ((1, a), (rows, b)))
-    both = use(*of_a) & use(*of_b, field="operands.b.scale.format")
-    yield a.vector != GROUPED_K, field, found, limit, both
