@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from drawn import random_inputs
 from modules import SPECS, spec_file
 from right_kernel import generator, kernel, spec_of
 from typer.testing import CliRunner
@@ -281,3 +282,17 @@ def test_the_errors_of_the_page_are_those_of_the_model() -> None:
             continue
         (found,) = error_report(plan_of(stem), depths=(k,)).depths
         assert shown.split(" | ") == [f"{error.relative:.1e}" for error in found.errors], stem
+
+
+@pytest.mark.parametrize(
+    "stem",
+    ["h100_bf16_residual", "h100_bf16_batched", "h100_e4m3_blockwise_grouped", "h100_bf16_gated_saved"],
+)
+def test_a_lone_row_has_a_stride_that_tma_takes(stem: str) -> None:
+    """TMA is given the stride of rows, also of a matrix that has one row."""
+    problem = load_spec(spec_file(stem)).problem
+    inputs = random_inputs((1, 264, 133), problem, torch.Generator().manual_seed(0))
+    matrices = [each for each in inputs.tensors if each.dim() > 1]
+    assert len(matrices) > 1
+    for each in matrices:
+        assert all(stride * each.itemsize % 16 == 0 for stride in each.stride()[-2:] if stride != 1)

@@ -14,7 +14,14 @@ from torch import Tensor
 
 from gemmgen.numerics.encoding import E2M1_VALUES
 from gemmgen.numerics.inputs import Inputs, Numbers
-from gemmgen.numerics.matrices import ALIGNMENT_BYTES, PADDED_ALIGNMENT_BYTES, Draw, Layout, powers_of_two
+from gemmgen.numerics.matrices import (
+    ALIGNMENT_BYTES,
+    PADDED_ALIGNMENT_BYTES,
+    Draw,
+    Fill,
+    Layout,
+    powers_of_two,
+)
 from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.epilogue import (
     TIMES,
@@ -138,27 +145,30 @@ def _inputs(problem: Matmul, sides: tuple[Numbers, ...], layout: Layout, fill: N
     # Before A and B: a feature may draw numbers first.
     of_features = {name: make for side in sides for name, make in side.tensors(layout).items()}
 
-    def matrix(name: str, dtype: str, rows: int, columns: int, alignment: int = ALIGNMENT_BYTES) -> Tensor:
-        of_name = fill and partial(fill, name)
-        return layout.matrix(dtype, rows, columns, of_name, alignment=alignment)
+    def numbers_of(name: str) -> Fill | None:
+        return fill and partial(fill, name)
 
     def operand(name: Literal["a", "b"], rows: int, columns: int) -> Tensor:
-        """Return an operand as it lies in memory."""
-        leading, found = problem.leading_extents(name), problem.operand(name)
+        """Return A or B with the dimensions in the order of their strides."""
+        found = problem.operand(name)
         alignment = PADDED_ALIGNMENT_BYTES if found.padded else ALIGNMENT_BYTES
-        made = matrix(name, found.dtype.name, math.prod(leading) * rows, columns, alignment)
-        return made.view(*leading, rows, -1)
+        return layout.matrix(
+            *(found.dtype.name, rows, columns, numbers_of(name)),
+            leading=problem.leading_extents(name),
+            alignment=alignment,
+        )
 
     def of_epilogue(keyword: str) -> Tensor:
         """Return C, or a tensor of an operation."""
         if keyword == "c":
             assert problem.c is not None
-            *counts, width = extents = problem.extents_of_d(m, n)
-            return matrix(keyword, problem.c.name, math.prod(counts), width).view(extents)
+            *leading, rows, width = problem.extents_of_d(m, n)
+            of_c = problem.c.name, rows, width, numbers_of(keyword)
+            return layout.matrix(*of_c, leading=tuple(leading))
         along, leading = OPERATIONS[keyword].operand, problem.leading_extents(keyword)
         extent = 1 if along == "scalar" else m if along == "row" else columns
-        made = matrix(keyword, problem.vector_dtype(keyword).name, 1, math.prod(leading) * extent)
-        return made[0].view(*leading, extent)
+        dtype, elements = problem.vector_dtype(keyword).name, math.prod(leading) * extent
+        return layout.matrix(dtype, 1, elements, numbers_of(keyword))[0].view(*leading, extent)
 
     a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
     a = operand("a", *((k, m) if a_transposed else (m, k)))

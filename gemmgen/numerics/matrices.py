@@ -137,29 +137,43 @@ class Layout:
         columns: int,
         fill: Fill | None,
         *,
+        leading: tuple[int, ...] = (),
         alignment: int = ALIGNMENT_BYTES,
         may_guard: bool = True,
     ) -> Tensor:
-        """Return a matrix of this element type, with the numbers of ``fill`` if numbers are drawn."""
+        """Return a matrix of this element type, with the numbers of ``fill`` if numbers are drawn.
+
+        With ``leading`` extents it is a stack of such matrices [*leading, rows, columns]. The stride of rows
+        is a multiple of ``alignment`` bytes, also that of a lone row, unless the layout is misaligned.
+        """
         width = columns // elements_per_byte(TORCH_DTYPES[dtype])
         made = Matrix.poisoned(
-            *(rows, width, dtype, self.device),
+            *(math.prod(leading) * rows, width, dtype, self.device),
             guarded=self.guarded and may_guard,
             alignment=alignment,
             misaligned=self.misaligned,
         ).view
-        if self.draw is None or fill is None:
-            return made
-        # In parts: the numbers in fp32 and what they are made of need several times the tensor's memory.
-        count = max(1, CHUNK_ELEMENTS // max(1, columns))
-        for first in range(0, rows, count):
-            part = made[first : first + count]
-            numbers = fill((len(part), columns), self.draw)
-            if DTYPES[dtype].bits < 8:
-                part.copy_(encoded(numbers, dtype))
-            else:
-                part.copy_(numbers.to(TORCH_DTYPES[dtype]))
-        return made
+        if self.draw is not None and fill is not None:
+            _fill(made, dtype, columns, fill, self.draw)
+        # `view` would give a lone row its width as the stride.
+        pitch = made.stride(0)
+        strides = (math.prod((*leading[i + 1 :], rows)) * pitch for i in range(len(leading)))
+        return made.as_strided((*leading, rows, width), (*strides, pitch, 1))
+
+
+def _fill(made: Tensor, dtype: str, columns: int, fill: Fill, draw: Draw) -> None:
+    """Write numbers to the rows of a matrix with this number of elements in each.
+
+    The numbers are drawn in fp32 and in parts, because they need several times the memory of the matrix.
+    """
+    count = max(1, CHUNK_ELEMENTS // max(1, columns))
+    for first in range(0, len(made), count):
+        part = made[first : first + count]
+        numbers = fill((len(part), columns), draw)
+        if DTYPES[dtype].bits < 8:
+            part.copy_(encoded(numbers, dtype))
+        else:
+            part.copy_(numbers.to(TORCH_DTYPES[dtype]))
 
 
 def powers_of_two(extents: tuple[int, int], draw: Draw) -> Tensor:

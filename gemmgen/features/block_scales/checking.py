@@ -55,11 +55,8 @@ class ScaleNumbers(Checking):
         if problem.packs_scales:
             return matrix(rows, blocks)
         if problem.scales_groups_of_rows:
-            leading = problem.leading_extents(keyword[0])
-            by_blocks = keyword == "a_scale"
-            lines, width = (blocks, rows) if by_blocks else (rows, blocks)
-            made = matrix(math.prod(leading) * lines, width, may_guard=False).view(*leading, lines, width)
-            return made.mT if by_blocks else made
+            stacked = partial(matrix, leading=problem.leading_extents(keyword[0]), may_guard=False)
+            return stacked(blocks, rows).mT if keyword == "a_scale" else stacked(rows, blocks)
         if operand.scale.format.rows == 1:
             return matrix(blocks, rows).T
         return matrix(rows, blocks, may_guard=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
-from gemmgen.numerics.matrices import Layout, Matrix
+from gemmgen.numerics.matrices import Layout
 from gemmgen.numerics.side import Checking
 from gemmgen.problem import Matmul
 
@@ -22,14 +22,9 @@ class SavedSumNumbers(Checking):
     def tensors(self, layout: Layout) -> Mapping[str, Callable[[], Tensor]]:
         """Return the memory of the sums, which is poison: a call writes it."""
         m, n, _ = layout.shape
-        *counts, _ = self.problem.extents_of_d(m, n)
-        columns = self.problem.columns_of_b(n)
-
-        def saved() -> Tensor:
-            at = math.prod(counts), columns, self.problem.d.name, layout.device
-            return Matrix.poisoned(*at, guarded=layout.guarded).view.view(*counts, columns)
-
-        return {"saved": saved}
+        *leading, rows, _ = self.problem.extents_of_d(m, n)
+        of_sums = self.problem.d.name, rows, self.problem.columns_of_b(n), None
+        return {"saved": partial(layout.matrix, *of_sums, leading=tuple(leading))}
 
 
 def side_of(problem: Matmul) -> Checking | None:
