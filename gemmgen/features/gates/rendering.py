@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem import Matmul
 from gemmgen.render.places import Constant, Function, Place, Section
 from gemmgen.render.side import Rendering
+
+
+def _shares(problem: Matmul, names: tuple[str, ...], lines: str) -> str:
+    """Return the words about which rows or columns of a tensor belong to each of two matrices."""
+    first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
+    return f", whose {first} {lines} are of {names[0]} and whose {last} {lines} are of {names[1]}"
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,8 @@ class Gates(Rendering):
     def docs(self) -> dict[str, str]:
         """The columns of B of each accumulator, and the multiple that N is of."""
         problem, n_multiple = self.plan.problem, self.plan.access.n_multiple
-        names = problem.epilogue.accumulators
-        first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
-        line = "rows" if problem.b.major == "k" else "columns"
-        words = f", whose {first} {line} are of {names[0]} and whose {last} {line} are of {names[1]}"
+        lines = "rows" if problem.b.major == "k" else "columns"
+        words = _shares(problem, problem.epilogue.accumulators, lines)
         if n_multiple == 1:
             return {"b": words}
         multiple = f"; N is a multiple of {n_multiple}"
@@ -121,7 +126,5 @@ class GradientsOfGate(Rendering):
     def docs(self) -> dict[str, str]:
         """The columns of C of each matrix, and the multiple that N is of."""
         problem, n_multiple = self.plan.problem, self.plan.access.n_multiple
-        names = problem.epilogue.c_blocks
-        first, last = ("even", "odd") if problem.interleaved else ("first N", "last N")
-        words = f", whose {first} columns are of {names[0]} and whose {last} columns are of {names[1]}"
+        words = _shares(problem, problem.epilogue.c_blocks, "columns")
         return {"c": f"{words}; N is a multiple of {n_multiple}" if n_multiple > 1 else words}

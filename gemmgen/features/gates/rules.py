@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmgen.features.gates.traits import accumulators
 from gemmgen.hardware import TRITON, WGMMA
 from gemmgen.hardware.gpus import power_of_two_below
 from gemmgen.plan.fix import at_least, hint, leave_out, nearest, use
@@ -11,9 +12,6 @@ from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.shared_rules import without_expression
 from gemmgen.plan.wgmma.extent_rules import tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-
-UNGATED = without_expression("epilogue.d")
-"""The fix that leaves the gate out."""
 
 
 @rule("gated", after=[tile_power_of_two.at("tile.n")])
@@ -25,19 +23,13 @@ def gated(plan: WgmmaKernel) -> Iterator[Finding]:
             yield from _of_tiles(plan)
 
 
-def _with(plan: WgmmaKernel) -> str:
-    """Return the accumulators as words that follow a fault."""
-    return f"with {' and '.join(plan.problem.epilogue.accumulators)} as accumulators"
-
-
 def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the matrices and vectors."""
-    problem, accumulators = plan.problem, _with(plan)
+    problem, epilogue = plan.problem, plan.problem.epilogue
     if problem.c is not None and plan.subtiles > 1:
         limit = "the epilogue computes a tile of D at once, and reads its C at once"
-        found = f"sub-tiles of {plan.subtile_n:,} columns of a C {accumulators}"
+        found = f"sub-tiles of {plan.subtile_n:,} columns of a C with {accumulators(plan)}"
         yield Finding("epilogue.subtile_n", found, limit, use(plan.cta_columns))
-    epilogue = problem.epilogue
     for name in problem.parted_vectors:
         readers = [load.accumulator for load in epilogue.loaded if load.tensor == name]
         if {*readers} != {*epilogue.accumulators}:
@@ -50,9 +42,8 @@ def _of_matrices(plan: WgmmaKernel) -> Iterator[Finding]:
 
 def _of_tiles(plan: WgmmaKernel) -> Iterator[Finding]:
     """Yield the findings of the instruction, and of the columns of a tile."""
-    accumulators = _with(plan)
     least = plan.problem.b_blocks * WGMMA.n_min
-    found = f"a tile of {plan.cta_tile_n:,} columns {accumulators}"
+    found = f"a tile of {plan.cta_tile_n:,} columns with {accumulators(plan)}"
     if plan.composed:
         below = power_of_two_below(plan.cta_tile_n)
         widths = nearest(below, 2 * below, low=least, high=WGMMA.n_max)

@@ -81,17 +81,3 @@ class OutputScales(Rendering):
         # The words on scales of B of a gate have said which N there is.
         says_n = problem.gated and problem.has_tile_scales
         return {"out_scale": words if says_n else f"{words}. N is a multiple of {columns}"}
-
-    @property
-    def extents(self) -> str:
-        """The names of the extents of A before K: groups, if the scales have them, and rows."""
-        return "groups, *rows" if self.plan.problem.stacks_d_scales else "rows"
-
-    @property
-    def return_new(self) -> str:
-        """The statements that return memory for the scales."""
-        dtype = self._scale.dtype.torch
-        if self.plan.problem.stacks_d_scales:
-            made = f"a.new_empty_strided((groups, m, blocks), (blocks * pitch, 1, pitch), dtype={dtype})"
-            return f"scales = {made}\n    return scales.unflatten(-2, rows)"
-        return f"return a.new_empty_strided((m, blocks), (1, pitch), dtype={dtype}).unflatten(-2, rows)"
