@@ -260,7 +260,7 @@ NOT_TOGETHER: Final = (
         use("ordered") | leave_out("dependent_launch"),
     ),
 )
-"""Each pair, sorted by the other trait; the message begins with the first one."""
+"""Each pair; the message begins with the first trait, and names its field."""
 
 RULES: Final = rules_of(NOT_TOGETHER)
-"""The rules of the pairs, by the trait that the rows share."""
+"""The rules of the pairs."""

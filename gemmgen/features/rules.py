@@ -35,7 +35,7 @@ FEATURE_RULES: Mapping[str, tuple[Rule[Any], ...]] = {
         output_scale,
         quantized_output,
         promotion,
-        *RULES.values(),
+        *RULES,
     ),
     "tcgen05": (not_gated, no_groups),
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Generic, TypeVar
 
 from gemmgen.plan.fix import Fix, either
@@ -82,8 +81,9 @@ def rule_of(rows: Sequence[NotTogether[P]]) -> Rule[P]:
     return Rule(CODE, f"No kernel has {other.name} together with {either(names)}.", "plan", (), (), findings)
 
 
-def rules_of(table: Sequence[NotTogether[P]]) -> dict[Trait[P], Rule[P]]:
-    """Return the rules of a table by the other trait; rows with the same one follow each other."""
-    found = {other: rule_of([*rows]) for other, rows in groupby(table, key=lambda row: row.other)}
-    assert len(found) == len([*groupby(table, key=lambda row: row.other)]), "rows of one trait are apart"
-    return found
+def rules_of(table: Sequence[NotTogether[P]]) -> tuple[Rule[P], ...]:
+    """Return the rules of a table: one for all rows that have the same other trait."""
+    rows: dict[Trait[P], list[NotTogether[P]]] = {}
+    for row in table:
+        rows.setdefault(row.other, []).append(row)
+    return tuple(map(rule_of, rows.values()))
