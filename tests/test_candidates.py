@@ -26,7 +26,7 @@ from gemmgen.plan.wgmma.cost import estimate, row_of, smem_cycles
 from gemmgen.plan.wgmma.cost_constants import POWER_CYCLES_PER_NS
 from gemmgen.plan.wgmma.tried.candidate_table import EVERY
 from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
-from gemmgen.plan.wgmma.tried.row import Case
+from gemmgen.plan.wgmma.tried.row import PartialSpec
 from gemmgen.planner import Ranking, plan_spec, rank
 from gemmgen.spec import Spec, SpecFile, load_spec
 
@@ -762,7 +762,7 @@ def test_the_first_of_the_list_is_what_is_planned() -> None:
 def test_every_configuration_is_listed_as_legal_or_as_refused() -> None:
     # Cooperative with two consumers or one, and ping-pong.
     choices = 1
-    for name, values in EVERY.values(Case(source().request, {}, {})).items():
+    for name, values in EVERY.values(PartialSpec(source().request, {}, {})).items():
         choices *= 3 if name == "consumers" else len(values)
     found = ranking()
     assert len(found.legal) + found.refusals == choices == 576

@@ -8,6 +8,8 @@ from collections import Counter
 import pytest
 from modules import ROOT
 
+pytestmark = pytest.mark.quick
+
 SECTIONS_OF_A_SPEC = frozenset({"BlockScale", "Epilogue", "Groups", "Mma", "Output", "Ranges", "Runs"})
 """The class in `spec/model.py` is a section of a YAML document; the other one is the value made from it."""
 TWO_FACTS = frozenset(

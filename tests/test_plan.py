@@ -23,7 +23,7 @@ from gemmgen.plan.wgmma.bounds import (
     most_stages,
     threads_of,
 )
-from gemmgen.planner.ledger import Ledger, Section, ledger
+from gemmgen.planner.ledger import Ledger, LedgerSection, ledger
 from gemmgen.problem import Matmul, Operand, Request
 from gemmgen.product import Product, make
 
@@ -740,7 +740,7 @@ def test_a_wider_program_loads_fewer_bytes_per_operation() -> None:
 # --- the ledger
 
 
-def section(of: Ledger, title: str) -> Section:
+def section(of: Ledger, title: str) -> LedgerSection:
     return next(section for section in of.sections if section.title.startswith(title))
 
 

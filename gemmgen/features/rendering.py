@@ -7,7 +7,7 @@ from typing import cast
 
 from gemmgen.features.block_scales.rendering import BlockScales, PackedScales
 from gemmgen.features.composed_tiles.rendering import ComposedTiles
-from gemmgen.features.dependent_launch.rendering import DependentLaunch
+from gemmgen.features.dependent_launch.rendering import DependentKernel
 from gemmgen.features.gates.rendering import Gates, GradientsOfGate
 from gemmgen.features.groups.rendering import GroupedKernel
 from gemmgen.features.misaligned.rendering import Misaligned
@@ -25,7 +25,7 @@ SIDES = cast(
     {
         "wgmma": (
             *(BlockScales, ComposedTiles, Gates, GradientsOfGate, OutputScales, SavedSums, SplitK),
-            *(GroupedKernel, RowsByIndex, Misaligned, SwapAb, DependentLaunch),
+            *(GroupedKernel, RowsByIndex, Misaligned, SwapAb, DependentKernel),
         ),
         "tcgen05": (PackedScales, Misaligned),
     },

@@ -28,7 +28,9 @@ FunctionT = TypeVar("FunctionT")
 class Replacing(ContextDecorator, Generic[FunctionT]):
     """A context in which functions compute the calls of torch's; it may be entered several times."""
 
-    def __init__(self, given: FunctionT, functions: Sequence[tuple[Place, Callable[..., Any]]]) -> None:
+    def __init__(
+        self, given: FunctionT, functions: Sequence[tuple[ReplacedFunction, Callable[..., Any]]]
+    ) -> None:
         """Take the value that the context gives, and the function for each place."""
         self._given, self._functions = given, tuple(functions)
 
@@ -46,7 +48,7 @@ class Replacing(ContextDecorator, Generic[FunctionT]):
                 place.remove(function)
 
 
-class Place:
+class ReplacedFunction:
     """A function of torch that contexts replace, by the module that has it and its name there.
 
     Releases of torch may lack the function: then the place stays empty.
@@ -111,7 +113,7 @@ class _Imports(MetaPathFinder):
     """Puts torch's own functions into their places while a module of torch is imported."""
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.places: list[ReplacedFunction] = []
         """The places with an active context."""
         self.under_way = 0
         """Modules of torch that are being imported."""

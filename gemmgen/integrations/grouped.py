@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gemmgen.integrations.caller import KernelCaller, is_eager, is_recorded
-from gemmgen.integrations.contexts import Place, Replacing
+from gemmgen.integrations.contexts import ReplacedFunction, Replacing
 from gemmgen.integrations.grouped_operator import ATEN_NAME, grouped_mm, product, torchs
 from gemmgen.integrations.kernels import (
     Kernel,
@@ -155,7 +155,7 @@ def _kind(call: _GroupedCall) -> int:
     return 0 if call.offs is None else 1  # Dynamo of torch 2.11 takes no bool as an index
 
 
-PLACES: Final = (Place(functional, "grouped_mm"), Place(torch, ATEN_NAME))
+PLACES: Final = (ReplacedFunction(functional, "grouped_mm"), ReplacedFunction(torch, ATEN_NAME))
 """The functions with which models call torch's grouped_mm: the public one, and the older private one."""
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gemmgen.integrations.caller import KernelCaller, is_recorded
-from gemmgen.integrations.contexts import Place, Replacing
+from gemmgen.integrations.contexts import ReplacedFunction, Replacing
 from gemmgen.integrations.kernels import BIAS, Kernel, dtypes_of, is_traceable, name_of, require_kernel, said
 from gemmgen.integrations.operator import by_rows, remember
 from gemmgen.integrations.reasons import why_torch_scaled
@@ -304,9 +304,9 @@ TORCHS_INFERRING: Final[Any] = getattr(torch, INFERRING_NAME)
 """Torch's older function."""
 
 
-PLACE: Final = Place(functional, "scaled_mm")
+PLACE: Final = ReplacedFunction(functional, "scaled_mm")
 """The function with which models call torch's scaled_mm."""
-PLACE_INFERRING: Final = Place(torch, INFERRING_NAME)
+PLACE_INFERRING: Final = ReplacedFunction(torch, INFERRING_NAME)
 """The older private function, which infers the recipe."""
 
 

@@ -13,11 +13,11 @@ from gemmgen.planner import family_for
 from gemmgen.problem import Groups, Ranges, Shape, shape_text
 from gemmgen.problem.group_sizes import GroupSizes
 
-__all__ = ["Difference", "Entry", "Ledger", "Section", "differences", "differences_text", "ledger"]
+__all__ = ["Difference", "Entry", "Ledger", "LedgerSection", "differences", "differences_text", "ledger"]
 
 
 @dataclass(frozen=True)
-class Section:
+class LedgerSection:
     """The entries of one resource and, where it has one, its limit."""
 
     title: str
@@ -35,7 +35,7 @@ class Section:
 class Ledger:
     """All sections of one kernel."""
 
-    sections: tuple[Section, ...]
+    sections: tuple[LedgerSection, ...]
 
     def as_dict(self) -> dict[str, object]:
         """Return plain data for JSON."""
@@ -114,7 +114,7 @@ def _cell(value: object) -> str:
 # --- the kernel
 
 
-def _kernel(kernel: Kernel) -> Section:
+def _kernel(kernel: Kernel) -> LedgerSection:
     intensity = Entry(
         "intensity",
         round(kernel.l2_flops_per_byte, 1),
@@ -122,7 +122,7 @@ def _kernel(kernel: Kernel) -> Section:
         "of a program's tile, by bytes read from L2",
     )
     kind = ", ".join((*kernel.kind, *kernel.problem.kind))
-    return Section(
+    return LedgerSection(
         f"kernel for {kernel.gpu.name} ({kernel.architecture.name}): {kind}",
         (*kernel.summary, *_order(kernel), intensity),
     )
@@ -144,7 +144,7 @@ def _order(kernel: Kernel) -> tuple[Entry, ...]:
 # --- its resources
 
 
-def _shared_memory(kernel: Kernel) -> Section:
+def _shared_memory(kernel: Kernel) -> LedgerSection:
     memory, limit = kernel.shared_memory, kernel.smem_limit_bytes
     buffers = (Entry(buffer.name, buffer.bytes, "bytes", buffer.contents) for buffer in memory.buffers)
     barriers = (
@@ -164,17 +164,19 @@ def _shared_memory(kernel: Kernel) -> Section:
     used = f"{kernel.smem_bytes / limit:.1%} of {limit:,}: {share} per SM"
     total = Entry("total", kernel.smem_bytes, "bytes", used)
     entries = (*buffers, *barriers, *(compiler if kernel.specialized else ()), padding)
-    return Section("shared memory per CTA", entries, total)
+    return LedgerSection("shared memory per CTA", entries, total)
 
 
-def _tensor_memory(kernel: Kernel) -> Section:
+def _tensor_memory(kernel: Kernel) -> LedgerSection:
     buffers = kernel.tensor_memory.buffers
     entries = tuple(Entry(buffer.name, buffer.columns, "columns", buffer.contents) for buffer in buffers)
     limit = f"allocated of {TCGEN05.tmem_columns}, in powers of two"
-    return Section("tensor memory per CTA", entries, Entry("total", kernel.tmem_columns, "columns", limit))
+    return LedgerSection(
+        "tensor memory per CTA", entries, Entry("total", kernel.tmem_columns, "columns", limit)
+    )
 
 
-def _registers(kernel: Kernel) -> Section:
+def _registers(kernel: Kernel) -> LedgerSection:
     pool = kernel.register_pool
     partitions = kernel.partitions if kernel.specialized else kernel.partitions[:1]
     most = "" if kernel.specialized else "at most, "
@@ -190,25 +192,25 @@ def _registers(kernel: Kernel) -> Section:
     launched, file = pool.launch_registers * kernel.threads, kernel.architecture.registers_per_sm
     shares = f"{kernel.threads} threads x {pool.launch_registers}, {file:,} per SM"
     total = Entry("total", launched, "registers", shares)
-    return Section("registers", (*roles, *kernel.register_entries), total)
+    return LedgerSection("registers", (*roles, *kernel.register_entries), total)
 
 
-def _operations(kernel: Kernel) -> Section:
+def _operations(kernel: Kernel) -> LedgerSection:
     """Return the operations in the code, each loop's body once; the compiler's figures must be the same."""
     entries = (Entry(name, count, "in code", "") for name, count in kernel.operations.items() if count)
-    return Section("operations", tuple(entries))
+    return LedgerSection("operations", tuple(entries))
 
 
-def _barriers(kernel: Kernel) -> Section:
+def _barriers(kernel: Kernel) -> LedgerSection:
     """Return what each barrier awaits, and what that means."""
     entries = (Entry(bar.name, bar.arrivals, "arrivals", bar.meaning) for bar in kernel.barriers)
-    return Section("barriers", tuple(entries))
+    return LedgerSection("barriers", tuple(entries))
 
 
 # --- problems
 
 
-def _groups(kernel: Kernel, groups: Groups) -> Iterator[Section]:
+def _groups(kernel: Kernel, groups: Groups) -> Iterator[LedgerSection]:
     """Yield how each M, or K, of planned and timed problems is divided into groups, unless there is none."""
     shapes = (*kernel.request.planned_shapes, *kernel.request.bench_shapes)
     of_extents = {groups.extent_of(shape): GroupSizes.planned(groups, shape) for shape in shapes}
@@ -218,25 +220,27 @@ def _groups(kernel: Kernel, groups: Groups) -> Iterator[Section]:
         for extent, sizes in of_extents.items()
     )
     if entries:
-        yield Section(f"{groups.count:,} groups ({groups.of})", entries)
+        yield LedgerSection(f"{groups.count:,} groups ({groups.of})", entries)
 
 
-def _planned_for(kernel: Kernel, ranges: Ranges, estimate: Callable[[Kernel, Shape], Estimate]) -> Section:
+def _planned_for(
+    kernel: Kernel, ranges: Ranges, estimate: Callable[[Kernel, Shape], Estimate]
+) -> LedgerSection:
     """Return the expected times of the problems for which open decisions were made."""
     found = {shape: estimate(kernel, shape) for shape in kernel.request.planned_shapes}
     entries = (
         Entry(shape_text(shape), round(each.seconds * 1e6, 1), "us", _shares(each))
         for shape, each in found.items()
     )
-    return Section(f"planned for {ranges}", tuple(entries))
+    return LedgerSection(f"planned for {ranges}", tuple(entries))
 
 
-def _problem(kernel: Kernel, shape: Shape, found: Estimate) -> Section:
+def _problem(kernel: Kernel, shape: Shape, found: Estimate) -> LedgerSection:
     m, n, k = shape
     tiles_m, tiles_n = kernel.tiles(shape)
     waves = kernel.waves(shape)
     placed = f"{tiles_m} x {tiles_n} for {kernel.resident_programs} programs"
-    return Section(
+    return LedgerSection(
         f"problem {m} x {n} x {k}",
         (
             Entry("tiles", tiles_m * tiles_n, "tiles", placed),

@@ -10,7 +10,7 @@ from gemmgen.render.side import Rendering
 
 
 @dataclass(frozen=True)
-class DependentLaunch(Rendering):
+class DependentKernel(Rendering):
     """A Hopper kernel that starts before the kernel ahead of it has ended."""
 
     plan: WgmmaKernel

@@ -101,7 +101,7 @@ KINDS = (
         of={"schedule_kind": ("persistent",)},
         kind={"specialization": "ping_pong"},
         fits={"consumers": (2,), "staggered": (False,)},
-        when=(lambda case: case.stated.get("cta_tile_m") not in THIRDS,),
+        when=(lambda partial: partial.stated.get("cta_tile_m") not in THIRDS,),
     ),
     # A program of one tile has nothing to overlap it with.
     Row(
@@ -163,7 +163,7 @@ VALUES = (
     Row({"warps_n": (4,), "outstanding_mmas": (1,), "occupancy": (1, 2, 3)}, of=TILED_SWAP),
     Row({"splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}, of=TILED_SWAP, when=(dense,)),
     # The best number of splits depends on M.
-    Row({"splits": (1,)}, when=(lambda case: case.matmul.batch_invariant,)),
+    Row({"splits": (1,)}, when=(lambda partial: partial.matmul.batch_invariant,)),
     # Three consumers, and the rows that only they can share.
     Row({"consumers": (3,)}, of={"cta_tile_m": THIRDS}, when=(dense,)),
     Row({"consumers": (2, 1, 3)}, when=(dense, searches("cta_tile_m", THIRDS))),
@@ -324,7 +324,9 @@ FOLLOWS = (
     # At most one wave of tiles, or of parts of tiles.
     Row({"order": ("row",)}, of=TILED_SWAP, when=(dense,)),
     Row(
-        {"order": ("row",)}, of=NO_SWAP, when=(few_tiles_of_long_k, lambda case: "reduction" not in case.kind)
+        {"order": ("row",)},
+        of=NO_SWAP,
+        when=(few_tiles_of_long_k, lambda partial: "reduction" not in partial.kind),
     ),
     # If a spec says a part of the order, the rest is that of several waves.
     Row({"order": (ORDER,)}, when=(dense, orders_in_part)),
@@ -334,8 +336,8 @@ FOLLOWS = (
     Row({"outstanding_mmas": (0,)}, of={"stages": (1,)}),
     # Sums are promoted after each K step.
     Row(
-        {"cta_tile_k": lambda case: (case.stated["promote_k"],), "outstanding_mmas": (0,)},
-        when=(states("promote_k"), lambda case: not scaled(case)),
+        {"cta_tile_k": lambda partial: (partial.stated["promote_k"],), "outstanding_mmas": (0,)},
+        when=(states("promote_k"), lambda partial: not scaled(partial)),
     ),
 )
 """Decisions that follow from others, whatever is tried for them."""

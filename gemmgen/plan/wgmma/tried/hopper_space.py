@@ -35,7 +35,7 @@ from gemmgen.plan.wgmma.tried.derived import (
     walk_of,
 )
 from gemmgen.plan.wgmma.tried.problems import dense, few_rows_a_group, scaled, step_blocks
-from gemmgen.plan.wgmma.tried.row import Case, cascade
+from gemmgen.plan.wgmma.tried.row import PartialSpec, cascade
 from gemmgen.problem import Request, Shape
 
 STORES: Choices = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
@@ -53,11 +53,11 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
     def branches(self, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
         """Yield the branches of the table of candidates, for each kind of kernel that is tried."""
-        for case in _kinds(Case(request, stated, wanted)):
-            values = cascade(VALUES, case)
+        for partial in _kinds(PartialSpec(request, stated, wanted)):
+            values = cascade(VALUES, partial)
             for row in KERNELS:
-                if row.applies(case):
-                    own = case.of_kind(row.kind)
+                if row.applies(partial):
+                    own = partial.of_kind(row.kind)
                     found = {**values, **row.values(own), **cascade(FOLLOWS, own)}
                     defaults = {name: each for name, each in DEFAULTS.items() if name not in found}
                     if all(found.values()):  # no columns may fit the problem
@@ -114,52 +114,52 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
     def preferred(self, kernel: WgmmaKernel) -> Choices:
         """Return the values that are tried for each decision of a kernel, the best first."""
-        case = Case(kernel.request, {}, {})
+        partial = PartialSpec(kernel.request, {}, {})
         choices: dict[str, tuple[object, ...]] = {
             **STORES,
-            **EVERY.values(case),
-            **WITHOUT_ROLES.values(case),
+            **EVERY.values(partial),
+            **WITHOUT_ROLES.values(partial),
         }
         choices["specialization"] = ("cooperative", "ping_pong", "none") if kernel.persistent else ("none",)
         walk = {**walk_of(kernel, kernel.order), "order": walk_of(kernel)["order"]}
         choices |= {name: (value,) for name, value in walk.items()}
         if kernel.swap_ab:
-            choices["cta_tile_k"] = SWAP_AB.values(case)["cta_tile_k"]
+            choices["cta_tile_k"] = SWAP_AB.values(partial)["cta_tile_k"]
             if kernel.schedule_kind == "tiled":
                 choices |= {"schedule_kind": ("tiled",), "order": ("row",), "minor": ("n",), "width": (1,)}
-        if scaled(case):
-            choices |= {"promote_k": step_blocks(1)(case), "cta_tile_k": step_blocks(1)(case)}
+        if scaled(partial):
+            choices |= {"promote_k": step_blocks(1)(partial), "cta_tile_k": step_blocks(1)(partial)}
         return choices
 
 
-def _kinds(case: Case) -> Iterator[Case]:
-    """Yield the case of each kind of kernel: with or without swap-AB, roles, and a program for each tile.
+def _kinds(partial: PartialSpec) -> Iterator[PartialSpec]:
+    """Yield a partial spec for each kind of kernel: with or without swap-AB, roles, a program for each tile.
 
     If a spec states a specialization, or wants some tried, the table decides none.
     """
-    for swap_ab in case.wanted.get("swap_ab") or _swaps(case):
+    for swap_ab in partial.wanted.get("swap_ab") or _swaps(partial):
         # Swap-AB has no roles unless the spec says so.
-        tiled = swap_ab and dense(case) and case.stated.get("specialization", "none") == "none"
-        own = case.of_kind({"swap_ab": swap_ab, "schedule_kind": "tiled" if tiled else "persistent"})
-        asked = [{"specialization": each} for each in case.asked("specialization")]
+        tiled = swap_ab and dense(partial) and partial.stated.get("specialization", "none") == "none"
+        own = partial.of_kind({"swap_ab": swap_ab, "schedule_kind": "tiled" if tiled else "persistent"})
+        asked = [{"specialization": each} for each in partial.asked("specialization")]
         for kind in asked or [row.kind for row in KINDS if row.applies(own)]:
             yield own.of_kind(kind)
 
 
-def _swaps(case: Case) -> tuple[object, ...]:
+def _swaps(partial: PartialSpec) -> tuple[object, ...]:
     """Return the values of swap-AB that are tried if the spec does not want some tried.
 
     A gate excludes swap-AB. A kernel for several problems is tried with the values of each of them.
     """
-    if "swap_ab" in case.stated:
-        return (case.stated["swap_ab"],)
-    if case.matmul.gated:
+    if "swap_ab" in partial.stated:
+        return (partial.stated["swap_ab"],)
+    if partial.matmul.gated:
         return (False,)
-    if not dense(case):
-        return (False, True) if few_rows_a_group(case) else (False,)
-    if not SWAP_AB_ALONE.applies(case) or not SWAP_AB_ALONE.fits.keys().isdisjoint(case.wanted):
+    if not dense(partial):
+        return (False, True) if few_rows_a_group(partial) else (False,)
+    if not SWAP_AB_ALONE.applies(partial) or not SWAP_AB_ALONE.fits.keys().isdisjoint(partial.wanted):
         return (False,)
-    of_each = [_swaps_for(shape, case.stated) for shape in case.request.planned_shapes]
+    of_each = [_swaps_for(shape, partial.stated) for shape in partial.request.planned_shapes]
     if (True,) in of_each and (False,) not in of_each:
         return (True,)  # without swap-AB a kernel loses most at the fewest rows
     return tuple(dict.fromkeys(itertools.chain.from_iterable(of_each)))

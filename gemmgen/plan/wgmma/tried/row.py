@@ -1,4 +1,4 @@
-"""A row of the table of candidates, and the case that it applies to or not."""
+"""A row of the table of candidates, and the partial spec that it applies to or not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmgen.problem import Matmul, Request
 
 
 @dataclass(frozen=True)
-class Case:
+class PartialSpec:
     """A request, what its spec states and wants tried, and the decisions that tell one kind of kernel."""
 
     request: Request
@@ -38,13 +38,13 @@ class Case:
         """Return the value that the spec states for a decision, or the values that it wants tried."""
         return (self.stated[name],) if name in self.stated else self.wanted.get(name, ())
 
-    def of_kind(self, kind: Values) -> Case:
-        """Return the case with further decisions of the kind of kernel."""
+    def of_kind(self, kind: Values) -> PartialSpec:
+        """Return the partial spec with further decisions of the kind of kernel."""
         return replace(self, kind={**self.kind, **kind})
 
 
-Condition = Callable[[Case], bool]
-Tried = tuple[object, ...] | Callable[[Case], tuple[object, ...]]
+Condition = Callable[[PartialSpec], bool]
+Tried = tuple[object, ...] | Callable[[PartialSpec], tuple[object, ...]]
 """Values to try for a decision, or the function that computes them; of equal costs the earlier value wins."""
 
 
@@ -64,24 +64,24 @@ class Row:
     when: tuple[Condition, ...] = ()
     """Conditions that hold together."""
 
-    def applies(self, case: Case) -> bool:
-        """Return True if the values are tried in a case."""
+    def applies(self, partial: PartialSpec) -> bool:
+        """Return True if the values are tried for a partial spec."""
         return (
-            all(case.values.get(name) in values for name, values in self.of.items())
-            and all(case.stated.get(name, values[0]) in values for name, values in self.fits.items())
-            and self.undecided.isdisjoint(case.decided)
-            and all(holds(case) for holds in self.when)
+            all(partial.values.get(name) in values for name, values in self.of.items())
+            and all(partial.stated.get(name, values[0]) in values for name, values in self.fits.items())
+            and self.undecided.isdisjoint(partial.decided)
+            and all(holds(partial) for holds in self.when)
         )
 
-    def values(self, case: Case) -> Choices:
-        """Return the values that are tried in a case."""
-        return {name: tried(case) if callable(tried) else tried for name, tried in self.tries.items()}
+    def values(self, partial: PartialSpec) -> Choices:
+        """Return the values that are tried for a partial spec."""
+        return {name: tried(partial) if callable(tried) else tried for name, tried in self.tries.items()}
 
 
-def cascade(rows: Iterable[Row], case: Case) -> Choices:
-    """Return the values of all rows that apply to a case; of two rows the later one decides."""
+def cascade(rows: Iterable[Row], partial: PartialSpec) -> Choices:
+    """Return the values of all rows that apply to a partial spec; of two rows the later one decides."""
     found: dict[str, tuple[object, ...]] = {}
     for row in rows:
-        if row.applies(case):
-            found |= row.values(case)
+        if row.applies(partial):
+            found |= row.values(partial)
     return found
