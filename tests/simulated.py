@@ -62,7 +62,7 @@ class Simulated:
 
     def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         problem = self.problem
-        inputs = Inputs(a, b, extras, problem.b_blocks, sides_of(problem))
+        inputs = Inputs(a, b, extras, problem.b_blocks, sides=sides_of(problem))
         rows = extras["a_rows"].shape if "a_rows" in extras else a.shape[:-1]
         if problem.groups and problem.groups.divides_k:
             rows = (len(extras["offs"]), *rows)

@@ -104,7 +104,7 @@ def on_meta(inputs: Inputs) -> Inputs:
         return made
 
     extras = {name: meta(tensor) for name, tensor in inputs.extras.items()}
-    return Inputs(meta(inputs.a), meta(inputs.b), MappingProxyType(extras))
+    return replace(inputs, a=meta(inputs.a), b=meta(inputs.b), extras=MappingProxyType(extras))
 
 
 def scaled_mm_arguments(

@@ -100,7 +100,7 @@ class Exported:
         self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return D, and its scales if the kernel computes some."""
-        inputs = Inputs(a, b, extras, self.problem.b_blocks, checking.sides_of(self.problem))
+        inputs = Inputs(a, b, extras, self.problem.b_blocks, sides=checking.sides_of(self.problem))
         m, n, k = inputs.shape
         d = out
         if d is None:

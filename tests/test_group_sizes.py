@@ -134,7 +134,7 @@ def test_the_groups_of_a_call_are_counted_as_the_kernel_reads_them() -> None:
     assert problem.groups is not None
     ends = torch.full((problem.groups.count,), 99, dtype=torch.int32)
     ends[:3] = torch.tensor([4, 3, 9])
-    inputs = Inputs(torch.zeros(20, 8), torch.zeros(problem.groups.count, 8, 8), {"offs": ends})
+    inputs = Inputs(torch.zeros(20, 8), torch.zeros(problem.groups.count, 8, 8), {"offs": ends}, sides=())
     found = division_of(inputs, problem)
     # Four rows, none, six, eleven, and none in all other groups.
     assert found == GroupSizes("m_offsets", 32, 0, round(21 / 32, 2), 11, 29)

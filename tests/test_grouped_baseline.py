@@ -216,7 +216,7 @@ def right_groups(source: SpecFile, spoil: Callable[[Tensor], object], machine: F
     """Return a module that computes groups exactly, and takes 1 ms on the fake machine."""
 
     def matmul(a: Tensor, b: Tensor, *, out: Tensor, **extras: Tensor) -> Tensor:
-        inputs = Inputs(a, b, extras, source.problem.b_blocks, sides_of(source.problem))
+        inputs = Inputs(a, b, extras, source.problem.b_blocks, sides=sides_of(source.problem))
         exact = reference(inputs, source.problem)
         rows = inputs.computed_rows(torch.arange(len(out.flatten(0, -2))).view(*out.shape[:-1], 1))
         out.flatten(0, -2)[rows[:][:, 0]] = exact.to(out.dtype)

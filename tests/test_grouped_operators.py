@@ -104,7 +104,7 @@ class Call:
         extras = {name: each for name, each in self.tensors.items() if name not in "ab"}
         problem = self.problem
         a, b, sides = self.tensors["a"], self.tensors["b"], sides_of(problem)
-        return Inputs(a, b, extras, problem.b_blocks, sides).computed_rows(d)[:]
+        return Inputs(a, b, extras, problem.b_blocks, sides=sides).computed_rows(d)[:]
 
     @property
     def operator(self) -> Any:

@@ -225,8 +225,8 @@ def test_a_product_of_mxfp4_by_hand() -> None:
     }
     extras = {f"{name}_scale": codes.view(torch.float8_e8m0fnu) for name, codes in powers.items()}
     # 32 * (1 * 2) * (3 * 1) = 192; (1 * 0.25 - 3 * 0.25) * (3 * 4) = -6.
-    assert reference(Inputs(a, b, extras), spec.problem).item() == 186
-    assert Inputs(a, b, extras).shape == (1, 1, 34)
+    assert reference(Inputs(a, b, extras, sides=sides_of(spec.problem)), spec.problem).item() == 186
+    assert Inputs(a, b, extras, sides=sides_of(spec.problem)).shape == (1, 1, 34)
 
 
 def test_a_product_of_nvfp4_by_hand() -> None:
@@ -239,7 +239,7 @@ def test_a_product_of_nvfp4_by_hand() -> None:
         "b_scale": torch.tensor([[2.0, 0.875]]).to(torch.float8_e4m3fn),
     }
     # 8 * (0.5 + 1.5) * 1.5 * 2 = 48; 8 * (-6 + 1) * 448 * 0.875 = -15680.
-    assert reference(Inputs(a, b, extras), spec.problem).item() == 48 - 15680
+    assert reference(Inputs(a, b, extras, sides=sides_of(spec.problem)), spec.problem).item() == 48 - 15680
 
 
 # --- NaN, infinities and zeros

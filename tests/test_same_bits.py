@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,7 @@ def first_rows(inputs: Inputs, rows: int, found: SpecFile) -> Inputs:
     """Return the same arguments for the first rows alone."""
     by_row = {name for name in found.problem.vectors if OPERATIONS[name].along == "m"}
     extras = {name: tensor[:rows] if name in by_row else tensor for name, tensor in inputs.extras.items()}
-    return Inputs(inputs.a[:rows], inputs.b, extras)
+    return replace(inputs, a=inputs.a[:rows], extras=extras)
 
 
 @pytest.fixture

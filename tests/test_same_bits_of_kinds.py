@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def rows_of(inputs: Inputs, rows: Tensor, spec: SpecFile) -> Inputs:
     """Return the same arguments for these rows of D, in this order."""
     by_row = {"c", "a_scale", *(name for name in spec.problem.vectors if OPERATIONS[name].along == "m")}
     extras = {name: tensor[rows] if name in by_row else tensor for name, tensor in inputs.extras.items()}
-    return Inputs(inputs.a[rows], inputs.b, extras)
+    return replace(inputs, a=inputs.a[rows], extras=extras)
 
 
 def batches(device: torch.device) -> Iterator[tuple[str, Tensor]]:

@@ -214,7 +214,7 @@ def computed(product: Product, module: ModuleType, inputs: Inputs, rows: Collect
     simulated = _Simulated(module, product, launch, 0, 1)
     d = Matrix.poisoned(m, n, product.source.problem.d.name, a.device).view
     copied = torch.empty_strided(a.shape, (k, 1), dtype=a.dtype).copy_(a)
-    found = Inputs(copied, inputs.b, inputs.extras).call(simulated, d)
+    found = replace(inputs, a=copied).call(simulated, d)
     assert not simulated.result.findings
     return bits(found)
 

@@ -92,7 +92,7 @@ def test_rounding_to_8_bits_is_within_its_limit(d: DType) -> None:
 
 
 def test_a_zero_result_is_right_or_infinitely_wrong() -> None:
-    inputs = Inputs(torch.zeros(2, 2), torch.ones(2, 2))
+    inputs = Inputs(torch.zeros(2, 2), torch.ones(2, 2), sides=())
     assert deviation(torch.zeros(2, 2), inputs, spec_of().problem).relative == 0
     assert deviation(torch.ones(2, 2), inputs, spec_of().problem).relative == math.inf
 
@@ -158,7 +158,7 @@ def test_a_block_whose_scale_is_twice_what_it_should_be_is_found(kind: str) -> N
 
 
 def specials(spec: SpecFile, matmul: MatmulFunction, shape: tuple[int, int, int] = SHAPE) -> set[str]:
-    checks = special_values(Case(matmul, shape, spec.problem, generator(), 1, None))
+    checks = special_values(Case(matmul, shape, spec.problem, generator(), 1, None, sides=()))
     return {check.what.removeprefix("special values: ") for check in checks if not check.passed}
 
 
@@ -195,4 +195,4 @@ def test_a_negative_zero_is_found_where_torch_has_a_positive_one() -> None:
 
 def test_integers_have_no_special_values() -> None:
     spec = spec_of("int8", "int32")
-    assert list(special_values(Case(kernel(spec), SHAPE, spec.problem, generator(), 1, None))) == []
+    assert list(special_values(Case(kernel(spec), SHAPE, spec.problem, generator(), 1, None, sides=()))) == []

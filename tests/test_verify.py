@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -348,7 +349,7 @@ def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(
         if spec.problem.packs_scales:
             inputs = inputs.packed(module.pack_scales)
         extras = {name: tensor.as_subclass(Cuda) for name, tensor in inputs.extras.items()}
-        inputs = Inputs(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), extras)
+        inputs = replace(inputs, a=inputs.a.as_subclass(Cuda), b=inputs.b.as_subclass(Cuda), extras=extras)
         # As many bytes as the poison that lies there before, so that torch's allocator hands out its block.
         width = n * spec.problem.d_blocks
         poison = Matrix.poisoned(5, width, dtype, CPU)
@@ -395,7 +396,13 @@ def test_nothing_runs_on_a_lost_device() -> None:
     def cases() -> Iterator[Case]:
         for shape in (RAGGED, (8, 8, 8)):
             yield Case(
-                matmul, shape, spec_of().problem, torch.Generator().manual_seed(0), repeats=1, promote_k=None
+                matmul,
+                shape,
+                spec_of().problem,
+                torch.Generator().manual_seed(0),
+                repeats=1,
+                promote_k=None,
+                sides=(),
             )
 
     told: list[str] = []
@@ -435,14 +442,14 @@ def test_tolerances_lie_between_rounding_and_a_wrong_result() -> None:
         if DTYPES[dtype].bits == 8:
             continue
         rounding = deviation(
-            exact.to(TORCH_DTYPES[dtype]), Inputs(exact, eye), spec_of(dtype).problem
+            exact.to(TORCH_DTYPES[dtype]), Inputs(exact, eye, sides=()), spec_of(dtype).problem
         ).relative
         assert rounding * 2 < tolerance < 1e-2
 
 
 def test_a_nan_passes_no_limit() -> None:
     found = deviation(
-        torch.tensor([[math.nan]]), Inputs(torch.ones(1, 1), torch.ones(1, 1)), spec_of().problem
+        torch.tensor([[math.nan]]), Inputs(torch.ones(1, 1), torch.ones(1, 1), sides=()), spec_of().problem
     )
     assert math.isnan(found.relative)
     assert math.isnan(found.worst_element)
@@ -646,7 +653,7 @@ shapes = ((4095, 4097, 4104), (208, 413, 304), (1, 1, 16), (8192, 8191, 64))
 shapes = tuple((m, -(-n // of_n) * of_n, -(-k // of_k) * of_k) for m, n, k in shapes)
 for shape in fitting(shapes, single_tile(spec)):
     generator = torch.Generator("cuda").manual_seed(0)
-    case = Case(module.matmul, shape, spec.problem, generator, repeats=1, promote_k=None)
+    case = Case(module.matmul, shape, spec.problem, generator, repeats=1, promote_k=None, sides=())
     for guarded in (False, True):
         inputs = case.inputs(guarded=guarded)
         if spec.problem.packs_scales:  # packing scales in the call would take memory, perhaps this block

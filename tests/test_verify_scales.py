@@ -66,7 +66,7 @@ def computing(matmul: Call, problem: Matmul) -> Call:
     def call(a: Tensor, b: Tensor, **others: Tensor) -> Any:
         found = on_the_cpu(matmul)(a, b, **others)
         extras = {name: each for name, each in others.items() if not name.startswith("out")}
-        inputs = Inputs(a, b, extras, problem.b_blocks, sides_of(problem))
+        inputs = Inputs(a, b, extras, problem.b_blocks, sides=sides_of(problem))
         outputs: tuple[Tensor, ...] = (found,) if isinstance(found, Tensor) else found
         counts = outputs[0].shape[:-1]
         rows = inputs.computed_rows(torch.arange(math.prod(counts)).view(*counts, 1))[:].flatten()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ class Case:
     """True if the plan promises equal bits in every run."""
     workspace_bytes: int = 0
     """Bytes of the memory in which a call keeps partial sums."""
-    sides: tuple[Numbers, ...] = ()
+    sides: tuple[Numbers, ...] = field(kw_only=True)
     """The features of the problem."""
 
     @property

@@ -179,7 +179,7 @@ def _inputs(problem: Matmul, sides: tuple[Numbers, ...], layout: Layout, fill: N
         name: of_features[name]() if name in of_features else of_epilogue(name) for name in (*first, *last)
     }
     a, b = a.mT if a_transposed else a, b.mT if b_transposed else b
-    return Inputs(a, b, MappingProxyType(extras), problem.b_blocks, sides)
+    return Inputs(a, b, MappingProxyType(extras), problem.b_blocks, sides=sides)
 
 
 def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, float]:

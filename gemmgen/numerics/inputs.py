@@ -102,7 +102,7 @@ class Inputs:
     """Other inputs by their keywords."""
     b_blocks: int = 1
     """Blocks of N columns that B has."""
-    sides: tuple[Numbers, ...] = ()
+    sides: tuple[Numbers, ...] = field(kw_only=True)
     """The features of the matmul. The last one changes the inputs first, and the rows of D last."""
 
     @property

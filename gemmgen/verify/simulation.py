@@ -271,7 +271,7 @@ class _Simulated:
 
     def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         """Run the kernel as ``matmul`` does, and return d [M, N] after the last schedule."""
-        inputs = Inputs(a, b, extras, self._problem.b_blocks, sides_of(self._problem))
+        inputs = Inputs(a, b, extras, self._problem.b_blocks, sides=sides_of(self._problem))
         self.division = division_of(inputs, self._problem)
         d = self._poisoned_d(inputs) if out is None else out
         self._stored = d, None
