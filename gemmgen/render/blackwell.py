@@ -90,7 +90,7 @@ class BlackwellView(KernelView):
     @property
     def _functions(self) -> Iterator[Function]:
         """The templates of functions that no feature has, callees first in each section."""
-        if self.epilogue.loads:
+        if self.epilogue.loads.exist:
             yield Function(Section.ARGUMENTS, "shared/buffers")
         yield Function(Section.ARGUMENTS, "shared/args")
         yield Function(Section.ARGUMENTS, "tcgen05/ring_position")
@@ -132,7 +132,7 @@ class BlackwellView(KernelView):
     @property
     def has_phase_of_operands(self) -> bool:
         """True if the epilogue's operands have a phase of their own, as they do with several accumulators."""
-        return self.epilogue.phased and self._ring_of_sums
+        return self.epilogue.loads.phased and self._ring_of_sums
 
     @property
     def _names(self) -> Iterator[tuple[str, str]]:
@@ -143,7 +143,7 @@ class BlackwellView(KernelView):
             yield "blackwell", name
         if self.plan.launch_control:
             yield "blackwell", "clc"
-        if self.epilogue.divides:
+        if self.epilogue.steps.divides:
             yield "cuda", "libdevice"
 
     @property
@@ -174,7 +174,7 @@ class BlackwellView(KernelView):
     def args(self) -> tuple[Field, ...]:
         """The fields of the aggregate that device functions are passed."""
         resources, plan = self.plan.resources, self.plan
-        loading, storage = self.epilogue.loads, resources.epilogue
+        loading, storage = self.epilogue.loads.exist, resources.epilogue
         own = (*storage.buffers, *storage.barriers) if loading else ()
         buffers = (buffer for buffer in plan.shared_buffers if buffer not in own)
         barriers = (barrier for barrier in plan.barriers if barrier not in own)
@@ -256,9 +256,9 @@ class BlackwellView(KernelView):
     @property
     def store_arguments(self) -> tuple[str, ...]:
         """The arguments of the call that stores a tile."""
-        own = (self.own_value,) if self.epilogue.loads else ()
+        own = (self.own_value,) if self.epilogue.loads.exist else ()
         sums = (self.of_sums(self.plan.resources.accumulator.name), self.of_sums("accumulator_empty"))
-        return ("args", *own, self.first_row, self.first_column, *sums, *self.epilogue.passed_on)
+        return ("args", *own, self.first_row, self.first_column, *sums, *self.epilogue.store.passed_on)
 
     # --- memory
 

@@ -17,7 +17,7 @@ from gemmgen.plan.roles import Argument
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer, numbered
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.described_extents import DescribedExtents
-from gemmgen.render.epilogue import EpilogueView
+from gemmgen.render.epilogue import EpilogueParts, EpilogueView
 from gemmgen.render.overview import KernelOverview
 from gemmgen.render.places import Constant, Function, Place, Section, in_order
 from gemmgen.render.side import Sides
@@ -161,9 +161,11 @@ class KernelView(ABC):
 
     @cached_property
     def epilogue(self) -> EpilogueView:
-        """The epilogue, between accumulator and store: that of a feature, if one has its own."""
-        of_sides = (side.epilogue for side in self.sides)
-        return next(filter(None, of_sides), None) or EpilogueView(self.plan)
+        """The epilogue, between accumulator and store, with the changes of all features."""
+        parts = EpilogueParts.of(self.plan)
+        for side in self.sides:
+            parts = side.changed_epilogue(parts)
+        return EpilogueView(self.plan, parts)
 
     @cached_property
     @abstractmethod
@@ -307,7 +309,7 @@ class KernelView(ABC):
     @property
     def constructions(self) -> tuple[Construction, ...]:
         """The aggregates that the kernel makes, in order."""
-        loading = self.epilogues if self.epilogue.loads else ()
+        loading = self.epilogues if self.epilogue.loads.exist else ()
         buffers = (
             Construction(numbered("buffers", number), "Buffers", self._buffers(storage))
             for number, storage in loading
@@ -389,19 +391,19 @@ class KernelView(ABC):
     @property
     def own_value(self) -> str:
         """The buffers of an epilogue alone."""
-        return f"args.{self.epilogue.own}"
+        return f"args.{self.epilogue.store.own}"
 
     @property
     def vector_origin(self) -> str:
         """The first elements of the row and column operands of an epilogue's tile."""
-        return self.epilogue.vector_origin(self.first_row, self.first_column)
+        return self.epilogue.loads.vector_origin(self.first_row, self.first_column)
 
     def load_of_c(self, number: str) -> str:
         """Return the call that starts to load a sub-tile of C; without a number, the whole tile."""
-        place = self.epilogue.place_of_c(self.first_row, self.first_column, "tile.")
+        place = self.epilogue.loads.place_of_c(self.first_row, self.first_column, "tile.")
         arguments = ["args", self.own_value, *place, *filter(None, (number,))]
-        in_loops = self.plan.persistent + (self.epilogue.loads_c == "ring")
-        margin = 4 * (self.epilogue.loads_c == "ring")
+        in_loops = self.plan.persistent + (self.epilogue.loads.starts_c == "ring")
+        margin = 4 * (self.epilogue.loads.starts_c == "ring")
         return fit("load_c(", arguments, ")", indent=4 + 4 * in_loops, margin=margin)
 
     # --- allocations

@@ -61,6 +61,8 @@ class Section(IntEnum):
     """Exchange of sums between programs."""
     KERNEL = auto()
     """Partitions of the kernel, and the kernel."""
+    ARGUMENTS_AFTERWARDS = auto()
+    """Aggregates of arguments of kernels that run after the kernel that multiplies."""
     AFTERWARDS = auto()
     """Kernels that run after the kernel that multiplies."""
     MATMUL = auto()

@@ -72,7 +72,7 @@ class Runs:
         elif subtiles == 1:
             yield self._run("", "", "", is_last=True)
         elif subtiles == 2:
-            yield self._run("0", "", "", refilled="1" * self.refills)
+            yield self._run("0", "", "", refilled="1" if self.refills else "")
             yield self._run("1", "", "SUBTILE_N", is_last=True)
         else:
             yield from self._many(ring=ring)

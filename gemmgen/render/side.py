@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gemmgen.plan.kernel import Kernel
-from gemmgen.render.epilogue import EpilogueView
+from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Function
 
 KEPT = "stay as they are in `out`, and have any values in a new D"
@@ -63,10 +63,12 @@ class Rendering(ABC):
         """
         return {}
 
-    @property
-    def epilogue(self) -> EpilogueView | None:
-        """The epilogue if the feature has one of its own; else None."""
-        return None
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        """Return the parts of the epilogue, of which the feature changes some.
+
+        The sides of a plan change them in turn: each leaves the parts that others have changed.
+        """
+        return parts
 
 
 Sides = tuple[Rendering, ...]

@@ -1,10 +1,11 @@
-"""The steps of an epilogue, and the loads of its operands beside the sums."""
+"""The formula of an epilogue: the steps from sums to the values of D, and the operands that they read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from gemmgen.plan.kernel import Kernel
 from gemmgen.problem.epilogue import (
     ATOM_RANK,
     TIMES,
@@ -18,51 +19,10 @@ from gemmgen.problem.epilogue import (
 )
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.operand_loads import OperandLoads
+from gemmgen.render.operand_reads import Read, Reader, tiles_of
 from gemmgen.render.places import Constant, Place
 from gemmgen.render.runs import Run
-from gemmgen.render.spelling import fit
 from gemmgen.render.statements import Statement, results, statements
-
-
-def name_of(load: Load) -> str:
-    """Return the variable of a loaded operand: of one accumulator's elements, with the accumulator's name."""
-    return f"{load.accumulator}_{load.tensor}" if load.accumulator else load.tensor
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some lines of the epilogue's function."""
-
-    kind: str
-    """The kind of the lines. The template of the function has a branch for each kind."""
-    statement: str = ""
-    """The statement of the step, if it is a single one."""
-    load: Load | None = None
-    """The operand that it loads, if any."""
-    widened: str = ""
-    """The conversion of the operand to fp32, if it needs one."""
-    limit: str = ""
-    """The index before which a vector that is read by address ends, if not with its dimension of D."""
-
-    @property
-    def name(self) -> str:
-        """The tensor that it loads."""
-        return self.load.tensor if self.load else ""
-
-    @property
-    def own(self) -> str:
-        """The variable of an accumulator's elements of a column operand."""
-        return name_of(self.load) if self.load else ""
-
-    @property
-    def along(self) -> str:
-        """The indices of a vector's elements."""
-        return "rows" if OPERATIONS[self.name].along == "m" else "columns"
-
-    @property
-    def inside(self) -> str:
-        """The condition that an index of a vector's elements is inside the vector."""
-        return f"{self.along} < {self.limit or f'args.{OPERATIONS[self.name].along}'}"
 
 
 def constants_of(epilogue: Epilogue) -> dict[Call, Constant]:
@@ -109,10 +69,22 @@ class Device(Spelling):
 
 
 @dataclass(frozen=True)
-class StepsView(OperandLoads):
+class FormulaStep:
+    """A step of the formula."""
+
+    reads: tuple[Read, ...]
+    """The reads of operands that no step before it has read."""
+    statement: Statement
+
+
+@dataclass(frozen=True)
+class Steps:
     """The steps for the sums of a tile, or of a part of it, before their conversion."""
 
-    # --- constants and parts
+    plan: Kernel
+    loads: OperandLoads
+    readers: tuple[Reader, ...]
+    """The ways in which operands are read; the first that takes an operand reads it."""
 
     @property
     def numbers(self) -> Iterator[Constant]:
@@ -132,184 +104,96 @@ class StepsView(OperandLoads):
         """True if an activation needs a quotient, which is libdevice's fast one."""
         return any(op.register_class == "quotient" for op in self.plan.problem.operations)
 
-    @property
-    def loads(self) -> bool:
-        """True if a tile's epilogue needs more than the accumulator."""
-        return bool(self.plan.problem.c or self.plan.access.tma_vectors)
-
-    # --- the steps
-
-    @property
-    def parts(self) -> Iterator[Part]:
-        """The parts between accumulator and conversion, in order; the last part returns the tile."""
-        if self.plan.problem.accumulator.name != "fp32" or self.plan.problem.saves:
-            yield from (Part("statement", f"{name} = {name}.to(gl.float32)") for name in self.tiles)
-        if self.plan.problem.d_blocks > 1:
-            yield from self._parts_of_blocks
-            return
-        *others, last = self._statements
-        for statement in others:
-            yield from self._loads_of(statement)
-            yield Part("statement", str(statement))
-        yield from self._loads_of(last)
-        if last.operator == "=":
-            yield Part("statement", f"return {last.value}")
-        else:
-            yield Part("statement", str(last))
-            yield Part("statement", "return tile")
-
-    @property
-    def _parts_of_blocks(self) -> Iterator[Part]:
-        """The parts of an epilogue that computes several matrices, from the matrices in C."""
-        problem, made = self.plan.problem, self._statements
-        yield Part("c_in_turn" if problem.interleaved else "c_of_blocks", widened=self._widened(Load("c")))
-        for statement in made:
-            yield from self._loads_of(statement)
-            yield Part("statement", str(statement))
-        tiles = ", ".join(results(problem.epilogue, made, "tile"))
-        yield Part("statement", f"return {f'in_turn({tiles})' if problem.interleaved else tiles}")
-
-    @property
-    def blocks_of_c(self) -> tuple[str, ...]:
-        """The variables of the matrices in C."""
-        return self.plan.problem.epilogue.c_blocks
+    # --- the function
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """Names of the variables of the accumulators, in the function that computes D from them."""
-        accumulators = self.plan.problem.epilogue.accumulators
-        return accumulators if len(accumulators) > 1 else ("tile",)
+        """The variables of the accumulators."""
+        return tiles_of(self.plan)
 
     @property
-    def summary(self) -> str:
-        """The docstring of that function."""
-        if self.plan.problem.gated:
-            sums = " and ".join(self.tiles)
-            return f"The tile of D that the epilogue computes from the sums {sums}, before it is converted."
-        if self.plan.problem.d_blocks > 1:
-            what = f"{' and '.join(f'of {name}' for name in self.blocks_of_c)}, before they are converted"
-            return f"The gradients {what}{': columns in turn' * self.plan.problem.interleaved}."
-        piece = "a sub-tile" if self.plan.subtiles > 1 else "a tile"
-        return f"The epilogue's operations on {piece} of A @ B, before it is converted and stored."
+    def widens(self) -> bool:
+        """True if sums are converted to fp32 before the first step."""
+        return self.plan.problem.accumulator.name != "fp32" or self.plan.problem.saves
 
-    def _loads_of(self, statement: Statement) -> Iterator[Part]:
-        """Yield the parts that load the operands of a statement.
+    def __iter__(self) -> Iterator[FormulaStep]:
+        needed = [
+            [self._reader_of(load).read(load) for load in _in_memory(each)] for each in self._statements
+        ]
+        ahead = [read for reads in needed for read in reads if read.is_ahead]
+        known = set[str]()
+        for statement, reads in zip(self._statements, needed, strict=True):
+            made = list[Read]()
+            for read in (*ahead, *reads):
+                if not known.issuperset(read.variables):
+                    made.append(read)
+                    known.update(read.variables)
+            yield FormulaStep(tuple(made), statement)
 
-        The first use of a column operand in turn loads the elements of all accumulators.
-        """
-        firsts = {load.tensor: load for load in reversed(self.plan.problem.epilogue.loaded)}
-        for load in statement.loads:
-            loaded = self._in_turn(load) and firsts[load.tensor] != load
-            if load.operand != "scalar" and not load.block and not loaded:
-                yield self._load(load)
-
-    def _in_turn(self, load: Load) -> bool:
-        """Return True if an operand is read as elements of all accumulators in turn."""
-        return self.plan.problem.interleaved and bool(load.accumulator)
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The variables of the values of D after the last step: one for each matrix."""
+        return results(self.plan.problem.epilogue, self._statements, "tile")
 
     @property
     def _statements(self) -> tuple[Statement, ...]:
         epilogue = self.plan.problem.epilogue
-        loads = {load: self._loaded(load) for load in epilogue.loaded}
+        loads = {load: self._reader_of(load).spelled(load) for load in epilogue.loaded}
         return statements(epilogue, Device(constants_of(epilogue), loads), "tile")
 
-    def _widened(self, load: Load) -> str:
-        """Return the conversion of a loaded operand to fp32."""
-        problem = self.plan.problem
-        dtype = problem.c if load.operand == "matrix" else problem.vector_dtype(load.tensor)
-        return "" if dtype is None or dtype.name == "fp32" else ".to(gl.float32)"
-
-    def _load(self, load: Load) -> Part:
-        """Return the lines that load an operand, or find it in shared memory."""
-        kind = "c" if load.operand == "matrix" else load.operand
-        if load.accumulator:
-            kind = "column_in_turn" if self._in_turn(load) else "column_of_block"
-        return Part(kind, load=load, widened=self._widened(load))
-
-    def _loaded(self, load: Load) -> str:
-        """Return a loaded operand as it broadcasts to a tile."""
-        if load.block:
-            return load.block
-        match load.operand:
-            case "row":
-                return f"{load.tensor}[:, None]"
-            case "column" if self._in_turn(load):
-                return f"{name_of(load)}{self._widened(load)}[None, :]"
-            case "column":
-                values = f"{name_of(load)}.load(gl.SliceLayout(0, {load.accumulator or 'tile'}.type.layout))"
-                return f"{values}{self._widened(load)}[None, :]"
-            case _:
-                return load.tensor
-
-    def block_of(self, load: Load) -> str:
-        """Return the index of the elements of a load's accumulator in a column operand of blocks."""
-        return self._block(self.tiles.index(load.accumulator))
-
-    def in_turn(self, load: Load) -> tuple[str, ...]:
-        """Return the variables of the elements of each accumulator in a column operand in turn."""
-        return tuple(name_of(replace(load, accumulator=name)) for name in self.tiles)
+    def _reader_of(self, load: Load) -> Reader:
+        """Return the reader of an operand."""
+        return next(reader for reader in self.readers if reader.takes(load))
 
     @property
-    def columns(self) -> str:
-        """The index of a sub-tile's columns in a row of values."""
-        return ".slice(subtile * SUBTILE_N, SUBTILE_N)" if self.plan.subtiles > 1 else ""
+    def indexed(self) -> tuple[str, ...]:
+        """The dimensions along which the function computes indices of elements that it reads by address."""
+        return tuple(axis for reader in self.readers for axis in reader.indexed)
 
-    # --- parameters
+    # --- its parameters
 
     @property
-    def _numbered(self) -> bool:
+    def facts(self) -> tuple[str, ...]:
+        """The parameters that a tile has beside its place."""
+        return tuple(fact for reader in self.readers for fact in reader.facts)
+
+    @property
+    def numbered(self) -> bool:
         """True if the operations on a sub-tile depend on its number."""
-        problem = self.plan.problem
-        vectors = self.plan.access.tma_vectors
-        columns = any(OPERATIONS[name].along == "n" for name in vectors) and not problem.gated
-        return self.plan.subtiles > 1 and (columns or bool(problem.c and (self.refills or self.buffer)))
+        columns = "n" in self.loads.vector_axes and not self.plan.problem.gated
+        in_ring = self.loads.has_c and (self.loads.refills or self.plan.epilogue_buffers > 1)
+        return self.plan.subtiles > 1 and (columns or in_ring)
+
+    def _parameters(self, tiles: tuple[str, ...], number: str, column: str) -> tuple[str, ...]:
+        """Return the parameters, or arguments, of tiles and of a sub-tile's number and first column."""
+        return (
+            *tiles,
+            *((number,) if self.numbered else ()),
+            *(column if name == "column" else name for reader in self.readers for name in reader.places),
+            *(("buffers",) if self.loads.exist else ()),
+            *self.scalar,
+            *(("phase",) if self.loads.c_alternates else ()),
+        )
 
     @property
-    def _places(self) -> tuple[str, ...]:
-        """The parameters that place the elements of operands which are read by address."""
-        return ()
-
-    @property
-    def _scalar(self) -> tuple[str, ...]:
+    def scalar(self) -> tuple[str, ...]:
+        """The variable of a factor in memory, if the formula has one."""
         return ("tensor_scale",) if self.plan.problem.scalar else ()
 
     @property
-    def parameters(self) -> str:
-        """The parameters of the function that does the steps."""
-        return ", ".join(
-            (
-                *self.tiles,
-                *(("subtile: gl.constexpr",) if self._numbered else ()),
-                *self._places,
-                *(("buffers",) if self.loads else ()),
-                *self._scalar,
-                *(("phase",) if self._c_phased else ()),
-            )
-        )
+    def parameters(self) -> tuple[str, ...]:
+        """The parameters of the function."""
+        return self._parameters(self.tiles, "subtile: gl.constexpr", "column")
 
-    def call(self, tile: str) -> str:
-        """Return the call on a whole accumulator, or on a sub-tile whose place is all that tells it apart."""
-        return f"epilogue({', '.join(self._arguments(tile, '', 'column'))})"
+    def arguments(self, *tiles: str) -> tuple[str, ...]:
+        """Return the arguments for whole accumulators, or for a sub-tile whose place is all it has."""
+        return self._parameters(tiles, "", "column")
 
-    def call_on(self, run: Run) -> str:
-        """Return the statement that computes the sub-tiles of a run."""
-        arguments = self._arguments(run.sums, run.number, run.column)
-        return fit("tile = epilogue(", arguments, ")", indent=8 if run.numbers else 4, margin=4)
+    def arguments_of(self, run: Run) -> tuple[str, ...]:
+        """Return the arguments for the sub-tiles of a run."""
+        return self._parameters((run.sums,), run.number, run.column)
 
-    def _arguments(self, tile: str, subtile: str, column: str) -> tuple[str, ...]:
-        """Return the arguments of the steps on a sub-tile with this number and first column."""
-        number = (subtile,) if self._numbered else ()
-        places = (column if name == "column" else name for name in self._places)
-        buffers = ("buffers",) if self.loads else ()
-        phase = ("phase",) if self._c_phased else ()
-        return tile, *number, *places, *buffers, *self._scalar, *phase
 
-    @property
-    def own(self) -> str:
-        """The field of a consumer's own buffers that a store needs."""
-        return "buffers" if self.loads else "d_smem"
-
-    @property
-    def passed_on(self) -> tuple[str, ...]:
-        """The arguments that a store passes on to the epilogue."""
-        return (*self._scalar, *(("phase",) if self.phased else ()))
+def _in_memory(statement: Statement) -> Iterator[Load]:
+    """Return the operands of a statement that lines must read: a factor is an argument of the function."""
+    return (load for load in statement.loads if load.operand != "scalar")

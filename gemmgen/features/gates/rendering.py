@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gemmgen.features.gates.block_reader import BlockReader
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Matmul
+from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Function, Place, Section
 from gemmgen.render.side import Rendering
 
@@ -48,6 +50,10 @@ class Gates(Rendering):
         if problem.parted_vectors:
             yield Function(Section.OPERANDS, "wgmma/elements_in_turn")
         yield Function(Section.EPILOGUE, "wgmma/even_and_odd")
+
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        """Return an epilogue that computes a tile of D from both sums before it is divided."""
+        return replace(parts, storing=replace(parts.storing, is_computed_whole=True))
 
     @property
     def sentences(self) -> Iterator[str]:
@@ -108,6 +114,12 @@ class GradientsOfGate(Rendering):
         if self.plan.problem.interleaved:
             yield Function(Section.OPERANDS, "wgmma/even_and_odd")
             yield Function(Section.OPERANDS, "wgmma/in_turn")
+
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        """Return an epilogue that reads both matrices in C, and stores both in D."""
+        readers = (BlockReader(self.plan), *parts.readers)
+        kind = parts.storing.kind if self.plan.problem.interleaved else "blocks"
+        return replace(parts, readers=readers, storing=replace(parts.storing, kind=kind))
 
     @property
     def sentences(self) -> Iterator[str]:

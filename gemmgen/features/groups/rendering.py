@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gemmgen.features.groups.epilogue import GroupEpilogueView
+from gemmgen.features.groups.vector_reader import VectorReader
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Groups
 from gemmgen.render.arguments import ArgumentTable
+from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Place
 from gemmgen.render.side import KEPT, Rendering
 from gemmgen.render.spelling import fit
+from gemmgen.render.tile_store import StoredRows
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,14 @@ class GroupedKernel(Rendering):
         if self.plan.group_slots:
             yield Constant(Place.WORK, "GROUP_SLOTS", self.plan.group_slots, "most groups of a call")
 
-    @property
-    def epilogue(self) -> GroupEpilogueView:
-        """The epilogue, whose row and column operands threads read."""
-        return GroupEpilogueView(self.plan)
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        """Return an epilogue in which threads read vectors, and which loads and stores rows of one group."""
+        loads = replace(parts.loads, c_ends_with_group=not self.plan.access.reads_c_of_others)
+        # TMA stores rows of a box of rows: the first coordinate is the box, the second one the row in it.
+        rows = StoredRows(end="end", coordinates="row + kept, rows - kept", facts=("end",))
+        return EpilogueParts(
+            loads, (VectorReader(self.plan), *parts.readers), replace(parts.storing, rows=rows)
+        )
 
     @property
     def docs(self) -> dict[str, str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Place
 from gemmgen.render.side import KEPT, Rendering
 
@@ -37,6 +38,12 @@ class RowsByIndex(Rendering):
         """The copies of a row by threads."""
         if self.plan.problem.gathers_a:
             yield "ampere", "async_copy"
+
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        """Return an epilogue in which threads store rows of D, if they are scattered."""
+        if not self.plan.problem.scatters_d:
+            return parts
+        return replace(parts, storing=replace(parts.storing, kind="scattered"))
 
     @property
     def docs(self) -> dict[str, str]:

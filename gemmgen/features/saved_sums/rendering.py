@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmgen.plan.axes import axes_of, shown
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Function, Place, Section
 from gemmgen.render.side import Rendering
 
@@ -43,6 +44,10 @@ class SavedSums(Rendering):
         if self.plan.problem.interleaved:
             yield Function(Section.OPERANDS, "wgmma/in_turn")
         yield Function(Section.MEMORY, "wrapper/new_saved")
+
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        """Return an epilogue that stores sums beside D."""
+        return replace(parts, storing=replace(parts.storing, kind="saved"))
 
     @property
     def docs(self) -> dict[str, str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmgen.features.split_k.epilogue import ReadingEpilogueView
+from gemmgen.features.split_k.address_reader import AddressReader
 from gemmgen.features.split_k.reduction import ReductionView
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Function, Place, Section
 from gemmgen.render.side import Rendering
 
@@ -30,10 +31,13 @@ class SplitK(Rendering):
         """The kernel that adds up the sums of parts of K, if there is one."""
         return ReductionView(self.plan)
 
-    @property
-    def epilogue(self) -> ReadingEpilogueView | None:
-        """The epilogue of a second kernel; None if the kernel that multiplies stores D."""
-        return ReadingEpilogueView(self.plan) if self.plan.reduces_apart else None
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        """Return the epilogue of a second kernel, which reads operands by address, if one stores D."""
+        if not self.plan.reduces_apart:
+            return parts
+        loads = replace(parts.loads, has_c=False, vectors=())
+        readers = (AddressReader(self.plan), *parts.readers)
+        return EpilogueParts(loads, readers, replace(parts.storing, kind="afterwards"))
 
     @property
     def constants(self) -> Iterator[Constant]:
@@ -62,6 +66,9 @@ class SplitK(Rendering):
         yield Function(Section.SUMS, "wgmma/sum_addresses")
         if apart:
             yield Function(Section.SUMS, "wgmma/leave_sums")
+            yield Function(Section.ARGUMENTS_AFTERWARDS, "wgmma/reduction_args")
+            yield Function(Section.AFTERWARDS, "wgmma/piece_origin")
+            yield Function(Section.AFTERWARDS, "wgmma/reduction_kernel")
             yield Function(Section.LAUNCH, "wrapper/sums", passed=("make_sums", "count_sums"))
         else:
             yield Function(Section.SUMS, f"wgmma/reduction_{self.plan.reduction}")

@@ -43,7 +43,7 @@ class DeviceParts:
     def _arguments(self) -> Iterator[str]:
         """The templates of aggregates of arguments, and of views of buffers as boxes."""
         problem = self.plan.problem
-        if self.epilogue.loads:
+        if self.epilogue.loads.exist:
             yield "shared/buffers"
         yield "shared/args"
         moved = ("a", "b", "d", *(("c",) * bool(problem.c)), *(("saved",) * problem.saves))

@@ -64,9 +64,9 @@ class HopperView(KernelView):
         """Pairs of a module and a name that kernels import without any feature."""
         yield from (("hopper", each) for each in ("mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"))
         # Threads write to shared memory what TMA then reads, or read what TMA then overwrites.
-        if self.epilogue.stores_by_tma or self.plan.a_source == "registers":
+        if self.epilogue.store.by_tma or self.plan.a_source == "registers":
             yield "hopper", "fence_async_shared"
-        if self.epilogue.divides:
+        if self.epilogue.steps.divides:
             yield "cuda", "libdevice"
 
     @property
@@ -131,7 +131,7 @@ class HopperView(KernelView):
     def _own(self) -> Field:
         """The buffers of a consumer's epilogue alone, or the one buffer that it stores D through."""
         consumers = self.plan.resources.consumers
-        if self.epilogue.loads:
+        if self.epilogue.loads.exist:
             names = [numbered("buffers", consumer.number) for consumer in consumers]
             return self._ring("buffers", names, "Buffers")
         return self._ring("d_smem", [own.d.name for own in self.plan.resources.epilogues])
@@ -156,7 +156,7 @@ class HopperView(KernelView):
     @property
     def loads_epilogue_first(self) -> bool:
         """True if C and vectors are loaded before the K loop; else the last split loads them."""
-        return self.epilogue.loads and not self.divides_k
+        return self.epilogue.loads.exist and not self.divides_k
 
     @property
     def places_early(self) -> bool:
@@ -184,7 +184,7 @@ class HopperView(KernelView):
     @property
     def sums(self) -> str:
         """The sums of a tile, or of all its parts."""
-        return self.epilogue.sums
+        return self.epilogue.store.sums
 
     @property
     def first_row(self) -> str:
@@ -194,7 +194,7 @@ class HopperView(KernelView):
     @property
     def own_value(self) -> str:
         """The buffers of a consumer alone, as arguments of the store."""
-        return self.of_own(self.epilogue.own)
+        return self.of_own(self.epilogue.store.own)
 
     def of_own(self, own: str) -> str:
         """Return a consumer's own value of a field."""
@@ -208,8 +208,8 @@ class HopperView(KernelView):
         sums = self.k_loop.as_tile(self.sums)
         saved = (self.of_own("saved_smem"),) * self.plan.problem.saves
         first = ("args", self.own_value, *saved, self.first_row, self.first_column, sums)
-        of_group = (f"tile.{name}" for name in self.epilogue.of_group)
-        return (*first, *of_group, *self.epilogue.passed_on)
+        facts = (f"tile.{name}" for name in self.epilogue.store.facts)
+        return (*first, *facts, *self.epilogue.store.passed_on)
 
     @property
     def finish_indents(self) -> tuple[int, int]:

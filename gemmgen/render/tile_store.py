@@ -1,0 +1,261 @@
+"""The store of a tile: the functions that take sums apart, convert them and store them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gemmgen.plan.kernel import Kernel
+from gemmgen.render.operand_loads import OperandLoads, stores_several_tiles
+from gemmgen.render.places import Constant, Function, Place, Section
+from gemmgen.render.runs import Run, Runs
+from gemmgen.render.steps import Steps
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Which rows of a tile are stored, in the words of templates: by default all that D has."""
+
+    end: str = "args.m"
+    """The row after the last one that is stored."""
+    coordinates: str = "row"
+    """The coordinates of the rows of a tile of D or of saved sums."""
+    facts: tuple[str, ...] = ()
+    """What a store must know of a tile beside its place."""
+
+
+@dataclass(frozen=True)
+class Storing:
+    """How D is stored."""
+
+    kind: Literal["plain", "blocks", "saved", "scattered", "afterwards"] = "plain"
+    """One matrix through TMA, several matrices, D with its sums, rows by an index, or by a second kernel."""
+    rows: StoredRows = field(default_factory=StoredRows)
+    is_computed_whole: bool = False
+    """True if a tile of D is computed from all sums before it is divided into sub-tiles."""
+
+    @property
+    def by_tma(self) -> bool:
+        """True if TMA stores D, so that a buffer must outlive the store that reads it."""
+        return self.kind not in ("scattered", "afterwards")
+
+
+LEAVES = {
+    "plain": "shared/store/convert",
+    "blocks": "shared/store/convert_blocks",
+    "saved": "shared/store/convert_saved",
+    "scattered": "shared/store/scatter",
+}
+"""The template of the function that converts and stores a sub-tile, by the kind of the store."""
+
+
+@dataclass(frozen=True)
+class TileStore:
+    """The functions that store a tile as the templates see them."""
+
+    plan: Kernel
+    storing: Storing
+    loads: OperandLoads
+    steps: Steps
+
+    @property
+    def rows(self) -> StoredRows:
+        """The rows of a tile that are stored."""
+        return self.storing.rows
+
+    @property
+    def by_tma(self) -> bool:
+        """True if TMA stores D."""
+        return self.storing.by_tma
+
+    @property
+    def unrolled(self) -> bool:
+        """True if sub-tiles are read one by one, from tensor memory."""
+        return bool(self.plan.tensor_memory.buffers)
+
+    # --- what a module has of it
+
+    @property
+    def constants(self) -> Iterator[Constant]:
+        """The constants of a tile that is stored in parts."""
+        if self.storing.kind == "afterwards":
+            return
+        subtiles, buffers = self.plan.subtiles, self.plan.epilogue_buffers
+        if self.staggered:
+            common = sum(self.counts_of_parts[:-1])
+            meaning = "parts of the columns that both consumers have, stored one by one"
+            yield Constant(Place.SUBTILES, "SUBTILES", common, meaning)
+        elif subtiles > 2:
+            meaning = "parts of a tile's columns, stored one after the other"
+            yield Constant(Place.SUBTILES, "SUBTILES", subtiles, meaning)
+        if subtiles > 2 and not self.unrolled and not self.plan.composed:
+            yield Constant(Place.SUBTILES, "SUBTILE_HALVINGS", subtiles.bit_length() - 1, "log2(SUBTILES)")
+        if subtiles > 1:
+            meaning = "columns that are stored at a time"
+            yield Constant(Place.SUBTILES, "SUBTILE_N", self.plan.subtile_n, meaning)
+        if buffers > 1:
+            what = "C and of D" if self.plan.problem.c else "D"
+            each = " per consumer" if self.plan.partitions[0].number is not None else ""
+            meaning = f"sub-tiles of {what} in flight{each}"
+            yield Constant(Place.STORE, "EPILOGUE_BUFFERS", buffers, meaning)
+
+    @property
+    def functions(self) -> Iterator[Function]:
+        """The templates of the functions, callees first."""
+        if self.storing.kind == "afterwards":
+            return
+        yield from self._splits
+        yield Function(Section.STORE, LEAVES[self.storing.kind])
+        if self.leaf != "store":
+            yield Function(Section.STORE, self._whole)
+
+    @property
+    def _whole(self) -> str:
+        """The template of the function that stores a tile and is no leaf."""
+        if self.storing.kind == "saved":
+            return "shared/store/store_saved"
+        if self.storing.is_computed_whole:
+            return "shared/store/store_computed"
+        return "tcgen05/store" if self.unrolled else "shared/store/store"
+
+    @property
+    def _splits(self) -> Iterator[Function]:
+        """The templates that split an accumulator in registers into sub-tiles."""
+        if self.unrolled:
+            return
+        splits = max(self.counts_of_parts) > 1
+        if splits:
+            yield Function(Section.SPLIT, "wgmma/halves")
+        if self.plan.composed and splits:
+            yield Function(Section.SPLIT, "wgmma/split_parts")
+        elif self.plan.subtiles > 2:
+            yield Function(Section.SPLIT, "wgmma/split_columns")
+
+    # --- the parts of a tile
+
+    @property
+    def sums(self) -> str:
+        """The sums of a tile, or of all its parts."""
+        return "accumulators" if self.plan.composed else "accumulator"
+
+    @property
+    def staggered(self) -> bool:
+        """True if one consumer has a part more than the other."""
+        return self.plan.tiles_together > 1
+
+    @property
+    def counts_of_parts(self) -> tuple[int, ...]:
+        """The sub-tiles of each part of a tile."""
+        blocks = self.plan.problem.b_blocks
+        return tuple(columns // blocks // self.plan.subtile_n for columns in self.plan.column_parts)
+
+    @property
+    def splits_parts(self) -> bool:
+        """True if a part of a tile has several sub-tiles; else the parts are the sub-tiles."""
+        return not self.plan.composed or max(self.counts_of_parts) > 1
+
+    @property
+    def halvings_of_parts(self) -> tuple[int, ...]:
+        """How often each part is halved, of those that all consumers have."""
+        counts = self.counts_of_parts[:-1] if self.staggered else self.counts_of_parts
+        return tuple(count.bit_length() - 1 for count in counts)
+
+    @property
+    def halvings_of_own_part(self) -> int:
+        """How often the part is halved that one of two consumers has alone."""
+        return self.counts_of_parts[-1].bit_length() - 1
+
+    @property
+    def halved(self) -> bool:
+        """True if a tile is stored by halves, which have names."""
+        return self.plan.subtiles == 2 and not self.plan.composed
+
+    @property
+    def runs(self) -> Iterable[Run]:
+        """The sub-tiles of a tile from left to right, in runs that are stored alike."""
+        whole = self.storing.is_computed_whole
+        return Runs(
+            self.plan, self.loads.exist and not whole, self.loads.refills, "tile" if whole else self.sums
+        )
+
+    # --- buffers
+
+    @property
+    def own(self) -> str:
+        """The buffers that the store of a tile takes: of loaded operands and D, or of D alone."""
+        return "buffers" if self.loads.exist else "d_smem"
+
+    @property
+    def d_smem(self) -> str:
+        """The buffer, or the buffers, of D."""
+        if self.loads.exist:
+            return "buffers.d_smem"
+        return "args.d_smem" if self.unrolled else "d_smem"
+
+    def boxed(self, tensor: str, buffer: str) -> str:
+        """Return a buffer as the box that TMA moves, whose rank is the descriptor's."""
+        leading = self.plan.access.leading_axes(tensor)
+        return f"{('', 'as_box', 'as_block')[leading]}(args.{tensor}_desc, {buffer})" if leading else buffer
+
+    @property
+    def reuses_buffers(self) -> bool:
+        """True if a program stores several tiles, each through buffers that an earlier one has used."""
+        return stores_several_tiles(self.plan)
+
+    @property
+    def rings_anew(self) -> bool:
+        """True if consecutive tiles use buffers unequally often; each tile begins with the first buffer."""
+        widest = self.plan.subtiles
+        counts = (widest, widest - self.counts_of_parts[-1]) if self.staggered else (widest,)
+        uneven = any(count % self.plan.epilogue_buffers for count in counts)
+        return uneven and self.reuses_buffers
+
+    @property
+    def awaits_buffer(self) -> bool:
+        """True if an earlier store, of this tile or of another one, may still read the buffer."""
+        several = self.plan.subtiles > 1 or self.reuses_buffers
+        return self.by_tma and not self.plan.frees_buffers_early and several
+
+    @property
+    def stores_of_subtile(self) -> int:
+        """The stores of TMA for a sub-tile, of D and of sums."""
+        problem = self.plan.problem
+        if self.storing.kind == "saved":
+            return 2 if problem.interleaved else 1 + problem.b_blocks
+        return problem.d_blocks if self.storing.kind == "blocks" else 1
+
+    # --- the functions
+
+    @property
+    def leaf(self) -> str:
+        """The function that converts and stores, which for a plain tile is the whole of a store."""
+        if self.storing.kind == "saved":
+            return "save_and_store"
+        if self.plan.subtiles > 1:
+            return "store_subtile"
+        return (
+            "store_tile" if self.loads.exist or self.unrolled or self.storing.is_computed_whole else "store"
+        )
+
+    @property
+    def computes(self) -> bool:
+        """True if that function also does the epilogue's operations, which then need nothing but the tile."""
+        whole = self.storing.is_computed_whole
+        return self.plan.problem.transforms and not (self.loads.exist or whole)
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """The further arguments of that function: facts of the tile, and the factor in memory."""
+        facts = (*self.steps.facts, *self.rows.facts) if self.computes else self.rows.facts
+        return (*facts, *(self.steps.scalar if self.computes else ()))
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What the store of a tile must know of it beside its place, for the formula and for itself."""
+        return (*self.steps.facts, *self.rows.facts)
+
+    @property
+    def passed_on(self) -> tuple[str, ...]:
+        """The arguments that a store passes on to the formula."""
+        return (*self.steps.scalar, *(("phase",) if self.loads.phased else ()))
