@@ -27,6 +27,8 @@ class EpilogueParts:
     """The ways in which operands are read; the first that takes an operand reads it."""
     storing: Storing = field(default_factory=Storing)
     """How D is stored."""
+    d_in_turn: int = 1
+    """The matrices in C and D whose columns take turns."""
 
     @classmethod
     def of(cls, plan: Kernel) -> EpilogueParts:
@@ -50,7 +52,7 @@ class EpilogueView:
     @cached_property
     def steps(self) -> Steps:
         """The steps of the formula."""
-        return Steps(self.plan, self.loads, self.parts.readers)
+        return Steps(self.plan, self.loads, self.parts.readers, self.parts.storing.is_computed_whole)
 
     @cached_property
     def store(self) -> TileStore:
@@ -74,9 +76,13 @@ class EpilogueView:
             yield Function(Section.AFTERWARDS if apart else Section.EPILOGUE, "shared/epilogue")
         yield from self.store.functions
 
+    @property
+    def d_in_turn(self) -> int:
+        """The matrices in C and D whose columns take turns."""
+        return self.parts.d_in_turn
+
     def column_of_d(self, column: str) -> str:
-        """Return the column of C and D for a column of an accumulator, which has two in turn in some."""
-        problem = self.plan.problem
-        if problem.d_blocks == 1 or problem.d_in_blocks:
+        """Return the column of C and D for a column of an accumulator."""
+        if self.d_in_turn == 1:
             return column
-        return f"{problem.d_blocks} * {f'({column})' if ' ' in column else column}"
+        return f"{self.d_in_turn} * {f'({column})' if ' ' in column else column}"

@@ -25,6 +25,10 @@ class OperandLoads:
     """True if TMA loads C."""
     vectors: tuple[str, ...]
     """The row and column operands that TMA loads."""
+    accumulators: int = 1
+    """The accumulators of each of which a column operand has elements."""
+    in_turn: bool = False
+    """True if the elements of several accumulators take turns; else they are blocks."""
     c_ends_with_group: bool = False
     """True if a load of C ends with the rows of a tile's group, so that it takes the group's end."""
 
@@ -76,27 +80,31 @@ class OperandLoads:
 
     # --- row and column operands
 
+    def _has_blocks(self, vector: str) -> bool:
+        """Return True if a vector has a block of elements for each of several accumulators."""
+        return OPERATIONS[vector].along == "n" and self.accumulators > 1 and not self.in_turn
+
     @property
     def vector_bytes(self) -> tuple[str, ...]:
         """The terms of the bytes of all rows and columns."""
-        problem = self.plan.problem
-        blocks = {name: f"{problem.b_blocks} * " for name in problem.parted_vectors if problem.in_blocks}
-        return tuple(f"{blocks.get(name, '')}args.{name}_desc.nbytes_per_cta" for name in self.vectors)
+        sizes = ((name, f"args.{name}_desc.nbytes_per_cta") for name in self.vectors)
+        return tuple(
+            f"{self.accumulators} * {size}" if self._has_blocks(name) else size for name, size in sizes
+        )
 
     @property
     def vector_loads(self) -> Iterator[tuple[str, ...]]:
         """The arguments of each load of a row or column operand: its descriptor, place, barrier, buffer."""
-        problem = self.plan.problem
         for vector in self.vectors:
             place, buffer = vector.partition("_")[0], f"buffers.{vector}_smem"
             loads = [(place, buffer)]
-            if vector in problem.parted_vectors and problem.interleaved:
-                loads = [(f"{problem.b_blocks} * {place}", buffer)]
-            elif vector in problem.parted_vectors:
+            if self._has_blocks(vector):
                 loads = [
                     (place, f"{buffer}.slice(0, PROGRAM_TILE_N)"),
                     (f"args.n + {place}", f"{buffer}.slice(PROGRAM_TILE_N, PROGRAM_TILE_N)"),
                 ]
+            elif OPERATIONS[vector].along == "n" and self.accumulators > 1:
+                loads = [(f"{self.accumulators} * {place}", buffer)]
             for first, memory in loads:
                 yield f"args.{vector}_desc", f"[{first}]", "buffers.vectors_ready", memory
 

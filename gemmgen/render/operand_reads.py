@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem.epilogue import Load
@@ -100,23 +100,12 @@ class BufferReader(Reader):
 
     def read(self, load: Load) -> Read:
         """Return the lines that read an operand, or find it in shared memory."""
-        own, conversion = variable_of(load), widened(self.plan, load)
-        if load.operand == "matrix":
-            return Read("c", load.tensor, (own,), conversion)
-        if not load.accumulator:
-            return Read(load.operand, load.tensor, (own,), conversion)
-        tiles = tiles_of(self.plan)
-        number = tiles.index(load.accumulator)
-        if self.plan.problem.interleaved:
-            own_of_all = (variable_of(replace(load, accumulator=name)) for name in tiles)
-            return Read("column_in_turn", load.tensor, tuple(own_of_all), number=number)
-        return Read("column_of_block", load.tensor, (own,), number=number)
+        kind = "c" if load.operand == "matrix" else load.operand
+        return Read(kind, load.tensor, (variable_of(load),), widened(self.plan, load))
 
     def spelled(self, load: Load) -> str:
         """Return an operand as it broadcasts to a tile; a column operand is read where it is used."""
         own = variable_of(load)
         if load.operand == "column":
-            if not (load.accumulator and self.plan.problem.interleaved):
-                own += f".load(gl.SliceLayout(0, {load.accumulator or 'tile'}.type.layout))"
-            own += widened(self.plan, load)
+            own += f".load(gl.SliceLayout(0, tile.type.layout)){widened(self.plan, load)}"
         return own + ACROSS.get(load.operand, "")

@@ -85,6 +85,8 @@ class Steps:
     loads: OperandLoads
     readers: tuple[Reader, ...]
     """The ways in which operands are read; the first that takes an operand reads it."""
+    of_whole_tile: bool
+    """True if a tile of D is computed before it is divided into sub-tiles."""
 
     @property
     def numbers(self) -> Iterator[Constant]:
@@ -117,18 +119,17 @@ class Steps:
         return self.plan.problem.accumulator.name != "fp32" or self.plan.problem.saves
 
     def __iter__(self) -> Iterator[FormulaStep]:
-        needed = [
-            [self._reader_of(load).read(load) for load in _in_memory(each)] for each in self._statements
-        ]
+        computed = self._statements
+        needed = [tuple(map(self._read, _in_memory(statement))) for statement in computed]
         ahead = [read for reads in needed for read in reads if read.is_ahead]
         known = set[str]()
-        for statement, reads in zip(self._statements, needed, strict=True):
-            made = list[Read]()
+        for statement, reads in zip(computed, needed, strict=True):
+            before = list[Read]()
             for read in (*ahead, *reads):
                 if not known.issuperset(read.variables):
-                    made.append(read)
+                    before.append(read)
                     known.update(read.variables)
-            yield FormulaStep(tuple(made), statement)
+            yield FormulaStep(tuple(before), statement)
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -145,6 +146,10 @@ class Steps:
         """Return the reader of an operand."""
         return next(reader for reader in self.readers if reader.takes(load))
 
+    def _read(self, load: Load) -> Read:
+        """Return the lines that read an operand."""
+        return self._reader_of(load).read(load)
+
     @property
     def indexed(self) -> tuple[str, ...]:
         """The dimensions along which the function computes indices of elements that it reads by address."""
@@ -159,10 +164,10 @@ class Steps:
 
     @property
     def numbered(self) -> bool:
-        """True if the operations on a sub-tile depend on its number."""
-        columns = "n" in self.loads.vector_axes and not self.plan.problem.gated
+        """True if the function is called on sub-tiles, and what it reads depends on a sub-tile's number."""
+        columns = "n" in self.loads.vector_axes
         in_ring = self.loads.has_c and (self.loads.refills or self.plan.epilogue_buffers > 1)
-        return self.plan.subtiles > 1 and (columns or in_ring)
+        return self.plan.subtiles > 1 and not self.of_whole_tile and (columns or in_ring)
 
     def _parameters(self, tiles: tuple[str, ...], number: str, column: str) -> tuple[str, ...]:
         """Return the parameters, or arguments, of tiles and of a sub-tile's number and first column."""

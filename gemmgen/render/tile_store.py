@@ -32,6 +32,12 @@ class Storing:
     kind: Literal["plain", "blocks", "saved", "scattered", "afterwards"] = "plain"
     """One matrix through TMA, several matrices, D with its sums, rows by an index, or by a second kernel."""
     rows: StoredRows = field(default_factory=StoredRows)
+    stores: int = 1
+    """The stores of TMA for a sub-tile."""
+    sums: str = "accumulator"
+    """The variable of the sums of a tile, or of all its parts."""
+    summed: str = "an accumulator"
+    """The words about these sums."""
     is_computed_whole: bool = False
     """True if a tile of D is computed from all sums before it is divided into sub-tiles."""
 
@@ -135,11 +141,6 @@ class TileStore:
     # --- the parts of a tile
 
     @property
-    def sums(self) -> str:
-        """The sums of a tile, or of all its parts."""
-        return "accumulators" if self.plan.composed else "accumulator"
-
-    @property
     def staggered(self) -> bool:
         """True if one consumer has a part more than the other."""
         return self.plan.tiles_together > 1
@@ -147,8 +148,9 @@ class TileStore:
     @property
     def counts_of_parts(self) -> tuple[int, ...]:
         """The sub-tiles of each part of a tile."""
-        blocks = self.plan.problem.b_blocks
-        return tuple(columns // blocks // self.plan.subtile_n for columns in self.plan.column_parts)
+        if not self.plan.composed:
+            return (self.plan.subtiles,)
+        return tuple(columns // self.plan.subtile_n for columns in self.plan.column_parts)
 
     @property
     def splits_parts(self) -> bool:
@@ -175,9 +177,8 @@ class TileStore:
     def runs(self) -> Iterable[Run]:
         """The sub-tiles of a tile from left to right, in runs that are stored alike."""
         whole = self.storing.is_computed_whole
-        return Runs(
-            self.plan, self.loads.exist and not whole, self.loads.refills, "tile" if whole else self.sums
-        )
+        loads, sums = self.loads.exist and not whole, "tile" if whole else self.storing.sums
+        return Runs(self.plan, loads, self.loads.refills, sums)
 
     # --- buffers
 
@@ -216,14 +217,6 @@ class TileStore:
         """True if an earlier store, of this tile or of another one, may still read the buffer."""
         several = self.plan.subtiles > 1 or self.reuses_buffers
         return self.by_tma and not self.plan.frees_buffers_early and several
-
-    @property
-    def stores_of_subtile(self) -> int:
-        """The stores of TMA for a sub-tile, of D and of sums."""
-        problem = self.plan.problem
-        if self.storing.kind == "saved":
-            return 2 if problem.interleaved else 1 + problem.b_blocks
-        return problem.d_blocks if self.storing.kind == "blocks" else 1
 
     # --- the functions
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.overview import counted
 from gemmgen.render.places import Constant, Function, Place, Section
 from gemmgen.render.side import Rendering
@@ -53,6 +54,11 @@ class ComposedTiles(Rendering):
     def waits_for_one(self) -> bool:
         """True if a consumer has a single part while the other one has two."""
         return self.plan.staggered and len(parts_of(self.plan)) == 2
+
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        """Return an epilogue that stores the sums of several parts."""
+        summed = "the sums of a consumer's parts" if self.plan.staggered else "the sums of all parts"
+        return replace(parts, storing=replace(parts.storing, sums="accumulators", summed=summed))
 
     @property
     def sentences(self) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.features.gates.block_reader import BlockReader
+from gemmgen.features.gates.element_reader import ElementReader
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Matmul
 from gemmgen.render.epilogue import EpilogueParts
@@ -53,7 +54,16 @@ class Gates(Rendering):
 
     def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
         """Return an epilogue that computes a tile of D from both sums before it is divided."""
-        return replace(parts, storing=replace(parts.storing, is_computed_whole=True))
+        problem = self.plan.problem
+        loads = replace(parts.loads, accumulators=problem.b_blocks, in_turn=problem.interleaved)
+        readers = (ElementReader(self.plan), *parts.readers)
+        storing = replace(parts.storing, is_computed_whole=True)
+        return replace(parts, loads=loads, readers=readers, storing=storing)
+
+    @property
+    def parting(self) -> str:
+        """The function that parts an accumulator into the sums of each element of D."""
+        return "even_and_odd" if self.plan.problem.interleaved else "halves"
 
     @property
     def sentences(self) -> Iterator[str]:
@@ -117,9 +127,11 @@ class GradientsOfGate(Rendering):
 
     def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
         """Return an epilogue that reads both matrices in C, and stores both in D."""
-        readers = (BlockReader(self.plan), *parts.readers)
-        kind = parts.storing.kind if self.plan.problem.interleaved else "blocks"
-        return replace(parts, readers=readers, storing=replace(parts.storing, kind=kind))
+        parts = replace(parts, readers=(BlockReader(self.plan), *parts.readers))
+        matrices = self.plan.problem.d_blocks
+        if self.plan.problem.interleaved:
+            return replace(parts, d_in_turn=matrices)
+        return replace(parts, storing=replace(parts.storing, kind="blocks", stores=matrices))
 
     @property
     def sentences(self) -> Iterator[str]:

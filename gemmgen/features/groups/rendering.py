@@ -45,9 +45,8 @@ class GroupedKernel(Rendering):
         loads = replace(parts.loads, c_ends_with_group=not self.plan.access.reads_c_of_others)
         # TMA stores rows of a box of rows: the first coordinate is the box, the second one the row in it.
         rows = StoredRows(end="end", coordinates="row + kept, rows - kept", facts=("end",))
-        return EpilogueParts(
-            loads, (VectorReader(self.plan), *parts.readers), replace(parts.storing, rows=rows)
-        )
+        readers, storing = (VectorReader(self.plan), *parts.readers), replace(parts.storing, rows=rows)
+        return replace(parts, loads=loads, readers=readers, storing=storing)
 
     @property
     def docs(self) -> dict[str, str]:

@@ -47,7 +47,8 @@ class SavedSums(Rendering):
 
     def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
         """Return an epilogue that stores sums beside D."""
-        return replace(parts, storing=replace(parts.storing, kind="saved"))
+        of_sums = 1 if self.takes_turns else self.plan.problem.b_blocks
+        return replace(parts, storing=replace(parts.storing, kind="saved", stores=1 + of_sums))
 
     @property
     def docs(self) -> dict[str, str]:
@@ -67,21 +68,6 @@ class SavedSums(Rendering):
     def column(self) -> str:
         """The first column of a tile in that matrix."""
         return f"{self.plan.problem.b_blocks} * column"
-
-    @property
-    def split(self) -> str:
-        """The function that splits the columns of a tile into its sub-tiles."""
-        return "halves" if self.plan.subtiles == 2 else "split_columns"
-
-    @property
-    def subtiles(self) -> str:
-        """The number of sub-tiles of a tile."""
-        return "SUBTILES" if self.plan.subtiles > 2 else str(self.plan.subtiles)
-
-    @property
-    def slot_of_subtile(self) -> str:
-        """The index of the buffers of sub-tile i."""
-        return "i % EPILOGUE_BUFFERS" if self.plan.epilogue_buffers > 1 else "0"
 
     @property
     def of_slot(self) -> str:

@@ -37,7 +37,8 @@ class SplitK(Rendering):
             return parts
         loads = replace(parts.loads, has_c=False, vectors=())
         readers = (AddressReader(self.plan), *parts.readers)
-        return EpilogueParts(loads, readers, replace(parts.storing, kind="afterwards"))
+        storing = replace(parts.storing, kind="afterwards")
+        return replace(parts, loads=loads, readers=readers, storing=storing)
 
     @property
     def constants(self) -> Iterator[Constant]:

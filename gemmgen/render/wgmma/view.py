@@ -184,7 +184,7 @@ class HopperView(KernelView):
     @property
     def sums(self) -> str:
         """The sums of a tile, or of all its parts."""
-        return self.epilogue.store.sums
+        return self.epilogue.parts.storing.sums
 
     @property
     def first_row(self) -> str:
