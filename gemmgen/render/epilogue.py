@@ -6,7 +6,7 @@ Each is a value of its own. A feature changes the parts in which it differs (`Re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.kernel import Kernel
@@ -25,7 +25,7 @@ class EpilogueParts:
     """What TMA loads."""
     readers: tuple[Reader, ...]
     """The ways in which operands are read; the first that takes an operand reads it."""
-    storing: Storing = field(default_factory=Storing)
+    storing: Storing
     """How D is stored."""
     d_in_turn: int = 1
     """The matrices in C and D whose columns take turns."""
@@ -34,7 +34,8 @@ class EpilogueParts:
     def of(cls, plan: Kernel) -> EpilogueParts:
         """Return the parts of an epilogue that no feature changes."""
         loads = OperandLoads(plan, bool(plan.problem.c), plan.access.tma_vectors)
-        return cls(loads, (BufferReader(plan),))
+        divides = "tcgen05/store" if plan.tensor_memory.buffers else "shared/store/store"
+        return cls(loads, (BufferReader(plan),), Storing(divides=divides))
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class EpilogueView:
     def functions(self) -> Iterator[Function]:
         """The templates that load the operands, compute and store, callees first in each section."""
         yield from self.loads.functions
-        apart = self.parts.storing.kind == "afterwards"
+        apart = self.parts.storing.by == "second_kernel"
         for name in self.steps.activations:
             yield Function(Section.AFTERWARDS if apart else Section.OPERANDS, f"shared/activation_{name}")
         if self.plan.problem.transforms:

@@ -66,7 +66,8 @@ class Rendering(ABC):
     def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
         """Return the parts of the epilogue, of which the feature changes some.
 
-        The sides of a plan change them in turn: each leaves the parts that others have changed.
+        The sides of a plan change them in turn, in the order of the table of features, and each keeps what
+        it does not change. Of readers, the one that is put before the others is asked first.
         """
         return parts
 

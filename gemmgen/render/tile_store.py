@@ -29,9 +29,15 @@ class StoredRows:
 class Storing:
     """How D is stored."""
 
-    kind: Literal["plain", "blocks", "saved", "scattered", "afterwards"] = "plain"
-    """One matrix through TMA, several matrices, D with its sums, rows by an index, or by a second kernel."""
+    converts: str = "shared/store/convert"
+    """The template of the function that converts and stores a sub-tile."""
+    divides: str = "shared/store/store"
+    """The template of the function that stores a tile by calls of that one."""
+    by: Literal["tma", "threads", "second_kernel"] = "tma"
+    """What stores D: TMA from shared memory, threads, or the threads of a second kernel."""
     rows: StoredRows = field(default_factory=StoredRows)
+    has_slots: bool = False
+    """True if the function that converts takes a slot, which has a buffer for each of several matrices."""
     stores: int = 1
     """The stores of TMA for a sub-tile."""
     sums: str = "accumulator"
@@ -40,20 +46,6 @@ class Storing:
     """The words about these sums."""
     is_computed_whole: bool = False
     """True if a tile of D is computed from all sums before it is divided into sub-tiles."""
-
-    @property
-    def by_tma(self) -> bool:
-        """True if TMA stores D, so that a buffer must outlive the store that reads it."""
-        return self.kind not in ("scattered", "afterwards")
-
-
-LEAVES = {
-    "plain": "shared/store/convert",
-    "blocks": "shared/store/convert_blocks",
-    "saved": "shared/store/convert_saved",
-    "scattered": "shared/store/scatter",
-}
-"""The template of the function that converts and stores a sub-tile, by the kind of the store."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +64,8 @@ class TileStore:
 
     @property
     def by_tma(self) -> bool:
-        """True if TMA stores D."""
-        return self.storing.by_tma
+        """True if TMA stores D, so that a buffer must outlive the store that reads it."""
+        return self.storing.by == "tma"
 
     @property
     def unrolled(self) -> bool:
@@ -85,7 +77,7 @@ class TileStore:
     @property
     def constants(self) -> Iterator[Constant]:
         """The constants of a tile that is stored in parts."""
-        if self.storing.kind == "afterwards":
+        if self.storing.by == "second_kernel":
             return
         subtiles, buffers = self.plan.subtiles, self.plan.epilogue_buffers
         if self.staggered:
@@ -109,21 +101,12 @@ class TileStore:
     @property
     def functions(self) -> Iterator[Function]:
         """The templates of the functions, callees first."""
-        if self.storing.kind == "afterwards":
+        if self.storing.by == "second_kernel":
             return
         yield from self._splits
-        yield Function(Section.STORE, LEAVES[self.storing.kind])
+        yield Function(Section.STORE, self.storing.converts)
         if self.leaf != "store":
-            yield Function(Section.STORE, self._whole)
-
-    @property
-    def _whole(self) -> str:
-        """The template of the function that stores a tile and is no leaf."""
-        if self.storing.kind == "saved":
-            return "shared/store/store_saved"
-        if self.storing.is_computed_whole:
-            return "shared/store/store_computed"
-        return "tcgen05/store" if self.unrolled else "shared/store/store"
+            yield Function(Section.STORE, self.storing.divides)
 
     @property
     def _splits(self) -> Iterator[Function]:
@@ -223,8 +206,6 @@ class TileStore:
     @property
     def leaf(self) -> str:
         """The function that converts and stores, which for a plain tile is the whole of a store."""
-        if self.storing.kind == "saved":
-            return "save_and_store"
         if self.plan.subtiles > 1:
             return "store_subtile"
         return (

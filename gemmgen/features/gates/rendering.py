@@ -57,7 +57,7 @@ class Gates(Rendering):
         problem = self.plan.problem
         loads = replace(parts.loads, accumulators=problem.b_blocks, in_turn=problem.interleaved)
         readers = (ElementReader(self.plan), *parts.readers)
-        storing = replace(parts.storing, is_computed_whole=True)
+        storing = replace(parts.storing, divides="shared/store/store_computed", is_computed_whole=True)
         return replace(parts, loads=loads, readers=readers, storing=storing)
 
     @property
@@ -131,7 +131,10 @@ class GradientsOfGate(Rendering):
         matrices = self.plan.problem.d_blocks
         if self.plan.problem.interleaved:
             return replace(parts, d_in_turn=matrices)
-        return replace(parts, storing=replace(parts.storing, kind="blocks", stores=matrices))
+        storing = replace(
+            parts.storing, converts="shared/store/convert_blocks", has_slots=True, stores=matrices
+        )
+        return replace(parts, storing=storing)
 
     @property
     def sentences(self) -> Iterator[str]:

@@ -43,7 +43,7 @@ class RowsByIndex(Rendering):
         """Return an epilogue in which threads store rows of D, if they are scattered."""
         if not self.plan.problem.scatters_d:
             return parts
-        return replace(parts, storing=replace(parts.storing, kind="scattered"))
+        return replace(parts, storing=replace(parts.storing, converts="shared/store/scatter", by="threads"))
 
     @property
     def docs(self) -> dict[str, str]:

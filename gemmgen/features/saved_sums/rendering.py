@@ -48,7 +48,13 @@ class SavedSums(Rendering):
     def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
         """Return an epilogue that stores sums beside D."""
         of_sums = 1 if self.takes_turns else self.plan.problem.b_blocks
-        return replace(parts, storing=replace(parts.storing, kind="saved", stores=1 + of_sums))
+        storing = replace(
+            parts.storing,
+            converts="shared/store/convert_saved",
+            divides="shared/store/store_saved",
+            stores=1 + of_sums,
+        )
+        return replace(parts, storing=storing)
 
     @property
     def docs(self) -> dict[str, str]:

@@ -37,7 +37,7 @@ class SplitK(Rendering):
             return parts
         loads = replace(parts.loads, has_c=False, vectors=())
         readers = (AddressReader(self.plan), *parts.readers)
-        storing = replace(parts.storing, kind="afterwards")
+        storing = replace(parts.storing, by="second_kernel")
         return replace(parts, loads=loads, readers=readers, storing=storing)
 
     @property
