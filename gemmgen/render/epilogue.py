@@ -34,8 +34,7 @@ class EpilogueParts:
     def of(cls, plan: Kernel) -> EpilogueParts:
         """Return the parts of an epilogue that no feature changes."""
         loads = OperandLoads(plan, bool(plan.problem.c), plan.access.tma_vectors)
-        divides = "tcgen05/store" if plan.tensor_memory.buffers else "shared/store/store"
-        return cls(loads, (BufferReader(plan),), Storing(divides=divides))
+        return cls(loads, (BufferReader(plan),), Storing())
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Gates(Rendering):
         problem = self.plan.problem
         loads = replace(parts.loads, accumulators=problem.b_blocks, in_turn=problem.interleaved)
         readers = (ElementReader(self.plan), *parts.readers)
-        storing = replace(parts.storing, divides="shared/store/store_computed", is_computed_whole=True)
+        storing = replace(parts.storing, is_computed_whole=True)
         return replace(parts, loads=loads, readers=readers, storing=storing)
 
     @property
