@@ -11,7 +11,7 @@ from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 @rule("swap-ab")
 def swap_ab(plan: WgmmaKernel) -> Iterator[Finding]:
-    """With swap-AB both operands are in shared memory, and consumers do not divide a tile's rows."""
+    """With swap-AB A is in shared memory, and consumers do not divide a tile's rows."""
     if not plan.swap_ab:
         return
     if plan.mma.right.source == "registers":

@@ -98,7 +98,7 @@ of 96.
 ORDERED_SUM_REGISTERS: Final = 72
 """Registers to add up the sums of other programs in order: it reads several at a time."""
 PART_REGISTERS: Final = 20
-"""Registers that it keeps if several parts of a tile multiply an A from registers."""
+"""Registers that it keeps if several parts of a tile multiply a left operand from registers."""
 UNPACKED_REGISTERS: Final = 8
 """Registers to convert sums of 16 bits, besides one for each."""
 SEVERAL_STEPS: Final = 3
@@ -134,7 +134,7 @@ def _kept_registers(plan: WgmmaKernel) -> int:
         kept += LONG_STEP_REGISTERS * -(-plan.mmas_per_step // (2 * LONG_STEP_MMAS))
     if plan.splits > 1 and plan.reduction == "ordered":
         kept += ORDERED_SUM_REGISTERS
-    if plan.composed and plan.a_source == "registers":
+    if plan.composed and plan.mma.reads_left:
         kept += PART_REGISTERS
     keeps_groups = plan.row_slabs == 1 and not plan.scales_in_flight
     return kept + (groups_registers(plan) if keeps_groups else 0)
@@ -157,7 +157,8 @@ def _epilogue_registers(plan: WgmmaKernel) -> int:
         hungry.append(part + 24)
     if problem.d_blocks > 1:
         hungry.append(2 * problem.d_blocks * part)  # both matrices of C, and both of D
-    # An A from registers is still held where sums of 16 bits are converted beside a C: 24 to 80 bytes spill.
+    # A left operand from registers is still held where sums of 16 bits are converted beside a C: 24 to 80
+    # bytes spill.
     held = plan.operand_registers if problem.accumulator.bits == 16 else 0
     return max(hungry) + held
 

@@ -34,7 +34,7 @@ def mma_cycles(plan: WgmmaKernel) -> float:
     """
     m, n, k = plan.mma_shape
     fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
-    if plan.swap_ab or not plan.composed or plan.a_source == "registers":
+    if plan.swap_ab or not plan.composed or plan.mma.reads_left:
         instructions = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / (m * n * k)
         return instructions * max(m * n * k / fma_per_cycle, constants.LEAST_MMA_CYCLES)
     cycles = 0.0
@@ -56,19 +56,19 @@ def smem_cycles(plan: WgmmaKernel) -> float:
     extent, parts, extents = plan.cta_tile_m, plan.column_parts, plan.part_rows
     if plan.swap_ab:
         extent, parts, extents = plan.cta_tile_n, (plan.cta_tile_m,), (plan.cta_tile_n,)
-    rows = float(extent * _reads_of_a(plan))
+    rows = float(extent * _reads_of_left(plan))
     for part, rows_of_part, (_, n, _) in zip(parts, extents, plan.mma_shapes, strict=True):
         rows += rows_of_part * (part / m + part / n - 1)
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
 
 
-def _reads_of_a(plan: WgmmaKernel) -> int:
-    """Return how often the parts of a tile read its A: once where their MMAs follow one another.
+def _reads_of_left(plan: WgmmaKernel) -> int:
+    """Return how often the parts of a tile read its left operand: once where their MMAs follow one another.
 
     [unfilled-waves] From shared memory they read it again where a warpgroup has more rows than an
     instruction, so that other rows come between, and for each narrow part beside another one.
     """
-    if plan.a_source == "registers" or not plan.composed:
+    if plan.mma.reads_left or not plan.composed:
         return 1
     warpgroups = plan.row_shares * plan.consumer_warps // plan.architecture.warps_per_warpgroup
     if plan.cta_tile_m > warpgroups * plan.mma_shape[0]:
@@ -141,7 +141,7 @@ def _tiles_row(plan: WgmmaKernel) -> Tiles:
         refill=refill,
         refill_cover=cover,
         shares=plan.row_shares,
-        held=_held_a_ns(plan),
+        held=_held_ns(plan),
         short_step=constants.SHORT_STEP_NS if row_share(plan) < 1 else 0,
         latency=constants.LOAD_LATENCY_NS + (constants.CLUSTER_LATENCY_NS if clusters else 0),
         loading=loaded_bytes(plan) / _load_bytes_per_ns(plan),
@@ -176,14 +176,14 @@ def _line(plan: WgmmaKernel) -> str:
     return plan.minor if plan.order in LINES and not plan.swap_ab else ""
 
 
-def _held_a_ns(plan: WgmmaKernel) -> float:
-    """Return the time of a K step in which a consumer brings A to registers and does not multiply.
+def _held_ns(plan: WgmmaKernel) -> float:
+    """Return the time of a K step in which a consumer brings the left operand to registers.
 
-    With an MMA in flight it multiplies meanwhile.
+    It does not multiply then. With an MMA in flight it multiplies meanwhile.
     """
-    if not plan.specialized or plan.a_source != "registers" or plan.outstanding_mmas:
+    if not plan.specialized or not plan.mma.reads_left or plan.outstanding_mmas:
         return 0.0
-    instructions = plan.cta_tile_m / (plan.row_shares * plan.mma_shape[0]) * len(plan.column_parts)
+    instructions = plan.consumer_extents[0] / plan.mma_shape[0] * len(plan.mma_parts)
     return constants.HELD_A_NS * instructions * row_share(plan)
 
 

@@ -172,7 +172,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """Rows of D that one consumer computes over all CTAs of its program."""
         return self.cta_consumer_tile_m * self.cluster_m
 
-    @property
+    @cached_property
     def mma(self) -> Mma:
         """Which operand is on each side of the instruction, and where it is read."""
         return mma_of(self.a_source, swap_ab=self.swap_ab)

@@ -22,6 +22,7 @@ class Side:
     """One operand of the instruction."""
 
     tensor: Literal["a", "b"]
+    """The matrix that it is a tile of."""
     axis: MmaRows
     """The dimension of D along it."""
     source: Source
@@ -41,9 +42,18 @@ class Mma:
     right: Side
 
     @cached_property
+    def reads_left(self) -> bool:
+        """True if threads bring the left operand to registers, from which the instruction takes it."""
+        return self.left.source == "registers"
+
+    @cached_property
     def swap_ab(self) -> bool:
         """True if it multiplies B by A, so that its sums are D transposed."""
         return self.left.tensor == "b"
+
+    def source_of(self, tensor: str) -> Source:
+        """Return where the instruction reads ``a`` or ``b``."""
+        return self.left.source if self.left.tensor == tensor else self.right.source
 
     def across(self, of_m: T, of_n: T) -> tuple[T, T]:
         """Return the values along the instruction's rows and columns for the values along D's M and N."""

@@ -260,9 +260,10 @@ def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
 def outstanding_mmas(plan: WgmmaKernel) -> Iterator[Finding]:
     """An MMA can only stay in flight if another one follows it and it reads no registers.
 
-    [ptx] The registers of a wgmma are not to be accessed before it has been waited for. [gluon] With A from
-    registers and an MMA outstanding the compiler makes a loop that reads the next step's A into the registers
-    that the MMA in flight has: in silence, or with a note that it serializes the MMAs (C7511, C7512).
+    [ptx] The registers of a wgmma are not to be accessed before it has been waited for. [gluon] With its left
+    operand from registers and an MMA outstanding the compiler makes a loop that reads the next step's operand
+    into the registers that the MMA in flight has: in silence, or with a note that it serializes the MMAs
+    (C7511, C7512).
     """
     if plan.schedule_kind == "single_tile" and plan.outstanding_mmas:
         yield Finding(
@@ -271,11 +272,13 @@ def outstanding_mmas(plan: WgmmaKernel) -> Iterator[Finding]:
             "all of K is one step, and no MMA follows its own",
             use(0),
         )
-    elif plan.a_source == "registers" and plan.outstanding_mmas:
+    elif plan.mma.reads_left and plan.outstanding_mmas:
+        left = plan.mma.left.tensor.upper()
         yield Finding(
             "buffering.outstanding_mmas",
-            f"{plan.outstanding_mmas} outstanding MMA with A from registers",
-            "the next step's A goes into registers that the MMA in flight reads: PTX leaves that undefined",
+            f"{plan.outstanding_mmas} outstanding MMA with {left} from registers",
+            f"the next step's {left} goes into registers that the MMA in flight reads: "
+            "PTX leaves that undefined",
             use(0),
         )
 

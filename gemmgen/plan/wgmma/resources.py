@@ -199,7 +199,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def fragments(self) -> int:
-        """K steps of A in registers: two where the next one is read while the MMAs of one run.
+        """K steps of the left operand in registers: two where the next one is read while the MMAs of one run.
 
         On an H200 tiles of 128 x 144 and 128 x 160 for two consumers gained 7 and 8 % by two, and lost 4 and
         3 % by one; 192 x 96 for three, which have fewer registers, lost 7 % by two and gained 5 % by one:
@@ -207,17 +207,20 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         [gluon] A wait keeps no elements of 8 bits in registers.
         """
         ahead = self.composed and self.row_shares <= 2 and not self.promote_k
-        wide = self.problem.a.dtype.bits > 8
-        return 2 if ahead and wide and self.a_source == "registers" else 1
+        wide = self.problem.operand(self.mma.left.tensor).dtype.bits > 8
+        return 2 if ahead and wide and self.mma.reads_left else 1
 
     @property
     def operand_registers(self) -> int:
-        """Registers per consumer thread that hold K steps of A; its warps along N hold the same."""
-        if self.a_source == "shared":
+        """Registers per consumer thread that hold K steps of the left operand.
+
+        The warps along the instruction's columns hold the same.
+        """
+        if not self.mma.reads_left:
             return 0
-        threads = self.warps_m * self.architecture.threads_per_warp
-        elements = self.fragments * self.cta_consumer_tile_m * self.cta_tile_k
-        return elements * self.problem.a.dtype.bytes // 4 // threads
+        threads = self.warps_across[0] * self.architecture.threads_per_warp
+        elements = self.fragments * self.consumer_extents[0] * self.cta_tile_k
+        return elements * self.problem.operand(self.mma.left.tensor).dtype.bytes // 4 // threads
 
     # --- the kernel that adds up the sums of parts of K
 

@@ -64,14 +64,14 @@ def output_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
 def operand_major(plan: WgmmaKernel) -> Iterator[Finding]:
     """Wgmma takes MN-major operands from shared memory for 16-bit types only."""
     problem = plan.problem
-    if problem.a.major == "mn" and problem.a.dtype.bits != 16 and plan.a_source == "shared":
+    if problem.a.major == "mn" and problem.a.dtype.bits != 16 and plan.mma.source_of("a") == "shared":
         yield Finding(
             "operands.a.major",
             f"A is M-contiguous, and its elements have {problem.a.dtype.bits} bits",
             "wgmma takes MN-major operands from shared memory for 16-bit types only",
             use("k") | use("registers", field="operands.a.source"),
         )
-    if problem.b.major == "mn" and problem.b.dtype.bits != 16:
+    if problem.b.major == "mn" and problem.b.dtype.bits != 16 and plan.mma.source_of("b") == "shared":
         yield Finding(
             "operands.b.major",
             f"B is N-contiguous, and its elements have {problem.b.dtype.bits} bits",

@@ -30,7 +30,7 @@ class DeviceParts:
             (Section.ARGUMENTS, self._arguments),
             (Section.WALK, self._walk_parts),
             (Section.LOAD, self._loads),
-            (Section.READ, ("wgmma/read_a",) if self.plan.a_source == "registers" else ()),
+            (Section.READ, ("wgmma/read_left",) if self.plan.mma.reads_left else ()),
             (Section.MULTIPLY, self._loop),
         ):
             yield from (Function(section, template) for template in templates)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen.plan.storage import Extent, SharedBuffer, numbered
+from gemmgen.plan.storage import Extent, SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.spelling import extent_name
 from gemmgen.render.walks import walk_of
-from gemmgen.render.wgmma.lanes import Part, parts_of, turned
+from gemmgen.render.wgmma.lanes import Part, parts_of, register_layout, turned
 from gemmgen.render.wgmma.scale_reads import ScaleReads
 
 
@@ -94,26 +94,37 @@ class KLoop:
     @property
     def mma_tiles(self) -> str:
         """The instruction's operands: A as [M, K] and B as [K, N], or B as [N, K] and A as [K, M]."""
-        a, b = self.plan.problem.a.major, self.plan.problem.b.major
-        if self.plan.swap_ab:
-            return f"{turned('b_tile', b == 'mn')}, {turned('a_tile', a == 'k')}"
-        in_registers = "a_part" if self.plan.composed else "a_tile"
-        left = in_registers if self.plan.a_source == "registers" else turned("a_tile", a == "mn")
-        return f"{left}, {turned('b_tile', b == 'k')}"
+        mma = self.plan.mma
+        left, right = f"{self.left}_tile", f"{mma.right.tensor}_tile"
+        if mma.reads_left:
+            left = f"{self.left}_part" if self.plan.composed else left
+        else:
+            left = turned(left, self._major_of_left == "mn")
+        right_major = self.plan.problem.operand(mma.right.tensor).major
+        return f"{left}, {turned(right, right_major == 'k')}"
 
     def as_tile(self, sums: str) -> str:
         """Return the sums of the loop as a tile of D."""
         return turned(sums, self.plan.swap_ab)
 
     @property
-    def a_rows(self) -> str:
-        """A K step's tile of A in shared memory, as [M, K]."""
-        return turned("a_smem", self.plan.problem.a.major == "mn")
+    def left(self) -> str:
+        """The tensor that is the instruction's left operand: ``a``, or ``b`` with swap-AB."""
+        return self.plan.mma.left.tensor
 
     @property
-    def a_register_layout(self) -> str:
-        """The constant that holds the layout in which A is read into registers."""
-        return numbered("A_REGISTER_LAYOUT", self.columns[0].number)
+    def _major_of_left(self) -> str:
+        return self.plan.problem.operand(self.left).major
+
+    @property
+    def left_rows(self) -> str:
+        """A K step's tile of the left operand in shared memory, along K in its second dimension."""
+        return turned(f"{self.left}_smem", self._major_of_left == "mn")
+
+    @property
+    def left_layout(self) -> str:
+        """The constant that holds the layout in which the left operand is read into registers."""
+        return register_layout(self.left, self.columns[0])
 
     @property
     def columns(self) -> tuple[Part, ...]:
@@ -123,7 +134,8 @@ class KLoop:
     @property
     def tiles_read(self) -> str:
         """The tiles that the MMAs of a K step read in shared memory, in words."""
-        return "B's tiles" if self.plan.a_source == "registers" else "their tiles"
+        mma = self.plan.mma
+        return f"{mma.right.tensor.upper()}'s tiles" if mma.reads_left else "their tiles"
 
     @property
     def mma_sums(self) -> str:
@@ -141,15 +153,18 @@ class KLoop:
         """The words about such an MMA."""
         return ", a sum from zero" * bool(self.plan.promote_k)
 
-    @property
-    def reads_a(self) -> bool:
-        """True if the function that issues MMAs reads their A into registers, and no step before it has."""
-        return self.plan.a_source == "registers" and self.pace != "prefetched"
+    def reads(self, tensor: str) -> bool:
+        """Return True if the function that issues MMAs reads a tensor into registers itself."""
+        return self.plan.mma.source_of(tensor) == "registers" and self.pace != "prefetched"
 
     @property
     def a_of_step(self) -> str:
         """The A of that function: a tile that it reads, or a tile that the MMAs read."""
-        return "a_smem" if self.reads_a else "a_tile"
+        return "a_smem" if self.reads("a") else "a_tile"
+
+    def b_of_step(self, tile: str) -> str:
+        """Return the B of that function in a tile in shared memory: the tile, or what is read of it."""
+        return f"read_b({tile})" if self.reads("b") else tile
 
     @property
     def parts_parameter(self) -> str:

@@ -48,6 +48,11 @@ def parts_of(plan: WgmmaKernel) -> tuple[Part, ...]:
     return tuple(map(Part, range(count))) if plan.composed else (Part(None),)
 
 
+def register_layout(tensor: str, part: Part) -> str:
+    """Return the constant that holds the layout in which the MMAs of a part take a tensor from registers."""
+    return numbered(f"{tensor.upper()}_REGISTER_LAYOUT", part.number)
+
+
 def turned(name: str, is_turned: bool) -> str:
     """Return a tensor, or its transposed view, in which no element moves."""
     return f"{name}.permute((1, 0))" if is_turned else name

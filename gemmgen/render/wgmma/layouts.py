@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.hardware import WGMMA
-from gemmgen.plan.storage import numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.resources import VECTOR_SUMS
 from gemmgen.problem.operations import BLOCK_SCALES
 from gemmgen.render.kernel import KernelLayouts
-from gemmgen.render.wgmma.lanes import parts_of
+from gemmgen.render.wgmma.lanes import parts_of, register_layout
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,16 @@ class HopperLayouts(KernelLayouts):
             yield from self._epilogue
         for part, shape in zip(parts_of(plan), plan.mma_shapes, strict=True):
             yield self._accumulator(part.layout, shape)
-        if plan.a_source == "registers":
-            k_width = 32 // problem.a.dtype.bits  # elements of a row that a thread holds side by side
-            names = [numbered("A_REGISTER_LAYOUT", part.number) for part in parts_of(plan)]
+        if plan.mma.reads_left:
+            left = plan.mma.left.tensor
+            # Elements of a row that a thread holds side by side.
+            k_width = 32 // problem.operand(left).dtype.bits
+            names = [register_layout(left, part) for part in parts_of(plan)]
             for name, part in zip(names, parts_of(plan), strict=True):
                 arguments = ["operand_index=0", f"parent={part.layout}", f"k_width={k_width}"]
                 yield self._constant(name, "gl.DotOperandLayout", arguments, [])
             if plan.composed:
-                yield f"A_REGISTER_LAYOUTS = gl.constexpr(({', '.join(names)}))"
+                yield f"{left.upper()}_REGISTER_LAYOUTS = gl.constexpr(({', '.join(names)}))"
 
     @property
     def _sums(self) -> str:

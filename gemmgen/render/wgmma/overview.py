@@ -110,8 +110,9 @@ class HopperOverview(KernelOverview):
 
     @property
     def _operands(self) -> str:
-        """The words about a wgmma that takes A from registers."""
-        return " with A from registers" if self.plan.a_source == "registers" else ""
+        """The words about a wgmma that takes its left operand from registers."""
+        mma = self.plan.mma
+        return f" with {mma.left.tensor.upper()} from registers" if mma.reads_left else ""
 
     def _unspecialized(self) -> str:
         plan = self.plan

@@ -64,7 +64,7 @@ class HopperView(KernelView):
         """Pairs of a module and a name that kernels import without any feature."""
         yield from (("hopper", each) for each in ("mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait"))
         # Threads write to shared memory what TMA then reads, or read what TMA then overwrites.
-        if self.epilogue.store.by_tma or self.plan.a_source == "registers":
+        if self.epilogue.store.by_tma or self.plan.mma.reads_left:
             yield "hopper", "fence_async_shared"
         if self.epilogue.steps.divides:
             yield "cuda", "libdevice"
