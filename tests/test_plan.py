@@ -264,6 +264,17 @@ def test_a_from_registers_takes_those_of_a_k_step() -> None:
     assert beside.operand_registers == 32
 
 
+def test_the_instruction_has_the_type_that_is_multiplied_and_memory_the_one_that_is_stored() -> None:
+    stored = Operand(DTYPES["int8"], "k", decoded=DTYPES["bf16"])
+    plan = computing(TWO_CONSUMERS, b=stored)
+    assert (plan.mma_k, plan.widest_mma_n, plan.mma_types) == (16, 256, ("f32", "bf16", "bf16"))
+    # 128 rows of A x 64 of K x 2 bytes, and 256 columns of B x 64 of K x 1 byte.
+    assert plan.stage_bytes == 128 * 64 * 2 + 256 * 64
+    # Fragments have the type that is multiplied: 64 rows x 64 of K x 2 bytes, as those of bf16.
+    of_a = computing(TWO_CONSUMERS, a=stored, b=stored)
+    assert replace(of_a, a_source="registers").operand_registers == 16
+
+
 @pytest.mark.parametrize(
     ("row_elements", "dtype", "swizzle"),
     [

@@ -134,7 +134,7 @@ def bench(
 
 def _ceilings(gpu: str, problem: Matmul, progress: Progress) -> Ceilings | None:
     """Return the ceilings for the problem's operands; report it if there are none."""
-    operand = problem.a.dtype.name
+    operand = problem.a.multiplied.name
     found = ceilings_of(gpu, operand, max(problem.a.smem_bits, problem.b.smem_bits))
     if found is None:
         progress(f"no ceiling was measured for {operand} on {gpu}: there is no roofline")

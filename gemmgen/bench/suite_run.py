@@ -179,7 +179,7 @@ def _session(
             dtypes=Dtypes.of(problem),
             baseline=baselines[contest].text,
             peak=peaks_of(environment.gpu, bits),
-            measured=measured_of(environment.gpu, problem.a.dtype.name),
+            measured=measured_of(environment.gpu, problem.a.multiplied.name),
         )
     return Session(
         line="session",

@@ -66,7 +66,7 @@ INTEGERS = Trait[WgmmaKernel](
     "products of integers",
     "operands.a.dtype",
     lambda plan: plan.problem.accumulator.integer,
-    lambda plan: f"products of {plan.problem.a.dtype.name}",
+    lambda plan: f"products of {plan.problem.a.multiplied.name}",
     (use("bf16") & use("bf16", field="operands.b.dtype"))
     | (use("fp16") & use("fp16", field="operands.b.dtype")),
 )

@@ -104,7 +104,7 @@ class DType:
     coded: bool = False
     """True if its elements lie in memory as codes that torch cannot compute with or TMA has no type for."""
     in_memory: str = ""
-    """The type that its elements have in memory, where the tensor cores use only a part of them."""
+    """The type that its elements have in global memory, where TMA rounds them on the way to shared memory."""
 
     wgmma_accumulators: tuple[str, ...] = ()
     """[ptx] What wgmma sums the products of two of this type in, the usual one first."""

@@ -75,9 +75,9 @@ def accumulator_of(kernel: Kernel) -> Accumulator | None:
     problem, terms = kernel.problem, kernel.sum_order.mma_k
     if problem.accumulator.integer:
         return None
-    if problem.a.dtype.bits == problem.b.dtype.bits == 4 and not problem.a.padded:
+    if problem.a.multiplied.bits == problem.b.multiplied.bits == 4 and not problem.a.padded:
         return Accumulator(terms, ALIGNED_FP4_BITS, FP32_BITS, cuts_off=True, grouped=FP4_GROUP)
-    fp8 = problem.a.dtype.fp8 and kernel.architecture.mma == "wgmma"
+    fp8 = problem.a.multiplied.fp8 and kernel.architecture.mma == "wgmma"
     aligned = ALIGNED_FP8_BITS if fp8 else ALIGNED_BITS
     if problem.accumulator.bits == 16:
         return Accumulator(terms, aligned, FP16_BITS, cuts_off=False)

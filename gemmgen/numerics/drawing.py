@@ -83,7 +83,7 @@ def _random(problem: Matmul, shape: Shape, *, normalized: bool) -> NamedFill:
 
     def fill(name: str, extents: tuple[int, int], draw: Draw) -> Tensor:
         generator, device = draw.generator, draw.generator.device
-        if name in "ab" and problem.a.dtype.integer:
+        if name in "ab" and problem.operand(name).dtype.integer:
             low, high = (-SMALL, SMALL + 1) if sizes[name] < INT8_RMS else (-128, 128)
             return torch.randint(low, high, extents, generator=generator, device=device).float()
         if name in "ab" and problem.operand(name).dtype.coded:
@@ -113,7 +113,7 @@ def _integers(problem: Matmul, shape: Shape) -> NamedFill:
             return powers_of_two(extents, draw)
         low, high = -8, 9
         if name in "ab":
-            whole = problem.a.dtype.integer and problem.d.integer
+            whole = problem.accumulator.integer and problem.d.integer
             low, high = (-128, 128) if whole else (-small, small + 1)
         return torch.randint(low, high, extents, generator=generator, device=device).float()
 
@@ -184,12 +184,12 @@ def _inputs(problem: Matmul, sides: tuple[Numbers, ...], layout: Layout, fill: N
 
 def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, float]:
     """Return the root mean square of each input; of scales, the middle of their range."""
-    k, operand = shape[2], _operand_size(problem)
-    sizes = {"a": operand, "b": operand}
+    k, sizes = shape[2], {name: _operand_size(problem, name) for name in "ab"}
     if problem.d_blocks > 1:
         # Activations and their derivatives are computed of the matrices in C, and their curves end near 3.
         c, others = _spread(problem.epilogue), dict.fromkeys(problem.epilogue.loads, 1.0)
-        return others | {"a": operand if problem.a.dtype.bits <= 8 else k**-0.5, "b": operand, "c": c}
+        of_a = sizes["a"] if problem.a.dtype.bits <= 8 else k**-0.5
+        return others | sizes | {"a": of_a, "c": c}
     if (normalized or _is_bare(problem.epilogue)) and problem.a.dtype.bits > 8:
         sizes["a"] = _spread(problem.epilogue) * k**-0.5
     measured = _Sized(sizes["a"] * sizes["b"] * math.sqrt(k), sizes)
@@ -262,9 +262,9 @@ def _any_e2m1(extents: tuple[int, int], generator: torch.Generator) -> Tensor:
     return E2M1_VALUES.float().to(device)[codes]
 
 
-def _operand_size(problem: Matmul) -> float:
-    """Return the root mean square of A and of B, with their block scales if they have them."""
-    if not problem.a.dtype.integer:
+def _operand_size(problem: Matmul, name: str) -> float:
+    """Return the root mean square of A or of B, with its block scales if it has them."""
+    if not problem.operand(name).dtype.integer:
         return 1.0
     narrow = problem.d.largest < NARROW and not any(map(_scaled_by, problem.epilogue.steps))
     return 2.0 if narrow else INT8_RMS

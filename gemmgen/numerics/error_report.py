@@ -170,7 +170,7 @@ def _modelled(kernel: Kernel, unit: Accumulator | None, kind: Kind, k: int, seed
 def _arithmetic(kernel: Kernel, unit: Accumulator | None) -> Iterator[tuple[str, str]]:
     """Yield the parts of a kernel's arithmetic, each with a sentence."""
     problem, order = kernel.problem, kernel.sum_order
-    a, b, accumulator = problem.a.dtype.name, problem.b.dtype.name, problem.accumulator.name
+    a, b, accumulator = problem.a.multiplied.name, problem.b.multiplied.name, problem.accumulator.name
     if unit is None:
         yield "products", f"{a} by {b}, added exactly in {accumulator} in any order"
         yield "conversion", _conversion(problem)

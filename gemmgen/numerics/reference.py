@@ -317,7 +317,7 @@ def tolerance(problem: Matmul, shape: Shape, promote_k: int | None) -> Tolerance
 
 def _accumulation(problem: Matmul, k: int, promote_k: int | None) -> float:
     """Return what accumulation adds to the tolerance."""
-    operand = problem.a.dtype
+    operand = problem.a.multiplied
     if problem.accumulator.integer:
         return 0.0
     if problem.accumulator.bits == 16:

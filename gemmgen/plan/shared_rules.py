@@ -67,11 +67,11 @@ def unaligned_shapes(request: Request, matrices: Iterable[Rows], *, copyable: bo
 
 def unequal_types(problem: Matmul, mma: str) -> Iterator[Finding]:
     """Yield findings for operands of two types: instructions mix only 8-bit floats."""
-    a, b = problem.a.dtype.name, problem.b.dtype.name
+    a, b = problem.a.multiplied.name, problem.b.multiplied.name
     if a != b and not (a in FP8 and b in FP8):
         yield Finding(
             "operands.b.dtype",
-            f"B is {b} and A is {a}",
+            f"B is {problem.b.dtype.name} and A is {problem.a.dtype.name}",
             f"{mma} multiplies operands of one type, and of different ones only e4m3 and e5m2",
             use(*FP8 if a in FP8 else (a,)),
         )

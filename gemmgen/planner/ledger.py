@@ -254,7 +254,7 @@ def _problem(kernel: Kernel, shape: Shape, found: Estimate) -> LedgerSection:
 
 def _bound(kernel: Kernel, shape: Shape, found: Estimate) -> Entry:
     """Return the operations per byte of DRAM, through which all matrices and vectors go once."""
-    gpu, bits = kernel.gpu, kernel.problem.a.dtype.bits
+    gpu, bits = kernel.gpu, kernel.problem.a.multiplied.bits
     flops = kernel.problem.flops(shape)
     intensity, ridge = flops / found.dram_bytes, gpu.ridge_flops_per_byte(bits)
     bound = "tensor cores" if intensity > ridge else "DRAM"

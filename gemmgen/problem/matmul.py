@@ -44,16 +44,30 @@ class Operand:
     """An input matrix: A [M, K] or B [K, N]."""
 
     dtype: DType
+    """As it lies in memory."""
     major: Literal["k", "mn"]
     """The dimension that is contiguous in memory."""
     scale: BlockScale | None = None
     padded: bool = False
     """True if 4-bit elements take a byte each in shared memory."""
+    decoded: DType | None = None
+    """The type that threads convert its elements to before they are multiplied; None if the tensor cores
+    multiply them as they lie in shared memory.
+    """
 
     @property
     def k_multiple(self) -> int:
         """The number that K must be a multiple of: 2 elements of 4 bits in a byte, or 128 that TMA pads."""
         return PADDED_K if self.padded else self.dtype.elements_per_byte
+
+    @property
+    def multiplied(self) -> DType:
+        """The type of its elements in the matrix instruction.
+
+        Sizes of instructions and fragments, accumulators and rates follow from it; the bytes of tiles, loads
+        and arguments follow from `dtype`.
+        """
+        return self.decoded or self.dtype
 
     @property
     def smem_bits(self) -> int:

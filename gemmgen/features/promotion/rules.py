@@ -18,7 +18,7 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
     """Sums of 8- and 16-bit floats in fp32 are promoted, after each K step."""
     if not plan.promote_k:
         return
-    field, a = "mma.promote_k", plan.problem.a.dtype
+    field, a = "mma.promote_k", plan.problem.a.multiplied
     if a.integer or a.bits > WIDEST_PROMOTED_BITS or plan.problem.accumulator.name != "fp32":
         yield Finding(
             field,

@@ -45,7 +45,7 @@ def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes:
     `step_bytes` is a CTA's share of what a K step loads, multicast tiles divided by who shares them.
     """
     gpu, dram = kernel.gpu, dram_bytes(kernel.problem, shape)
-    bits = max(kernel.problem.a.dtype.bits, kernel.problem.b.dtype.bits)
+    bits = max(kernel.problem.a.multiplied.bits, kernel.problem.b.multiplied.bits)
     return Estimate(
         terms=terms,
         l2_bytes=l2_bytes(kernel, shape, step_bytes),

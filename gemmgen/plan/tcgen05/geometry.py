@@ -79,7 +79,7 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
         a, b = self.problem.a.scale, self.problem.b.scale
         if a and b:
             return MMA_KINDS.get((a.format.name, b.format.name), "none")
-        return self.problem.a.dtype.tcgen05_kind or "none"
+        return self.problem.a.multiplied.tcgen05_kind or "none"
 
     @property
     def mma_k(self) -> int:

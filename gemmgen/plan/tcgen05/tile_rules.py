@@ -38,7 +38,9 @@ def operand_dtypes(plan: Tcgen05Kernel) -> Iterator[Finding]:
     """Without scales tcgen05 multiplies equal types, and the two 8-bit floats in any mix."""
     if plan.block_scaled:
         return
-    unscaled = [(name, operand.dtype) for name, operand in named(plan) if operand.dtype.tcgen05_kind is None]
+    unscaled = [
+        (name, operand.dtype) for name, operand in named(plan) if operand.multiplied.tcgen05_kind is None
+    ]
     for name, dtype in unscaled:
         limit, fix = "integers are supported on Hopper only", use(*FP8)
         if not dtype.integer:
@@ -169,11 +171,11 @@ def operand_packing(plan: Tcgen05Kernel) -> Iterator[Finding]:
 def accumulator_dtype(plan: Tcgen05Kernel) -> Iterator[Finding]:
     """The accumulator is fp32."""
     accumulator = plan.problem.accumulator.name
-    integers = any(operand.dtype.integer for _, operand in named(plan))
+    integers = any(operand.multiplied.integer for _, operand in named(plan))
     if accumulator != "fp32" and not integers:
         yield Finding(
             "accumulator",
-            f"products of {plan.problem.a.dtype.name} added up in {accumulator}",
+            f"products of {plan.problem.a.multiplied.name} added up in {accumulator}",
             "Blackwell kernels have fp32 sums, one in each column of tensor memory",
             use("fp32"),
         )

@@ -33,14 +33,14 @@ def mma_cycles(plan: WgmmaKernel) -> float:
     wider ones beside them make up for little of it.
     """
     m, n, k = plan.mma_shape
-    fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
+    fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.multiplied.bits
     if plan.swap_ab or not plan.composed or plan.mma.reads_left:
         instructions = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / (m * n * k)
         return instructions * max(m * n * k / fma_per_cycle, constants.LEAST_MMA_CYCLES)
-    cycles = 0.0
+    cycles, (of_left, of_right) = 0.0, _stored_bytes(plan)
     for columns, rows, (_, n, _) in zip(plan.column_parts, plan.part_rows, plan.mma_shapes, strict=True):
         instructions = rows * columns * plan.cta_tile_k / (m * n * k)
-        read = (m + n) * k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
+        read = (m * of_left + n * of_right) * k / plan.architecture.smem_bytes_per_cycle
         each = m * n * k / fma_per_cycle
         cycles += instructions * (each + constants.NARROW_READ_SHARE * max(0.0, read - each))
     return cycles
@@ -56,10 +56,18 @@ def smem_cycles(plan: WgmmaKernel) -> float:
     extent, parts, extents = plan.cta_tile_m, plan.column_parts, plan.part_rows
     if plan.swap_ab:
         extent, parts, extents = plan.cta_tile_n, (plan.cta_tile_m,), (plan.cta_tile_n,)
-    rows = float(extent * _reads_of_left(plan))
+    left, right = float(extent * _reads_of_left(plan)), 0.0
     for part, rows_of_part, (_, n, _) in zip(parts, extents, plan.mma_shapes, strict=True):
-        rows += rows_of_part * (part / m + part / n - 1)
-    return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
+        left += rows_of_part * (part / n - 1)
+        right += rows_of_part * part / m
+    of_left, of_right = _stored_bytes(plan)
+    read = (left * of_left + right * of_right) * plan.cta_tile_k
+    return read / plan.architecture.smem_bytes_per_cycle
+
+
+def _stored_bytes(plan: WgmmaKernel) -> tuple[float, float]:
+    """Return the bytes of an element of the left and of the right operand in shared memory."""
+    return plan.mma.across(plan.problem.a.smem_bits / 8, plan.problem.b.smem_bits / 8)
 
 
 def _reads_of_left(plan: WgmmaKernel) -> int:
@@ -81,9 +89,10 @@ def loaded_bytes(plan: WgmmaKernel) -> float:
     return plan.stage.bytes_per_cta
 
 
-def row_share(plan: WgmmaKernel) -> float:
-    """Return how many of the widest swizzled rows a K step's bytes of A are."""
-    return plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.tma_swizzle_bytes[0]
+def row_share(plan: WgmmaKernel, tensor: str = "a") -> float:
+    """Return how many of the widest swizzled rows a K step's bytes of a row of A, or a column of B, are."""
+    row_bytes = plan.cta_tile_k * plan.problem.operand(tensor).smem_bits / 8
+    return row_bytes / plan.architecture.tma_swizzle_bytes[0]
 
 
 def card_of(gpu: Gpu | Product) -> Card:
@@ -184,7 +193,7 @@ def _held_ns(plan: WgmmaKernel) -> float:
     if not plan.specialized or not plan.mma.reads_left or plan.outstanding_mmas:
         return 0.0
     instructions = plan.consumer_extents[0] / plan.mma_shape[0] * len(plan.mma_parts)
-    return constants.HELD_A_NS * instructions * row_share(plan)
+    return constants.HELD_A_NS * instructions * row_share(plan, plan.mma.left.tensor)
 
 
 def _warpgroups_share_a_stage(plan: WgmmaKernel) -> bool:

@@ -271,7 +271,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def mma_k(self) -> int:
         """Elements of K of one instruction."""
-        return WGMMA.k_bytes // self.problem.a.dtype.bytes
+        return WGMMA.k_bytes // self.problem.a.multiplied.bytes
 
     @cached_property
     def mma_shapes(self) -> tuple[tuple[int, int, int], ...]:
@@ -284,7 +284,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def widest_mma_n(self) -> int:
         """Columns of the widest instruction for the operands' type, and for a slab of columns."""
-        most, slabs = self.problem.a.dtype.wgmma_n_max, self.column_slabs
+        most, slabs = self.problem.a.multiplied.wgmma_n_max, self.column_slabs
         return min(most, self.cta_tile_n // slabs) if slabs > 1 else most
 
     @cached_property
@@ -300,8 +300,8 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def fp8(self) -> bool:
-        """True if the operands are 8-bit floats."""
-        return self.problem.a.dtype.fp8
+        """True if the instruction multiplies 8-bit floats."""
+        return self.problem.a.multiplied.fp8
 
     # --- storage
 

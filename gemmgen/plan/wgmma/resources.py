@@ -66,7 +66,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def mma_types(self) -> tuple[str, ...]:
         """The types of the accumulator and of the instruction's operands, left and right."""
-        left, right = self.mma.across(self.problem.a.dtype, self.problem.b.dtype)
+        left, right = self.mma.across(self.problem.a.multiplied, self.problem.b.multiplied)
         return (self.problem.accumulator.ptx, left.ptx, right.ptx)
 
     @property
@@ -207,7 +207,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         [gluon] A wait keeps no elements of 8 bits in registers.
         """
         ahead = self.composed and self.row_shares <= 2 and not self.promote_k
-        wide = self.problem.operand(self.mma.left.tensor).dtype.bits > 8
+        wide = self.problem.operand(self.mma.left.tensor).multiplied.bits > 8
         return 2 if ahead and wide and self.mma.reads_left else 1
 
     @property
@@ -220,7 +220,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             return 0
         threads = self.warps_across[0] * self.architecture.threads_per_warp
         elements = self.fragments * self.consumer_extents[0] * self.cta_tile_k
-        return elements * self.problem.operand(self.mma.left.tensor).dtype.bytes // 4 // threads
+        return elements * self.problem.operand(self.mma.left.tensor).multiplied.bytes // 4 // threads
 
     # --- the kernel that adds up the sums of parts of K
 

@@ -51,7 +51,7 @@ def mma_n(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
         yield Finding(
             "mma.n",
             f"an instruction of {plan.mma_n:,} columns",
-            f"Gluon's instructions for {plan.problem.a.dtype.name} have a power of two of columns, from "
+            f"Gluon's instructions for {plan.problem.a.multiplied.name} have a power of two of columns, from "
             f"{WGMMA.n_min} to {plan.widest_mma_n}",
             nearest(below, 2 * below, low=WGMMA.n_min, high=high),
         )
@@ -72,7 +72,7 @@ def mma_k(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "tile.k",
             f"a K step of {plan.cta_tile_k} elements",
-            f"a wgmma of {plan.problem.a.dtype.name} takes k = {k}",
+            f"a wgmma of {plan.problem.a.multiplied.name} takes k = {k}",
             at_least(k),
         )
 

@@ -28,7 +28,7 @@ def operand_dtypes(plan: WgmmaKernel) -> Iterator[Finding]:
 @rule("accumulator-dtype", subject="problem")
 def accumulator_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
     """The instruction has the accumulator's type."""
-    a, accumulator = plan.problem.a.dtype.name, plan.problem.accumulator.name
+    a, accumulator = plan.problem.a.multiplied.name, plan.problem.accumulator.name
     if accumulator not in WGMMA_ACCUMULATORS[a]:
         yield Finding(
             "accumulator",

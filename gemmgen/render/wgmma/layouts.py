@@ -55,7 +55,7 @@ class HopperLayouts(KernelLayouts):
         if plan.mma.reads_left:
             left = plan.mma.left.tensor
             # Elements of a row that a thread holds side by side.
-            k_width = 32 // problem.operand(left).dtype.bits
+            k_width = 32 // problem.operand(left).multiplied.bits
             names = [register_layout(left, part) for part in parts_of(plan)]
             for name, part in zip(names, parts_of(plan), strict=True):
                 arguments = ["operand_index=0", f"parent={part.layout}", f"k_width={k_width}"]

@@ -100,7 +100,7 @@ def _source_for(plan: WgmmaKernel) -> str:
     """
     source = a_source_of(plan.problem)
     apart = plan.specialization == "cooperative" and not (plan.outstanding_mmas or plan.staggered)
-    if not (plan.composed and apart and plan.problem.a.dtype.bits <= 16):
+    if not (plan.composed and apart and plan.problem.a.multiplied.bits <= 16):
         return source
     gains = plan.consumers > 2 or (plan.consumers == 2 and _is_wide_for_registers(plan))
     return "registers" if gains and holds_its_tile(altered(plan, a_source="registers")) else source
@@ -115,7 +115,7 @@ def _is_wide_for_registers(plan: WgmmaKernel) -> bool:
     scales of rows or columns, some of these took up to 20 % more than others of the same loop, which was not
     explained (``benchmarks/suites/h200_many_rows_e4m3.jsonl``).
     """
-    if plan.problem.a.dtype.bits > 8:
+    if plan.problem.a.multiplied.bits > 8:
         return plan.cta_tile_n >= NARROWEST_BESIDE_REGISTERS
     if plan.cluster_size > 1 or plan.problem.vectors:
         return False
