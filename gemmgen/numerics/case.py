@@ -323,11 +323,11 @@ def _plant(inputs: Inputs) -> int | None:
     a = inputs.a.flatten(0, -2)
     if (index := inputs.extras.get("a_rows")) is not None:
         index.copy_(torch.arange(m))  # of the row with each value
-    if a.dtype != E2M1:
+    if a.is_floating_point():
         a[-1, k // 2] = math.nan
     if a.dtype not in WITHOUT_INFINITY:
         a[0, 0] = math.inf
-    if inputs.b.dtype != E2M1:
+    if inputs.b.is_floating_point():
         inputs.b[..., -1, -1] = math.nan
     if (a_scale := inputs.extras.get("a_scale")) is not None:
         # The first row has an infinity, the middle one is -0.0, the last one has a NaN: the row between.

@@ -69,7 +69,7 @@ class Tiles(NamedTuple):
     refill: float  # time to ask for the next stage, where no producer warp does
     refill_cover: float  # share of a step's MMA behind which that is hidden
     shares: int  # consumers that divide a tile
-    held: float  # time of a K step in which a consumer brings the left operand to registers, or 0
+    held: float  # time of a K step in which a consumer brings A to registers; 0 where it does not
     short_step: float  # added to a step of less than 128 bytes
     latency: float  # from asking for a stage to its first bytes
     loading: float  # from a stage's first bytes to its last

@@ -410,8 +410,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         if self.scale_registers:
             entries.append(Entry("scales", self.scale_registers, "registers", "of the columns of a K step"))
         if self.operand_registers:
-            steps = "a K step" if self.fragments == 1 else "a K step, and the next one,"
-            entries.append(
-                Entry("A", self.operand_registers, "registers", f"{steps} of a consumer thread's rows")
-            )
+            left, steps = self.mma.left, "a K step" if self.fragments == 1 else "a K step, and the next one,"
+            lines = f"{steps} of a consumer thread's {left.lines}"
+            entries.append(Entry(left.tensor.upper(), self.operand_registers, "registers", lines))
         return tuple(entries)
