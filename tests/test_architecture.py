@@ -9,9 +9,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 from modules import ROOT
+
+from gemmgen.features.registry import Stage
 
 pytestmark = pytest.mark.quick
 
@@ -94,6 +97,17 @@ def test_no_stage_imports_a_feature(architecture: ModuleType) -> None:
         if name.split(".")[1:2] and name.split(".")[1] in stages
         for target in targets
         if target.startswith("gemmgen.features")
+    }
+    assert importing == set()
+
+
+def test_no_side_imports_a_table_of_sides(architecture: ModuleType) -> None:
+    """The tables import the sides by their names, which the graph of imports does not show."""
+    tables = {f"gemmgen.features.{stage}" for stage in ("registry", *get_args(Stage))}
+    importing = {
+        name
+        for name, targets in architecture.imports().items()
+        if name.startswith("gemmgen.features.") and name.count(".") > 2 and targets & tables
     }
     assert importing == set()
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, cast
 
-from gemmgen.features.batch_invariance import checking as batch_invariance
-from gemmgen.features.block_scales import checking as block_scales
-from gemmgen.features.c_operand import checking as c_operand
-from gemmgen.features.groups import checking as groups
-from gemmgen.features.rows_by_index import checking as rows_by_index
-from gemmgen.features.saved_sums import checking as saved_sums
+from gemmgen.features.registry import sides
 from gemmgen.numerics.side import Checking
 from gemmgen.problem import Matmul
 
-FEATURES: Final = (
-    block_scales.side_of,
-    c_operand.side_of,
-    batch_invariance.side_of,
-    groups.side_of,
-    rows_by_index.side_of,
-    saved_sums.side_of,
+FEATURES: Final = tuple(
+    cast("Callable[[Matmul], Checking | None]", side.side_of) for side in sides("checking")
 )
 """Functions from a matmul to the side of a feature, or to None if it lacks the feature.
 
-A feature stands after those whose rows of D it moves. The checks of features run in this order.
+The checks of features run in this order.
 """
 
 

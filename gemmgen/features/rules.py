@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, cast
 
-from gemmgen.features.block_scales.rules import block_scales, scale_format
-from gemmgen.features.dependent_launch.rules import dependent_launch
-from gemmgen.features.gates.backward_rules import c_blocks
-from gemmgen.features.gates.blackwell_rules import not_gated
-from gemmgen.features.gates.rules import gated
-from gemmgen.features.groups.blackwell_rules import no_groups
-from gemmgen.features.groups.rules import groups
 from gemmgen.features.not_together import RULES
-from gemmgen.features.output_scales.rules import output_scale, quantized_output
-from gemmgen.features.promotion.rules import promotion
-from gemmgen.features.split_k.rules import parallel_reduction, reduction, same_bits, splits
-from gemmgen.features.swap_ab.rules import swap_ab
+from gemmgen.features.registry import REPORTED, sides
 from gemmgen.plan.rule import Rule
 
-FEATURE_RULES: Mapping[str, tuple[Rule[Any], ...]] = {
-    "wgmma": (
-        splits,
-        reduction,
-        parallel_reduction,
-        same_bits,
-        dependent_launch,
-        swap_ab,
-        gated,
-        c_blocks,
-        groups,
-        scale_format,
-        block_scales,
-        output_scale,
-        quantized_output,
-        promotion,
-        *RULES,
-    ),
-    "tcgen05": (not_gated, no_groups),
+RulesByMma = Mapping[str, tuple[Rule[Any], ...]]
+
+_OF_FEATURES: Final = tuple(cast("RulesByMma", side.RULES) for side in sides("rules", REPORTED))
+
+FEATURE_RULES: Final[RulesByMma] = {
+    "wgmma": (*(rule for each in _OF_FEATURES for rule in each.get("wgmma", ())), *RULES),
+    "tcgen05": tuple(rule for each in _OF_FEATURES for rule in each.get("tcgen05", ())),
 }
 """The rules of features by the instruction of the family."""

@@ -76,3 +76,5 @@ Sides = tuple[Rendering, ...]
 """The sides of the features that one plan has, in the order of the table of features."""
 SidesOf = Callable[[Kernel], Sides]
 """A function that returns the sides of a plan."""
+SidesByMma = Mapping[str, tuple[type[Rendering], ...]]
+"""The sides of one feature by the instruction of the kernels that they are made of."""

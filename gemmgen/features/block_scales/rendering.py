@@ -11,7 +11,7 @@ from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.blackwell import SCALE_BLOCK_EXTENTS
 from gemmgen.render.places import Constant, Function, Place, Section
-from gemmgen.render.side import Rendering
+from gemmgen.render.side import Rendering, SidesByMma
 from gemmgen.render.spelling import extent_name
 from gemmgen.render.wgmma.scale_reads import RUN_STEPS, ScaleReads
 
@@ -147,3 +147,6 @@ class PackedScales(Rendering):
         made = f"{scale.dtype.torch}; or packed by `pack_scales`"
         rows = {"a_scale": "M", "b_scale": "N"}
         return {name: f"[{of}, ceil(K / {scale.vector})], {made}" for name, of in rows.items()}
+
+
+SIDES: SidesByMma = {"wgmma": (BlockScales,), "tcgen05": (PackedScales,)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemmgen.features.block_scales.traits import UNSCALED
 from gemmgen.hardware import SCALE_FORMATS, ScaleFormat
@@ -245,3 +246,7 @@ def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
         limit,
         use(plan.cta_tile_k // blocks),
     )
+
+
+RULES: Final = {"wgmma": (scale_format, block_scales)}
+"""The rules by the instruction of a family, in the order of reports."""

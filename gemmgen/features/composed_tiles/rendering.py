@@ -10,7 +10,7 @@ from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.overview import counted
 from gemmgen.render.places import Constant, Function, Place, Section
-from gemmgen.render.side import Rendering
+from gemmgen.render.side import Rendering, SidesByMma
 from gemmgen.render.wgmma.lanes import parts_of
 
 
@@ -72,3 +72,6 @@ class ComposedTiles(Rendering):
                 "The last part is of consumer 0's rows alone, which lie above the other's in one tile, and "
                 "below them in the tile beside it: two such tiles are one rectangle."
             )
+
+
+SIDES: SidesByMma = {"wgmma": (ComposedTiles,)}

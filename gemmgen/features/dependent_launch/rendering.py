@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.render.side import Rendering
+from gemmgen.render.side import Rendering, SidesByMma
 
 
 @dataclass(frozen=True)
@@ -43,3 +43,6 @@ class DependentKernel(Rendering):
         """The condition on the operand that is read early."""
         condition = "; read while the kernel ahead in the stream may still run, which must not write it"
         return {self.plan.read_early: condition} if self.plan.read_early else {}
+
+
+SIDES: SidesByMma = {"wgmma": (DependentKernel,)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemmgen.plan.fix import at_least, leave_out, use
 from gemmgen.plan.rule import Finding, rule
@@ -25,3 +26,7 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding("schedule.kind", f"{found} in a {kind} schedule", limit, fix)
     elif plan.synchronous:
         yield Finding("buffering.stages", f"1 stage and {found}", limit, at_least(2))
+
+
+RULES: Final = {"wgmma": (dependent_launch,)}
+"""The rules by the instruction of a family, in the order of reports."""

@@ -11,7 +11,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Matmul
 from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Function, Place, Section
-from gemmgen.render.side import Rendering
+from gemmgen.render.side import Rendering, SidesByMma
 
 
 def _shares(problem: Matmul, names: tuple[str, ...], lines: str) -> str:
@@ -155,3 +155,6 @@ class GradientsOfGate(Rendering):
         problem, n_multiple = self.plan.problem, self.plan.access.n_multiple
         words = _shares(problem, problem.epilogue.c_blocks, "columns")
         return {"c": f"{words}; N is a multiple of {n_multiple}" if n_multiple > 1 else words}
+
+
+SIDES: SidesByMma = {"wgmma": (Gates, GradientsOfGate)}

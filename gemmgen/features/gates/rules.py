@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from gemmgen.features.gates.backward_rules import c_blocks
+from gemmgen.features.gates.blackwell_rules import not_gated
 from gemmgen.features.gates.traits import accumulators
 from gemmgen.hardware import TRITON, WGMMA
 from gemmgen.hardware.gpus import power_of_two_below
@@ -69,3 +72,7 @@ def _of_vectors(plan: WgmmaKernel) -> Iterator[Finding]:
         found = f"a tile of {plan.cta_tile_n:,} columns with {names}"
         limit = f"TMA writes the elements of each accumulator at a multiple of {alignment} bytes"
         yield Finding("tile.n", found, limit, at_least(plan.problem.b_blocks * least))
+
+
+RULES: Final = {"wgmma": (gated, c_blocks), "tcgen05": (not_gated,)}
+"""The rules by the instruction of a family, in the order of reports."""

@@ -11,7 +11,7 @@ from gemmgen.problem import Groups
 from gemmgen.render.arguments import ArgumentTable
 from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Place
-from gemmgen.render.side import KEPT, Rendering
+from gemmgen.render.side import KEPT, Rendering, SidesByMma
 from gemmgen.render.spelling import fit
 from gemmgen.render.tile_store import StoredRows
 
@@ -86,3 +86,6 @@ class GroupedKernel(Rendering):
         last = [f"cga_layout={bases}"] if bases else []
         arguments = ["[GROUP_SLOTS // 32]", "[32]", "[gl.num_warps()]", "[0]", *last]
         return fit("gl.BlockedLayout(", arguments, ")", indent=4, margin=22)
+
+
+SIDES: SidesByMma = {"wgmma": (GroupedKernel,)}

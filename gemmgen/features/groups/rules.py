@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from gemmgen.features.groups.blackwell_rules import no_groups
 from gemmgen.hardware import DTYPES, FP8
 from gemmgen.hardware.elements import WGMMA_ACCUMULATORS
 from gemmgen.plan.fix import Fix, at_most, leave_out, use
@@ -104,3 +106,7 @@ def _of_vectors(plan: WgmmaKernel, other: str, limit: str, fix: Fix) -> Iterator
     for name in vectors:
         field = f"epilogue.ops.{listed.ops.index(name)}"
         yield Finding(field, f"{name} with {other}", limit, leave_out() | fix)
+
+
+RULES: Final = {"wgmma": (groups,), "tcgen05": (no_groups,)}
+"""The rules by the instruction of a family, in the order of reports."""

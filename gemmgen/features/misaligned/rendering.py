@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.render.places import Function, Section
-from gemmgen.render.side import Rendering
+from gemmgen.render.side import Rendering, SidesByMma
 
 
 @dataclass(frozen=True)
@@ -25,3 +25,6 @@ class Misaligned(Rendering):
         """The kernel that copies, and the function of the host that launches it."""
         yield Function(Section.COPY, "shared/copy_kernel")
         yield Function(Section.MEMORY, "wrapper/copy", passed=("copy",))
+
+
+SIDES: SidesByMma = {"wgmma": (Misaligned,), "tcgen05": (Misaligned,)}

@@ -11,7 +11,7 @@ from gemmgen.plan.axes import axes_of, shown
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import BlockScale
 from gemmgen.render.places import Constant, Function, Place, Section
-from gemmgen.render.side import Rendering
+from gemmgen.render.side import Rendering, SidesByMma
 
 MANTISSA_BITS = 23
 """[ieee] Bits of the mantissa of an fp32 number, which are below its exponent."""
@@ -81,3 +81,6 @@ class OutputScales(Rendering):
         # The words on scales of B of a gate have said which N there is.
         says_n = problem.gated and problem.has_tile_scales
         return {"out_scale": words if says_n else f"{words}. N is a multiple of {columns}"}
+
+
+SIDES: SidesByMma = {"wgmma": (OutputScales,)}

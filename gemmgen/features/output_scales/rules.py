@@ -78,3 +78,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     other = plan.subtile_n != block and not too_narrow
     found = f"sub-tiles of {plan.subtile_n:,} columns"
     yield other, "epilogue.subtile_n", found, limit, use(block) | UNSCALED
+
+
+RULES: Final = {"wgmma": (output_scale, quantized_output)}
+"""The rules by the instruction of a family, in the order of reports."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemmgen.features.block_scales.rules import block_scales, scale_format
 from gemmgen.plan.fix import hint, leave_out, use
@@ -49,3 +50,7 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
             "a kernel of a single tile has one K step",
             leave_out() | hint("a tiled or persistent schedule"),
         )
+
+
+RULES: Final = {"wgmma": (promotion,)}
+"""The rules by the instruction of a family, in the order of reports."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Place
-from gemmgen.render.side import KEPT, Rendering
+from gemmgen.render.side import KEPT, Rendering, SidesByMma
 
 
 @dataclass(frozen=True)
@@ -60,3 +60,6 @@ class RowsByIndex(Rendering):
             "an index outside of D is dropped. Of several rows with one index, D has elements of any. Rows "
             f"without one {KEPT}",
         }
+
+
+SIDES: SidesByMma = {"wgmma": (RowsByIndex,)}

@@ -9,7 +9,7 @@ from gemmgen.plan.axes import axes_of, shown
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Function, Place, Section
-from gemmgen.render.side import Rendering
+from gemmgen.render.side import Rendering, SidesByMma
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,6 @@ class SavedSums(Rendering):
         """Return the index of the buffer for the sums of an accumulator by its number."""
         first = f"{self.plan.problem.b_blocks} * slot"
         return f"{first} + {number}" if number else first
+
+
+SIDES: SidesByMma = {"wgmma": (SavedSums,)}

@@ -11,7 +11,7 @@ from gemmgen.features.split_k.reduction import ReductionView
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Function, Place, Section
-from gemmgen.render.side import Rendering
+from gemmgen.render.side import Rendering, SidesByMma
 
 
 @dataclass(frozen=True)
@@ -133,3 +133,6 @@ class SplitK(Rendering):
     def _split(self) -> str:
         """The number of a split in its tile."""
         return "tiles.split(item)" if self.plan.persistent else "tiles.split"
+
+
+SIDES: SidesByMma = {"wgmma": (SplitK,)}

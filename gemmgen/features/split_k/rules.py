@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemmgen.features.split_k.traits import whole_k
 from gemmgen.plan.fix import at_least, at_most, leave_out, use
@@ -91,3 +92,7 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
             "the kernel that adds up the sums stores D, and has no sub-tiles",
             use(plan.cta_columns) | use("ordered", field="schedule.reduction"),
         )
+
+
+RULES: Final = {"wgmma": (splits, reduction, parallel_reduction, same_bits)}
+"""The rules by the instruction of a family, in the order of reports."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.render.side import Rendering
+from gemmgen.render.side import Rendering, SidesByMma
 
 
 @dataclass(frozen=True)
@@ -26,3 +26,6 @@ class SwapAb(Rendering):
         return (
             "The rows of B are wgmma's rows and those of A its columns: its sums are D's tile transposed.",
         )
+
+
+SIDES: SidesByMma = {"wgmma": (SwapAb,)}

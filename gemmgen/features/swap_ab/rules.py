@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemmgen.plan.fix import use
 from gemmgen.plan.rule import Finding, rule
@@ -30,3 +31,7 @@ def swap_ab(plan: WgmmaKernel) -> Iterator[Finding]:
             if plan.splits_per_tile > 1
             else use(1) | use("ping_pong", field="warp_specialization.kind"),
         )
+
+
+RULES: Final = {"wgmma": (swap_ab,)}
+"""The rules by the instruction of a family, in the order of reports."""
