@@ -7,10 +7,10 @@ from hopper import hopper
 
 from benchmarks.fit import block_scales
 from benchmarks.fit.block_scales import RECORDS, Choice, by_rows, choices, source_of
+from gemmgen.features.block_scales.scale_cost import scaling_ns
 from gemmgen.features.rendering import render
 from gemmgen.lower import lower
 from gemmgen.plan.wgmma import WgmmaKernel, cost_constants
-from gemmgen.plan.wgmma.scales.scale_cost import scaling_ns
 from gemmgen.planner import plan_spec, rank
 from gemmgen.product import Product
 from gemmgen.spec import parse_spec

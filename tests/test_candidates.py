@@ -19,6 +19,7 @@ from work import calls_of
 
 from gemmgen import cli
 from gemmgen.cli.candidates import candidates_table, explanation
+from gemmgen.features.planning import SIDES
 from gemmgen.plan.search import Estimate
 from gemmgen.plan.timing import STEP_CAUSES, Tiles, step
 from gemmgen.plan.wgmma import WgmmaKernel, cost, cost_constants
@@ -29,6 +30,9 @@ from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
 from gemmgen.plan.wgmma.tried.row import PartialSpec
 from gemmgen.planner import Ranking, plan_spec, rank
 from gemmgen.spec import Spec, SpecFile, load_spec
+
+SPACE = WgmmaSpace(SIDES["wgmma"])
+"""The decisions that are tried for Hopper kernels."""
 
 ROOT = Path(__file__).parent.parent
 Shape = tuple[int, int, int]
@@ -131,7 +135,7 @@ def test_what_the_tutorial_s_limits_exclude_is_refused_by_a_rule(
     assert refused not in legal(stages, occupancy)
     plans = itertools.chain.from_iterable(
         configuration.kernels()
-        for configuration in WgmmaSpace().configurations(
+        for configuration in SPACE.configurations(
             source("fp16", schedule={"kind": "tiled"}, buffering={"stages": stages}, occupancy=occupancy)
         )
     )
@@ -591,7 +595,7 @@ def test_a_problem_of_few_tiles_gets_smaller_ones(shape: Shape) -> None:
 
 def composed(shape: Shape, **sections: Any) -> set[tuple[object, object]]:
     """The rows and columns of the tiles that are tried for a problem and are no power of two in both."""
-    tried = (found.decisions for found in WgmmaSpace().configurations(source(shape=shape, **sections)))
+    tried = (found.decisions for found in SPACE.configurations(source(shape=shape, **sections)))
     tiles = {(decisions["cta_tile_m"], decisions["cta_tile_n"]) for decisions in tried}
     return {(m, n) for m, n in tiles if m == 192 or n not in (32, 64, 128, 256)}
 

@@ -13,7 +13,8 @@ from modules import ROOT, SPECS, made
 from gemmgen.cli.texts import resources_text
 from gemmgen.hardware import GPUS
 from gemmgen.lower import Resources
-from gemmgen.plan.kernel import Entry, Kernel
+from gemmgen.plan.entry import Entry
+from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.planner import plan_spec
 from gemmgen.planner.ledger import ledger

@@ -43,6 +43,7 @@ REQUEST = Request(
 )
 TWO_CONSUMERS = WgmmaKernel(
     request=REQUEST,
+    sides=(),
     cta_tile_m=128,
     cta_tile_n=256,
     cta_tile_k=64,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from work import calls_of
 
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.planning import SIDES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_stages
@@ -25,6 +26,9 @@ from gemmgen.plan.wgmma.tried.hopper_space import WgmmaSpace
 from gemmgen.planner import applied, attempted, plan_spec
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import spec_of, stated
+
+SPACE = WgmmaSpace(SIDES["wgmma"])
+"""The decisions that are tried for Hopper kernels."""
 
 LARGE = (8192, 8192, 8192)
 COOPERATIVE: dict[str, Any] = {"warp_specialization": {"kind": "cooperative"}}
@@ -176,7 +180,7 @@ def test_planning_the_same_spec_twice_gives_the_same_plan() -> None:
     ],
 )
 def test_the_search_knows_the_shared_memory_of_its_kernels_to_the_byte(sections: dict[str, object]) -> None:
-    kernels = list(islice(WgmmaSpace().kernels(source(**sections)), 0, 4000, 7))
+    kernels = list(islice(SPACE.kernels(source(**sections)), 0, 4000, 7))
     assert len(kernels) > 10
     assert [each.smem_bytes for each in kernels] == [each.shared_memory.total_bytes for each in kernels]
 
@@ -231,7 +235,7 @@ def pinning(values: dict[str, object]) -> dict[str, Any]:
 @cache
 def legal_plans(d: str) -> tuple[WgmmaKernel, ...]:
     """Every legal plan that the planner considers for a spec that pins nothing."""
-    return tuple(plan for plan in WgmmaSpace().kernels(source(operands=operands(d))) if not judge(plan))
+    return tuple(plan for plan in SPACE.kernels(source(operands=operands(d))) if not judge(plan))
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)

@@ -11,21 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from gemmgen.plan.entry import Entry
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
 from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.stage import in_words
 from gemmgen.plan.storage import Barrier, KernelResources, SharedBuffer, SharedMemory, TensorMemory
 from gemmgen.plan.sum_order import SumOrder
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line: an amount with its unit, and how it comes about."""
-
-    name: str
-    amount: float
-    unit: str
-    derivation: str
 
 
 @dataclass(frozen=True, kw_only=True)

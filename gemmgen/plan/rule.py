@@ -306,7 +306,8 @@ def decisions_of(plan: Planned, ask: Callable[[Planned], object]) -> frozenset[s
 @cache
 def _traced(kind: type[Kernel]) -> tuple[type[Kernel], set[str]]:
     """Return a kind of plan that notes which decisions are read, and where it notes them."""
-    names, read = frozenset(each.name for each in fields(kind)) - {"request"}, set[str]()
+    names = frozenset(each.name for each in fields(kind) if each.compare) - {"request"}
+    read = set[str]()
 
     class Traced(kind):
         def __getattribute__(self, name: str) -> object:

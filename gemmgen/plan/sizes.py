@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import Architecture, DType, Gpu
 from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.decisions import LINES, Decisions
+from gemmgen.plan.side import Sides
 from gemmgen.plan.stage import Stage, boxes
 from gemmgen.problem import Matmul, Request, Shape
 
@@ -23,6 +24,8 @@ class Geometry(Decisions, ABC):
     """
 
     request: Request
+    sides: Sides = field(compare=False, repr=False)
+    """The sides of all features of the family. They follow from the family, and are no decision."""
 
     @cached_property
     def access(self) -> TensorAccess:

@@ -18,6 +18,9 @@ from gemmgen.plan.storage import Extent, Ring, SharedBuffer, numbered, numbers
 NAMES = {"a_scale": "A's scales", "b_scale": "B's scales"}
 """Names of tensors in messages; a matrix is named by its letter."""
 
+LEAST_ROW_BYTES = 128
+"""Bytes that TMA loads at least of a row by itself, so that each stage's begins where TMA can write."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
@@ -171,6 +174,11 @@ class Stage:
     def payloads_of(self, tensor: str) -> list[Payload]:
         """Return the payloads of a tensor, in order."""
         return [payload for payload in self.payloads if payload.tensor == tensor]
+
+
+def least_elements(dtype: DType) -> int:
+    """Return the elements of a type that TMA loads at least of a row by itself."""
+    return LEAST_ROW_BYTES // dtype.bytes
 
 
 def boxes(rows: int, row_bytes: int, swizzle_bytes: int, box_rows: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
+from gemmgen.features.planning import SIDES
 from gemmgen.features.rules import FEATURE_RULES
 from gemmgen.plan.decisions import FIELDS, statements
 from gemmgen.plan.kernel import Kernel
@@ -15,13 +16,17 @@ from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 from gemmgen.spec import SpecFile
 
 FAMILIES = {
-    mma: replace(family, rules=(*family.rules, *FEATURE_RULES[mma]))
+    mma: replace(
+        family,
+        rules=(*family.rules, *FEATURE_RULES[mma]),
+        space=family.space.with_sides(SIDES[mma]),
+    )
     for mma, family in cast(
         "Mapping[str, Family[Kernel]]",
         {"wgmma": WGMMA_FAMILY, "tcgen05": TCGEN05_FAMILY},
     ).items()
 }
-"""Each family by its instruction, with the rules of all features.
+"""Each family by its instruction, with the rules and the sides of all features.
 
 The cast is safe: a family is only given kernels that it made.
 """

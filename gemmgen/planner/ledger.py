@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan.decisions import FIELDS
-from gemmgen.plan.kernel import Entry, Kernel
+from gemmgen.plan.entry import Entry
+from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import Estimate
 from gemmgen.planner import family_for
 from gemmgen.problem import Groups, Ranges, Shape, shape_text

@@ -9,6 +9,7 @@ from typing import Any
 
 from hopper import judge
 
+from gemmgen.features.planning import SIDES
 from gemmgen.hardware.elements import FP8
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -260,7 +261,7 @@ def legal_plan(chosen: Mapping[str, str], tile: tuple[int, int]) -> WgmmaKernel 
     """Return the legal plan that a spec with these features and this tile has, if it has one."""
     sections = {"title": "features", "target": "h100", **spec_of(chosen, tile)}
     spec = Spec.model_validate(sections)
-    plan = next(WgmmaSpace().kernels(SpecFile.of(spec)))
+    plan = next(WgmmaSpace(SIDES["wgmma"]).kernels(SpecFile.of(spec)))
     idle = {"order", "minor"} - walk(chosen["kind"], chosen["order"])
     wanted = {feature for feature in chosen.items() if feature[0] not in idle}
     return plan if not judge(plan) and wanted <= features(plan) else None

@@ -21,25 +21,25 @@ ROOT: Final = Path(__file__).parents[2]
 TEMPLATES: Final = tuple(f"templates/{folder}" for folder in ("shared", "walks", "wgmma", "tcgen05"))
 """Folders of the templates of kernels. Tests of wrappers name their modules, and each run has them."""
 PLANNER: Final = (
-    "epilogue_storage.py",
-    "roles.py",
-    "sizes.py",
-    "stage.py",
-    "storage.py",
-    "tcgen05/bounds.py",
-    "tcgen05/buffers.py",
-    "tcgen05/geometry.py",
-    "tcgen05/resources.py",
-    "wgmma/bounds.py",
-    "wgmma/buffers.py",
-    "wgmma/geometry.py",
-    "wgmma/mma.py",
-    "wgmma/payloads.py",
-    "wgmma/resources.py",
-    "wgmma/scales/scale_payloads.py",
-    "wgmma/scales/scale_places.py",
+    "features/block_scales/packed_payloads.py",
+    "features/block_scales/scale_payloads.py",
+    "plan/epilogue_storage.py",
+    "plan/roles.py",
+    "plan/sizes.py",
+    "plan/stage.py",
+    "plan/storage.py",
+    "plan/tcgen05/bounds.py",
+    "plan/tcgen05/buffers.py",
+    "plan/tcgen05/geometry.py",
+    "plan/tcgen05/resources.py",
+    "plan/wgmma/bounds.py",
+    "plan/wgmma/buffers.py",
+    "plan/wgmma/geometry.py",
+    "plan/wgmma/mma.py",
+    "plan/wgmma/payloads.py",
+    "plan/wgmma/resources.py",
 )
-"""Files under gemmgen/plan that compute sizes, buffers, barriers and bounds."""
+"""Files under gemmgen that compute sizes, buffers, barriers and bounds."""
 OF_PLANNER: Final = 4
 """Of ten faults that are drawn, those of the planner."""
 
@@ -86,7 +86,7 @@ def drawn(seed: int) -> Iterator[Fault]:
     ]
     streams = (
         _drawn(sorted(templates), of_template, Random(seed)),
-        _drawn([f"gemmgen/plan/{name}" for name in PLANNER], of_planner, Random(seed)),
+        _drawn([f"gemmgen/{name}" for name in PLANNER], of_planner, Random(seed)),
     )
     number = 0
     while True:

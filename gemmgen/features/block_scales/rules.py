@@ -9,9 +9,9 @@ from gemmgen.features.block_scales.traits import UNSCALED
 from gemmgen.hardware import SCALE_FORMATS, ScaleFormat
 from gemmgen.plan.fix import Fix, at_least, at_most, either, hint, leave_out, use
 from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.stage import LEAST_ROW_BYTES, least_elements
 from gemmgen.plan.wgmma.extent_rules import consumer_rows, tile_power_of_two
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.scales.scale_payloads import LEAST_BYTES, least_scales
 from gemmgen.plan.wgmma.warp_rules import CONSUMERS
 from gemmgen.problem import BlockScale, Groups, Operand
 from gemmgen.problem.matmul import TMA_PLACE_BITS
@@ -183,8 +183,8 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     assert plan.problem.a.scale is not None
     rows, dtype = plan.cta_consumer_tile_m, plan.problem.a.scale.dtype
     found = f"{plan.cluster_m} CTAs along M with {rows} rows of a consumer in each"
-    least = least_scales(dtype)
-    limit = f"TMA loads at least {LEAST_BYTES} bytes of scales for each CTA, {least} of {dtype.name}"
+    least = least_elements(dtype)
+    limit = f"TMA loads at least {LEAST_ROW_BYTES} bytes of scales for each CTA, {least} of {dtype.name}"
     yield plan.cluster_m > 1 and rows < least, "cluster.m", found, limit, use(1)
     for field, rows, scale in _places(plan):
         unit = scale.unit

@@ -26,7 +26,6 @@ from gemmgen.plan.search.space import (
     Configuration,
     Space,
     Values,
-    decided,
     spread,
     whole_number,
 )
@@ -41,7 +40,6 @@ __all__ = [
     "Nogoods",
     "Space",
     "Values",
-    "decided",
     "estimated",
     "excess_of",
     "geometric_mean",

@@ -68,7 +68,7 @@ class Family(Generic[P]):
     @cached_property
     def decisions(self) -> frozenset[str]:
         """The names of the decisions that its kernels have."""
-        return frozenset(field.name for field in fields(self.kernel)) - {"request"}
+        return frozenset(each.name for each in fields(self.kernel) if each.compare) - {"request"}
 
     @cached_property
     def problem_rules(self) -> tuple[Rule[P], ...]:

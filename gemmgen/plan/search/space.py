@@ -9,10 +9,11 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from gemmgen.plan.decisions import pinned, searched
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.side import Sides
 from gemmgen.problem import Request
 from gemmgen.spec import SpecFile
 
@@ -44,6 +45,18 @@ class Space(ABC, Generic[P]):
     """The ways to store D: they take shared memory from the ring, and no time that the cost knows."""
     memory: tuple[str, ...] = ()
     """Decisions that follow from the memory that is left, for which a spec may name values besides."""
+
+    def __init__(self, sides: Sides) -> None:
+        self.sides = sides
+
+    def with_sides(self, sides: Sides) -> Self:
+        """Return the space whose kernels have the sides of features."""
+        return type(self)(sides)
+
+    def decided(self, kind: type[P], request: Request, decisions: Values) -> P:
+        """Return the kernel of these decisions, which must be complete."""
+        of_fields = cast("Mapping[str, Any]", decisions)
+        return kind(request=request, sides=self.sides, **of_fields)
 
     @abstractmethod
     def branches(self, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
@@ -199,11 +212,6 @@ class Configuration(Generic[P]):
             if way not in seen:
                 seen.add(way)
                 yield self.space.filled(kernel, decided)
-
-
-def decided(kind: type[P], request: Request, decisions: Values) -> P:
-    """Return the kernel of these decisions, which must be complete."""
-    return kind(request=request, **decisions)  # pyright: ignore[reportArgumentType] the names are its fields
 
 
 def whole_number(value: object) -> int:

@@ -21,7 +21,6 @@ from gemmgen.plan.search import (
     Family,
     Space,
     Values,
-    decided,
     estimated,
     excess_of,
     l2_bytes,
@@ -91,7 +90,7 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
             "b_swizzle_bytes": 1,
             "worker_registers": WORKER_REGISTERS,
         }
-        kernel = decided(Tcgen05Kernel, request, {**open_decisions, **decisions})
+        kernel = self.decided(Tcgen05Kernel, request, {**open_decisions, **decisions})
         derived = {
             "a_swizzle_bytes": kernel.widest_swizzle(kernel.a_row, kernel.problem.a.smem_bits),
             "b_swizzle_bytes": kernel.widest_swizzle(kernel.b_row, kernel.problem.b.smem_bits),
@@ -243,7 +242,7 @@ def excess(plan: Tcgen05Kernel) -> float:
 
 TCGEN05_FAMILY = Family(
     kernel=Tcgen05Kernel,
-    space=Tcgen05Space(),
+    space=Tcgen05Space(sides=()),
     rules=(*PROBLEM_RULES, *TILE_RULES, *RESOURCE_RULES),
     expectations=EXPECTATIONS,
     costs=costs,

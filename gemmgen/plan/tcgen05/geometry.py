@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from gemmgen.hardware import MMA_KINDS, SCALE_COLUMNS, SCALE_ROWS, TCGEN05, DType
+from gemmgen.hardware import MMA_KINDS, TCGEN05, DType
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.sizes import Geometry, unit_bases
 from gemmgen.plan.stage import Payload, Stage
 from gemmgen.plan.storage import Extent
-from gemmgen.problem import BlockScale, Operand
+from gemmgen.problem import Operand
 
 CLC_RESPONSES = 2
 """Responses of cluster launch control that are kept: one is read while the next is requested."""
-
-
-LANES_OF_A_SCALE_BLOCK = (Extent(2), Extent(256))
-"""How TMA sees a block of 512 bytes, the scales of 128 rows, 4 each."""
 
 
 def k_extent(cta_tile_k: int, operand: Operand) -> Extent:
@@ -132,29 +128,20 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
         """Return the scales of one row of an operand in one K step, 0 without any."""
         return self.cta_tile_k // operand.scale.vector if operand.scale else 0
 
-    def scale_groups(self, operand: Operand) -> int:
-        """Return the groups of scales of one row that lie together."""
-        return max(1, self.scale_columns(operand) // SCALE_COLUMNS)
-
     @cached_property
     def stage(self) -> Stage:
-        """A and B, and their scales where blocks have some.
+        """A and B, and then the tiles of features.
 
-        CTAs along M share B beyond the pair, whose CTAs load half of it each; scales of B they share all.
+        CTAs along M share B beyond the pair, whose CTAs load half of it each.
         """
         a, b = self.problem.a, self.problem.b
         pairs_m = max(1, self.cluster_m // self.cta_group)
-        payloads = [
-            self._operand(
-                "a", a, Extent(self.program_tile_m, "tile_m"), self.a_swizzle_bytes, self.cluster_n
-            ),
-            self._operand("b", b, Extent(self.program_tile_n, "tile_n"), self.b_swizzle_bytes, pairs_m),
-        ]
-        if a.scale:
-            payloads.append(self._scales("a_scale", a, a.scale, self.cta_tile_m, self.cluster_n))
-        if b.scale:
-            payloads.append(self._scales("b_scale", b, b.scale, self.cta_tile_n, self.cluster_m))
-        return Stage(tuple(payloads))
+        of_a, of_b = Extent(self.program_tile_m, "tile_m"), Extent(self.program_tile_n, "tile_n")
+        matrices = (
+            self._operand("a", a, of_a, self.a_swizzle_bytes, self.cluster_n),
+            self._operand("b", b, of_b, self.b_swizzle_bytes, pairs_m),
+        )
+        return Stage((*matrices, *(payload for side in self.sides for payload in side.payloads(self))))
 
     def _operand(
         self, tensor: Literal["a", "b"], operand: Operand, outer: Extent, swizzle_bytes: int, sharing: int
@@ -175,32 +162,6 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
             loads_per_tile=self.boxes(stored_rows, row_bytes, swizzle_bytes),
             words=f"{rows} x {k} {operand.dtype.name}{' padded' * operand.padded}",
             swizzle_bytes=swizzle_bytes,
-            sharing=sharing,
-        )
-
-    def _scales(
-        self,
-        tensor: Literal["a_scale", "b_scale"],
-        operand: Operand,
-        scale: BlockScale,
-        rows: int,
-        sharing: int,
-    ) -> Payload:
-        """Return an operand's scales, in blocks of 128 rows of 4, which one load brings."""
-        is_a, columns = tensor == "a_scale", self.scale_columns(operand)
-        program_rows = self.program_tile_m if is_a else self.program_tile_n
-        blocks = Extent(program_rows // SCALE_ROWS, "a_scale_blocks" if is_a else "b_scale_blocks")
-        groups = Extent(self.scale_groups(operand), "scale_blocks_k")
-        return Payload(
-            tensor=tensor,
-            kind="block_scales",
-            dtype=scale.dtype,
-            axis="m" if is_a else "n",
-            box=(Extent(1), blocks, groups, *LANES_OF_A_SCALE_BLOCK),
-            elements=rows * columns,
-            bits=scale.dtype.bits,
-            loads_per_tile=1,
-            words=f"{rows} x {columns}",
             sharing=sharing,
         )
 

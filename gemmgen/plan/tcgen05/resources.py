@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from gemmgen.plan.entry import Entry
 from gemmgen.plan.epilogue_storage import epilogue_arguments
-from gemmgen.plan.kernel import Entry, Kernel
+from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, Partition
 from gemmgen.plan.storage import TensorMemory
 from gemmgen.plan.sum_order import SumOrder

@@ -26,7 +26,6 @@ from gemmgen.plan.roles import (
 )
 from gemmgen.plan.storage import Barrier, Extent, KernelResources, Ring, Scope, SharedBuffer, numbers
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
-from gemmgen.plan.wgmma.scales.scale_places import finds_scales_by_block
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def partitions_of(
                 *sources,
                 *(consumer.epilogue.loaded if consumer.epilogue else ()),
                 *((N,) * places_n),
-                *((K,) * finds_scales_by_block(kernel)),
+                *((K,) * kernel.finds_scales_by_block),
                 *extents,
                 *counts_of(kernel),
             ),

@@ -16,11 +16,11 @@ from gemmgen.plan.decisions import LINES
 from gemmgen.plan.group_forecast import whole_problem
 from gemmgen.plan.rule import once
 from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, moved_of_each, whole_cycles
+from gemmgen.plan.side import Row
 from gemmgen.plan.timing import Card, Stream, Tiles, causes
 from gemmgen.plan.wgmma import cost_constants as constants
 from gemmgen.plan.wgmma.bounds import least_registers, most_consumers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.scales.scale_cost import scaling_ns, stream_scaling_ns
 from gemmgen.problem import Shape
 
 
@@ -126,7 +126,14 @@ def row_of(plan: WgmmaKernel) -> Tiles | Stream:
     Kernels with swap-AB and a tile for each program, and all that divide K, stream B past A.
     """
     streams = plan.splits > 1 or (plan.swap_ab and plan.schedule_kind == "tiled")
-    return _stream_row(plan) if streams else _tiles_row(plan)
+    return _timed(plan, _stream_row(plan)) if streams else _timed(plan, _tiles_row(plan))
+
+
+def _timed(plan: WgmmaKernel, row: Row) -> Row:
+    """Return a row with the times of the features that the kernel has."""
+    for side in plan.sides:
+        row = side.timed(plan, row)
+    return row
 
 
 def _tiles_row(plan: WgmmaKernel) -> Tiles:
@@ -204,16 +211,11 @@ def _warpgroups_share_a_stage(plan: WgmmaKernel) -> bool:
 
 def _exposed_ns(plan: WgmmaKernel) -> float:
     """Return the time of a K step in which its CTA has no MMA in flight, whatever other CTAs do."""
-    if plan.problem.scales_sums:
-        return scaling_ns(plan)
     exposed = 0.0
     if not plan.outstanding_mmas and plan.row_shares == 1:
         exposed += constants.DRAIN_NS
     if not (plan.specialized or plan.synchronous or plan.outstanding_mmas):
         exposed += constants.REFILL_NS[plan.schedule_kind]
-    if plan.promote_k:
-        cycles = constants.PROMOTION_CYCLES_PER_REGISTER * plan.sum_registers
-        exposed += cycles / constants.POWER_CYCLES_PER_NS
     return exposed
 
 
@@ -287,7 +289,6 @@ def _overlaps(plan: WgmmaKernel) -> bool:
 def _stream_row(plan: WgmmaKernel) -> Stream:
     alone = plan.occupancy == 1
     multiply, least = _stream_mma_ns(plan)
-    sums, sums_of_program = _splits_ns(plan)
     # A program without roles is launched early in a place of its own, or takes one of the kernel ahead.
     takes_places = plan.read_early is not None and not plan.specialized
     drain = 0 if plan.outstanding_mmas or plan.row_shares > 1 else constants.STREAM_DRAIN_NS
@@ -305,7 +306,7 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
         multiply=multiply,
         least_multiply=least,
         issue=constants.STREAM_STEP_NS,
-        drain=drain + stream_scaling_ns(plan),
+        drain=drain,
         latency=constants.STREAM_LATENCY_NS,
         loading=plan.stage_bytes / constants.SM_BYTES_PER_NS,
         split_a=_split_ns(plan, "a"),
@@ -316,14 +317,12 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
         sent_bytes=plan.cluster_size * loaded_bytes(plan),
         start=constants.STREAM_START_NS + (constants.ROLES_START_NS if plan.specialized else 0),
         next_round=constants.STREAM_ROUND_NS,
-        sums=sums,
-        sums_of_program=sums_of_program,
         delivery=constants.EARLY_DELIVERY if _overlaps(plan) else 1,
         early=constants.EARLY_NS if takes_places or _overlaps(plan) else 0,
         early_places=constants.EARLY_PLACES if takes_places else 0,
         early_loss=constants.EARLY_LOSS if takes_places else 0,
         early_steps=constants.EARLY_COVER * plan.stages if takes_places else 0,
-        reread=constants.STREAM_REREAD if plan.swap_ab and plan.problem.scales_sums else 1,
+        reread=1,
     )
 
 
@@ -353,26 +352,6 @@ def _stream_mma_ns(plan: WgmmaKernel) -> tuple[float, float]:
 def _bytes_of_neighbours(plan: WgmmaKernel) -> int:
     """Return the bytes of a K step of two CTAs side by side: what one load brings to both counts once."""
     return 2 * plan.stage_bytes - plan.stage.bytes_shared_along("m" if plan.cluster_m > 1 else "n")
-
-
-def _splits_ns(plan: WgmmaKernel) -> tuple[float, float]:
-    """Return the time to add up the sums of a tile's splits, and more of it for each program."""
-    if plan.splits == 1:
-        return 0.0, 0.0
-    sums = _sums_bytes(plan)
-    if plan.reduces_apart:
-        return constants.PARALLEL_NS, plan.cluster_size * sums / constants.PARALLEL_BYTES_PER_NS
-    if plan.reduction == "atomic":
-        each = constants.ATOMIC_NS + (constants.ATOMIC_ROLES_NS if plan.specialized else 0)
-        return each + sums / constants.ATOMIC_BYTES_PER_NS, 0.0
-    if plan.specialized:
-        return constants.ROLES_SPLIT_NS + plan.splits * sums / constants.ROLES_SPLIT_BYTES_PER_NS, 0.0
-    return constants.SPLIT_NS + plan.splits * sums / constants.SPLIT_BYTES_PER_NS, 0.0
-
-
-def _sums_bytes(plan: WgmmaKernel) -> int:
-    """Return the bytes of a CTA tile's sums."""
-    return plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
 
 
 def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:

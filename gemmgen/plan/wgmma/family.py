@@ -64,7 +64,7 @@ def _division_of_k(plan: WgmmaKernel) -> str:
 
 WGMMA_FAMILY = Family(
     kernel=WgmmaKernel,
-    space=WgmmaSpace(),
+    space=WgmmaSpace(sides=()),
     rules=(*TYPE_RULES, *TILE_RULES, *RESOURCE_RULES, *OPERATION_RULES),
     expectations=EXPECTATIONS,
     costs=costs,

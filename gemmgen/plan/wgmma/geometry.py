@@ -12,7 +12,6 @@ from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.stage import Stage
 from gemmgen.plan.wgmma.mma import Mma, mma_of
 from gemmgen.plan.wgmma.payloads import stage_of
-from gemmgen.plan.wgmma.scales.scale_payloads import column_slabs_of, scales_of_step
 from gemmgen.spec.words import (
     EarlyOperand,
     MmaRows,
@@ -332,7 +331,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @cached_property
     def stage(self) -> Stage:
-        """A's tiles of each consumer's rows, then B's of each part of the columns."""
+        """A's tiles of each consumer's rows, B's of each part of the columns, and then those of features."""
         a, b, parts = self.problem.a, self.problem.b, self.column_parts
         of_b = tuple(map(self.b_swizzle_of, parts)) if len(parts) > 1 else (self.b_swizzle_bytes,)
         matrices = stage_of(
@@ -345,9 +344,8 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
             (self.cluster_m, self.cluster_n),
             self.architecture.tma_rows,
         )
-        tile = (self.cta_tile_m, self.cta_tile_n)
-        scales = scales_of_step(self.problem, tile, self.row_shares, self.cluster_m, self.step_blocks)
-        return Stage((*matrices.payloads, *scales)) if self.problem.scales_sums else matrices
+        further = [payload for side in self.sides for payload in side.payloads(self)]
+        return Stage((*matrices.payloads, *further)) if further else matrices
 
     @property
     def has_tile_scales(self) -> bool:
@@ -366,6 +364,12 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.problem.scales_sums and self.outstanding_mmas > 0
 
     @property
+    def finds_scales_by_block(self) -> bool:
+        """True if consumers read the scale of B of a block by its number, which may be past K."""
+        by_block = self.splits > 1 or self.step_blocks > 1 or self.scales_in_flight
+        return self.has_tile_scales and by_block
+
+    @property
     def row_slabs(self) -> int:
         """Slabs of a consumer's rows in a CTA that are multiplied one after the other, 64 rows a warpgroup.
 
@@ -378,8 +382,14 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def column_slabs(self) -> int:
-        """Slabs of a tile's columns whose partial sums are in registers one after the other."""
-        return column_slabs_of(self.problem, self.cta_tile_n)
+        """Slabs of a tile's columns whose partial sums are in registers one after the other.
+
+        There is one for each scale of B: a gate whose tile has whole blocks of columns has a slab for each
+        accumulator. Other tiles have one.
+        """
+        problem, scale = self.problem, self.problem.b.scale
+        slabs = problem.b_blocks if problem.in_blocks and self.has_tile_scales else 1
+        return slabs if scale and self.cta_tile_n // slabs >= scale.format.rows else 1
 
     @property
     def epilogue_rows(self) -> int:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gemmgen.hardware.elements import DTYPES
+from gemmgen.plan.entry import Entry
 from gemmgen.plan.epilogue_storage import epilogue_arguments
-from gemmgen.plan.kernel import Entry, Kernel
+from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, Partition
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.wgmma.buffers import WgmmaResources, partitions_of, resources_of

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from gemmgen.plan.stage import least_elements
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.plan.wgmma.scales.scale_payloads import least_scales
-from gemmgen.plan.wgmma.scales.scale_places import finds_scales_by_block
 from gemmgen.problem import BlockScale
 from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.walks import walk_of
@@ -99,7 +98,7 @@ class ScaleReads:
     @property
     def by_block(self) -> bool:
         """True if a K loop finds the scale of B of a block by its number, which may be past K."""
-        return finds_scales_by_block(self.plan)
+        return self.plan.finds_scales_by_block
 
     @property
     def of_tiles(self) -> str:
@@ -211,11 +210,11 @@ class ScaleReads:
 
     def _is_loaded_beyond(self, name: str) -> bool:
         """True if TMA loads scales of more rows of A, or columns of B, than a consumer has."""
-        return self.plan.row_slabs == 1 and least_scales(self._scale(name).dtype) > self._extent(name)[1]
+        return self.plan.row_slabs == 1 and least_elements(self._scale(name).dtype) > self._extent(name)[1]
 
     def _loaded(self, name: str) -> str:
         """The words about the scales that a stage has beyond the accumulator; empty if there are none."""
-        return f"; TMA loads {least_scales(self._scale(name).dtype)}" * self._is_loaded_beyond(name)
+        return f"; TMA loads {least_elements(self._scale(name).dtype)}" * self._is_loaded_beyond(name)
 
     @property
     def words_of_column(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from gemmgen.hardware import HOPPER, WGMMA
 from gemmgen.plan.forecast import has_few_tiles, tried_swap_ab
 from gemmgen.plan.rule import altered
-from gemmgen.plan.search import Branch, Choices, Space, Values, decided, whole_number
+from gemmgen.plan.search import Branch, Choices, Space, Values, whole_number
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.tried.candidate_table import (
     DEFAULTS,
@@ -78,7 +78,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
             along: 1,
             down: 1 if down in decisions else _warps_down(decisions),
         } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
-        kernel = decided(WgmmaKernel, request, {**open_decisions, **decisions})
+        kernel = self.decided(WgmmaKernel, request, {**open_decisions, **decisions})
         kernel = derive(derive(kernel, TILE_DERIVED, decisions), SOURCE_DERIVED, decisions)
         walk = walk_of(kernel, decisions.get("order"))
         kernel = altered(kernel, **{name: value for name, value in walk.items() if name not in decisions})

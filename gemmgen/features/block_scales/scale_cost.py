@@ -24,8 +24,8 @@ def scaling_ns(plan: WgmmaKernel) -> float:
 
 
 def stream_scaling_ns(plan: WgmmaKernel) -> float:
-    """Return that time in nanoseconds for a K step of a stream; 0 for kernels that scale no sums."""
-    if not plan.problem.scales_sums or plan.row_shares > 1:
+    """Return that time in nanoseconds for a K step of a stream; 0 where another consumer covers for it."""
+    if plan.row_shares > 1:
         return 0  # not 0.0: rows of other kernels keep their text in libraries
     each = constants.STREAM_BLOCK_NS + constants.STREAM_BLOCK_REGISTER_NS * plan.sum_registers
     return constants.STREAM_SCALED_NS + plan.step_blocks * each

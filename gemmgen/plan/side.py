@@ -1,0 +1,66 @@
+"""The side of a feature in planning: hooks by which the feature adds to a kernel.
+
+A feature implements the hooks in its folder of ``gemmgen/features/``. Kernels have the sides of all features
+of their family, loop over them, and name no feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, Generic, TypeVar
+
+from gemmgen.plan.entry import Entry
+from gemmgen.plan.roles import Argument, Count
+from gemmgen.plan.stage import Payload
+from gemmgen.plan.timing import Stream, Tiles
+
+Planned = TypeVar("Planned", contravariant=True)
+Row = TypeVar("Row", Tiles, Stream)
+
+
+class Place(IntEnum):
+    """Where a feature's argument stands among the tensors that a kernel is launched with."""
+
+    LOADED = 0
+    """Behind the tensors of a stage."""
+    READ = 1
+    """Behind the tensors that the epilogue reads."""
+    STORED = 2
+    """Behind D."""
+    WORKSPACE = 3
+    """Behind all that a caller passes: memory for sums."""
+
+
+class Planning(Generic[Planned]):
+    """The additions of one feature to the kernels of one family.
+
+    A hook adds nothing to a kernel without the feature; by default, it adds nothing at all. A side has no
+    state: a search makes kernels by the hundred thousand, and all have the same sides. It does not say by
+    itself if a kernel has the feature, so that each hook reads only the decisions that it depends on: what a
+    search learns from a kernel holds for all kernels in which those are the same.
+    """
+
+    def payloads(self, plan: Planned) -> Iterable[Payload]:  # noqa: ARG002
+        """Return the tiles that a stage holds besides those of A and B."""
+        return ()
+
+    def arguments(self, plan: Planned) -> Iterable[tuple[Place, Argument]]:  # noqa: ARG002
+        """Return the tensors that the feature needs besides those of a stage, in order."""
+        return ()
+
+    def counts(self, plan: Planned) -> Iterable[Count]:  # noqa: ARG002
+        """Return the extents that a consumer needs besides the numbers of tiles and of K steps."""
+        return ()
+
+    def timed(self, plan: Planned, row: Row) -> Row:  # noqa: ARG002
+        """Return the numbers of a kernel's time with the time that the feature takes or saves."""
+        return row
+
+    def entries(self, plan: Planned) -> Iterable[Entry]:  # noqa: ARG002
+        """Return the lines of a ledger about the decisions of the feature."""
+        return ()
+
+
+Sides = tuple[Planning[Any], ...]
+"""Sides of features, in the order of their additions; a kernel is only given those of its family."""
