@@ -7,12 +7,14 @@ rules say whether it is. So everything is defined for any positive decisions, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.entry import Entry
+from gemmgen.plan.epilogue_storage import epilogue_arguments
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
+from gemmgen.plan.side import Place, Section
 from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.stage import in_words
 from gemmgen.plan.storage import Barrier, KernelResources, SharedBuffer, SharedMemory, TensorMemory
@@ -140,9 +142,24 @@ class Kernel(Geometry, ABC):
         """Warps of each of these, in order, and their registers per thread: no buffer decides them."""
 
     @cached_property
-    @abstractmethod
     def arguments(self) -> tuple[Argument, ...]:
-        """The tensors that the kernel is launched with, in order."""
+        """The tensors that the module's kernels are launched with, in order."""
+        of_side, problem = self.arguments_of_sides, self.problem
+        return (
+            *(*self.stage.arguments, *of_side[Place.LOADED]),
+            *(*epilogue_arguments(problem), *of_side[Place.READ]),
+            *(Argument("d", "matrix", problem.d), *of_side[Place.STORED]),
+            *of_side[Place.WORKSPACE],
+        )
+
+    @cached_property
+    def arguments_of_sides(self) -> Mapping[Place, Sequence[Argument]]:
+        """The arguments that features add, by their places."""
+        found: dict[Place, list[Argument]] = {place: [] for place in Place}
+        for side in self.sides:
+            for place, argument in side.arguments(self):
+                found[place].append(argument)
+        return found
 
     @cached_property
     def kernel_arguments(self) -> tuple[Argument, ...]:
@@ -164,6 +181,11 @@ class Kernel(Geometry, ABC):
     @abstractmethod
     def summary(self) -> tuple[Entry, ...]:
         """The decisions of the kernel, each with its consequence."""
+
+    def entries_of_sides(self, section: Section) -> Iterator[Entry]:
+        """Yield the lines that features add to a section."""
+        for side in self.sides:
+            yield from (entry for of, entry in side.entries(self) if of is section)
 
     @property
     def cluster_entry(self) -> Entry:

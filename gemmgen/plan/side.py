@@ -7,7 +7,7 @@ of their family, loop over them, and name no feature.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
+from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
 from gemmgen.plan.entry import Entry
@@ -19,17 +19,24 @@ Planned = TypeVar("Planned", contravariant=True)
 Row = TypeVar("Row", Tiles, Stream)
 
 
-class Place(IntEnum):
+class Place(Enum):
     """Where a feature's argument stands among the tensors that a kernel is launched with."""
 
-    LOADED = 0
+    LOADED = auto()
     """Behind the tensors of a stage."""
-    READ = 1
+    READ = auto()
     """Behind the tensors that the epilogue reads."""
-    STORED = 2
+    STORED = auto()
     """Behind D."""
-    WORKSPACE = 3
+    WORKSPACE = auto()
     """Behind all that a caller passes: memory for sums."""
+
+
+class Section(Enum):
+    """The section of a ledger in which a line of a feature stands."""
+
+    DECISIONS = auto()
+    REGISTERS = auto()
 
 
 class Planning(Generic[Planned]):
@@ -57,8 +64,8 @@ class Planning(Generic[Planned]):
         """Return the numbers of a kernel's time with the time that the feature takes or saves."""
         return row
 
-    def entries(self, plan: Planned) -> Iterable[Entry]:  # noqa: ARG002
-        """Return the lines of a ledger about the decisions of the feature."""
+    def entries(self, plan: Planned) -> Iterable[tuple[Section, Entry]]:  # noqa: ARG002
+        """Return lines of a ledger about the feature's decisions, and about registers of its values."""
         return ()
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from gemmgen.features.block_scales.packed_payloads import packed_scales
 from gemmgen.features.block_scales.scale_cost import scaling_ns, stream_scaling_ns
 from gemmgen.features.block_scales.scale_payloads import scales_of_step
-from gemmgen.plan.side import Planning, Row
+from gemmgen.plan.entry import Entry
+from gemmgen.plan.roles import Argument, Count, K, N
+from gemmgen.plan.side import Place, Planning, Row, Section
 from gemmgen.plan.stage import Payload
 from gemmgen.plan.tcgen05.geometry import Tcgen05Geometry
 from gemmgen.plan.timing import Tiles
@@ -22,14 +24,33 @@ class BlockScales(Planning[WgmmaKernel]):
         """Return the scales that TMA loads for a K step."""
         return scales_of_step(plan)
 
+    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[Place, Argument]]:
+        """Yield the scales of B that threads read by address."""
+        if plan.has_tile_scales and (scale := plan.problem.b.scale):
+            yield Place.LOADED, Argument("b_scale", "tile_scales", scale.dtype, "n")
+
+    def counts(self, plan: WgmmaKernel) -> Iterator[Count]:
+        """Yield the extents by which threads find the scale of B of a block."""
+        if plan.access.places_scales_by_n:
+            yield N
+        if plan.finds_scales_by_block:
+            yield K
+
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
         """Return the row with the time in which threads scale sums and the tensor cores wait."""
         if not plan.problem.scales_sums:
             return row
         if isinstance(row, Tiles):
+            # Threads scale sums where they would only add them up: promotion takes no time of its own.
             return row._replace(exposed=scaling_ns(plan))
         drain = row.drain + stream_scaling_ns(plan)
         return row._replace(drain=drain, reread=STREAM_REREAD if plan.swap_ab else row.reread)
+
+    def entries(self, plan: WgmmaKernel) -> Iterator[tuple[Section, Entry]]:
+        """Yield a line about the registers that hold scales."""
+        if plan.scale_registers:
+            entry = Entry("scales", plan.scale_registers, "registers", "of the columns of a K step")
+            yield Section.REGISTERS, entry
 
 
 class PackedScales(Planning[Tcgen05Geometry]):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gemmgen.plan.side import Planning, Row
+from collections.abc import Iterator
+
+from gemmgen.plan.entry import Entry
+from gemmgen.plan.side import Planning, Row, Section
 from gemmgen.plan.timing import Tiles
 from gemmgen.plan.wgmma.cost_constants import POWER_CYCLES_PER_NS, PROMOTION_CYCLES_PER_REGISTER
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -17,3 +20,9 @@ class Promotion(Planning[WgmmaKernel]):
             return row
         cycles = PROMOTION_CYCLES_PER_REGISTER * plan.sum_registers
         return row._replace(exposed=row.exposed + cycles / POWER_CYCLES_PER_NS)
+
+    def entries(self, plan: WgmmaKernel) -> Iterator[tuple[Section, Entry]]:
+        """Yield a line about the registers of the sums that are not added up yet."""
+        if plan.promote_k:
+            each = f"of {plan.promote_k} of K, then added to the accumulator in fp32"
+            yield Section.REGISTERS, Entry("partial sums", plan.partial_registers, "registers", each)

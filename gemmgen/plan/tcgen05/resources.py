@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.epilogue_storage import epilogue_arguments
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import Argument, Partition
+from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import TensorMemory
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.tcgen05.buffers import Tcgen05Resources, partitions_of, resources_of
@@ -89,13 +88,6 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
     def partitions(self) -> tuple[Partition, ...]:
         """All roles; the first is the default partition, which keeps the kernel's own warps."""
         return partitions_of(self, self.resources, self.arguments)
-
-    @cached_property
-    def arguments(self) -> tuple[Argument, ...]:
-        """The tensors that the kernel is launched with, in order."""
-        problem = self.problem
-        d = Argument("d", "matrix", problem.d)
-        return (*self.stage.arguments, *epilogue_arguments(problem), d)
 
     # --- what a ledger says of it
 

@@ -112,16 +112,11 @@ def partitions_of(
     if kernel.problem.gathers_a:
         # Threads read A by its address: its descriptor stays in the kernel, which passes the extents on.
         copied = (*(each for each in arguments if each.name == "a_rows"), K, ROWS_OF_A, A_STRIDE)
-    places_n, extents = kernel.access.places_columns_by_n or kernel.access.places_scales_by_n, ()
     described = tuple(argument for argument in arguments if argument.name in ("d", "saved"))
     stored = described
     if kernel.problem.scatters_d:
-        # Threads store D by its address: its descriptor stays in the kernel, which passes the extents on.
+        # Threads store D by its address: its descriptor stays in the kernel.
         stored = tuple(argument for argument in arguments if argument.kind == "address")
-        places_n, extents = True, (ROWS_OF_D, D_STRIDE)
-    if kernel.problem.d_scale:
-        # Threads store the scales of D by address. They need the extents, to leave out scales outside D.
-        places_n, extents = True, (M,)
     others = (*loaded, *copied, *described, *stored)
     sources = tuple(argument for argument in arguments if argument not in others)
     turn = (resources.mma_turn,) if resources.mma_turn else ()
@@ -140,9 +135,7 @@ def partitions_of(
                 *turn,
                 *sources,
                 *(consumer.epilogue.loaded if consumer.epilogue else ()),
-                *((N,) * places_n),
-                *((K,) * kernel.finds_scales_by_block),
-                *extents,
+                *extents_of(kernel),
                 *counts_of(kernel),
             ),
         )
@@ -164,6 +157,16 @@ def partitions_of(
         ),
     )
     return (*consumers, producer)
+
+
+CONSUMER_EXTENTS = (N, K, M, ROWS_OF_D, D_STRIDE)
+"""Extents that features pass to consumers, in order."""
+
+
+def extents_of(kernel: WgmmaGeometry) -> tuple[Count, ...]:
+    """Return the extents that features need in consumers."""
+    needed = {count.name for side in kernel.sides for count in side.counts(kernel)}
+    return tuple(each for each in CONSUMER_EXTENTS if each.name in needed)
 
 
 def counts_of(kernel: WgmmaGeometry) -> tuple[Count, ...]:

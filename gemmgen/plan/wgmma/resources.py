@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.epilogue_storage import epilogue_arguments
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, Partition
+from gemmgen.plan.side import Place, Section
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.wgmma.buffers import WgmmaResources, partitions_of, resources_of
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
@@ -132,34 +131,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         return self.partitions[-1]
 
     @cached_property
-    def arguments(self) -> tuple[Argument, ...]:
-        """The tensors that the module's kernels are launched with, in order."""
-        problem = self.problem
-        d = Argument("d", "matrix", problem.d)
-        partials = (Argument("partials", "workspace", problem.accumulator),) * (self.splits > 1)
-        counters = (Argument("counters", "workspace", DTYPES["int32"]),) * self.counts_parts
-        divided = problem.groups.counts if problem.groups else None
-        groups = (Argument(divided, "groups", DTYPES["int32"]),) if divided else ()
-        indices = problem.groups.row_indices if problem.groups else ()
-        groups += tuple(Argument(name, "row_index", DTYPES["int32"]) for name in indices)
-        gathered = (Argument("a", "address", problem.a.dtype),) * problem.gathers_a
-        saved = (Argument("saved", "matrix", problem.d),) * problem.saves
-        stored = (d, *saved, *((Argument("d", "address", problem.d),) * problem.scatters_d))
-        if problem.d_scale:
-            stored += (Argument("d_scale", "d_scales", problem.d_scale.dtype, "m"),)
-        by_tile = problem.b.scale if self.has_tile_scales else None
-        scales = (Argument("b_scale", "tile_scales", by_tile.dtype, "n"),) if by_tile else ()
-        loaded = (*self.stage.arguments, *gathered, *scales)
-        return (*loaded, *epilogue_arguments(problem), *groups, *stored, *partials, *counters)
-
-    @cached_property
     def kernel_arguments(self) -> tuple[Argument, ...]:
         """The arguments of the kernel that multiplies: all, or A, B and the sums for a second kernel."""
         if not self.reduces_apart:
             return self.arguments
-        return tuple(
-            each for each in self.arguments if each.tensor in (*self.stage.tensors, "b_scale", "partials")
-        )
+        of_side = self.arguments_of_sides
+        return (*self.stage.arguments, *of_side[Place.LOADED], *of_side[Place.WORKSPACE])
 
     # --- registers
 
@@ -319,8 +296,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
                 "MMAs",
                 "of earlier K steps in flight while one is issued",
             ),
-            *self._split_entries,
-            *self._early_entries,
+            *self.entries_of_sides(Section.DECISIONS),
             Entry(
                 "instructions",
                 self.mmas_per_step,
@@ -375,24 +351,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         return alike if 2 * alike > most or alike == self.splits or most < LEAST_OF_UNLIKE_SPLITS else most
 
     @property
-    def _split_entries(self) -> tuple[Entry, ...]:
-        """How K is divided among programs, where it is."""
-        if self.splits == 1:
-            return ()
-        programs = "that programs take one by one" if self.specialized else "a program each"
-        partials = f"of K, {programs}; {self.partial_bytes:,} bytes of sums in memory for each tile"
-        return (Entry("splits", self.splits, "parts", partials),)
-
-    @property
-    def _early_entries(self) -> tuple[Entry, ...]:
-        """The loads that a producer starts before it waits for the kernel ahead."""
-        if not (self.read_early and self.specialized):
-            return ()
-        tile_bytes = self.stage.bytes_of(self.read_early)
-        early = f"of {self.read_early.upper()}, {self.stages * tile_bytes:,} bytes in each CTA"
-        return (Entry("early", self.stages, "tiles", f"{early}, before the kernel ahead has ended"),)
-
-    @property
     def _fitting(self) -> int:
         """CTAs for which an SM has shared memory, whatever else they need."""
         architecture = self.architecture
@@ -405,11 +363,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         share = self.sum_registers / self.consumer_registers
         accumulator = f"{share:.0%} of a consumer thread's"
         entries = [Entry("accumulator", self.sum_registers, "registers", accumulator)]
-        if self.promote_k:
-            each = f"of {self.promote_k} of K, then added to the accumulator in fp32"
-            entries.append(Entry("partial sums", self.partial_registers, "registers", each))
-        if self.scale_registers:
-            entries.append(Entry("scales", self.scale_registers, "registers", "of the columns of a K step"))
+        entries += self.entries_of_sides(Section.REGISTERS)
         if self.operand_registers:
             left, steps = self.mma.left, "a K step" if self.fragments == 1 else "a K step, and the next one,"
             lines = f"{steps} of a consumer thread's {left.lines}"

@@ -1,0 +1,18 @@
+"""The side of saved sums in planning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.plan.roles import Argument
+from gemmgen.plan.side import Place, Planning
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+
+class SavedSums(Planning[WgmmaKernel]):
+    """The sums that a Hopper kernel stores beside D."""
+
+    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[Place, Argument]]:
+        """Yield the matrix of the sums."""
+        if plan.problem.saves:
+            yield Place.STORED, Argument("saved", "matrix", plan.problem.d)
