@@ -10,6 +10,7 @@ from hopper import computing, judge
 from modules import spec_file
 from work import calls_of
 
+from gemmgen.features.planning import SIDES
 from gemmgen.features.rendering import render
 from gemmgen.hardware import GPUS, HOPPER, TRITON
 from gemmgen.hardware.elements import DTYPES
@@ -43,7 +44,7 @@ REQUEST = Request(
 )
 TWO_CONSUMERS = WgmmaKernel(
     request=REQUEST,
-    sides=(),
+    sides=SIDES["wgmma"],
     cta_tile_m=128,
     cta_tile_n=256,
     cta_tile_k=64,

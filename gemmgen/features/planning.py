@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gemmgen.features.block_scales.planning import BlockScales, PackedScales
-from gemmgen.features.dependent_launch.planning import DependentKernel
-from gemmgen.features.gates.planning import Gates
-from gemmgen.features.groups.planning import GroupedKernel
-from gemmgen.features.output_scales.planning import OutputScales
-from gemmgen.features.promotion.planning import Promotion
-from gemmgen.features.rows_by_index.planning import RowsByIndex
-from gemmgen.features.saved_sums.planning import SavedSums
-from gemmgen.features.split_k.planning import SplitK
-from gemmgen.plan.side import Sides
+from gemmgen.features.block_scales.planning import BlockScalePlanning, PackedScalePlanning
+from gemmgen.features.dependent_launch.planning import DependentLaunchPlanning
+from gemmgen.features.gates.planning import GatePlanning
+from gemmgen.features.groups.planning import GroupPlanning
+from gemmgen.features.output_scales.planning import OutputScalePlanning
+from gemmgen.features.promotion.planning import PromotionPlanning
+from gemmgen.features.rows_by_index.planning import RowIndexPlanning
+from gemmgen.features.saved_sums.planning import SavedSumPlanning
+from gemmgen.features.split_k.planning import SplitKPlanning
+from gemmgen.plan.planning import Sides
 
 SIDES: Final[Mapping[str, Sides]] = {
     "wgmma": (
-        *(GroupedKernel(), Gates(), SavedSums(), RowsByIndex(), Promotion(), BlockScales()),
-        *(OutputScales(), SplitK(), DependentKernel()),
+        GroupPlanning(),
+        GatePlanning(),
+        SavedSumPlanning(),
+        RowIndexPlanning(),
+        PromotionPlanning(),
+        BlockScalePlanning(),
+        OutputScalePlanning(),
+        SplitKPlanning(),
+        DependentLaunchPlanning(),
     ),
-    "tcgen05": (PackedScales(),),
+    "tcgen05": (PackedScalePlanning(),),
 }
 """The sides of the features of each instruction.
 

@@ -13,8 +13,8 @@ from functools import cached_property
 
 from gemmgen.plan.entry import Entry
 from gemmgen.plan.epilogue_storage import epilogue_arguments
+from gemmgen.plan.planning import ArgumentPlace, EntrySection
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
-from gemmgen.plan.side import Place, Section
 from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.stage import in_words
 from gemmgen.plan.storage import Barrier, KernelResources, SharedBuffer, SharedMemory, TensorMemory
@@ -146,16 +146,16 @@ class Kernel(Geometry, ABC):
         """The tensors that the module's kernels are launched with, in order."""
         of_side, problem = self.arguments_of_sides, self.problem
         return (
-            *(*self.stage.arguments, *of_side[Place.LOADED]),
-            *(*epilogue_arguments(problem), *of_side[Place.READ]),
-            *(Argument("d", "matrix", problem.d), *of_side[Place.STORED]),
-            *of_side[Place.WORKSPACE],
+            *(*self.stage.arguments, *of_side[ArgumentPlace.LOADED]),
+            *(*epilogue_arguments(problem), *of_side[ArgumentPlace.READ]),
+            *(Argument("d", "matrix", problem.d), *of_side[ArgumentPlace.STORED]),
+            *of_side[ArgumentPlace.WORKSPACE],
         )
 
     @cached_property
-    def arguments_of_sides(self) -> Mapping[Place, Sequence[Argument]]:
+    def arguments_of_sides(self) -> Mapping[ArgumentPlace, Sequence[Argument]]:
         """The arguments that features add, by their places."""
-        found: dict[Place, list[Argument]] = {place: [] for place in Place}
+        found: dict[ArgumentPlace, list[Argument]] = {place: [] for place in ArgumentPlace}
         for side in self.sides:
             for place, argument in side.arguments(self):
                 found[place].append(argument)
@@ -182,7 +182,7 @@ class Kernel(Geometry, ABC):
     def summary(self) -> tuple[Entry, ...]:
         """The decisions of the kernel, each with its consequence."""
 
-    def entries_of_sides(self, section: Section) -> Iterator[Entry]:
+    def entries_of_sides(self, section: EntrySection) -> Iterator[Entry]:
         """Yield the lines that features add to a section."""
         for side in self.sides:
             yield from (entry for of, entry in side.entries(self) if of is section)

@@ -10,7 +10,7 @@ from typing import Literal
 from gemmgen.hardware import Architecture, DType, Gpu
 from gemmgen.plan.access import TensorAccess
 from gemmgen.plan.decisions import LINES, Decisions
-from gemmgen.plan.side import Sides
+from gemmgen.plan.planning import Sides
 from gemmgen.plan.stage import Stage, boxes
 from gemmgen.problem import Matmul, Request, Shape
 

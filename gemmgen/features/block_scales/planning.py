@@ -8,8 +8,8 @@ from gemmgen.features.block_scales.packed_payloads import packed_scales
 from gemmgen.features.block_scales.scale_cost import scaling_ns, stream_scaling_ns
 from gemmgen.features.block_scales.scale_payloads import scales_of_step
 from gemmgen.plan.entry import Entry
+from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, Row
 from gemmgen.plan.roles import Argument, Count, K, N
-from gemmgen.plan.side import Place, Planning, Row, Section
 from gemmgen.plan.stage import Payload
 from gemmgen.plan.tcgen05.geometry import Tcgen05Geometry
 from gemmgen.plan.timing import Tiles
@@ -17,17 +17,17 @@ from gemmgen.plan.wgmma.cost_constants import STREAM_REREAD
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
-class BlockScales(Planning[WgmmaKernel]):
+class BlockScalePlanning(Planning[WgmmaKernel]):
     """Scales that multiply the sums of a block of K, of Hopper kernels."""
 
     def payloads(self, plan: WgmmaKernel) -> Iterator[Payload]:
         """Return the scales that TMA loads for a K step."""
         return scales_of_step(plan)
 
-    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[Place, Argument]]:
+    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[ArgumentPlace, Argument]]:
         """Yield the scales of B that threads read by address."""
         if plan.has_tile_scales and (scale := plan.problem.b.scale):
-            yield Place.LOADED, Argument("b_scale", "tile_scales", scale.dtype, "n")
+            yield ArgumentPlace.LOADED, Argument("b_scale", "tile_scales", scale.dtype, "n")
 
     def counts(self, plan: WgmmaKernel) -> Iterator[Count]:
         """Yield the extents by which threads find the scale of B of a block."""
@@ -46,14 +46,14 @@ class BlockScales(Planning[WgmmaKernel]):
         drain = row.drain + stream_scaling_ns(plan)
         return row._replace(drain=drain, reread=STREAM_REREAD if plan.swap_ab else row.reread)
 
-    def entries(self, plan: WgmmaKernel) -> Iterator[tuple[Section, Entry]]:
+    def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
         """Yield a line about the registers that hold scales."""
         if plan.scale_registers:
             entry = Entry("scales", plan.scale_registers, "registers", "of the columns of a K step")
-            yield Section.REGISTERS, entry
+            yield EntrySection.REGISTERS, entry
 
 
-class PackedScales(Planning[Tcgen05Geometry]):
+class PackedScalePlanning(Planning[Tcgen05Geometry]):
     """Scales that the tensor cores apply, of Blackwell kernels."""
 
     def payloads(self, plan: Tcgen05Geometry) -> Iterator[Payload]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.side import Planning, Section
+from gemmgen.plan.planning import EntrySection, Planning
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
-class DependentKernel(Planning[WgmmaKernel]):
+class DependentLaunchPlanning(Planning[WgmmaKernel]):
     """A Hopper kernel that is launched before the one ahead of it has ended."""
 
-    def entries(self, plan: WgmmaKernel) -> Iterator[tuple[Section, Entry]]:
+    def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
         """Yield a line about the loads that a producer starts before it waits for the kernel ahead."""
         if not (plan.read_early and plan.specialized):
             return
         tile_bytes = plan.stage.bytes_of(plan.read_early)
         early = f"of {plan.read_early.upper()}, {plan.stages * tile_bytes:,} bytes in each CTA"
         entry = Entry("early", plan.stages, "tiles", f"{early}, before the kernel ahead has ended")
-        yield Section.DECISIONS, entry
+        yield EntrySection.DECISIONS, entry

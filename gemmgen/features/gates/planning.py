@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmgen.plan.planning import Planning
 from gemmgen.plan.roles import Count, N
-from gemmgen.plan.side import Planning
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
-class Gates(Planning[WgmmaKernel]):
+class GatePlanning(Planning[WgmmaKernel]):
     """Several sums of an element of D, of a Hopper kernel."""
 
     def counts(self, plan: WgmmaKernel) -> Iterator[Count]:

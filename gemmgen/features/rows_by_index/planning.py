@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware.elements import DTYPES
+from gemmgen.plan.planning import ArgumentPlace, Planning
 from gemmgen.plan.roles import D_STRIDE, ROWS_OF_D, Argument, Count, N
-from gemmgen.plan.side import Place, Planning
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
-class RowsByIndex(Planning[WgmmaKernel]):
+class RowIndexPlanning(Planning[WgmmaKernel]):
     """Rows of A that threads copy, and rows of D that they store, by an index."""
 
-    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[Place, Argument]]:
+    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[ArgumentPlace, Argument]]:
         """Yield the indices, and the addresses of the matrices beside their descriptors."""
         problem = plan.problem
         for name in problem.groups.row_indices if problem.groups else ():
-            yield Place.READ, Argument(name, "row_index", DTYPES["int32"])
+            yield ArgumentPlace.READ, Argument(name, "row_index", DTYPES["int32"])
         if problem.gathers_a:
-            yield Place.LOADED, Argument("a", "address", problem.a.dtype)
+            yield ArgumentPlace.LOADED, Argument("a", "address", problem.a.dtype)
         if problem.scatters_d:
-            yield Place.STORED, Argument("d", "address", problem.d)
+            yield ArgumentPlace.STORED, Argument("d", "address", problem.d)
 
     def counts(self, plan: WgmmaKernel) -> Iterator[Count]:
         """Yield the extents of D: its descriptor, which has them, stays in the kernel."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmgen.plan.planning import ArgumentPlace, Planning
 from gemmgen.plan.roles import Argument
-from gemmgen.plan.side import Place, Planning
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
-class SavedSums(Planning[WgmmaKernel]):
+class SavedSumPlanning(Planning[WgmmaKernel]):
     """The sums that a Hopper kernel stores beside D."""
 
-    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[Place, Argument]]:
+    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[ArgumentPlace, Argument]]:
         """Yield the matrix of the sums."""
         if plan.problem.saves:
-            yield Place.STORED, Argument("saved", "matrix", plan.problem.d)
+            yield ArgumentPlace.STORED, Argument("saved", "matrix", plan.problem.d)

@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from gemmgen.features.split_k.split_cost import splits_ns
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.entry import Entry
+from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, Row
 from gemmgen.plan.roles import Argument
-from gemmgen.plan.side import Place, Planning, Row, Section
 from gemmgen.plan.timing import Stream
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
-class SplitK(Planning[WgmmaKernel]):
+class SplitKPlanning(Planning[WgmmaKernel]):
     """The sums that programs of a Hopper kernel leave each other."""
 
-    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[Place, Argument]]:
+    def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[ArgumentPlace, Argument]]:
         """Yield the memory of the sums, and of the counts of parts that are multiplied."""
         if plan.splits > 1:
-            yield Place.WORKSPACE, Argument("partials", "workspace", plan.problem.accumulator)
+            yield ArgumentPlace.WORKSPACE, Argument("partials", "workspace", plan.problem.accumulator)
         if plan.counts_parts:
-            yield Place.WORKSPACE, Argument("counters", "workspace", DTYPES["int32"])
+            yield ArgumentPlace.WORKSPACE, Argument("counters", "workspace", DTYPES["int32"])
 
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
         """Return the row with the time to add up the sums of a tile."""
@@ -30,10 +30,10 @@ class SplitK(Planning[WgmmaKernel]):
         sums, sums_of_program = splits_ns(plan)
         return row._replace(sums=sums, sums_of_program=sums_of_program)
 
-    def entries(self, plan: WgmmaKernel) -> Iterator[tuple[Section, Entry]]:
+    def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
         """Yield a line about the division of K among programs."""
         if plan.splits == 1:
             return
         programs = "that programs take one by one" if plan.specialized else "a program each"
         partials = f"of K, {programs}; {plan.partial_bytes:,} bytes of sums in memory for each tile"
-        yield Section.DECISIONS, Entry("splits", plan.splits, "parts", partials)
+        yield EntrySection.DECISIONS, Entry("splits", plan.splits, "parts", partials)

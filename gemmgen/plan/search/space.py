@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from gemmgen.plan.decisions import pinned, searched
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.side import Sides
+from gemmgen.plan.planning import Sides
 from gemmgen.problem import Request
 from gemmgen.spec import SpecFile
 

@@ -14,9 +14,9 @@ from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import GPUS, Gpu, Product
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.group_forecast import whole_problem
+from gemmgen.plan.planning import Row
 from gemmgen.plan.rule import once
 from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, moved_of_each, whole_cycles
-from gemmgen.plan.side import Row
 from gemmgen.plan.timing import Card, Stream, Tiles, causes
 from gemmgen.plan.wgmma import cost_constants as constants
 from gemmgen.plan.wgmma.bounds import least_registers, most_consumers

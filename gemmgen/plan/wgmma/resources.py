@@ -7,8 +7,8 @@ from functools import cached_property
 
 from gemmgen.plan.entry import Entry
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planning import ArgumentPlace, EntrySection
 from gemmgen.plan.roles import Argument, Partition
-from gemmgen.plan.side import Place, Section
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.wgmma.buffers import WgmmaResources, partitions_of, resources_of
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
@@ -136,7 +136,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         if not self.reduces_apart:
             return self.arguments
         of_side = self.arguments_of_sides
-        return (*self.stage.arguments, *of_side[Place.LOADED], *of_side[Place.WORKSPACE])
+        return (*self.stage.arguments, *of_side[ArgumentPlace.LOADED], *of_side[ArgumentPlace.WORKSPACE])
 
     # --- registers
 
@@ -296,7 +296,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
                 "MMAs",
                 "of earlier K steps in flight while one is issued",
             ),
-            *self.entries_of_sides(Section.DECISIONS),
+            *self.entries_of_sides(EntrySection.DECISIONS),
             Entry(
                 "instructions",
                 self.mmas_per_step,
@@ -363,7 +363,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         share = self.sum_registers / self.consumer_registers
         accumulator = f"{share:.0%} of a consumer thread's"
         entries = [Entry("accumulator", self.sum_registers, "registers", accumulator)]
-        entries += self.entries_of_sides(Section.REGISTERS)
+        entries += self.entries_of_sides(EntrySection.REGISTERS)
         if self.operand_registers:
             left, steps = self.mma.left, "a K step" if self.fragments == 1 else "a K step, and the next one,"
             lines = f"{steps} of a consumer thread's {left.lines}"

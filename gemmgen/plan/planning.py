@@ -19,7 +19,7 @@ Planned = TypeVar("Planned", contravariant=True)
 Row = TypeVar("Row", Tiles, Stream)
 
 
-class Place(Enum):
+class ArgumentPlace(Enum):
     """Where a feature's argument stands among the tensors that a kernel is launched with."""
 
     LOADED = auto()
@@ -32,7 +32,7 @@ class Place(Enum):
     """Behind all that a caller passes: memory for sums."""
 
 
-class Section(Enum):
+class EntrySection(Enum):
     """The section of a ledger in which a line of a feature stands."""
 
     DECISIONS = auto()
@@ -52,7 +52,7 @@ class Planning(Generic[Planned]):
         """Return the tiles that a stage holds besides those of A and B."""
         return ()
 
-    def arguments(self, plan: Planned) -> Iterable[tuple[Place, Argument]]:  # noqa: ARG002
+    def arguments(self, plan: Planned) -> Iterable[tuple[ArgumentPlace, Argument]]:  # noqa: ARG002
         """Return the tensors that the feature needs besides those of a stage, in order."""
         return ()
 
@@ -64,7 +64,7 @@ class Planning(Generic[Planned]):
         """Return the numbers of a kernel's time with the time that the feature takes or saves."""
         return row
 
-    def entries(self, plan: Planned) -> Iterable[tuple[Section, Entry]]:  # noqa: ARG002
+    def entries(self, plan: Planned) -> Iterable[tuple[EntrySection, Entry]]:  # noqa: ARG002
         """Return lines of a ledger about the feature's decisions, and about registers of its values."""
         return ()
 
