@@ -14,9 +14,10 @@ from typing import Final, Literal
 
 from gemmgen import features
 
-Stage = Literal["checking", "not_together", "rendering", "rules"]
+Stage = Literal["checking", "not_together", "planning", "rendering", "rules"]
 
 FEATURES: Final = (
+    "promotion",
     "block_scales",
     "c_operand",
     "batch_invariance",
@@ -29,13 +30,13 @@ FEATURES: Final = (
     "rows_by_index",
     "misaligned",
     "swap_ab",
-    "promotion",
     "dependent_launch",
 )
 """The features in the order of their sentences, constants and checks.
 
 What multiplies comes first, then the tile and its sums, then the rows of whole matrices, then the launch. A
-feature stands after those whose rows of D it moves, and after those whose parameters it has more words about.
+feature stands after those whose rows of D it moves, after those whose predicted time is part of its own, and
+after those whose parameters it has more words about.
 """
 
 REPORTED_FIRST: Final = ("groups", "rows_by_index", "gates", "saved_sums")

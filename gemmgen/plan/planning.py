@@ -6,7 +6,7 @@ of their family, loop over them, and name no feature.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
@@ -71,3 +71,5 @@ class Planning(Generic[Planned]):
 
 Sides = tuple[Planning[Any], ...]
 """Sides of features, in the order of their additions; a kernel is only given those of its family."""
+PlanningByMma = Mapping[str, Sides]
+"""The sides of features by the instruction of the family."""

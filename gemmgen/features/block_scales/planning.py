@@ -8,7 +8,7 @@ from gemmgen.features.block_scales.packed_payloads import packed_scales
 from gemmgen.features.block_scales.scale_cost import scaling_ns, stream_scaling_ns
 from gemmgen.features.block_scales.scale_payloads import scales_of_step
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, Row
+from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, PlanningByMma, Row
 from gemmgen.plan.roles import Argument, Count, K, N
 from gemmgen.plan.stage import Payload
 from gemmgen.plan.tcgen05.geometry import Tcgen05Geometry
@@ -59,3 +59,6 @@ class PackedScalePlanning(Planning[Tcgen05Geometry]):
     def payloads(self, plan: Tcgen05Geometry) -> Iterator[Payload]:
         """Return the packed scales of a K step."""
         return packed_scales(plan)
+
+
+SIDES: PlanningByMma = {"wgmma": (BlockScalePlanning(),), "tcgen05": (PackedScalePlanning(),)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.planning import EntrySection, Planning
+from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
@@ -20,3 +20,6 @@ class DependentLaunchPlanning(Planning[WgmmaKernel]):
         early = f"of {plan.read_early.upper()}, {plan.stages * tile_bytes:,} bytes in each CTA"
         entry = Entry("early", plan.stages, "tiles", f"{early}, before the kernel ahead has ended")
         yield EntrySection.DECISIONS, entry
+
+
+SIDES: PlanningByMma = {"wgmma": (DependentLaunchPlanning(),)}

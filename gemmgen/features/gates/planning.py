@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.plan.planning import Planning
+from gemmgen.plan.planning import Planning, PlanningByMma
 from gemmgen.plan.roles import Count, N
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
@@ -16,3 +16,6 @@ class GatePlanning(Planning[WgmmaKernel]):
         """Yield N if the second block of a column operand begins there."""
         if plan.problem.in_blocks and plan.access.places_columns_by_n:
             yield N
+
+
+SIDES: PlanningByMma = {"wgmma": (GatePlanning(),)}

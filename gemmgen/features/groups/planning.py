@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.plan.planning import ArgumentPlace, Planning
+from gemmgen.plan.planning import ArgumentPlace, Planning, PlanningByMma
 from gemmgen.plan.roles import Argument, Count, N
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
@@ -22,3 +22,6 @@ class GroupPlanning(Planning[WgmmaKernel]):
         """Yield N if a column operand has elements for each group."""
         if plan.problem.groups and plan.access.places_columns_by_n:
             yield N
+
+
+SIDES: PlanningByMma = {"wgmma": (GroupPlanning(),)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.plan.planning import ArgumentPlace, Planning
+from gemmgen.plan.planning import ArgumentPlace, Planning, PlanningByMma
 from gemmgen.plan.roles import Argument, Count, M, N
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
@@ -21,3 +21,6 @@ class OutputScalePlanning(Planning[WgmmaKernel]):
         """Yield the extents of D, by which threads leave out scales outside of it."""
         if plan.problem.d_scale:
             yield from (N, M)
+
+
+SIDES: PlanningByMma = {"wgmma": (OutputScalePlanning(),)}

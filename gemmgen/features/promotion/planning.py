@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.planning import EntrySection, Planning, Row
+from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma, Row
 from gemmgen.plan.timing import Tiles
 from gemmgen.plan.wgmma.cost_constants import POWER_CYCLES_PER_NS, PROMOTION_CYCLES_PER_REGISTER
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -26,3 +26,6 @@ class PromotionPlanning(Planning[WgmmaKernel]):
         if plan.promote_k:
             each = f"of {plan.promote_k} of K, then added to the accumulator in fp32"
             yield EntrySection.REGISTERS, Entry("partial sums", plan.partial_registers, "registers", each)
+
+
+SIDES: PlanningByMma = {"wgmma": (PromotionPlanning(),)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.plan.planning import ArgumentPlace, Planning
+from gemmgen.plan.planning import ArgumentPlace, Planning, PlanningByMma
 from gemmgen.plan.roles import D_STRIDE, ROWS_OF_D, Argument, Count, N
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
@@ -27,3 +27,6 @@ class RowIndexPlanning(Planning[WgmmaKernel]):
         """Yield the extents of D: its descriptor, which has them, stays in the kernel."""
         if plan.problem.scatters_d:
             yield from (N, ROWS_OF_D, D_STRIDE)
+
+
+SIDES: PlanningByMma = {"wgmma": (RowIndexPlanning(),)}

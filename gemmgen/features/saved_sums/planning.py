@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.plan.planning import ArgumentPlace, Planning
+from gemmgen.plan.planning import ArgumentPlace, Planning, PlanningByMma
 from gemmgen.plan.roles import Argument
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
@@ -16,3 +16,6 @@ class SavedSumPlanning(Planning[WgmmaKernel]):
         """Yield the matrix of the sums."""
         if plan.problem.saves:
             yield ArgumentPlace.STORED, Argument("saved", "matrix", plan.problem.d)
+
+
+SIDES: PlanningByMma = {"wgmma": (SavedSumPlanning(),)}

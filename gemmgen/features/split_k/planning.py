@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gemmgen.features.split_k.split_cost import splits_ns
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, Row
+from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, PlanningByMma, Row
 from gemmgen.plan.roles import Argument
 from gemmgen.plan.timing import Stream
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -37,3 +37,6 @@ class SplitKPlanning(Planning[WgmmaKernel]):
         programs = "that programs take one by one" if plan.specialized else "a program each"
         partials = f"of K, {programs}; {plan.partial_bytes:,} bytes of sums in memory for each tile"
         yield EntrySection.DECISIONS, Entry("splits", plan.splits, "parts", partials)
+
+
+SIDES: PlanningByMma = {"wgmma": (SplitKPlanning(),)}
