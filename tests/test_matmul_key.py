@@ -53,6 +53,7 @@ OPERAND_CHANGES: dict[str, Any] = {
     "major": "mn",
     "scale": None,
     "padded": True,
+    "decoded": DTYPES["bf16"],
 }
 SCALE_CHANGES: dict[str, Any] = {
     "format": SCALE_FORMATS["nvfp4"],
