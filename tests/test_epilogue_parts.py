@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import pytest
 from modules import made
 
 from gemmgen.features.gates.block_reader import BlockReader
+from gemmgen.features.gates.rendering import GradientsOfGate
+from gemmgen.features.groups.rendering import GroupedKernel
 from gemmgen.features.groups.vector_reader import VectorReader
 from gemmgen.features.rendering import sides_of
+from gemmgen.features.saved_sums.rendering import SavedSums
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.epilogue import EpilogueParts, EpilogueView
+from gemmgen.render.epilogue_changes import changed_parts
 from gemmgen.render.operand_reads import BufferReader
 from gemmgen.render.wgmma.view import HopperView
 
 SPECS = Path(__file__).parent / "pairs" / "specs"
-OWN = {"d_in_turn": ("gradients_of_gate",), "accumulators": ("gates",), "end": ("groups",)}
-"""The sides that set each of the members that `marks` returns."""
 
 
 def epilogue_of(path: Path) -> EpilogueView:
     """Return the epilogue of a spec's kernel, which is a Hopper kernel."""
     plan = cast("WgmmaKernel", made(path).plan)
     return HopperView(plan, sides_of(plan)).epilogue
-
-
-def marks(parts: EpilogueParts) -> dict[str, object]:
-    """Return a member of each part of an epilogue."""
-    return {
-        "d_in_turn": parts.d_in_turn,
-        "accumulators": parts.loads.accumulators,
-        "end": parts.storing.rows.end,
-    }
 
 
 def test_an_epilogue_has_the_changes_of_groups_and_of_gradients() -> None:
@@ -45,22 +38,24 @@ def test_an_epilogue_has_the_changes_of_groups_and_of_gradients() -> None:
     assert not epilogue.loads.c_ends_with_group  # the matrices in C are one tensor of rows
 
 
-def test_no_feature_drops_what_another_one_has_changed() -> None:
-    seen = set[str]()
-    for path in sorted(SPECS.glob("h100_*.yaml")):
-        plan = made(path).plan
-        unchanged = EpilogueParts.of(plan)
-        rows = replace(unchanged.storing.rows, end="marked")
-        parts = replace(
-            unchanged,
-            d_in_turn=3,
-            loads=replace(unchanged.loads, accumulators=3),
-            storing=replace(unchanged.storing, rows=rows),
-        )
-        for side in sides_of(plan):
-            changed = side.changed_epilogue(parts)
-            assert changed.readers[-len(parts.readers) :] == parts.readers
-            dropped = {name for name, mark in marks(parts).items() if marks(changed)[name] != mark}
-            assert dropped == {name for name in dropped if side.name in OWN[name]}
-            seen |= {side.name} if changed != parts else set()
-    assert {"composed_tiles", "gates", "gradients_of_gate", "saved", "groups", "rows_by_index"} <= seen
+def test_two_features_that_change_one_member_are_refused() -> None:
+    plan = cast("WgmmaKernel", made(SPECS / "h100_bf16_dgated_erf.yaml").plan)
+    parts = EpilogueParts.of(plan)
+    groups, gradients = GroupedKernel(plan), GradientsOfGate(plan)
+    assert (
+        changed_parts(parts, (groups, gradients)).storing == changed_parts(parts, (gradients, groups)).storing
+    )
+    with pytest.raises(ValueError, match=r"saved and gradients_of_gate both change storing\.converts"):
+        changed_parts(parts, (SavedSums(plan), groups, gradients))
+
+
+def test_a_feature_that_drops_the_change_of_another_one_is_refused() -> None:
+    class Anew(GroupedKernel):
+        name = "anew"
+
+        def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+            return EpilogueParts.of(self.plan)
+
+    plan = cast("WgmmaKernel", made(SPECS / "h100_bf16_batched_dgated.yaml").plan)
+    with pytest.raises(ValueError, match=r"groups and anew both change storing\.rows\.end"):
+        changed_parts(EpilogueParts.of(plan), (GroupedKernel(plan), Anew(plan)))

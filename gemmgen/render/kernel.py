@@ -18,6 +18,7 @@ from gemmgen.plan.storage import Barrier, Extent, SharedBuffer, numbered
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.described_extents import DescribedExtents
 from gemmgen.render.epilogue import EpilogueParts, EpilogueView
+from gemmgen.render.epilogue_changes import changed_parts
 from gemmgen.render.overview import KernelOverview
 from gemmgen.render.places import Constant, Function, Place, Section, in_order
 from gemmgen.render.side import Sides
@@ -162,10 +163,7 @@ class KernelView(ABC):
     @cached_property
     def epilogue(self) -> EpilogueView:
         """The epilogue, between accumulator and store, with the changes of all features."""
-        parts = EpilogueParts.of(self.plan)
-        for side in self.sides:
-            parts = side.changed_epilogue(parts)
-        return EpilogueView(self.plan, parts)
+        return EpilogueView(self.plan, changed_parts(EpilogueParts.of(self.plan), self.sides))
 
     @cached_property
     @abstractmethod

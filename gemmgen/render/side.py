@@ -67,7 +67,8 @@ class Rendering(ABC):
         """Return the parts of the epilogue, of which the feature changes some.
 
         The sides of a plan change them in turn, in the order of the table of features, and each keeps what
-        it does not change. Of readers, the one that is put before the others is asked first.
+        it does not change. No two of them change one member. Of readers, the one that is put before the
+        others is asked first.
         """
         return parts
 
