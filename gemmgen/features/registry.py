@@ -34,9 +34,9 @@ FEATURES: Final = (
 )
 """The features in the order of their sentences, constants and checks.
 
-What multiplies comes first, then the tile and its sums, then the rows of whole matrices, then the launch. A
-feature stands after those whose rows of D it moves, after those whose predicted time is part of its own, and
-after those whose parameters it has more words about.
+Features of the multiplication come first, then features of a tile and its sums, of the rows of whole
+matrices, and of the launch. A feature stands after each feature whose rows of D it moves, whose predicted
+time it replaces, or whose parameters it has more words about.
 """
 
 REPORTED_FIRST: Final = ("groups", "rows_by_index", "gates", "saved_sums")

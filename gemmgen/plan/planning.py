@@ -1,7 +1,7 @@
 """The side of a feature in planning: hooks by which the feature adds to a kernel.
 
 A feature implements the hooks in its folder of ``gemmgen/features/``. Kernels have the sides of all features
-of their family, loop over them, and name no feature.
+for their family, loop over them, and name no feature.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class Planning(Generic[Planned]):
 
     A hook adds nothing to a kernel without the feature; by default, it adds nothing at all. A side has no
     state: a search makes kernels by the hundred thousand, and all have the same sides. It does not say by
-    itself if a kernel has the feature, so that each hook reads only the decisions that it depends on: what a
-    search learns from a kernel holds for all kernels in which those are the same.
+    itself if a kernel has the feature, so that each hook reads only the decisions that it depends on: a
+    search learns from a kernel for all kernels in which these decisions are the same.
     """
 
     def payloads(self, plan: Planned) -> Iterable[Payload]:  # noqa: ARG002
-        """Return the tiles that a stage holds besides those of A and B."""
+        """Return the tiles that a stage holds besides tiles of A and B."""
         return ()
 
     def arguments(self, plan: Planned) -> Iterable[tuple[ArgumentPlace, Argument]]:  # noqa: ARG002
-        """Return the tensors that the feature needs besides those of a stage, in order."""
+        """Return the tensors that the feature needs besides the tensors of a stage, in order."""
         return ()
 
     def counts(self, plan: Planned) -> Iterable[Count]:  # noqa: ARG002
@@ -70,6 +70,6 @@ class Planning(Generic[Planned]):
 
 
 Sides = tuple[Planning[Any], ...]
-"""Sides of features, in the order of their additions; a kernel is only given those of its family."""
+"""Sides of features, in the order of their additions; a kernel is only given the sides of its family."""
 PlanningByMma = Mapping[str, Sides]
 """The sides of features by the instruction of the family."""

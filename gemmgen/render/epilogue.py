@@ -22,7 +22,7 @@ class EpilogueParts:
     """The parts of an epilogue that features change."""
 
     loads: OperandLoads
-    """What TMA loads."""
+    """The operands that TMA loads."""
     readers: tuple[Reader, ...]
     """The ways in which operands are read; the first that takes an operand reads it."""
     storing: Storing
@@ -46,7 +46,7 @@ class EpilogueView:
 
     @property
     def loads(self) -> OperandLoads:
-        """What TMA loads."""
+        """The operands that TMA loads."""
         return self.parts.loads
 
     @cached_property

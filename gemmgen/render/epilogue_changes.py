@@ -1,4 +1,4 @@
-"""The changes of features to the parts of an epilogue: all of them hold together, or the kernel is refused."""
+"""The changes of features to an epilogue: all of them hold together, or the kernel is refused."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def stores_several_tiles(plan: Kernel) -> bool:
 
 @dataclass(frozen=True)
 class OperandLoads:
-    """What TMA loads for the epilogue of a tile, beside A and B."""
+    """The operands that TMA loads for the epilogue of a tile, beside A and B."""
 
     plan: Kernel
     has_c: bool
@@ -26,7 +26,7 @@ class OperandLoads:
     vectors: tuple[str, ...]
     """The row and column operands that TMA loads."""
     accumulators: int = 1
-    """The accumulators of each of which a column operand has elements."""
+    """The number of accumulators: a column operand has elements for each of them."""
     in_turn: bool = False
     """True if the elements of several accumulators take turns; else they are blocks."""
     c_ends_with_group: bool = False

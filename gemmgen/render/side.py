@@ -64,7 +64,7 @@ class Rendering(ABC):
         return {}
 
     def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
-        """Return the parts of the epilogue, of which the feature changes some.
+        """Return the parts of the epilogue with the changes of the feature.
 
         The sides of a plan change them in turn, in the order of the table of features, and each keeps what
         it does not change. No two of them change one member. Of readers, the one that is put before the

@@ -164,7 +164,7 @@ class Steps:
 
     @property
     def numbered(self) -> bool:
-        """True if the function is called on sub-tiles, and what it reads depends on a sub-tile's number."""
+        """True if the function is called on sub-tiles, and reads elements by a sub-tile's number."""
         columns = "n" in self.loads.vector_axes
         in_ring = self.loads.has_c and (self.loads.refills or self.plan.epilogue_buffers > 1)
         return self.plan.subtiles > 1 and not self.of_whole_tile and (columns or in_ring)

@@ -22,7 +22,7 @@ class StoredRows:
     coordinates: str = "row"
     """The coordinates of the rows of a tile of D or of saved sums."""
     facts: tuple[str, ...] = ()
-    """What a store must know of a tile beside its place."""
+    """The facts of a tile beside its place that a store needs."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Storing:
     divides: str = "shared/store/store"
     """The template of the function that stores a tile by calls of that one."""
     by: Literal["tma", "threads", "second_kernel"] = "tma"
-    """What stores D: TMA from shared memory, threads, or the threads of a second kernel."""
+    """Who stores D: TMA from shared memory, threads, or the threads of a second kernel."""
     rows: StoredRows = field(default_factory=StoredRows)
     has_slots: bool = False
     """True if the function that converts takes a slot, which has a buffer for each of several matrices."""
@@ -226,7 +226,7 @@ class TileStore:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What the store of a tile must know of it beside its place, for the formula and for itself."""
+        """The facts of a tile beside its place that its store needs, for the formula and for itself."""
         return (*self.steps.facts, *self.rows.facts)
 
     @property

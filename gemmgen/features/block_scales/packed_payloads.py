@@ -17,7 +17,7 @@ LANES_OF_A_BLOCK = (Extent(2), Extent(256))
 def packed_scales(plan: Tcgen05Geometry) -> Iterator[Payload]:
     """Yield the scales of a K step, in blocks of 128 rows of 4, which one load brings.
 
-    CTAs along N share all scales of A, and CTAs along M those of B.
+    CTAs along N share all scales of A, and CTAs along M all scales of B.
     """
     yield from _scales(plan, "a_scale", plan.cta_tile_m, plan.program_tile_m, plan.cluster_n)
     yield from _scales(plan, "b_scale", plan.cta_tile_n, plan.program_tile_n, plan.cluster_m)

@@ -17,7 +17,7 @@ class ElementReader(Reader):
         return bool(load.accumulator)
 
     def read(self, load: Load) -> Read:
-        """Return the line that finds an accumulator's elements, or reads those of all if they take turns."""
+        """Return the line that finds an accumulator's elements, or reads all elements if they take turns."""
         tiles = tiles_of(self.plan)
         number = tiles.index(load.accumulator)
         if self.plan.problem.interleaved:
@@ -26,7 +26,7 @@ class ElementReader(Reader):
         return Read("column_of_block", load.tensor, (variable_of(load),), number=number)
 
     def spelled(self, load: Load) -> str:
-        """Return the elements as they broadcast to a tile; those of a block are read where they are used."""
+        """Return the elements as they broadcast to a tile; a block is read where it is used."""
         own = variable_of(load)
         if not self.plan.problem.interleaved:
             own += f".load(gl.SliceLayout(0, {load.accumulator}.type.layout))"

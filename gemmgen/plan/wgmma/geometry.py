@@ -331,7 +331,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @cached_property
     def stage(self) -> Stage:
-        """A's tiles of each consumer's rows, B's of each part of the columns, and then those of features."""
+        """A's tiles of each consumer's rows, B's of each part of the columns, and the tiles of features."""
         a, b, parts = self.problem.a, self.problem.b, self.column_parts
         of_b = tuple(map(self.b_swizzle_of, parts)) if len(parts) > 1 else (self.b_swizzle_bytes,)
         matrices = stage_of(

@@ -163,7 +163,7 @@ class KLoop:
         return "a_smem" if self.reads("a") else "a_tile"
 
     def b_of_step(self, tile: str) -> str:
-        """Return the B of that function in a tile in shared memory: the tile, or what is read of it."""
+        """Return the B of that function in a tile in shared memory: the tile, or a part of it."""
         return f"read_b({tile})" if self.reads("b") else tile
 
     @property
