@@ -498,7 +498,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Expert
 @pytest.mark.parametrize("tokens", [1, 16, 300])
 @pytest.mark.parametrize("name", KERNELS)
 def test_models_are_right_on_a_gpu(name: str, tokens: int, built: dict[str, Experts]) -> None:
-    """The model eager and compiled, and its experts in a CUDA graph, beside transformers' own experts."""
+    """The model eager and compiled, and its experts in a CUDA graph, beside transformers' own experts.
+
+    A compiled model is compared with a compiled one: Inductor rounds less often, so a router whose second and
+    third expert nearly tie can choose another one than in eager mode, with transformers' own experts too.
+    """
     require_gpu(HOPPER)
     model = MODELS[name][0]().to("cuda", torch.bfloat16)
     ids = torch.arange(tokens, device="cuda")[:, None] % 60
@@ -506,6 +510,7 @@ def test_models_are_right_on_a_gpu(name: str, tokens: int, built: dict[str, Expe
     routing = [each.cuda() for each in routed(tokens, 64, experts=8)]
     with torch.no_grad():
         theirs, of_layer = model(ids, use_cache=False).logits, layer(*routing)
+        compiled_theirs = compiled(model)(ids, use_cache=False).logits
         done = accelerate_model(model, experts=built[name])
         assert len(done.replaced) == 2
         assert set(done.left.values()) == {"no kernel was given"}  # for linear layers
@@ -516,8 +521,13 @@ def test_models_are_right_on_a_gpu(name: str, tokens: int, built: dict[str, Expe
             captured = layer(*routing)
         graph.replay()
         assert_near(captured, of_layer)
-        compiled: Any = any_torch.compile(model, dynamic=False)
-        assert_near(compiled(ids, use_cache=False).logits, theirs)
+        assert_near(compiled(model)(ids, use_cache=False).logits, compiled_theirs)
+
+
+def compiled(model: nn.Module) -> Any:
+    """Compile a model as it is now, without the programs of its earlier state."""
+    any_torch.compiler.reset()
+    return any_torch.compile(model, dynamic=False)
 
 
 def assert_near(found: Tensor, theirs: Tensor) -> None:
