@@ -51,7 +51,7 @@ class BlackwellOverview(KernelOverview):
         plan = self.plan
         m, n, k = plan.mma_shape
         columns = f"{plan.tmem_columns} of {TCGEN05.tmem_columns} columns"
-        accumulators = f"{plan.accumulators} accumulator{'s' * (plan.accumulators > 1)}"
+        accumulators = "1 accumulator" if plan.accumulators == 1 else f"{plan.accumulators} accumulators"
         scales = " and the scales of a K step" if plan.block_scaled else ""
         pool, ring = plan.register_pool, f", in {plan.stages} stages"
         return (

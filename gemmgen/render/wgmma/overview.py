@@ -24,8 +24,9 @@ class HopperOverview(KernelOverview):
     def more_inputs(self) -> tuple[str, ...]:
         """The further arguments with a descriptor, after B."""
         scale = self.plan.problem.a.scale
-        apart = self.plan.problem.groups is not None and self.plan.problem.groups.apart
-        blocks = f"{'G * ' * apart}ceil(K / {scale.vector})" if scale else ""
+        groups = self.plan.problem.groups
+        blocks = f"ceil(K / {scale.vector})" if scale else ""
+        blocks = f"G * {blocks}" if groups is not None and groups.apart else blocks
         extents = {"a_scale": f"[{blocks}, M]", "b_scale": f"[{blocks}, N]"}
         loaded = [payload.tensor for payload in self.plan.stage.payloads]
         return tuple(f"{name} stored as {each}" for name, each in extents.items() if name in loaded)
@@ -126,10 +127,10 @@ class HopperOverview(KernelOverview):
             )
         if plan.synchronous:
             others = ""
-            if plan.occupancy > 1:
-                number = f"{counted(plan.occupancy - 1)} " * (plan.occupancy > 2)
-                programs = f"{number}other program{'s' * (plan.occupancy > 2)}"
-                others = f" Meanwhile the SM's {programs} can multiply."
+            if plan.occupancy == 2:
+                others = " Meanwhile the SM's other program can multiply."
+            elif plan.occupancy > 2:
+                others = f" Meanwhile the SM's {counted(plan.occupancy - 1)} other programs can multiply."
             return (
                 f"{self._programs} {warps} load a K step of A and B through TMA, wait for it, "
                 f"multiply it with {wgmma}, and only then load the next one.{others}"
