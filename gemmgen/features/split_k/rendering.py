@@ -60,12 +60,11 @@ class SplitK(Rendering):
     @property
     def functions(self) -> Iterator[Function]:
         """The functions that leave and add up sums, and the functions of the host that make their memory."""
-        apart = self.plan.reduces_apart
         yield Function(Section.SUMS, "wgmma/register_order")
-        if not apart:
+        if not self.apart:
             yield Function(Section.SUMS, "wgmma/accumulator_order")
         yield Function(Section.SUMS, "wgmma/sum_addresses")
-        if apart:
+        if self.apart:
             yield Function(Section.SUMS, "wgmma/leave_sums")
             yield Function(Section.ARGUMENTS_AFTERWARDS, "wgmma/reduction_args")
             yield Function(Section.AFTERWARDS, "wgmma/piece_origin")
@@ -103,6 +102,11 @@ class SplitK(Rendering):
     def ends_amid_group(self) -> bool:
         """True if the last group of splits that are read together has fewer splits than the others."""
         return self.plan.splits % self.plan.splits_at_once != 0
+
+    @property
+    def apart(self) -> bool:
+        """True if programs leave the sums of all splits to a second kernel."""
+        return self.plan.reduces_apart
 
     @property
     def place(self) -> str:

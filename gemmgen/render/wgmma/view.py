@@ -206,35 +206,10 @@ class HopperView(KernelView):
     def store_arguments(self) -> tuple[str, ...]:
         """The arguments of the call that stores a tile."""
         sums = self.k_loop.as_tile(self.sums)
-        saved = (self.of_own("saved_smem"),) * self.plan.problem.saves
+        saved = (self.of_own("saved_smem"),) if self.plan.problem.saves else ()
         first = ("args", self.own_value, *saved, self.first_row, self.first_column, sums)
         facts = (f"tile.{name}" for name in self.epilogue.store.facts)
         return (*first, *facts, *self.epilogue.store.passed_on)
-
-    @property
-    def finish_indents(self) -> tuple[int, int]:
-        """Columns before the last statements of a work item, and before such a statement in a branch."""
-        return (8, 12) if self.plan.specialized or self.plan.persistent else (4, 8)
-
-    @property
-    def consumer_parameter(self) -> str:
-        """The number of a consumer, where there are several."""
-        return ", consumer: gl.constexpr" if self.plan.consumers > 1 else ""
-
-    @property
-    def consumer_summary(self) -> str:
-        """The consumer's role in a sentence."""
-        if self.plan.ping_pong:
-            return "One of two consumers that take turns: multiply and store every other tile."
-        if self.divides_k:
-            who, stored = "The consumer", "the tiles"
-            if self.plan.consumers > 1:
-                who, stored = "One of the consumers", "its rows of the tiles"
-            end = "leave their sums" if self.plan.reduces_apart else f"store {stored} that it completes"
-            return f"{who}: multiply parts of tiles, and {end}."
-        if self.plan.consumers == 1:
-            return "The consumer: multiply and store every tile."
-        return "One of the consumer warpgroups: multiply and store its rows of every tile."
 
 
 def _several(name: str, values: list[str], kind: str, comment: str) -> Field:
