@@ -419,13 +419,14 @@ def test_every_row_is_complete() -> None:
 
 # --- walks
 
-REVERSED_TEMPLATE = '''@gluon.aggregate
+REVERSED_TEMPLATE = '''{% from "walks/by_turns.py.j2" import by_turns with context %}
+@gluon.aggregate
 class Tiles:
     """The work of a program, item by item: each is a whole tile, and the last one comes first."""
 
     args: Args
 
-{% with items = "self.args.tiles_m * self.args.tiles_n" %}{% include "walks/by_turns.py.j2" %}{% endwith %}
+{{ by_turns("self.args.tiles_m * self.args.tiles_n") }}
     @gluon.jit
     def at(self, item):
         """Return the place of an item's tile in D."""
@@ -435,7 +436,7 @@ class Tiles:
 
 def add_reversed_walk(folder: Path, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the walk of persistent kernels that compute the last tile first."""
-    row = Walk("reversed", lambda plan: plan.persistent, walked="tiles of D, the last one first")
+    row = Walk("walks/reversed", lambda plan: plan.persistent, walked="tiles of D, the last one first")
     monkeypatch.setitem(WALKS, "reversed", row)
     add_templates(folder / "templates", {"walks/reversed.py.j2": template}, monkeypatch)
 

@@ -94,8 +94,9 @@ class BlackwellView(KernelView):
             yield Function(Section.ARGUMENTS, "shared/buffers")
         yield Function(Section.ARGUMENTS, "shared/args")
         yield Function(Section.ARGUMENTS, "tcgen05/ring_position")
-        walk = ("walks/tile", *self.order, *((f"walks/{self.walk.template}",) if self.walk.template else ()))
-        yield from (Function(Section.WALK, template) for template in walk)
+        tiles = (self.walk.template,) if self.walk.template else ()
+        for template in ("walks/tile", *self.order, *tiles):
+            yield Function(Section.WALK, template)
         if self.plan.launch_control:
             yield Function(Section.WALK, "tcgen05/scheduler_partition")
         yield Function(Section.LOAD, "tcgen05/load_tile")
@@ -221,35 +222,9 @@ class BlackwellView(KernelView):
             yield OperandLoad(scale, f"[0, {name}_block, k_block, 0, 0]", scale in self.plan.multicast)
 
     @property
-    def bytes_expected(self) -> tuple[str, ...]:
+    def bytes_expected(self) -> Iterator[str]:
         """The terms of the bytes of a stage."""
-        return tuple(f"args.{load.operand}_desc.nbytes_per_cta" for load in self.loads)
-
-    # --- MMAs
-
-    @property
-    def a_permuted(self) -> str:
-        """The tile of A as [M, K]."""
-        return ".permute((1, 0))" if self.plan.problem.a.major == "mn" else ""
-
-    @property
-    def b_permuted(self) -> str:
-        """The tile of B as [K, N]."""
-        return ".permute((1, 0))" if self.plan.problem.b.major == "k" else ""
-
-    @property
-    def mma_summary(self) -> str:
-        """The MMA warp's role in a sentence."""
-        if self.plan.paired:
-            return "One warp of each CTA; Triton lets only the first CTA's warp wait, multiply and commit."
-        return "One warp: issue the MMAs of every tile."
-
-    @property
-    def stage_fillers(self) -> str:
-        """Who may fill a stage again when the MMAs of its step have retired."""
-        if self.plan.stage_readers > 1:
-            return "the load warps of all CTAs that share its tiles"
-        return "both CTAs' load warps" if self.plan.paired else "the load warp"
+        return (f"args.{load.operand}_desc.nbytes_per_cta" for load in self.loads)
 
     # --- the epilogue
 

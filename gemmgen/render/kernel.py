@@ -92,11 +92,6 @@ class OperandLoad:
         policy = (f"cache_policy={self.policy}",) if self.policy else ()
         return (*(("multicast=True",) if self.multicast else ()), *policy)
 
-    @property
-    def option(self) -> str:
-        """The options as text after other arguments."""
-        return "".join(f", {option}" for option in self.options)
-
 
 @dataclass(frozen=True)
 class KernelLayouts:

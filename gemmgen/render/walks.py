@@ -16,10 +16,10 @@ from gemmgen.plan.kernel import Kernel
 
 @dataclass(frozen=True)
 class Walk:
-    """A row of `WALKS`. Names of templates are relative to ``templates/walks/`` and have no ending."""
+    """A row of `WALKS`."""
 
     template: str | None
-    """The template that defines `Tiles`; None if a walk is no more than a loop over numbers of tiles."""
+    """The template that defines `Tiles`, without its ending; None of a loop over numbers of tiles."""
     holds: Callable[[Kernel], bool]
     """Return whether a kernel has this walk, unless a later row holds too."""
     walked: str = "tiles of D"
@@ -63,30 +63,6 @@ class Walk:
         """
         return self.item == "piece"
 
-    @property
-    def find(self) -> str:
-        """The producer's statement that finds the tile of a work item, and the K steps if it has `steps`."""
-        return _found(self.at(self.item), self.steps)
-
-    @property
-    def find_first(self) -> str:
-        """The producer's statement that finds the tile, and the K steps, of a program's first work item."""
-        return _found(self.at(self.first), self.first_steps)
-
-    @property
-    def k_range(self) -> str:
-        """The arguments of the range of a work item's K steps."""
-        return "steps.first, steps.end" if self.steps else "args.k_steps"
-
-    @property
-    def k_bounds(self) -> str:
-        """The first K step of a work item, and the one after its last."""
-        return "steps.first, steps.end" if self.steps else "gl.to_tensor(0), args.k_steps"
-
-
-def _found(tile: str, steps: str | None) -> str:
-    return f"tile, steps = {tile}, {steps}" if steps else f"tile = {tile}"
-
 
 def _has_one_tile(plan: Kernel) -> bool:
     return plan.schedule_kind == "single_tile"
@@ -104,13 +80,13 @@ WALKS: Final[dict[str, Walk]] = {
     "no_walk": Walk(None, _has_one_tile, place="Tile(gl.to_tensor(0), gl.to_tensor(0))"),
     "one_tile": Walk(None, _is_tiled, place="tile_origin(args, gl.program_id(0))"),
     "one_split": Walk(
-        "one_split",
+        "walks/one_split",
         lambda plan: _is_tiled(plan) and _splits_k(plan),
         tiles="Tiles(args, gl.program_id(0) // SPLITS, gl.program_id(0) % SPLITS)",
         steps="tiles.steps()",
     ),
     "one_part": Walk(
-        "one_split",
+        "walks/one_split",
         lambda plan: _is_tiled(plan) and plan.reduces_apart,
         tiles="Tiles(args, gl.program_id(0) % count, gl.program_id(0) // count)",
         has_tiles_side_by_side=True,
@@ -118,7 +94,7 @@ WALKS: Final[dict[str, Walk]] = {
     ),
     "static": Walk(None, lambda plan: plan.persistent, end="args.tiles_m * args.tiles_n"),
     "static_split": Walk(
-        "static_split",
+        "walks/static_split",
         lambda plan: plan.persistent and _splits_k(plan),
         walked="parts of tiles of D, whose K is divided by {splits}",
         steps="tiles.steps(item)",
@@ -131,13 +107,13 @@ WALKS: Final[dict[str, Walk]] = {
         end="args.groups * args.tiles_m * args.tiles_n",
     ),
     "groups": Walk(
-        "groups",
+        "walks/groups",
         lambda plan: plan.group_slots > 0,
         walked="tiles of D, group by group",
         tiles="Tiles(args, load_groups(args))",
     ),
     "k_groups": Walk(
-        "k_groups",
+        "walks/k_groups",
         lambda plan: plan.problem.groups is not None and plan.problem.groups.divides_k,
         walked="tiles of D, group by group",
         item="piece",
@@ -145,7 +121,7 @@ WALKS: Final[dict[str, Walk]] = {
         k="piece.rows(k_step)",
     ),
     "k_blocks": Walk(
-        "k_blocks",
+        "walks/k_blocks",
         lambda plan: (
             plan.problem.groups is not None and plan.problem.groups.divides_k and plan.problem.scales_sums
         ),
@@ -154,7 +130,7 @@ WALKS: Final[dict[str, Walk]] = {
         steps="tiles.steps(piece)",
     ),
     "launch_control": Walk(
-        "launch_control",
+        "walks/launch_control",
         lambda plan: plan.schedule_kind == "launch_control",
     ),
 }

@@ -46,8 +46,8 @@ class DeviceParts:
         if self.epilogue.loads.exist:
             yield "shared/buffers"
         yield "shared/args"
-        moved = ("a", "b", "d", *(("c",) * bool(problem.c)), *(("saved",) * problem.saves))
-        leading = {*map(self.plan.access.leading_axes, moved)}
+        moved = {"a": True, "b": True, "c": problem.c, "d": True, "saved": problem.saves}
+        leading = {self.plan.access.leading_axes(name) for name, exists in moved.items() if exists}
         if 1 in leading:
             yield "shared/store/as_box"
         if 2 in leading:
@@ -58,18 +58,29 @@ class DeviceParts:
     @property
     def _loads(self) -> Iterator[str]:
         """The templates that load the stages of a ring."""
-        plan, early = self.plan, "_early" if self.plan.read_early else ""
+        plan = self.plan
         if plan.specialized:
-            yield "wgmma/fill_stage" if early else self._load_stage
-            yield f"wgmma/producer{early}"
+            yield "wgmma/fill_stage" if plan.read_early else self._load_stage
+            yield "wgmma/producer_early" if plan.read_early else "wgmma/producer"
             if plan.multicast:
                 yield "wgmma/release"
+        elif plan.persistent:
+            yield self._load_stage
+            yield "wgmma/load_next_persistent"
         elif not plan.synchronous:
-            if not plan.persistent:
-                yield "wgmma/loads_tiled"
-            if not early:
+            yield "wgmma/loads_tiled"
+            if plan.read_early:
+                yield "wgmma/load_next_tiled_early"
+            else:
                 yield self._load_stage
-            yield f"wgmma/load_next_{plan.schedule_kind}{early}"
+                yield "wgmma/load_next_tiled"
+
+    @property
+    def _load_stage(self) -> str:
+        """The template that loads the tiles of a K step."""
+        if self.plan.problem.gathers_a:
+            return "wgmma/loads/stage_gather"
+        return "wgmma/loads/stage_multicast" if self.plan.multicast else "wgmma/loads/stage"
 
     @property
     def _loop(self) -> tuple[str, ...]:
@@ -85,16 +96,13 @@ class DeviceParts:
         if self.walk.steps:
             yield "walks/steps"
         if self.walk.template:
-            yield f"walks/{self.walk.template}"
-
-    @property
-    def _load_stage(self) -> str:
-        if self.plan.problem.gathers_a:
-            return "wgmma/loads/stage_gather"
-        return f"wgmma/loads/stage{'_multicast' * bool(self.plan.multicast)}"
+            yield self.walk.template
 
     @property
     def _kernel(self) -> str:
+        """The template of the kernel itself."""
         if self.plan.specialized:
             return "shared/kernel_specialized"
-        return f"wgmma/kernel_{'synchronous' if self.plan.synchronous else self.plan.schedule_kind}"
+        if self.plan.synchronous:
+            return "wgmma/kernel_synchronous"
+        return "wgmma/kernel_persistent" if self.plan.persistent else "wgmma/kernel_tiled"

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.kernel import OperandLoad
 from gemmgen.render.wgmma.lanes import Part, parts_of
 from gemmgen.render.wgmma.scale_reads import ScaleReads
-
-ROW_IN_GROUP: Final = "row_in_group"
-"""The variable of a tile's first row in its group, if groups have scales apart from each other."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +28,22 @@ class Stage:
         return self.operands[self.plan.read_early != "b"]
 
     @property
-    def bytes_expected(self) -> tuple[str, ...]:
+    def bytes_expected(self) -> Iterator[str]:
         """The terms of the bytes of a stage."""
-        a = "args.a_desc.nbytes_per_cta"
-        blocks = f"{self.plan.problem.b_blocks} * " * self.plan.problem.in_blocks
-        b = [f"{blocks}{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan)]
-        each = "CONSUMERS * " * (self.plan.row_shares > 1)
-        tensors = self.plan.stage.tensors
-        b += [f"{each}args.a_scale_desc.nbytes_per_cta"] * ("a_scale" in tensors)
-        b += ["args.b_scale_desc.nbytes_per_cta"] * ("b_scale" in tensors)
-        return (*([] if self.plan.problem.gathers_a else [f"{each}{a}"]), *b)
+        plan, tensors = self.plan, self.plan.stage.tensors
+        if not plan.problem.gathers_a:
+            yield self._of_consumers("args.a_desc.nbytes_per_cta")
+        for part in parts_of(plan):
+            b = f"{part.of('b_desc')}.nbytes_per_cta"
+            yield f"{plan.problem.b_blocks} * {b}" if plan.problem.in_blocks else b
+        if "a_scale" in tensors:
+            yield self._of_consumers("args.a_scale_desc.nbytes_per_cta")
+        if "b_scale" in tensors:
+            yield "args.b_scale_desc.nbytes_per_cta"
 
-    @property
-    def slot(self) -> str:
-        """The value that selects the stage to load: a producer has a place in the ring."""
-        return "ring" if self.plan.specialized else "stage"
+    def _of_consumers(self, size: str) -> str:
+        """Return a size as often as there are consumers that share a tile."""
+        return f"CONSUMERS * {size}" if self.plan.row_shares > 1 else size
 
     @property
     def stage(self) -> str:
@@ -56,7 +53,7 @@ class Stage:
     @property
     def operands(self) -> tuple[OperandLoad, ...]:
         """A, then B, as one stage loads them."""
-        plan, cache_policy = self.plan, "READ_ONCE" * self.plan.reduces_apart
+        plan, cache_policy = self.plan, "READ_ONCE" if self.plan.reduces_apart else ""
 
         def load(operand: str, place: str, shares: int) -> OperandLoad:
             coordinates = self._coordinates(operand, place)
@@ -68,7 +65,8 @@ class Stage:
         """Return where the tile of a K step begins whose rows of A, or columns of D, begin at `place`."""
         problem = self.plan.problem
         major = (problem.a if operand == "a" else problem.b).major
-        place = f"{problem.b_blocks} * " * (operand == "b" and problem.interleaved) + place
+        if operand == "b" and problem.interleaved:
+            place = f"{problem.b_blocks} * {place}"
         k = "0" if self.plan.schedule_kind == "single_tile" else "k"
         if problem.groups and self.plan.access.has_box_axis(operand):
             within = f"{place} - tile.group * args.m" if operand == "a" else place
@@ -102,7 +100,7 @@ class Stage:
         if load.operand == "a":
             first = self._row_of_a(row_of(self.plan, "i"))
             if groups is not None and groups.apart:
-                first = row_of(self.plan, "i", ROW_IN_GROUP)
+                first = row_of(self.plan, "i", "row_in_group")
                 block = f"tile.group * args.k_steps + {block}"
             if self.plan.access.scales_from_any_row:
                 at = f"({first})" if self.plan.row_shares > 1 else first
@@ -129,26 +127,13 @@ class Stage:
     @property
     def loads_of_blocks(self) -> Iterator[tuple[str, ...]]:
         """The arguments of each load of a block of B into its columns of `b_tile`."""
-        load = self.operands[1]
+        load, b_major = self.operands[1], self.plan.problem.b.major
         for first, block in (("", "0"), ("args.n + ", "PROGRAM_TILE_N")):
             coordinates = self._coordinates("b", f"{first}tile.column")
-            dimension = ", dim=1" * (self.plan.problem.b.major == "mn")
-            tile = f"b_tile.slice({block}, PROGRAM_TILE_N{dimension})"
+            columns = f"{block}, PROGRAM_TILE_N"
+            tile = f"b_tile.slice({columns})" if b_major == "k" else f"b_tile.slice({columns}, dim=1)"
             box = self._as_box("b", "args.b_desc", tile)
             yield ("args.b_desc", coordinates, "ready", box, *load.options)
-
-    @property
-    def b_lines(self) -> str:
-        """The word for the columns of B as they are stored: rows of its transpose, or columns."""
-        return "rows" if self.plan.problem.b.major == "k" else "columns"
-
-    @property
-    def b_stored(self) -> str:
-        """The words about the extents of B as it is stored."""
-        if groups := self.plan.problem.groups:
-            first = f"{groups.first_axis('b')}, " if groups.broadcast else "G * "
-            return f"B is stored as [{first}2N, K]"
-        return "B is stored as [2N, K]" if self.plan.problem.b.major == "k" else "B is [K, 2N]"
 
     @property
     def loads_of_consumer(self) -> Iterator[tuple[str, ...]]:
@@ -168,43 +153,9 @@ class Stage:
         return not (self.plan.access.has_box_axis("a") and self.plan.access.has_box_axis("b"))
 
     @property
-    def loaded(self) -> str:
-        """The tiles and the scales of a stage, in words."""
-        if not self.plan.problem.scales_sums:
-            return "tiles of A and B"
-        return (
-            "tiles of A and B, and the scales of A,"
-            if self.plan.has_tile_scales
-            else "tiles and scales of A and B"
-        )
-
-    @property
-    def row_in_group(self) -> str:
-        """The variable of a tile's first row among the rows of its group."""
-        return ROW_IN_GROUP
-
-    @property
     def loads_scales(self) -> bool:
         """True if TMA loads scales, through another proxy than threads read them."""
         return self.plan.problem.scales_sums
-
-    @property
-    def producer(self) -> str:
-        """The warps of a producer, as the subject of a sentence."""
-        warps = "Four warps" if self.plan.problem.gathers_a else "One warp"
-        return f"{warps}{' in each CTA' * bool(self.plan.multicast)}"
-
-    @property
-    def rows_of_a(self) -> str:
-        """The constant of the rows of A that a consumer multiplies."""
-        return "CONSUMER_TILE_M" if self.plan.row_shares > 1 else "PROGRAM_TILE_M"
-
-    @property
-    def offsets_of_consumers(self) -> tuple[str, ...]:
-        """The offsets of each consumer's rows in a gathered A."""
-        number = {0: "tile.row", 1: "tile.row + CONSUMER_TILE_M"}
-        rows = (number.get(i) or row_of(self.plan, str(i)) for i in range(self.plan.row_shares))
-        return tuple(f"offsets_of_rows(args, {row}, tile.end)" for row in rows)
 
     @property
     def loads_at_once(self) -> Iterator[tuple[str, ...]]:
@@ -215,19 +166,14 @@ class Stage:
             yield (descriptor, load.coordinates, "args.load_ready", tile)
 
     @property
-    def multicast_tiles(self) -> str:
-        """The subject that CTAs of a cluster share, after an article."""
-        return ", and several a ".join(f"tile of {operand.upper()}" for operand in self.plan.multicast)
+    def is_shared(self) -> bool:
+        """True if CTAs of a cluster share tiles: a consumer then releases a stage to several producers."""
+        return bool(self.plan.multicast)
 
     @property
     def release_barriers(self) -> tuple[str, ...]:
         """The barriers on which a stage is released."""
         return tuple(barrier.name for barrier in self.plan.resources.load_empty)
-
-    @property
-    def indents(self) -> tuple[int, int]:
-        """Columns before a load of a stage, and before a load in a loop."""
-        return (4, 8) if self.plan.specialized or not self.plan.read_early else (8, 12)
 
 
 def row_of(plan: WgmmaKernel, consumer: str, tile_row: str = "tile.row") -> str:
