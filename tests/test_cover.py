@@ -25,7 +25,7 @@ def test_modules_are_chosen_until_all_lines_are_there_and_then_by_pairs_of_templ
 
 
 def test_lines_are_noted_of_the_macros_and_branches_that_a_module_has() -> None:
-    shared = "wgmma/lanes/several.py.j2"
+    shared = "wgmma/k_loop/lanes.py.j2"
     of_shared: list[set[Line]] = []
     for stem in ("h100_e5m2_composed_promoted_e4m3_out", "h100_tf32_composed_cluster2x1_fp32_out"):
         with noting() as lines:

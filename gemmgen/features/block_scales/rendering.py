@@ -45,7 +45,7 @@ class BlockScales(Rendering):
             yield Constant(Place.STEP, "SCALE_COLUMNS", b.scale.format.rows, "of B that share a scale")
         if plan.access.scales_from_any_row:
             meaning = "of A whose scales a stage has, also of rows ahead of a tile"
-            yield Constant(Place.STEP, "SCALE_ROWS", reads.loaded_rows, meaning)
+            yield Constant(Place.STEP, "SCALE_ROWS", reads.rows_in_stage, meaning)
         if plan.row_slabs > 1:
             meaning = "rows of a consumer that are multiplied at a time"
             yield Constant(Place.STEP, "SLAB_M", plan.cta_consumer_tile_m // plan.row_slabs, meaning)

@@ -31,7 +31,7 @@ class DeviceParts:
             (Section.WALK, self._walk_parts),
             (Section.LOAD, self._loads),
             (Section.READ, ("wgmma/read_left",) if self.plan.mma.reads_left else ()),
-            (Section.MULTIPLY, self._loop),
+            (Section.MULTIPLY, self.k_loop.functions),
         ):
             yield from (Function(section, template) for template in templates)
         yield from self.epilogue.functions
@@ -81,11 +81,6 @@ class DeviceParts:
         if self.plan.problem.gathers_a:
             return "wgmma/loads/stage_gather"
         return "wgmma/loads/stage_multicast" if self.plan.multicast else "wgmma/loads/stage"
-
-    @property
-    def _loop(self) -> tuple[str, ...]:
-        """The templates that multiply."""
-        return f"wgmma/issue_mmas/{self.k_loop.mmas_of_step}", f"wgmma/k_loop/{self.k_loop.pace}"
 
     @property
     def _walk_parts(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The K loop of a Hopper module: which implementations it is made of, and what their templates name."""
+"""The K loop of a Hopper module as its templates see it: functions, parameters, operands and sums."""
 
 from __future__ import annotations
 
@@ -25,83 +25,103 @@ class KLoop:
         is_block = self.plan.problem.scales_sums and self.plan.step_blocks == 1
         return "of a K step, the block of a scale" if is_block else ""
 
-    # --- implementations
+    # --- functions
 
     @property
-    def count_of_lanes(self) -> str:
-        """The number of a tile's lanes in the names of templates: one or several."""
-        return "several" if self.plan.composed else "one"
+    def functions(self) -> tuple[str, str]:
+        """The templates of the function that issues MMAs, and of the loop."""
+        return self._issue_mmas, self._multiply
 
     @property
-    def mmas_of_step(self) -> str:
-        """The name of the template that issues MMAs: of all lanes of a K step, or of one of its blocks."""
-        if self.plan.column_slabs > 1:
-            return "slab"
-        return "block" if self.plan.step_blocks > 1 else self.count_of_lanes
+    def _issue_mmas(self) -> str:
+        """The template that issues the MMAs of a K step, of one of its blocks, or of a slab of columns."""
+        plan = self.plan
+        if plan.column_slabs > 1:
+            return "wgmma/issue_mmas/slab"
+        if plan.step_blocks > 1:
+            return "wgmma/issue_mmas/block"
+        return "wgmma/issue_mmas/several" if plan.composed else "wgmma/issue_mmas/one"
 
     @property
-    def pace(self) -> str:
-        """How the MMAs of a K step and the next one follow each other: the name of the loop's template."""
+    def _multiply(self) -> str:
+        """The template of the loop: how the MMAs of a K step and of the next one follow each other."""
         plan = self.plan
         if plan.synchronous:
-            return "single_tile" if plan.schedule_kind == "single_tile" else "synchronous"
+            single = plan.schedule_kind == "single_tile"
+            return "wgmma/k_loop/single_tile" if single else "wgmma/k_loop/synchronous"
         if plan.problem.scales_sums:
-            return f"scaled{self.scales.pace}"
-        if plan.promote_k:
-            return "in_order"
-        if plan.fragments > 1:
-            return "prefetched"
-        return "overlapped" if plan.outstanding_mmas else "in_order"
+            return self.scales.loop
+        if self.is_prefetched:
+            return "wgmma/k_loop/prefetched"
+        overlaps = plan.outstanding_mmas and not self.sums_each_step
+        return "wgmma/k_loop/overlapped" if overlaps else "wgmma/k_loop/in_order"
 
     @property
-    def lanes(self) -> str:
-        """The template of a K loop's sums: one tensor, or one for each part of a tile's columns."""
-        return f"wgmma/lanes/{'staggered' if self.plan.staggered else self.count_of_lanes}.py.j2"
+    def sums_each_step(self) -> bool:
+        """True if each K step has sums of its own, from zero on, which threads add to the tile's sums."""
+        return bool(self.plan.promote_k)
 
     @property
-    def accumulate(self) -> str:
-        """The template of how the products of a K step are added to the sums of a tile."""
-        return f"wgmma/accumulate/{'promoted' if self.plan.promote_k else 'direct'}.py.j2"
-
-    @property
-    def feed(self) -> str:
-        """The template of a K loop's last use of a stage: a release, or a refill."""
-        return f"wgmma/feed/{'producer' if self.plan.specialized else 'refill'}.py.j2"
+    def is_prefetched(self) -> bool:
+        """True if the left operand of a K step is read into registers while the MMAs of another one run."""
+        return self.plan.fragments > 1 and not self.sums_each_step and not self.plan.synchronous
 
     @property
     def scales(self) -> ScaleReads:
         """How the scales of a block of K are read, for sums that have scales."""
         return ScaleReads(self.plan)
 
-    @property
-    def scale_parameters(self) -> str:
-        """The further parameters of a K loop whose sums have scales; empty for others."""
-        if not self.plan.problem.scales_sums:
-            return ""
-        own = ", a_scale_smem" * self.plan.specialized + ", scale_row" * self.plan.access.scales_from_any_row
-        return own + f", {self.scales.of_tiles}" * self.plan.has_tile_scales
+    # --- parameters
 
     @property
-    def _scale_arguments(self) -> Iterator[str]:
-        """The further arguments of a K loop whose sums have scales; none for others."""
-        if self.plan.problem.scales_sums and self.plan.specialized:
-            yield f"args.a_scale_smem{'[consumer]' * (self.plan.row_shares > 1)}"
-        if self.plan.access.scales_from_any_row:
-            yield self.scales.first_row
-        if self.plan.has_tile_scales:
-            yield self.scales.found
+    def parameters(self) -> tuple[str, ...]:
+        """The parameters of the loop."""
+        return tuple(parameter for parameter, _ in self._passed)
 
     @property
-    def mma_tiles(self) -> str:
-        """The instruction's operands: A as [M, K] and B as [K, N], or B as [N, K] and A as [K, M]."""
-        mma = self.plan.mma
-        left, right = f"{self.left}_tile", f"{mma.right.tensor}_tile"
-        if mma.reads_left:
-            left = f"{self.left}_part" if self.plan.composed else left
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of a call of the loop."""
+        return tuple(argument for _, argument in self._passed)
+
+    @property
+    def _passed(self) -> Iterator[tuple[str, str]]:
+        """The parameters of the loop, each with the argument of a call."""
+        plan = self.plan
+        yield "args", "args"
+        if plan.specialized:
+            yield "a_smem", self._of_consumer("a_smem")
+            yield "k_steps", "k_steps" if walk_of(plan).steps else "args.k_steps"
+            yield "ring", "ring"
         else:
-            left = turned(left, self._major_of_left == "mn")
-        right_major = self.plan.problem.operand(mma.right.tensor).major
-        return f"{left}, {turned(right, right_major == 'k')}"
+            yield "ring", "ring" if plan.persistent else "RingPosition(gl.to_tensor(0), gl.to_tensor(0))"
+            yield "loads", "loads"
+        if plan.staggered:
+            yield "parts: gl.constexpr", "parts=PARTS - consumer"  # the second consumer lacks the last part
+        if plan.specialized and plan.problem.scales_sums:
+            yield "a_scale_smem", self._of_consumer("a_scale_smem")
+        if plan.access.scales_from_any_row:
+            yield "scale_row", self.scales.first_row
+        if plan.has_tile_scales:
+            yield self.scales.passed
+
+    def _of_consumer(self, field: str) -> str:
+        """Return a field of the arguments: a consumer's own value if consumers share a tile."""
+        return f"args.{field}[consumer]" if self.plan.row_shares > 1 else f"args.{field}"
+
+    # --- operands and sums
+
+    @property
+    def left_tile(self) -> str:
+        """The instruction's left operand: A as [M, K], or B as [N, K]."""
+        if self.plan.mma.reads_left:
+            return f"{self.left}_part" if self.plan.composed else f"{self.left}_tile"
+        return turned(f"{self.left}_tile", self._major_of_left == "mn")
+
+    @property
+    def right_tile(self) -> str:
+        """The instruction's right operand: B as [K, N], or A as [K, M]."""
+        tensor = self.plan.mma.right.tensor
+        return turned(f"{tensor}_tile", self.plan.problem.operand(tensor).major == "k")
 
     def as_tile(self, sums: str) -> str:
         """Return the sums of the loop as a tile of D."""
@@ -132,61 +152,21 @@ class KLoop:
         return parts_of(self.plan)
 
     @property
-    def tiles_read(self) -> str:
-        """The tiles that the MMAs of a K step read in shared memory, in words."""
-        mma = self.plan.mma
-        return f"{mma.right.tensor.upper()}'s tiles" if mma.reads_left else "their tiles"
-
-    @property
     def mma_sums(self) -> str:
-        """The sums that the MMAs of a K step add to, or sums of their own that are promoted."""
-        plural = "s" * self.plan.composed
-        return f"{'step' if self.plan.promote_k else 'accumulator'}{plural}"
-
-    @property
-    def mma_options(self) -> str:
-        """The last arguments of an MMA: one that is promoted begins with zero."""
-        return "use_acc=False, " * bool(self.plan.promote_k) + "is_async=True"
-
-    @property
-    def from_zero(self) -> str:
-        """The words about such an MMA."""
-        return ", a sum from zero" * bool(self.plan.promote_k)
+        """The sums that the MMAs of a K step add to: the tile's sums, or sums of the step alone."""
+        if self.sums_each_step:
+            return "steps" if self.plan.composed else "step"
+        return "accumulators" if self.plan.composed else "accumulator"
 
     def reads(self, tensor: str) -> bool:
         """Return True if the function that issues MMAs reads a tensor into registers itself."""
-        return self.plan.mma.source_of(tensor) == "registers" and self.pace != "prefetched"
+        return self.plan.mma.source_of(tensor) == "registers" and not self.is_prefetched
 
-    @property
-    def a_of_step(self) -> str:
-        """The A of that function: a tile that it reads, or a tile that the MMAs read."""
-        return "a_smem" if self.reads("a") else "a_tile"
-
-    def b_of_step(self, tile: str) -> str:
-        """Return the B of that function in a tile in shared memory: the tile, or a part of it."""
-        return f"read_b({tile})" if self.reads("b") else tile
-
-    @property
-    def parts_parameter(self) -> str:
-        """The parameter for the number of a consumer's parts; empty if all consumers have the same number."""
-        return ", parts: gl.constexpr" if self.plan.staggered else ""
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The arguments of a call of the loop; the second consumer has all parts except the last one."""
-        plan = self.plan
-        own = "[consumer]" * (plan.row_shares > 1)
-        k_steps = "k_steps" if walk_of(plan).steps else "args.k_steps"
-        passed = ("args", f"args.a_smem{own}", k_steps, "ring")
-        if not plan.specialized:
-            start = "RingPosition(gl.to_tensor(0), gl.to_tensor(0))"
-            passed = ("args", "ring" if plan.persistent else start, "loads")
-        parts = ("parts=PARTS - consumer",) if plan.staggered else ()
-        return (*passed, *parts, *self._scale_arguments)
-
-    def count_of(self, parts: str) -> str:
-        """Return how many parts the tuple of a consumer has that is called so."""
-        return f"len({parts})" if self.plan.staggered else "PARTS"
+    def count_of(self, sums: str) -> str:
+        """Return how many tensors a variable of sums has: one for each part of a tile or a consumer."""
+        if not self.plan.composed:
+            return "1"
+        return f"len({sums})" if self.plan.staggered else "PARTS"
 
     @property
     def zeros(self) -> str:

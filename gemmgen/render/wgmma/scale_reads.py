@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from gemmgen.plan.stage import least_elements
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import BlockScale
-from gemmgen.render.arguments import TMA_UNIT_BYTES
 from gemmgen.render.walks import walk_of
 
 RUN_STEPS = 4
@@ -32,28 +30,26 @@ class ScaleReads:
         return self.plan.problem.in_blocks
 
     @property
+    def one_of_b(self) -> bool:
+        """True if all columns of a tile have one scale of B."""
+        return self.plan.has_tile_scales and not self.of_two_blocks
+
+    @property
+    def of_groups(self) -> bool:
+        """True if each group has scales of its own B."""
+        return self.plan.problem.scales_groups_of_rows
+
+    @property
     def column(self) -> str:
         """The first column of a tile in B, or in the first block of B."""
-        return (
-            f"{self.plan.problem.b_blocks} * tile.column" if self.plan.problem.interleaved else "tile.column"
-        )
+        problem = self.plan.problem
+        return f"{problem.b_blocks} * tile.column" if problem.interleaved else "tile.column"
 
     @property
     def row_of_b(self) -> str:
         """The row of scales of a tile's columns, among the rows of all groups if there are groups."""
         row = f"{self.column} // SCALE_COLUMNS"
-        return (
-            f"tile.group * {self._rows_of_group} + {row}" if self.plan.problem.scales_groups_of_rows else row
-        )
-
-    @property
-    def words_of_rows(self) -> str:
-        """The comment on rows of scales of B, of each group if there are groups."""
-        if self.plan.problem.scales_groups_of_rows:
-            rows = "Each group has a row of scales for SCALE_COLUMNS columns of its B."
-            return f"{rows} Rows begin at multiples of {self.unit} scales."
-        multiple = f"multiples of {TMA_UNIT_BYTES} bytes: {self.unit} scales"
-        return f"Rows of scales, one for SCALE_COLUMNS columns of B, begin at {multiple}."
+        return f"tile.group * {self._rows_of_group} + {row}" if self.of_groups else row
 
     @property
     def _rows_of_group(self) -> str:
@@ -61,21 +57,22 @@ class ScaleReads:
         blocks = self.plan.problem.b_blocks
         if self.plan.problem.in_blocks:
             return f"{blocks} * (args.n // SCALE_COLUMNS)"
-        return f"gl.cdiv({f'{blocks} * ' * (blocks > 1)}args.n, SCALE_COLUMNS)"
+        columns = f"{blocks} * args.n" if blocks > 1 else "args.n"
+        return f"gl.cdiv({columns}, SCALE_COLUMNS)"
 
     @property
     def functions(self) -> Iterator[str]:
         """The templates of the functions that read scales."""
         plan = self.plan
         loaded = {"a"} if plan.has_tile_scales else {"a", "b"}
-        if any(self._scale(name).dtype.coded for name in ("a", "b")):
+        if self.are_coded("a") or self.are_coded("b"):
             yield "wgmma/scales/powers_of_two"
-        if self._beside_rows in loaded:
+        if self.beside_rows in loaded:
             yield "wgmma/scales/row_scales"
-        if self._beside_columns in loaded:
+        if self.beside_columns in loaded:
             yield "wgmma/scales/column_scales"
         if plan.has_tile_scales:
-            yield f"wgmma/scales/{'of_part' if self.by_block else 'of_tile'}"
+            yield "wgmma/scales/of_part" if self.by_block else "wgmma/scales/of_tile"
         if plan.column_slabs > 1:
             yield "wgmma/scales/join_column_slabs"
         elif plan.problem.in_blocks:
@@ -86,14 +83,16 @@ class ScaleReads:
             yield "wgmma/scales/join_slabs"
 
     @property
-    def pace(self) -> str:
-        """The ending of the name of the K loop's template: how blocks and slabs follow each other."""
+    def loop(self) -> str:
+        """The template of the K loop: how the blocks of K and the slabs of a tile follow each other."""
         plan = self.plan
         if plan.column_slabs > 1:
-            return "_column_slabs"
+            return "wgmma/k_loop/scaled_column_slabs"
         if plan.row_slabs > 1:
-            return "_slabs"
-        return "_blocks" if plan.step_blocks > 1 else "_overlapped" if plan.scales_in_flight else ""
+            return "wgmma/k_loop/scaled_slabs"
+        if plan.step_blocks > 1:
+            return "wgmma/k_loop/scaled_blocks"
+        return "wgmma/k_loop/scaled_overlapped" if plan.scales_in_flight else "wgmma/k_loop/scaled"
 
     @property
     def by_block(self) -> bool:
@@ -101,29 +100,13 @@ class ScaleReads:
         return self.plan.finds_scales_by_block
 
     @property
-    def of_tiles(self) -> str:
-        """The parameter of the K loop for the scales of B of a tile."""
-        return "b_scales" if self.by_block else "b_scale_ptr"
-
-    @property
-    def found(self) -> str:
-        """The value of that parameter for a work item."""
+    def passed(self) -> tuple[str, str]:
+        """The parameter of the K loop for the scales of B of a tile, and the argument of a call."""
         if not self.by_block:
-            return "scales_of_tile(args, tile)"
+            return "b_scale_ptr", "scales_of_tile(args, tile)"
         if not (steps := walk_of(self.plan).steps):
-            return "scales_from(args, tile, 0)"
-        return f"scales_from(args, tile, {steps if self.plan.specialized else 'steps'}.first)"
-
-    @property
-    def first_of_b(self) -> str:
-        """The scale of B of the first K step of a work item, which has one block."""
-        return "b_scales.of(0)" if self.by_block else self.number_of_b("gl.load(b_scale_ptr)")
-
-    def next_of_b(self, k_steps: str) -> str:
-        """Return the scale of B of the K step after `k_step`; after the last step it is the last one."""
-        if self.by_block:
-            return "b_scales.of(k_step + 1)"
-        return self.number_of_b(f"gl.load(b_scale_ptr + gl.minimum(k_step + 1, {k_steps} - 1))")
+            return "b_scales", "scales_from(args, tile, 0)"
+        return "b_scales", f"scales_from(args, tile, {steps if self.plan.specialized else 'steps'}.first)"
 
     @property
     def block_k(self) -> str:
@@ -137,27 +120,26 @@ class ScaleReads:
         return scale
 
     @property
-    def _beside_rows(self) -> str:
+    def beside_rows(self) -> str:
         """The operand whose scales are beside the rows of the accumulator."""
         return "b" if self.plan.swap_ab else "a"
 
     @property
-    def _beside_columns(self) -> str:
+    def beside_columns(self) -> str:
         """The operand whose scales are beside the columns of the accumulator."""
         return "a" if self.plan.swap_ab else "b"
 
-    def _number(self, name: str, read: str) -> str:
-        """Return the text of scales as fp32 numbers, by the text that reads the scales of an operand."""
-        return f"powers_of_two({read})" if self._scale(name).dtype.coded else read
+    def are_coded(self, operand: str) -> bool:
+        """Return True if the scales of an operand are exponents, which `powers_of_two` decodes."""
+        return self._scale(operand).dtype.coded
 
     def number_of_b(self, read: str) -> str:
         """Return the text of a scale of B as an fp32 number, by the text that reads it."""
-        return self._number("b", read)
+        return f"powers_of_two({read})" if self.are_coded("b") else read
 
-    def starts_anywhere(self, beside: Literal["rows", "columns"]) -> bool:
-        """Return True if the scales beside the accumulator's rows or columns begin at any row of a stage."""
-        name = self._beside_rows if beside == "rows" else self._beside_columns
-        return name == "a" and self.plan.access.scales_from_any_row
+    def start_anywhere(self, operand: str) -> bool:
+        """Return True if the scales of an operand's tile begin at any row of a stage."""
+        return operand == "a" and self.plan.access.scales_from_any_row
 
     @property
     def first_row(self) -> str:
@@ -167,101 +149,50 @@ class ScaleReads:
     @property
     def rows(self) -> str:
         """The constant of the rows of A whose scales are read at a time."""
-        return "SLAB_M" if self.plan.row_slabs > 1 else self._extent("a")[0]
+        return "SLAB_M" if self.plan.row_slabs > 1 else self.own("a")
 
     @property
-    def loaded_rows(self) -> int:
+    def rows_in_stage(self) -> int:
         """The rows of A whose scales a stage has for a consumer."""
         return self.plan.resources.of("a_scale")[0].shape[-1].size
-
-    @property
-    def gathered_rows(self) -> str:
-        """The scales at the indices `rows`, as a column of fp32 numbers."""
-        return self._number("a", "scales.permute((1, 0)).gather(rows[:, None], axis=0)")
-
-    @property
-    def gathered_columns(self) -> str:
-        """The scales at the indices `columns`, as a row of fp32 numbers."""
-        return self._number("a", "scales.gather(columns[None, :], axis=1)")
 
     @property
     def unit(self) -> int:
         """The scales of B in 16 bytes: a row of scales begins at a multiple of this number."""
         return self._scale("b").unit
 
-    @property
-    def read_rows(self) -> str:
-        """The scales beside the rows of the accumulator, as a column of fp32 numbers."""
-        read = f"scales{self._slice(self._beside_rows)}.permute((1, 0)).load(ACCUMULATOR_LAYOUT)"
-        return self._number(self._beside_rows, read)
+    def own(self, operand: str) -> str:
+        """Return the constant of the rows of A, or columns of B, that a consumer multiplies."""
+        return self._extent(operand)[0]
 
-    @property
-    def read_columns(self) -> str:
-        """The scales beside the columns of the accumulator, as a row of fp32 numbers."""
-        read = f"scales{self._slice(self._beside_columns)}.load(ACCUMULATOR_LAYOUT)"
-        return self._number(self._beside_columns, read)
-
-    def _extent(self, name: str) -> tuple[str, int]:
+    def _extent(self, operand: str) -> tuple[str, int]:
         """Return the constant and the number of the rows of A, or columns of B, of a consumer."""
         plan = self.plan
-        if name == "b":
+        if operand == "b":
             return "PROGRAM_TILE_N", plan.program_tile_n
         return ("CONSUMER_TILE_M" if plan.row_shares > 1 else "PROGRAM_TILE_M"), plan.cta_consumer_tile_m
 
-    def _is_loaded_beyond(self, name: str) -> bool:
-        """True if TMA loads scales of more rows of A, or columns of B, than a consumer has."""
-        return self.plan.row_slabs == 1 and least_elements(self._scale(name).dtype) > self._extent(name)[1]
-
-    def _loaded(self, name: str) -> str:
-        """The words about the scales that a stage has beyond the accumulator; empty if there are none."""
-        return f"; TMA loads {least_elements(self._scale(name).dtype)}" * self._is_loaded_beyond(name)
-
-    @property
-    def words_of_column(self) -> str:
-        """The words about a column of scales, and about the scales that a stage has beyond the rows."""
-        beyond = self._loaded(self._beside_rows)
-        return f"beside the rows{beyond}" if beyond else "[M, 1] beside the rows of the accumulator"
-
-    @property
-    def loaded_columns(self) -> str:
-        """The words about the scales that a stage has beyond the columns; empty if there are none."""
-        return self._loaded(self._beside_columns)
-
-    def _slice(self, name: str) -> str:
-        """Return the selection of the scales that a consumer multiplies by; empty if TMA loads no others."""
-        return f".slice(0, {self._extent(name)[0]}, dim=1)" * self._is_loaded_beyond(name)
+    def loaded_beyond(self, operand: str) -> int:
+        """Return how many scales of an operand TMA loads if they are more than a consumer has; else 0."""
+        least = least_elements(self._scale(operand).dtype)
+        return least if self.plan.row_slabs == 1 and least > self._extent(operand)[1] else 0
 
     def of_a(self, slab: int) -> str:
         """Return the scales of A beside the accumulator, of one of several slabs of rows."""
-        scales = f"{'' if self.plan.specialized else 'args.'}a_scale_smem.index(ring.stage)"
-        if self.plan.step_blocks > 1:
-            scales += ".slice(block, 1)"
+        scales = self._of_stage("a_scale_smem" if self.plan.specialized else "args.a_scale_smem")
         if self.plan.access.scales_from_any_row:
-            scales += f", scale_row{' + SLAB_M' if slab else ''}"
+            scales = f"{scales}, scale_row + SLAB_M" if slab else f"{scales}, scale_row"
         elif self.plan.row_slabs > 1:
-            scales += f".slice({'SLAB_M' if slab else '0'}, SLAB_M, dim=1)"
-        return f"{'column' if self.plan.swap_ab else 'row'}_scales({scales})"
+            scales = f"{scales}.slice({'SLAB_M' if slab else '0'}, SLAB_M, dim=1)"
+        return f"column_scales({scales})" if self.plan.swap_ab else f"row_scales({scales})"
 
     @property
     def of_b(self) -> str:
         """The scales of B beside the accumulator."""
-        scales = f"args.b_scale_smem.index(ring.stage){'.slice(block, 1)' * (self.plan.step_blocks > 1)}"
-        return f"{'row' if self.plan.swap_ab else 'column'}_scales({scales})"
+        scales = self._of_stage("args.b_scale_smem")
+        return f"row_scales({scales})" if self.plan.swap_ab else f"column_scales({scales})"
 
-    # --- steps of several blocks
-
-    @property
-    def step_number(self) -> str:
-        """The variable of a loop over K steps, whose scales of B are found by the number of a step."""
-        return "k_step" if self.plan.has_tile_scales else "_"
-
-    @property
-    def of_block(self) -> str:
-        """The scales of a block: their product, or a pair if each column has a scale of B."""
-        return "scale * b_scale[block]" if self.plan.has_tile_scales else f"(scale, {self.of_b})"
-
-    @property
-    def scaled_block(self) -> str:
-        """The sums of a block times their scales."""
-        scales = "scales[block]"
-        return f"steps[block] * {scales if self.plan.has_tile_scales else f'({scales}[0] * {scales}[1])'}"
+    def _of_stage(self, ring: str) -> str:
+        """Return the scales in a stage: of a K step, or of one of its blocks."""
+        scales = f"{ring}.index(ring.stage)"
+        return f"{scales}.slice(block, 1)" if self.plan.step_blocks > 1 else scales
