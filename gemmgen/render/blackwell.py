@@ -202,12 +202,9 @@ class BlackwellView(KernelView):
         return buffer.shape[1 if matrix.major == "k" else 0]
 
     @property
-    def k_coordinates(self) -> tuple[tuple[str, str], ...]:
-        """Where a K step begins, each coordinate with the constant that it is a multiple of."""
-        extents = {extent_name(self._k_tile_of(name)) for name in ("a", "b")}
-        known = (("k", "PROGRAM_TILE_K"), ("packed_k", "PACKED_TILE_K"))
-        scales = (("k_block", "SCALE_BLOCKS_K"),) if self.plan.block_scaled else ()
-        return (*((name, extent) for name, extent in known if extent in extents), *scales)
+    def k_extents(self) -> tuple[str, str]:
+        """The constants that hold the extents along K of the tiles of A and of B."""
+        return extent_name(self._k_tile_of("a")), extent_name(self._k_tile_of("b"))
 
     @property
     def loads(self) -> Iterator[OperandLoad]:
