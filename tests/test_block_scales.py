@@ -404,15 +404,15 @@ def test_an_open_tile_hides_nothing_that_is_wrong_with_the_operands() -> None:
     assert found == {("scale-format", "operands.b.scale.format"), ("not-together", "epilogue.d")}
 
 
-def test_each_format_names_its_instruction_and_its_block() -> None:
-    blocks = {name: (each.mma, each.rows, each.vector) for name, each in SCALE_FORMATS.items()}
+def test_each_format_says_where_scales_are_applied_and_its_block() -> None:
+    blocks = {name: (each.applied, each.rows, each.vector) for name, each in SCALE_FORMATS.items()}
     assert blocks == {
-        "mxfp8": ("tcgen05", 1, 32),
-        "mxfp4": ("tcgen05", 1, 32),
-        "nvfp4": ("tcgen05", 1, 16),
-        "fp32_1x128": ("wgmma", 1, 128),
-        "fp32_128x128": ("wgmma", 128, 128),
-        "ue8m0_1x128": ("wgmma", 1, 128),
-        "ue8m0_128x128": ("wgmma", 128, 128),
-        "ue8m0_1x32": ("wgmma", 1, 32),
+        "mxfp8": ("mma", 1, 32),
+        "mxfp4": ("mma", 1, 32),
+        "nvfp4": ("mma", 1, 16),
+        "fp32_1x128": ("sums", 1, 128),
+        "fp32_128x128": ("sums", 128, 128),
+        "ue8m0_1x128": ("sums", 1, 128),
+        "ue8m0_128x128": ("sums", 128, 128),
+        "ue8m0_1x32": ("sums", 1, 32),
     }

@@ -28,7 +28,7 @@ from gemmgen.verify.simulation import simulate_product
 
 STEM, MASKED = "h100_e4m3_blockwise_grouped", "h100_e4m3_blockwise_masked"
 STEMS = [path.stem for path in GROUPED_SPECS if "blockwise" in path.stem or "ue8m0" in path.stem]
-ROWS = [stem for stem in STEMS if made(spec_file(stem)).source.problem.scales_groups_of_rows]
+ROWS = [stem for stem in STEMS if made(spec_file(stem)).plan.access.scales_groups_of_rows]
 PLAIN_D = [stem for stem in STEMS if made(spec_file(stem)).source.problem.d_scale is None]
 """The others return scales too: tests/test_quantized_output.py calls them."""
 M, N, K, COUNT = 90, 200, 304, 5

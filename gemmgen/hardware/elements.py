@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar, overload
 
-from gemmgen.hardware.gpus import WGMMA, Row, Table
+from gemmgen.hardware.gpus import GPUS, WGMMA, Row, Table
 from gemmgen.hardware.triton_releases import TRITON
 
 if TYPE_CHECKING:
@@ -280,6 +280,16 @@ PADDED_K = 128
 """[ptx] Elements that one box of padded fp4 has along K, and that K must be a multiple of."""
 
 
+Applied = Literal["mma", "sums"]
+"""Where a kernel multiplies by the scales of an operand: in the MMA, for which scales are packed, or in the
+threads that have the sums of a block of K.
+"""
+APPLIED: Mapping[str, tuple[Applied, ...]] = {"wgmma": ("sums",), "tcgen05": ("mma",)}
+"""Where kernels can do so by their matrix instruction: wgmma takes no scales, and the sums of a block of K of
+tcgen05 are in no registers.
+"""
+
+
 @dataclass(frozen=True)
 class ScaleFormat:
     """One scale for each block of an operand: ``rows`` rows of A, or columns of B, by ``vector`` of K."""
@@ -290,10 +300,8 @@ class ScaleFormat:
     vector: int
     dtype: str
     """Element type of the scales."""
-    mma: Literal["wgmma", "tcgen05"]
-    """The instruction whose kernels multiply such operands: tcgen05 scales products itself, and threads scale
-    the sums of wgmma.
-    """
+    applied: Applied
+    """Where a kernel multiplies by the scales."""
     rows: int = 1
     operands: tuple[str, ...] = ("a", "b")
     """The operands that can have it."""
@@ -301,6 +309,12 @@ class ScaleFormat:
     """Element types of a D whose scales a kernel computes, with a scale for ``vector`` of its columns."""
     also: tuple[str, ...] = ()
     """Other names for it that a user may write."""
+
+    @property
+    def generation(self) -> str:
+        """The maker's name for the GPUs whose kernels apply its scales."""
+        architectures = (gpu.architecture for gpu in GPUS.values())
+        return next(each.generation for each in architectures if self.applied in APPLIED[each.mma])
 
 
 SCALE_FORMATS: Table[ScaleFormat] = Table(
@@ -310,40 +324,40 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
         for scale in (
             # [ocp]
             ScaleFormat(
-                "mxfp8", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", mma="tcgen05",
+                "mxfp8", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", applied="mma",
                 also=("mx", "mxfp"),
             ),
             ScaleFormat(
-                "mxfp4", elements=("e2m1",), vector=32, dtype="ue8m0", mma="tcgen05", also=("mx", "mxfp")
+                "mxfp4", elements=("e2m1",), vector=32, dtype="ue8m0", applied="mma", also=("mx", "mxfp")
             ),
             # [ptx] block16 of mxf4nvf4
-            ScaleFormat("nvfp4", elements=("e2m1",), vector=16, dtype="e4m3", mma="tcgen05", also=("nv",)),
+            ScaleFormat("nvfp4", elements=("e2m1",), vector=16, dtype="e4m3", applied="mma", also=("nv",)),
             # [dsv3] [cublas] Of activations, and of both operands of a weight's gradient.
             ScaleFormat(
-                "fp32_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", mma="wgmma",
+                "fp32_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", applied="sums",
                 results=("e4m3",),
                 also=("1x128", "blockwise", "blockwise_1x128", "BlockWise1x128", "vec128", "groupwise"),
             ),
             # [dsv3] [cublas] Of weights.
             ScaleFormat(
-                "fp32_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", mma="wgmma",
+                "fp32_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", applied="sums",
                 rows=128, operands=("b",),
                 also=("128x128", "blockwise", "blockwise_128x128", "BlockWise128x128"),
             ),
             # The same blocks with scales that are powers of two, as later checkpoints have them.
             ScaleFormat(
-                "ue8m0_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", mma="wgmma",
+                "ue8m0_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", applied="sums",
                 results=("e4m3",),
                 also=("1x128", "e8m0_1x128", "ue8m0"),
             ),
             ScaleFormat(
-                "ue8m0_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", mma="wgmma",
+                "ue8m0_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", applied="sums",
                 rows=128, operands=("b",),
                 also=("128x128", "e8m0_128x128", "ue8m0"),
             ),
             # [ocp] The blocks of mxfp8, whose sums threads scale: the tensor cores of Hopper take no scales.
             ScaleFormat(
-                "ue8m0_1x32", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", mma="wgmma",
+                "ue8m0_1x32", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", applied="sums",
                 also=("1x32", "e8m0_1x32", "mx", "mxfp"),
             ),
         )

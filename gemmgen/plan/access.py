@@ -96,13 +96,25 @@ class TensorAccess:
         return self.problem.in_blocks and bool(self.problem.parted_vectors)
 
     @property
+    def scales_groups_of_rows(self) -> bool:
+        """True if threads scale the sums of groups of rows; each group has its own scales of B."""
+        groups = self.problem.groups
+        return self.problem.scales_sums and groups is not None and not groups.divides_k
+
+    @property
+    def has_tile_scales(self) -> bool:
+        """True if many columns of B have one scale in a block of K, which threads read by address."""
+        scale = self.problem.b.scale
+        return self.problem.scales_sums and scale is not None and scale.format.rows > 1
+
+    @property
     def scales_from_any_row(self) -> bool:
         """True if the scales of a tile's rows begin anywhere, because groups do.
 
         TMA loads scales from multiples of 16 bytes on.
         """
         groups = self.problem.groups
-        return self.problem.scales_groups_of_rows and groups is not None and not groups.apart
+        return self.scales_groups_of_rows and groups is not None and not groups.apart
 
     @property
     def loads_k_from_any_row(self) -> bool:
@@ -117,7 +129,7 @@ class TensorAccess:
     @property
     def places_scales_by_n(self) -> bool:
         """True if N is part of a place among scales of B's tiles: of an accumulator's, or of a group's."""
-        return self.problem.has_tile_scales and (self.problem.in_blocks or self.problem.scales_groups_of_rows)
+        return self.has_tile_scales and (self.problem.in_blocks or self.scales_groups_of_rows)
 
     @property
     def tma_vectors(self) -> tuple[str, ...]:
@@ -156,7 +168,7 @@ class TensorAccess:
         parted = (name for name in problem.parted_vectors if name in self.tma_vectors)
         bits = [problem.vector_dtype(name).bits for name in parted]
         bits += [problem.b.dtype.bits] * (problem.b.major == "mn")
-        of_scales = [problem.b.scale.format.rows] * problem.has_tile_scales if problem.b.scale else []
+        of_scales = [problem.b.scale.format.rows] * self.has_tile_scales if problem.b.scale else []
         return max((*of_scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
 
     @property

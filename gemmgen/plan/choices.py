@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from gemmgen.hardware import DTYPES, FP8, GPUS, SCALE_FORMATS
+from gemmgen.hardware import DTYPES, FP8, GPUS, SCALE_FORMATS, ScaleFormat
+from gemmgen.hardware.elements import APPLIED
 from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.fix import at_least, clause, either, hint, leave_out, use
 from gemmgen.plan.fix import written as written_value
@@ -18,7 +19,6 @@ from gemmgen.plan.shared_rules import without_expression
 from gemmgen.problem.epilogue import Epilogue, Step, written_d
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile
-from gemmgen.spec.model import BlockScale
 from gemmgen.spec.values import SIZE_LIMIT
 from gemmgen.spec.words import (
     EarlyOperand,
@@ -93,7 +93,7 @@ def target_choice(statement: Statement) -> Iterator[Finding]:
 
 
 def _foreign_operands(statement: Statement) -> Iterator[Finding]:
-    """Yield findings for packings of elements other than 4-bit ones, and scales that wgmma cannot apply."""
+    """Yield findings for packings of elements other than 4-bit ones, and formats that the target lacks."""
     others = [gpu for gpu in GPUS.values() if gpu.architecture.mma == "tcgen05"]
     blackwell = either([gpu.name for gpu in others])
     on_blackwell = use(*(gpu.target for gpu in others), field="target")
@@ -108,48 +108,39 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
         if operand.packing is not None and DTYPES[operand.dtype].bits != 4:
             found = f"{operand.packing} for {operand.dtype}"
             yield Finding(f"{path}.packing", found, "it is a choice for 4-bit elements", leave_out())
-        if statement.mma == "tcgen05":
-            yield from _hopper_scale(statement, path, operand.scale)
-            continue
-        if not DTYPES[operand.dtype].wgmma_accumulators:
+        if statement.mma == "wgmma" and not DTYPES[operand.dtype].wgmma_accumulators:
             yield Finding(
                 f"{path}.dtype",
                 f"{name.upper()} is {operand.dtype} for {statement.target}",
                 f"wgmma multiplies no 4-bit elements, only tcgen05 does, which {blackwell} has",
                 use(*FP8) | on_blackwell,
             )
-        if operand.scale is not None and SCALE_FORMATS[operand.scale.format].mma == "tcgen05":
-            formats = _formats_of_hopper(name, SCALE_FORMATS[operand.scale.format].vector)
-            yield Finding(
-                f"{path}.scale.format",
-                f"{operand.scale.format} for {statement.target}",
-                f"its scales need tcgen05, which {blackwell} has, and on Hopper threads multiply sums by "
-                f"{either(formats)}",
-                use(*formats) | leave_out(f"{path}.scale") | on_blackwell,
-            )
+        if operand.scale is not None:
+            yield from _foreign_format(statement, name, SCALE_FORMATS[operand.scale.format])
 
 
-def _formats_of_hopper(operand: str, vector: int) -> list[str]:
-    """Return the formats with which Hopper's threads scale sums of an operand, the best one first.
+def _foreign_format(statement: Statement, operand: str, stated: ScaleFormat) -> Iterator[Finding]:
+    """Yield a finding for scales that no kernel of the target applies where their format has them applied.
 
-    Formats with `vector` elements of K in a block come first, and then, for weights, blocks of 128 rows.
+    Formats of the target with as many elements of K in a block are proposed first, and of these, for weights,
+    blocks of more rows.
     """
-    known = (each for each in SCALE_FORMATS.values() if each.mma == "wgmma" and operand in each.operands)
-    return [each.name for each in sorted(known, key=lambda row: (row.vector != vector, -row.rows))]
-
-
-def _hopper_scale(statement: Statement, path: str, scale: BlockScale | None) -> Iterator[Finding]:
-    """Yield a finding for scales that only kernels of Hopper apply, for a Blackwell GPU."""
-    if scale is None or SCALE_FORMATS[scale.format].mma == "tcgen05":
+    if stated.applied in APPLIED[statement.mma]:
         return
-    others = [gpu.target for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"]
-    formats = [each.name for each in SCALE_FORMATS.values() if each.mma == "tcgen05"]
-    yield Finding(
-        f"{path}.scale.format",
-        f"{scale.format} for {statement.target}",
-        f"this format is supported on Hopper only; tcgen05 has {either(formats)}",
-        leave_out(f"{path}.scale") | use(*others, field="target"),
-    )
+    others = [gpu for gpu in GPUS.values() if stated.applied in APPLIED[gpu.architecture.mma]]
+    known = [each for each in SCALE_FORMATS.values() if each.applied in APPLIED[statement.mma]]
+    known.sort(key=lambda each: (each.vector != stated.vector, -each.rows))
+    formats = [each.name for each in known if operand in each.operands]
+    field = f"operands.{operand}.scale"
+    fix = leave_out(field) | use(*(gpu.target for gpu in others), field="target")
+    if statement.mma == "tcgen05":
+        limit = f"this format is supported on Hopper only; tcgen05 has {either(formats)}"
+    else:
+        where = either([gpu.name for gpu in others])
+        limit = f"its scales need tcgen05, which {where} has, and on Hopper threads multiply sums by "
+        limit += either(formats)
+        fix = use(*formats) | fix
+    yield Finding(f"{field}.format", f"{stated.name} for {statement.target}", limit, fix)
 
 
 @rule("search-values")

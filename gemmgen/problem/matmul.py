@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import DTYPES, PADDED_K, DType, ScaleFormat
-from gemmgen.hardware.elements import MOST_SCALED
+from gemmgen.hardware.elements import MOST_SCALED, Applied
 from gemmgen.problem.canonical import digest
 from gemmgen.problem.epilogue import PLAIN, Epilogue, Load, Value
 from gemmgen.problem.extents import Shape
@@ -249,25 +249,25 @@ class Matmul:
         """True if A or B has a scale for each block of elements."""
         return self.a.scale is not None or self.b.scale is not None
 
+    def _applies_scales(self, where: Applied) -> bool:
+        """Return True if the scales of A or of B are applied at a place; each operand has its own."""
+        scales = (operand.scale for operand in (self.a, self.b))
+        return any(scale is not None and scale.format.applied == where for scale in scales)
+
     @cached_property
     def packs_scales(self) -> bool:
         """True if the tensor cores read scales of blocks, which are packed for them."""
-        return any(each.scale is not None and each.scale.format.mma == "tcgen05" for each in (self.a, self.b))
+        return self._applies_scales("mma")
 
     @cached_property
     def scales_sums(self) -> bool:
-        """True if threads multiply the sums of each block of K by its scales: wgmma takes none."""
-        return self.block_scaled and not self.packs_scales
+        """True if threads multiply the sums of each block of K by its scales."""
+        return self._applies_scales("sums")
 
-    @property
-    def scales_groups_of_rows(self) -> bool:
-        """True if threads scale the sums of groups of rows; each group has its own scales of B."""
-        return self.scales_sums and self.groups is not None and not self.groups.divides_k
-
-    @property
-    def has_tile_scales(self) -> bool:
-        """True if many columns of B have one scale in a block of K, which threads read by address."""
-        return self.scales_sums and self.b.scale is not None and self.b.scale.format.rows > 1
+    @cached_property
+    def scaled_k(self) -> int | None:
+        """Elements of K whose sums threads multiply by a scale of A and one of B; None if they scale none."""
+        return self.a.scale.vector if self.scales_sums and self.a.scale else None
 
     # --- what its epilogue does
 

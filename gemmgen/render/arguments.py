@@ -203,7 +203,7 @@ class ArgumentTable:
             yield '"d_may_be_c": False,  # a tile also reads rows of C that are of the next group'
         if (multiple := plan.access.n_multiple) > 1:
             why = "TMA reads the second block of a row from column N"
-            if plan.problem.has_tile_scales:
+            if plan.access.has_tile_scales:
                 why = "columns that share a scale are of one block"
             if plan.problem.d_scale:
                 why = f"a scale of D is of {multiple} columns"

@@ -244,7 +244,7 @@ class KernelOverview(ABC):
                 a, b = "boxes of A stored as [K, M]", "of B [K, N]"
             elif groups.divides_k:
                 a, b = "A [M, K], B stored as [N, K]", ", ".join(self.more_inputs)
-            elif problem.scales_groups_of_rows:
+            elif access.scales_groups_of_rows:
                 b = ", ".join((b, *self.more_inputs))
             beside = "C and D" if problem.c and access.d_may_be_c else "D"
             beside += " and the sums" * problem.saves

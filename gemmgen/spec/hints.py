@@ -218,9 +218,8 @@ def _scale_format_hint(name: str, operand: str) -> str:
     if name not in SCALE_FORMATS or operand not in SCALE_FORMATS[name].operands:
         return ""
     meant = SCALE_FORMATS[name]
-    generations = {row.architecture.mma: row.architecture.generation for row in GPUS.values()}
     alike = [
-        f"{{format: {each.name}}} on {generations[each.mma]}"
+        f"{{format: {each.name}}} on {each.generation}"
         for each in SCALE_FORMATS.values()
         if (each.elements, each.vector, each.dtype) == (meant.elements, meant.vector, meant.dtype)
     ]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, cast
 
-from gemmgen.hardware import GPUS
 from gemmgen.hardware.elements import SCALE_FORMATS, ScaleFormat
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec.diagnostics import listing
@@ -53,11 +52,10 @@ def meanings(word: str) -> list[str]:
 
 def _scale_format(row: ScaleFormat) -> str:
     """Return the meaning of a format of scales, with the operands that can have it."""
-    generations = {gpu.architecture.mma: gpu.architecture.generation for gpu in GPUS.values()}
     operands = [*row.operands, *["d"] * bool(row.results)]
     fields = listing([f"operands.{operand}.scale.format" for operand in operands], "and")
     meaning = (
-        f"a value of {fields} on {generations[row.mma]}: elements of {listing(row.elements, 'or')}, and one "
+        f"a value of {fields} on {row.generation}: elements of {listing(row.elements, 'or')}, and one "
         f"{row.dtype} scale for each block of {row.rows} x {row.vector} of them, {row.vector} along K"
     )
     if row.results:

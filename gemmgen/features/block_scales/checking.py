@@ -17,6 +17,7 @@ from gemmgen.features.block_scales.torch_scaled import block_scaled_mm
 from gemmgen.numerics.matrices import Draw, Layout, powers_of_two
 from gemmgen.numerics.side import TWO_RUNS, CheckGroup, Checking
 from gemmgen.numerics.torch_call import Head
+from gemmgen.plan.access import TensorAccess
 from gemmgen.problem import Matmul
 from gemmgen.problem.matmul import Operand
 from gemmgen.problem.operations import BLOCK_SCALES
@@ -54,7 +55,7 @@ class ScaleNumbers(Checking):
         matrix = partial(layout.matrix, operand.scale.dtype.name, fill=partial(_drawn, operand))
         if problem.packs_scales:
             return matrix(rows, blocks)
-        if problem.scales_groups_of_rows:
+        if TensorAccess(problem).scales_groups_of_rows:
             stacked = partial(matrix, leading=problem.leading_extents(keyword[0]), may_guard=False)
             return stacked(blocks, rows).mT if keyword == "a_scale" else stacked(rows, blocks)
         if operand.scale.format.rows == 1:

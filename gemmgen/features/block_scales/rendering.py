@@ -55,7 +55,7 @@ class BlockScales(Rendering):
         """The functions that read scales, and the function of the host that arranges them."""
         for template in ScaleReads(self.plan).functions:
             yield Function(Section.READ, template)
-        of_groups = "_of_groups" if self.plan.problem.scales_groups_of_rows else ""
+        of_groups = "_of_groups" if self.plan.access.scales_groups_of_rows else ""
         yield Function(Section.MEMORY, f"wrapper/arrange_scales{of_groups}")
 
     @property

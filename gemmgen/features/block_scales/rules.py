@@ -75,12 +75,12 @@ def _of_groups(groups: Groups, a: BlockScale, b: BlockScale) -> Iterator[Finding
 
 def _pairs(b: ScaleFormat, a: ScaleFormat) -> bool:
     """Return True if a format of B has scales for as much of K as a format of A, of the same type."""
-    return (b.mma, b.vector, b.dtype) == (a.mma, a.vector, a.dtype)
+    return (b.applied, b.vector, b.dtype) == (a.applied, a.vector, a.dtype)
 
 
 def _completes(each: ScaleFormat, stated: ScaleFormat, operand: str) -> bool:
     """Return True if a format is for the other operand of one that has the stated format, of its type."""
-    alike = (each.mma, each.vector, each.dtype) == (stated.mma, stated.vector, stated.dtype)
+    alike = (each.applied, each.vector, each.dtype) == (stated.applied, stated.vector, stated.dtype)
     return alike and operand in each.operands and set(stated.elements) <= set(each.elements)
 
 
@@ -114,7 +114,7 @@ def _of_format(name: str, operand: Operand, scale: BlockScale) -> Iterator[Findi
 
 def _formats(rows: int, *dtypes: str) -> tuple[str, ...]:
     """Return the formats with a scale for 128 of K, by the rows of a block and the types of scales."""
-    sums = (each for each in SCALE_FORMATS.values() if each.mma == "wgmma" and each.vector == GROUPED_K)
+    sums = (each for each in SCALE_FORMATS.values() if each.applied == "sums" and each.vector == GROUPED_K)
     known = (each for each in sums if each.rows == rows)
     return tuple(each.name for each in known if not dtypes or each.dtype in dtypes)
 
@@ -240,7 +240,7 @@ def _of_blocks_of_columns(plan: WgmmaKernel) -> Iterator[Row]:
         yield problem.in_blocks and is_there, field, f"{found} of a gate", limit, fix | UNSCALED
     limit = "scales of groups of rows need steps of one block of K"
     yield (
-        problem.scales_groups_of_rows and blocks > 1,
+        plan.access.scales_groups_of_rows and blocks > 1,
         "tile.k",
         f"a step of {plan.cta_tile_k} of K for groups",
         limit,

@@ -21,14 +21,14 @@ BLOCK_SCALES = Trait[WgmmaKernel](
 COLUMN_SCALES = Trait[WgmmaKernel](
     "block scales with one for each column of B",
     "operands.b.scale",
-    lambda plan: plan.problem.scales_sums and not plan.problem.has_tile_scales,
+    lambda plan: plan.problem.scales_sums and not plan.has_tile_scales,
     "block scales of single columns",
     UNSCALED,
 )
 SCALED_GROUPS_OF_ROWS = Trait[WgmmaKernel](
     "block scales of groups of rows",
     "operands.a.scale",
-    lambda plan: plan.problem.scales_groups_of_rows,
+    lambda plan: plan.access.scales_groups_of_rows,
     "block scales of groups",
     UNSCALED,
 )

@@ -72,14 +72,14 @@ class OutputScales(Rendering):
     @property
     def docs(self) -> dict[str, str]:
         """The extents and the memory of the scales of D."""
-        problem, columns = self.plan.problem, self._scale.vector
+        problem, access, columns = self.plan.problem, self.plan.access, self._scale.vector
         shape = shown((*axes_of(problem, self.plan.argument("d"))[:-1], f"N / {columns}"))
         words = (
             f"{shape}, {self._scale.dtype.torch}, M contiguous, blocks of N one after the other at multiples "
             "of 16 bytes: the a_scale of a matmul whose A is D; if None, a new tensor"
         )
         # The words on scales of B of a gate have said which N there is.
-        says_n = problem.gated and problem.has_tile_scales
+        says_n = problem.gated and access.has_tile_scales
         return {"out_scale": words if says_n else f"{words}. N is a multiple of {columns}"}
 
 

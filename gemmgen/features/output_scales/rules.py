@@ -67,7 +67,7 @@ def _of_tiles(plan: WgmmaKernel) -> Iterator[Row]:
     limit = (
         f"a tile of interleaved columns has one scale of B, which is for {block} of B and {block // 2} of D"
     )
-    halved = plan.problem.interleaved and plan.problem.has_tile_scales
+    halved = plan.problem.interleaved and plan.has_tile_scales
     yield halved, "epilogue.columns", "interleaved columns of block scales", limit, use("blocks") | UNSCALED
     if halved:
         return

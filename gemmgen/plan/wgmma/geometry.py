@@ -350,7 +350,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def has_tile_scales(self) -> bool:
         """True if all columns of a tile have one scale of B in a K step, which threads read by address."""
-        return self.problem.has_tile_scales
+        return self.access.has_tile_scales
 
     @property
     def step_blocks(self) -> int:

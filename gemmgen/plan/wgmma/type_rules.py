@@ -16,7 +16,6 @@ from gemmgen.plan.shared_rules import (
     unequal_types,
 )
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.problem import Matmul
 
 
 @rule("operand-dtypes", subject="problem")
@@ -101,16 +100,16 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
     if problem.c:
         matrices.append(rows("C", 1, problem.c))
     if (multiple := plan.access.n_multiple) > 1:
-        limit = f"D has whole blocks of {multiple} columns: {_blocks_of(problem)}"
+        limit = f"D has whole blocks of {multiple} columns: {_blocks_of(plan)}"
         matrices.append(Rows("D", 1, multiple, lambda n: f"{n:,} columns", limit, copyable=False))
     yield from unaligned_shapes(plan.request, matrices, copyable=plan.read_early is None)
 
 
-def _blocks_of(problem: Matmul) -> str:
+def _blocks_of(plan: WgmmaKernel) -> str:
     """Return the reason why N is a multiple of `n_multiple`."""
-    if problem.d_scale:
+    if plan.problem.d_scale:
         return "each has a scale"
-    if problem.has_tile_scales and problem.in_blocks:
+    if plan.has_tile_scales and plan.problem.in_blocks:
         return "each has scales of one accumulator"
     return "TMA reads or writes the second matrix from column N on"
 

@@ -238,7 +238,7 @@ class LaunchFacts:
     @property
     def shares_scales(self) -> bool:
         """True if columns of D, or of B, share a scale."""
-        return bool(self.plan.problem.d_scale or self.plan.problem.has_tile_scales)
+        return bool(self.plan.problem.d_scale or self.plan.access.has_tile_scales)
 
     @property
     def k_rule(self) -> str | None:

@@ -91,7 +91,7 @@ def scaled_by_short_blocks(partial: PartialSpec) -> bool:
 
 def tile_scaled(partial: PartialSpec) -> bool:
     """Return True if many columns of B have one scale in each block of K."""
-    return partial.matmul.has_tile_scales
+    return TensorAccess(partial.matmul).has_tile_scales
 
 
 def quantized_gate(partial: PartialSpec) -> bool:
