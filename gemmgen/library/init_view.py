@@ -15,7 +15,6 @@ from gemmgen.plan.axes import Axis, axes_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.render.overview import epilogue_sentence, formula, groups_sentence
 from gemmgen.render.spelling import LINE_LENGTH, fit
-from gemmgen.render.wgmma.overview import words_of_scales
 from gemmgen.render.wrapper import Wrapper
 
 EXPECTED_M: Final = "Rows of a group in the mean, by which the kernel is chosen; if None, from no row to M."
@@ -57,8 +56,8 @@ class InitView:
         a_type, b_type = problem.a.dtype.name, problem.b.dtype.name
         if problem.a.scale and problem.b.scale:
             a, b = f"({a} * a_scale)", f"({b} * b_scale)"
-            a_type += words_of_scales(problem.a.scale)
-            b_type += words_of_scales(problem.b.scale)
+            a_type += problem.a.scale.words
+            b_type += problem.b.scale.words
         product = formula(self.plan.request, a, b, "C[M, N]")
         text = f"{d} = {product}: A {a_type}, B {b_type}, D {problem.d.name}."
         return text + groups_sentence(self.plan.request) + epilogue_sentence(self.plan.request)

@@ -34,6 +34,11 @@ class BlockScale:
         """The scales in 16 bytes: rows of scales begin at multiples of this number."""
         return TMA_PLACE_BITS // self.dtype.bits
 
+    @property
+    def words(self) -> str:
+        """The words about the scales that follow an element type."""
+        return f" with {self.dtype.name} scales of blocks of {self.format.rows} x {self.vector}"
+
     def extents(self, rows: int, k: int) -> tuple[int, int]:
         """Return the extents of the scales of an operand with `rows` rows of A, or columns of B."""
         return math.ceil(rows / self.format.rows), math.ceil(k / self.vector)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem import BlockScale, Operand
+from gemmgen.problem import Operand
 from gemmgen.render.overview import KernelOverview, counted
 
 
@@ -36,14 +36,14 @@ class HopperOverview(KernelOverview):
         """Return the element type of an operand, with its scales."""
         if not (scale := operand.scale):
             return operand.dtype.name
-        return f"{operand.dtype.name}{words_of_scales(scale)}"
+        return f"{operand.dtype.name}{scale.words}"
 
     @property
     def dtypes(self) -> str:
         """The element types of all matrices, and of the accumulator."""
         problem = self.plan.problem
         a, b, d = self._typed(problem.a), self._typed(problem.b), problem.d.name
-        d += f"{words_of_scales(problem.d_scale)} that the kernel computes" if problem.d_scale else ""
+        d += f"{problem.d_scale.words} that the kernel computes" if problem.d_scale else ""
         inputs = f"A and B {a}" if a == b else f"A {a}, B {b}"
         inputs += f" ({memory} in memory)" if (memory := problem.a.dtype.in_memory) else ""
         c = f", C {problem.c.name}" if problem.c else ""
@@ -187,8 +187,3 @@ class HopperOverview(KernelOverview):
         if plan.consumers == 1:
             return f"One consumer of {plan.consumer_warps} warps multiplies {wgmma}"
         return f"{counted(plan.consumers).capitalize()} consumer warpgroups multiply {wgmma}"
-
-
-def words_of_scales(scale: BlockScale) -> str:
-    """Return the words about scales that follow an element type."""
-    return f" with {scale.dtype.name} scales of blocks of {scale.format.rows} x {scale.vector}"
