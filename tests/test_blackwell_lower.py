@@ -133,7 +133,7 @@ def test_barriers_of_a_pair_are_the_pairs_and_are_initialised_first(
 
 def test_the_load_warp_waits_announces_and_loads(product: Product, lowered: Lowered) -> None:
     plan, body = plan_of(product), roles(product, lowered)["load"]
-    operands = ("a", "b", *(("a_scale", "b_scale") if plan.block_scaled else ()))
+    operands = ("a", "b", *(("a_scale", "b_scale") if plan.problem.block_scaled else ()))
     loads = [
         r"ttng\.async_tma_copy_global_to_local .*"
         + (r"\{multicast\}" if operand in plan.multicast else r"%true\w* : ")
@@ -146,10 +146,10 @@ def test_the_load_warp_waits_announces_and_loads(product: Product, lowered: Lowe
 
 def test_the_mma_warp_waits_copies_scales_multiplies_and_commits(product: Product, lowered: Lowered) -> None:
     plan, body = plan_of(product), roles(product, lowered)["mma"]
-    copies = [r"ttng\.tmem_copy"] * (2 if plan.block_scaled else 0)
+    copies = [r"ttng\.tmem_copy"] * (2 if plan.problem.block_scaled else 0)
     multicast = ", multicast" if plan.cluster_size > 1 else ""
     pair = ", two_ctas" if plan.paired else ""
-    scaled = "_scaled" if plan.block_scaled else ""
+    scaled = "_scaled" if plan.problem.block_scaled else ""
     mma = rf"ttng\.tc_gen5_mma{scaled} .*\{{is_async{multicast}{pair}\}}"
     in_order(
         body,
@@ -218,7 +218,7 @@ def test_all_warps_have_read_before_one_thread_releases_the_sums(product: Produc
 def test_the_specs_have_every_format_pair_on_one_cta_and_on_a_pair() -> None:
     plans = [plan_of(make(spec)) for spec in BLACKWELL_SPECS]
     assert len(plans) >= FEWEST_SPECS
-    scaled = [plan for plan in plans if plan.block_scaled]
+    scaled = [plan for plan in plans if plan.problem.block_scaled]
     formats = {
         (plan.problem.a.scale.format.name, plan.problem.b.scale.format.name, plan.paired)
         for plan in scaled
@@ -236,7 +236,7 @@ def test_the_specs_have_every_format_pair_on_one_cta_and_on_a_pair() -> None:
     assert {plan.cta_tile_k for plan in scaled} == {128, 256}
     assert {32, 64, 256} <= {plan.subtile_n for plan in scaled}
     assert {plan.accumulators for plan in scaled} == {1, 2}
-    dense = {plan.problem.a.dtype.name for plan in plans if not plan.block_scaled}
+    dense = {plan.problem.a.dtype.name for plan in plans if not plan.problem.block_scaled}
     assert dense == {"bf16", "fp16", "tf32", "e4m3", "e5m2"}
     assert {plan.cluster_size for plan in plans} == {1, 2, 4}
 

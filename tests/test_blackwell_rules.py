@@ -210,7 +210,7 @@ def test_what_an_epilogue_reads_is_each_ctas_own(built: Built) -> None:
 def test_scales_are_copied_from_packed_unswizzled_blocks(built: Built) -> None:
     # "failed to find valid tcgen05.copy layout": each [1, rows / 128, K / (4 VEC), 2, 256], swizzled over 0.
     plan, text = built
-    if not plan.block_scaled:
+    if not plan.problem.block_scaled:
         assert "tcgen05_copy" not in text
         return
     for name, operand, rows in (
@@ -232,7 +232,7 @@ def test_a_cta_has_the_scales_of_its_rows_of_a_and_of_all_columns_of_b_that_it_m
 ) -> None:
     # CTAs along M have rows of A each and the same columns of B, the two of a pair too; along N the others.
     plan, text = built
-    if not plan.block_scaled:
+    if not plan.problem.block_scaled:
         return
     m, n = ([1 << bit for bit in range(ctas.bit_length() - 1)] for ctas in (plan.cluster_m, plan.cluster_n))
     blocks = plan.cta_tile_n // 128

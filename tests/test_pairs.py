@@ -180,7 +180,10 @@ def test_a_row_of_the_feature_table_is_exercised(stem: str, has_it: Callable[[Wg
 BLACKWELL_ROWS: dict[str, tuple[str, Callable[[Tcgen05Kernel], bool]]] = {
     "B1 bf16": ("b200_bf16", lambda plan: plan.mma_kind == "f16" and plan.problem.a.dtype.name == "bf16"),
     "B1 fp16": ("b200_fp16_gelu", lambda plan: plan.problem.a.dtype.name == "fp16"),
-    "B1 fp8": ("b200_e4m3", lambda plan: plan.problem.a.dtype.name == "e4m3" and not plan.block_scaled),
+    "B1 fp8": (
+        "b200_e4m3",
+        lambda plan: plan.problem.a.dtype.name == "e4m3" and not plan.problem.block_scaled,
+    ),
     "B1 tf32": ("b200_tf32", lambda plan: plan.mma_kind == "tf32"),
     "B2 mxfp8": ("b200_mxfp8", lambda plan: formats(plan) == ("mxfp8", "mxfp8")),
     "B2 mxfp4": ("b200_mxfp4", lambda plan: formats(plan) == ("mxfp4", "mxfp4")),
@@ -197,7 +200,7 @@ BLACKWELL_ROWS: dict[str, tuple[str, Callable[[Tcgen05Kernel], bool]]] = {
     "B6 launch control": ("b200_nvfp4", lambda plan: plan.launch_control),
     "B6 persistent": ("b200_bf16", lambda plan: plan.schedule_kind == "persistent"),
     "B7 ragged": ("b200_bf16", lambda plan: (500, 600, 640) in plan.request.check_shapes),
-    "B8 search": ("b200_nvfp4_search", lambda plan: plan.block_scaled),
+    "B8 search": ("b200_nvfp4_search", lambda plan: plan.problem.block_scaled),
 }
 """A spec for each row B1-B8 of the feature table, and for each word of its detail."""
 

@@ -35,12 +35,12 @@ class BlackwellLayouts(KernelLayouts):
         a_axis, b_axis = 0 if problem.a.major == "k" else 1, 0 if problem.b.major == "k" else 1
         yield self._operand("A", problem.a, plan.a_swizzle_bytes, plan.bases(a_axis, None))
         yield self._operand("B", problem.b, plan.b_swizzle_bytes, plan.b_bases(b_axis))
-        if plan.block_scaled:
+        if plan.resources.scales:
             yield self._scales("A", plan.bases(1, None, rank=5))
             yield self._scales("B", plan.bases(None, 1, rank=5))
         yield from self._epilogue
         yield self._accumulator()
-        if plan.block_scaled:
+        if plan.resources.tmem_scales:
             yield self._constant("A_SCALE_TMEM_LAYOUT", "TensorMemoryScalesLayout", [], plan.bases(0, None))
             yield self._constant("B_SCALE_TMEM_LAYOUT", "TensorMemoryScalesLayout", [], plan.bases(None, 0))
         if plan.launch_control:
@@ -138,7 +138,7 @@ class BlackwellView(KernelView):
     @property
     def _names(self) -> Iterator[tuple[str, str]]:
         """Pairs of a module and a name that kernels import without any feature."""
-        multiply = "tcgen05_mma_scaled" if self.plan.block_scaled else "tcgen05_mma"
+        multiply = "tcgen05_mma_scaled" if self.plan.resources.tmem_scales else "tcgen05_mma"
         names = ("TensorMemoryLayout", "allocate_tensor_memory", "fence_async_shared", "mbarrier")
         for name in (*names, "tcgen05_commit", multiply, TENSOR_MEMORY, "tma"):
             yield "blackwell", name
@@ -214,7 +214,7 @@ class BlackwellView(KernelView):
             k = "packed_k" if self._k_tile_of(name).measure == "packed_tile_k" else "k"
             coordinates = f"[{place}, {k}]" if operand.major == "k" else f"[{k}, {place}]"
             yield OperandLoad(name, coordinates, name in self.plan.multicast)
-        for name in ("a", "b") if self.plan.block_scaled else ():
+        for name in ("a", "b") if self.plan.resources.scales else ():
             scale = f"{name}_scale"
             yield OperandLoad(scale, f"[0, {name}_block, k_block, 0, 0]", scale in self.plan.multicast)
 

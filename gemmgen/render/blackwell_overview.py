@@ -24,7 +24,7 @@ class BlackwellOverview(KernelOverview):
     @property
     def more_inputs(self) -> tuple[str, ...]:
         """The further arguments with a descriptor, after B."""
-        return ("scales from `pack_scales`",) if self.plan.block_scaled else ()
+        return ("scales from `pack_scales`",) if self.plan.resources.scales else ()
 
     @property
     def dtypes(self) -> str:
@@ -85,7 +85,7 @@ class BlackwellOverview(KernelOverview):
             )
         else:
             text = self.walk
-        what = "tiles of A and B and their scales" if plan.block_scaled else "tiles of A and B"
+        what = "tiles of A and B and their scales" if plan.resources.scales else "tiles of A and B"
         text += f" In each CTA one warp loads {what} through TMA into a ring of stages."
         if plan.paired:
             text += (

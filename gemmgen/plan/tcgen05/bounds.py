@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmgen.hardware import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
+from gemmgen.hardware import SCALE_COLUMNS, TCGEN05
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
 
 STEP_REGISTERS = ((15, 24), (20, 32), (24, 56), (28, 72), (32, 144))
@@ -33,7 +33,7 @@ pairs by launch control. In other orders these compile.
 
 def least_rows(plan: Tcgen05Kernel) -> int:
     """Return the fewest rows of a CTA's tile: 64, or 128 for pairs and for block scales."""
-    return SCALE_ROWS if plan.paired or plan.block_scaled else TCGEN05.m[0]
+    return max(TCGEN05.m[plan.paired], plan.scale_rows)
 
 
 def least_columns(plan: Tcgen05Kernel) -> int:
@@ -41,11 +41,8 @@ def least_columns(plan: Tcgen05Kernel) -> int:
 
     [gluon] Triton compiles narrower instructions in silence; those for scales it refuses.
     """
-    if plan.block_scaled:
-        return SCALE_ROWS
-    if plan.paired:
-        return TCGEN05.n_min_pair
-    return TCGEN05.n_min if plan.cta_tile_m > TCGEN05.m[0] else TCGEN05.n_min_64_rows
+    fewest = TCGEN05.n_min if plan.cta_tile_m > TCGEN05.m[0] else TCGEN05.n_min_64_rows
+    return max(TCGEN05.n_min_pair if plan.paired else fewest, plan.scale_rows)
 
 
 def least_step(plan: Tcgen05Kernel) -> int:

@@ -97,12 +97,10 @@ def resources_of(kernel: Tcgen05Geometry) -> Tcgen05Resources:
     sums = Ring(Extent(kernel.accumulators, "accumulators"), indexed=kernel.accumulators > 1)
     problem, scope = kernel.problem, PAIR_SCOPE if kernel.paired else CTA_SCOPE
     both = ", in both CTAs" if kernel.paired else ""
-    tmem_scales: tuple[TensorBuffer, ...] = ()
-    if kernel.block_scaled:
-        tmem_scales = (
-            _tmem_scales(kernel, "a_scale_tmem", problem.a, kernel.cta_tile_m),
-            _tmem_scales(kernel, "b_scale_tmem", problem.b, kernel.cta_tile_n),
-        )
+    tmem_scales = (
+        _tmem_scales(kernel, "a_scale_tmem", problem.a, kernel.cta_tile_m),
+        _tmem_scales(kernel, "b_scale_tmem", problem.b, kernel.cta_tile_n),
+    )
     readers, who = kernel.stage_readers, "pairs" if kernel.paired else "CTAs"
     read = (
         f"the MMAs of all {who} that it fills have read the stage"
@@ -172,7 +170,10 @@ def tile_counts(kernel: Tcgen05Geometry) -> tuple[Count, ...]:
 
 
 def _tmem_scales(kernel: Tcgen05Geometry, name: str, operand: Operand, rows: int) -> TensorBuffer:
-    """Return the scales of one K step: 4 bytes a column and lane, copied to each of the four warps' lanes."""
+    """Return the scales of one K step: 4 bytes a column and lane, copied to each of the four warps' lanes.
+
+    An operand without scales takes no column.
+    """
     columns = kernel.scale_columns(operand)
     used = rows * columns // TCGEN05.scale_bytes_per_column
     return TensorBuffer(name, used, f"{rows} x {columns} scales of 8 bits")

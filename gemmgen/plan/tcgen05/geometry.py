@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from gemmgen.hardware import MMA_KINDS, TCGEN05, DType
+from gemmgen.hardware import MMA_KINDS, SCALE_ROWS, TCGEN05, DType
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.sizes import Geometry, unit_bases
 from gemmgen.plan.stage import Payload, Stage
@@ -53,9 +53,9 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
         return self.schedule_kind == "launch_control"
 
     @property
-    def block_scaled(self) -> bool:
-        """True if the MMA scales its operands."""
-        return self.problem.block_scaled
+    def scale_rows(self) -> int:
+        """Rows of A, or columns of B, whose scales lie together, so that a tile has all; 1 without scales."""
+        return SCALE_ROWS if self.problem.packs_scales else 1
 
     @property
     def paired(self) -> bool:

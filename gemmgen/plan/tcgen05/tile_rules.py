@@ -36,7 +36,7 @@ def named(plan: Tcgen05Kernel) -> tuple[tuple[str, Operand], ...]:
 @rule("operand-dtypes", subject="problem")
 def operand_dtypes(plan: Tcgen05Kernel) -> Iterator[Finding]:
     """Without scales tcgen05 multiplies equal types, and the two 8-bit floats in any mix."""
-    if plan.block_scaled:
+    if plan.problem.block_scaled:
         return
     unscaled = [
         (name, operand.dtype) for name, operand in named(plan) if operand.multiplied.tcgen05_kind is None
@@ -334,7 +334,7 @@ def tile_rows(plan: Tcgen05Kernel) -> Iterator[Finding]:
         limit = f"tcgen05.mma takes {fewest} or {most} in each CTA"
         bound = at_most(most) if rows > most else at_least(least_rows(plan))
         fix = use(most) if least_rows(plan) == most else bound
-    elif plan.block_scaled:
+    elif plan.scale_rows > 1:
         limit = f"tcgen05_mma_scaled does not support blockM={rows}: with scales a CTA has {SCALE_ROWS}"
         fix = use(SCALE_ROWS)
     else:
@@ -352,7 +352,7 @@ def tile_columns(plan: Tcgen05Kernel) -> Iterator[Finding]:
     fix = at_least(fewest)
     if columns > TCGEN05.n_max:
         limit, fix = f"an instruction has at most {TCGEN05.n_max}", at_most(TCGEN05.n_max)
-    elif plan.block_scaled:
+    elif plan.scale_rows > 1:
         limit = f"the scales of {SCALE_ROWS} lie together"
     else:
         whose = "a pair of CTAs" if plan.paired else f"{plan.cta_tile_m} rows"
