@@ -6,7 +6,7 @@ The division was derived from about 30 lowered configurations; ``tests/test_lowe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal
@@ -121,6 +121,10 @@ def balanced_consumer_registers(
     return architecture.setmaxnreg_min
 
 
+SCALED: Mapping[str, Literal["a", "b", "d"]] = {"a_scale": "a", "b_scale": "b", "d_scale": "d"}
+"""The matrices with scales of blocks, by the tensors of their scales."""
+
+
 @dataclass(frozen=True)
 class Argument:
     """A tensor that the kernel is launched with."""
@@ -140,9 +144,8 @@ class Argument:
         "d_scales",
         "workspace",
     ]
-    """TMA moves matrices, scales of blocks and vectors. All others are passed by their addresses. An
-    ``address`` is that of a matrix whose descriptor is an argument too: threads access it, and the descriptor
-    has its extents.
+    """An ``address`` is that of a matrix whose descriptor is an argument too: threads access it, and the
+    descriptor has its extents.
     """
     dtype: DType
     along: Literal["m", "n"] | None = None
@@ -154,6 +157,16 @@ class Argument:
     def name(self) -> str:
         """The tensor, with the number of a further part; an address has a name beside its descriptor's."""
         return f"{self.tensor}_address" if self.kind == "address" else numbered(self.tensor, self.part)
+
+    @property
+    def is_addressed(self) -> bool:
+        """True if it is passed by its address; others have a descriptor, by which TMA moves them."""
+        return self.kind not in ("matrix", "block_scales", "vector")
+
+    @property
+    def scaled(self) -> Literal["a", "b", "d"] | None:
+        """The matrix for whose blocks it has scales; None if it is another tensor."""
+        return SCALED.get(self.tensor)
 
     @property
     def capture_bytes(self) -> int:

@@ -15,8 +15,6 @@ from gemmgen.problem import Operand
 from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps, written
 from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit, layout_name
 
-SCALE_KINDS = ("block_scales", "tile_scales")
-"""Kinds of arguments that are scales of blocks."""
 TMA_UNIT_BYTES = 16
 """TMA writes rows in units of 16 bytes; addresses and row strides are multiples of it."""
 
@@ -46,12 +44,7 @@ class ArgumentTable:
     @property
     def scales(self) -> tuple[str, ...]:
         """The arguments that are scales of blocks."""
-        return tuple(each.name for each in self.plan.arguments if each.kind in SCALE_KINDS)
-
-    @property
-    def packs_scales(self) -> bool:
-        """True if scales are packed for the tensor cores; threads read others as they lie in memory."""
-        return self.plan.problem.packs_scales
+        return tuple(each.name for each in self.plan.arguments if each.scaled in ("a", "b"))
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -90,21 +83,17 @@ class ArgumentTable:
         return self.plan.argument(name).dtype
 
     @property
-    def scale_torch(self) -> str:
-        """The element type of the scales, of A's and of B's."""
-        return self.dtype("a_scale").torch
-
-    @property
-    def scale_name(self) -> str:
-        """The constant of the element type of scales."""
-        return self.dtype("a_scale").name.upper()
+    def dtypes(self) -> dict[str, str]:
+        """The constants of element types that rows of ARGUMENTS name: that of packed scales."""
+        packed = [self.dtype("a_scale")] if self.plan.problem.packs_scales else []
+        return {dtype.name.upper(): dtype.torch for dtype in packed}
 
     @property
     def table(self) -> Iterator[str]:
         """Each argument in the kernel's order: its dtype and its axes."""
         for argument in self._stated:
-            packed = self.packs_scales and argument.kind == "block_scales"
-            dtype = self.scale_name if packed else argument.dtype.torch
+            named = argument.dtype.name.upper()
+            dtype = named if argument.scaled and named in self.dtypes else argument.dtype.torch
             axes = python_tuple(axes_of(self.plan.problem, argument))
             yield f'"{passed_as(argument.name)}": {{"dtype": {dtype}, "axes": {axes}}},'
 

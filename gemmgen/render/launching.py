@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 
 from gemmgen.render.arguments import ArgumentTable, passed_as
-from gemmgen.render.spelling import ADDRESSED, LINE_LENGTH, fit
+from gemmgen.render.spelling import LINE_LENGTH, fit
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class LaunchView(ArgumentTable):
     def _kernel_argument(self, name: str) -> str:
         """Return the expression of one tensor: its descriptor, by its row of TMA, or itself."""
         stored, argument = self._lying(name), self.plan.argument(name)
-        if argument.kind in ADDRESSED:
+        if argument.is_addressed:
             return stored
         if describe := self.plan.access.describing_function(name):
             return f'{describe}("{passed_as(name)}", {stored})'

@@ -36,11 +36,6 @@ MEASURES: dict[Measure, str] = {
     "scale_rows": "SCALE_ROWS",
 }
 """The constant that holds each measure."""
-ADDRESSED = (
-    *("scalar", "tile_scales", "groups", "row_index", "group_vector", "address", "d_scales"),
-    "workspace",
-)
-"""The kinds of arguments that a kernel is passed by their addresses."""
 RING_INDICES: dict[Measure, str] = {
     "stages": "stage",
     "epilogue_buffers": "buffer",
@@ -70,7 +65,7 @@ def argument_name(argument: Argument) -> str:
     """Return an argument's name in the kernel: of its descriptor, or of its address."""
     if argument.kind == "address":
         return f"{argument.tensor}_ptr"
-    return f"{argument.name}_{'ptr' if argument.kind in ADDRESSED else 'desc'}"
+    return f"{argument.name}_{'ptr' if argument.is_addressed else 'desc'}"
 
 
 def arrivals_name(barrier: Barrier) -> str:

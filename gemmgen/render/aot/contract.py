@@ -10,7 +10,7 @@ from gemmgen.literals import c_comment_text
 from gemmgen.plan.axes import extents_in_memory, is_transposed
 from gemmgen.plan.roles import Argument
 from gemmgen.problem.epilogue import meaning_of
-from gemmgen.render.aot.facts import BY_ADDRESS, LaunchFacts
+from gemmgen.render.aot.facts import LaunchFacts
 from gemmgen.render.side import Sides
 from gemmgen.render.wgmma.overview import HopperOverview
 from gemmgen.render.wrapper import Wrapper
@@ -67,7 +67,7 @@ class Contract:
         """The members after the extents, in the kernel's order."""
         for argument in self.facts.plan.arguments:
             if argument.part is None and argument.kind != "workspace":
-                matrix = argument.kind in ("matrix", "block_scales")
+                matrix = not argument.is_addressed and argument.kind != "vector"
                 yield ArgumentMember(
                     argument.name, "gemmgen_matrix" if matrix else "CUdeviceptr", self._meaning(argument)
                 )
@@ -85,9 +85,9 @@ class Contract:
         if not rows:
             return f"{columns} {dtype}: {meaning_of(self.facts.plan.problem.epilogue, name)}"
         matrix = f"{rows[0]} rows of {columns} {dtype}"
-        if argument.kind in ("block_scales", *BY_ADDRESS):
-            written = ", which the kernel writes" * (argument.kind == "d_scales")
-            return f"{matrix}: the scales of {name[0].upper()}{written}"
+        if scaled := argument.scaled:
+            written = ", which the kernel writes" * (scaled == "d")
+            return f"{matrix}: the scales of {scaled.upper()}{written}"
         turned = is_transposed(self.facts.plan.problem, argument)
         return f"{matrix}; {name.upper()} is its transposed view" if turned else matrix
 
@@ -139,7 +139,7 @@ class Contract:
     @property
     def _scales(self) -> str:
         """Where rows of scales begin that are passed by their address, in words."""
-        if not any(argument.kind in BY_ADDRESS for argument in self.facts.plan.arguments):
+        if not any(each.scaled and each.is_addressed for each in self.facts.plan.arguments):
             return ""
         return (
             " Rows of scales that are passed as an address begin every multiple of 16 bytes, without a gap."

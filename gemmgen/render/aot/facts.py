@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Literal
 
 from gemmgen.hardware import DType
 from gemmgen.launch_facts import KernelFacts, Passed
@@ -31,8 +31,6 @@ MAP_TYPES = {
 are fp32 in memory, which TMA rounds as it loads them."""
 MAP_TYPE_OF_BYTES = ("UINT8", 0)
 """[cuda] Its type for elements of 8 bits, which TMA copies as they are."""
-BY_ADDRESS: Final = ("tile_scales", "d_scales")
-"""Kinds of scales that threads access by address; TMA reads all others."""
 
 Passing = Literal["VECTOR", "MATRIX", "BOX_OF_GROUP", "BOX_AT_ROW", "BOX_BEFORE_ROW"]
 """How TMA sees a tensor: the names in gemmgen_launch.h."""
@@ -168,7 +166,7 @@ class LaunchFacts:
     def _argument(self, argument: Argument, buffer: SharedBuffer | None) -> Described | Pointer:
         if argument.kind == "workspace":
             return Pointer(argument, "COUNTERS" if argument.tensor == "counters" else "PARTIAL_SUMS")
-        if argument.kind in BY_ADDRESS:
+        if argument.scaled and argument.is_addressed:
             words = f"{argument.dtype.name} numbers, a multiple of {TMA_UNIT_BYTES}"
             return Pointer(argument, "POINTER", TMA_UNIT_BYTES, words)
         if buffer is None:
@@ -186,7 +184,7 @@ class LaunchFacts:
     def _passing(self, argument: Argument) -> Passing:
         """Return how TMA sees a matrix: D of groups, and operands that groups divide, are boxes of rows."""
         groups = self.plan.problem.groups
-        if groups is None or argument.kind == "block_scales":
+        if groups is None or argument.scaled:
             return "MATRIX"
         if argument.tensor == "d":
             return "BOX_BEFORE_ROW"
