@@ -123,7 +123,9 @@ WALKS: Final[dict[str, Walk]] = {
     "k_blocks": Walk(
         "walks/k_blocks",
         lambda plan: (
-            plan.problem.groups is not None and plan.problem.groups.divides_k and plan.problem.scales_sums
+            plan.problem.groups is not None
+            and plan.problem.groups.divides_k
+            and not plan.access.loads_k_from_any_row
         ),
         walked="tiles of D, group by group",
         item="piece",

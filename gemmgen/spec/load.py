@@ -72,7 +72,7 @@ class SpecFile:
 
         Sums that have a scale for each block of K are promoted in any case, and it is None for them.
         """
-        return None if self.problem.scales_sums else self.spec.mma.promote_k
+        return None if self.problem.scaled_k else self.spec.mma.promote_k
 
     @cached_property
     def contest(self) -> Contest:

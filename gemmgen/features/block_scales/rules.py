@@ -134,8 +134,8 @@ Row = tuple[bool, str, str, str, Fix]
 
 def _of_steps(plan: WgmmaKernel) -> Iterator[Row]:
     """Yield the rows of the K step, of its blocks, and of its sums."""
-    assert plan.problem.a.scale is not None
-    block, blocks, in_flight = plan.problem.a.scale.vector, plan.step_blocks, plan.outstanding_mmas
+    block, blocks, in_flight = plan.problem.scaled_k, plan.step_blocks, plan.outstanding_mmas
+    assert block is not None
     whole = blocks in STEP_BLOCKS and plan.cta_tile_k == blocks * block
     step, flight = f"{plan.cta_tile_k:,}", f"{in_flight} outstanding MMA"
     limit = f"a K step is {either(STEP_BLOCKS)} blocks of {block}, each with scales of its own"

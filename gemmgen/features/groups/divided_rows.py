@@ -69,9 +69,8 @@ def bounds(problem: Matmul, extent: int, divided: Tensor | None, count: int) -> 
     groups = problem.groups
     assert groups is not None
     given = [extent] * count if divided is None else [int(each) for each in divided.clamp(0, extent)]
-    if groups.divides_k and problem.scales_sums and problem.a.scale:
+    if groups.divides_k and (block := problem.scaled_k):
         # A block of K has one scale, and no group but the last one ends within a block.
-        block = problem.a.scale.vector
         given = [min(-(-each // block) * block, extent) for each in given]
     first = 0
     for number, each in enumerate(given):

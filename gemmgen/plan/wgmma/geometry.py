@@ -133,7 +133,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         in_step = self.specialized and self.row_shares > 1 and self.outstanding_mmas > 0
         loads = self.problem.c is not None or self.access.tma_vectors
         stores_once = not (self.composed or self.splits > 1 or self.problem.saves)
-        in_step &= not self.problem.scales_sums  # threads promote sums between MMAs
+        in_step &= not self.scales_in_flight  # threads promote sums between MMAs
         return in_step and self.subtiles <= 2 and stores_once and not loads
 
     @property
@@ -355,8 +355,8 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def step_blocks(self) -> int:
         """Blocks of K in a K step, whose sums have scales of their own; 1 in kernels that scale no sums."""
-        scale = self.problem.a.scale
-        return max(1, self.cta_tile_k // scale.vector) if self.problem.scales_sums and scale else 1
+        block = self.problem.scaled_k
+        return max(1, self.cta_tile_k // block) if block else 1
 
     @property
     def scales_in_flight(self) -> bool:

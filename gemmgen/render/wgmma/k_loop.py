@@ -22,7 +22,7 @@ class KLoop:
     @property
     def words_of_step(self) -> str:
         """The words about the K of a step if it is the block of a scale; else empty."""
-        is_block = self.plan.problem.scales_sums and self.plan.step_blocks == 1
+        is_block = self.plan.problem.scaled_k == self.plan.cta_tile_k
         return "of a K step, the block of a scale" if is_block else ""
 
     # --- functions

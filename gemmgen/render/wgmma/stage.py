@@ -155,7 +155,7 @@ class Stage:
     @property
     def loads_scales(self) -> bool:
         """True if TMA loads scales, through another proxy than threads read them."""
-        return self.plan.problem.scales_sums
+        return "a_scale" in self.plan.stage.tensors
 
     @property
     def loads_at_once(self) -> Iterator[tuple[str, ...]]:

@@ -75,18 +75,18 @@ def k_grouped(partial: PartialSpec) -> bool:
 
 def scaled(partial: PartialSpec) -> bool:
     """Return True if the sums of each block of K have scales."""
-    return partial.matmul.scales_sums and partial.matmul.a.scale is not None
+    return partial.matmul.scaled_k is not None
 
 
 def unscaled(partial: PartialSpec) -> bool:
     """Return True if sums have no scales, and so are promoted only if the spec says so."""
-    return not partial.matmul.scales_sums
+    return not scaled(partial)
 
 
 def scaled_by_short_blocks(partial: PartialSpec) -> bool:
     """Return True if a block of K that has a scale is shorter than a row of the widest swizzle."""
-    scale = partial.matmul.a.scale
-    return scale is not None and scaled(partial) and scale.format.vector < HOPPER.tma_swizzle_bytes[0]
+    block = partial.matmul.scaled_k
+    return block is not None and block < HOPPER.tma_swizzle_bytes[0]
 
 
 def tile_scaled(partial: PartialSpec) -> bool:
