@@ -14,6 +14,8 @@ from gemmgen.errors import Diagnostic, GemmgenError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gemmgen.problem import Matmul
+
 
 class MatmulFunction(Protocol):
     """The one function that a generated module offers: D[M, N] from A[M, K] and B[K, N], logical shapes.
@@ -80,6 +82,11 @@ def matmul_of(module: ModuleType) -> MatmulFunction:
 def pack_scales_of(module: ModuleType) -> Callable[[Tensor], Tensor] | None:
     """Return the module's ``pack_scales``, which those with packed scales of operands have; else None."""
     return module.__dict__.get("pack_scales")
+
+
+def packing_of(problem: Matmul, imported: Callable[[], ModuleType]) -> Callable[[Tensor], Tensor] | None:
+    """Return the ``pack_scales`` of a module that is imported for it; None if the matmul packs no scales."""
+    return pack_scales_of(imported()) if problem.packs_scales else None
 
 
 def arrange_scales_of(module: ModuleType) -> Callable[[str, Tensor], Tensor] | None:

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, Literal
 
-from torch import Tensor
-
 from gemmgen.bench.arms import Progress, first_line, wrong
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.machine import CudaMachine, Machine, SuiteMachine, UnfinishedError
@@ -48,7 +46,7 @@ from gemmgen.bench.timing_session import Running, Sample, TimingSession, rounded
 from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_text, require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
-from gemmgen.module import import_generated, matmul_of, pack_scales_of
+from gemmgen.module import import_generated, matmul_of, packing_of
 from gemmgen.numerics.reference import tolerance
 from gemmgen.problem import Shape
 from gemmgen.problem.contest import Contest
@@ -232,7 +230,8 @@ class SuiteRun:
         l2_bytes = self.environment.l2_bytes
         with task.baseline.settings():
             try:
-                packing = self._packing(task)
+                module = partial(self._module, task.participants[0])
+                packing = packing_of(task.source.problem, module)
                 timing = TimingSession.of(
                     task.source, task.shape, self.protocol, self.machine, l2_bytes, packing
                 )
@@ -243,11 +242,6 @@ class SuiteRun:
             kernels = tuple(self._right(task, timing))
             if kernels:
                 self._time_kernels(task, timing, baseline, kernels)
-
-    def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
-        if not task.source.problem.packs_scales:
-            return None
-        return pack_scales_of(self._module(task.participants[0]))
 
     def _module(self, participant: KernelUnderTest) -> ModuleType:
         name = participant.entry.name

@@ -31,7 +31,7 @@ from gemmgen.device import OUT_OF_MEMORY, is_out_of_memory, memory_faults, memor
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.literals import visible
-from gemmgen.module import import_generated, matmul_of, pack_scales_of
+from gemmgen.module import import_generated, matmul_of, packing_of
 from gemmgen.problem import Request, Shape, shape_text
 from gemmgen.processes.forking import LostError, forked, serving, usable_cores
 from gemmgen.spec import SpecFile
@@ -174,11 +174,9 @@ class Worker:
         # These have the memory that the next tensors need.
         self._session = session = self._baseline = self._against = None
         self._modules.clear()
-        packing = None
-        if comparison.source.problem.packs_scales:
-            packing = pack_scales_of(self._module(comparison, comparison.against))
         l2_bytes = machine.environment().l2_bytes
         source, shape = comparison.source, comparison.shape
+        packing = packing_of(source.problem, partial(self._module, comparison, comparison.against))
         session = TimingSession.of(source, shape, self._protocol, machine, l2_bytes, packing)
         running = session.running(BASELINE, baseline.bind)
         passes = session.passes(session.pass_seconds(running))
