@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from gemmgen import features
 
-Stage = Literal["checking", "not_together", "planning", "rendering", "rules"]
+Stage = Literal["checking", "library", "not_together", "planning", "rendering", "rules"]
 
 FEATURES: Final = (
     "promotion",

@@ -7,11 +7,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.library import reasons_against
 from gemmgen.features.rendering import render
 from gemmgen.files import read_text
 from gemmgen.hardware.gpus import Gpu, gpu_of
@@ -91,23 +93,16 @@ def _known_spec(path: Path) -> tuple[SpecFile, Kernel]:
 
 def refuse_kernel(path: Path, kernel: Kernel) -> None:
     """Raise GemmgenError (``library-kernel``) for the kernel of a spec that no library can have."""
-    if kernel.problem.packs_scales:
-        why = "its scales are packed for one kernel"
-    elif kernel.problem.d_scale:
-        why = "it returns the scales of D beside D, which no call of a library does"
-    elif kernel.schedule_kind == "single_tile":
-        why = "its kernel computes a single tile"
-    elif kernel.problem.backward:
-        why = "it has a backward, which the operator of a library does not support: remove it"
-    elif kernel.problem.saves:
-        why = "it returns saved sums beside D, which no call of a library does"
-    elif kernel.problem.gathers_a:
-        why = "a call has an index of rows of A, and a library chooses by the rows of A"
-    elif kernel.problem.d_blocks > 1:
-        why = "its C and D have two matrices side by side, and a library checks a C and a D of N columns"
-    else:
-        return
-    raise refused(path, "library-kernel", f"cannot be in a library: {why}")
+    if why := next(chain(reasons_against(kernel.problem), _own_reasons_against(kernel)), None):
+        raise refused(path, "library-kernel", f"cannot be in a library: {why}")
+
+
+def _own_reasons_against(kernel: Kernel) -> Iterator[str]:
+    """Yield why no library has a kernel, whatever features it has."""
+    if kernel.schedule_kind == "single_tile":
+        yield "its kernel computes a single tile"
+    if kernel.problem.backward:
+        yield "it has a backward, which the operator of a library does not support: remove it"
 
 
 def spec_part(path: Path, source: SpecFile, kernel: Kernel) -> SourcePart:
