@@ -322,6 +322,13 @@ def test_the_second_block_of_a_vector_begins_where_tma_can_read() -> None:
         refuse_extents(source.problem, [(16, 20, 64), (16, 18, 64)])
 
 
+def test_columns_that_share_a_scale_are_of_one_accumulator_whose_sums_are_saved() -> None:
+    text = spec_file("h100_e4m3_blockwise_gated").read_text(encoding="utf-8")
+    saved = text.replace("d: silu(gate) * up}", "d: silu(gate) * up, save: [gate, up]}")
+    access = TensorAccess(parse_spec(saved.encode(), "t").problem)
+    assert (saved != text, access.n_multiple, access.n_unit) == (True, 128, "scales of B")
+
+
 def test_an_n_between_places_of_tma_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_generated(module_file(CHANNELS))
     monkeypatch.setitem(sys.modules, CHANNELS, module)

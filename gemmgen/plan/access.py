@@ -6,10 +6,14 @@ All of it follows from the matmul, whatever the tile is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gemmgen.problem import Matmul
 from gemmgen.problem.matmul import TMA_PLACE_BITS
 from gemmgen.problem.operations import OPERATIONS
+
+NUnit = Literal["scales of D", "scales of B", "rows of TMA"]
+"""What N columns of D must be in whole numbers of: columns that share a scale, or 16 bytes of a row."""
 
 
 @dataclass(frozen=True)
@@ -150,26 +154,36 @@ class TensorAccess:
 
     @property
     def n_multiple(self) -> int:
-        """The number that N must be a multiple of: TMA reads the second block of a row from column N.
+        """The number that N must be a multiple of."""
+        return max(self._n_multiples.values())
 
-        So do the scales of blocks of columns: one of them belongs to columns of one accumulator. Columns
-        beyond N would be part of the last scale of a row of D, so D has whole blocks.
+    @property
+    def n_unit(self) -> NUnit:
+        """What columns of D are in whole numbers of."""
+        multiples = self._n_multiples
+        return max(multiples, key=lambda unit: multiples[unit])
+
+    @property
+    def _n_multiples(self) -> dict[NUnit, int]:
+        """The numbers that N must be a multiple of, all powers of two, by their reasons.
+
+        Columns beyond N would be part of the last scale of a row of D. A scale of blocks of columns belongs
+        to columns of one accumulator. TMA reads the second block of a row from column N.
         """
         problem = self.problem
+        found: dict[NUnit, int] = {}
         if problem.d_scale:
-            return problem.d_scale.vector
-        if problem.saves:
-            return TMA_PLACE_BITS // problem.d.bits
-        if problem.d_in_blocks:
-            matrices = (problem.d, problem.c) if problem.c else (problem.d,)
-            return max(TMA_PLACE_BITS // each.bits for each in matrices)
-        if not problem.in_blocks:
-            return 1
-        parted = (name for name in problem.parted_vectors if name in self.tma_vectors)
-        bits = [problem.vector_dtype(name).bits for name in parted]
-        bits += [problem.b.dtype.bits] * (problem.b.major == "mn")
-        of_scales = [problem.b.scale.format.rows] * self.has_tile_scales if problem.b.scale else []
-        return max((*of_scales, *(TMA_PLACE_BITS // each for each in bits)), default=1)
+            found["scales of D"] = problem.d_scale.vector
+        bits = [problem.d.bits] * (problem.saves or problem.d_in_blocks)
+        bits += [problem.c.bits] * problem.d_in_blocks if problem.c else []
+        if problem.in_blocks:
+            if self.has_tile_scales and problem.b.scale:
+                found["scales of B"] = problem.b.scale.format.rows
+            parted = (name for name in problem.parted_vectors if name in self.tma_vectors)
+            bits += [problem.vector_dtype(name).bits for name in parted]
+            bits += [problem.b.dtype.bits] * (problem.b.major == "mn")
+        found["rows of TMA"] = max((TMA_PLACE_BITS // each for each in bits), default=1)
+        return found
 
     @property
     def m_place_multiple(self) -> int:

@@ -191,12 +191,12 @@ class ArgumentTable:
         if plan.access.reads_c_of_others:
             yield '"d_may_be_c": False,  # a tile also reads rows of C that are of the next group'
         if (multiple := plan.access.n_multiple) > 1:
-            why = "TMA reads the second block of a row from column N"
-            if plan.access.has_tile_scales:
-                why = "columns that share a scale are of one block"
-            if plan.problem.d_scale:
-                why = f"a scale of D is of {multiple} columns"
-            yield f'"n_multiple": {multiple},  # {why}'
+            why = {
+                "scales of D": f"a scale of D is of {multiple} columns",
+                "scales of B": "columns that share a scale are of one block",
+                "rows of TMA": "TMA reads the second block of a row from column N",
+            }
+            yield f'"n_multiple": {multiple},  # {why[plan.access.n_unit]}'
         if plan.group_slots:
             yield f'"max_groups": {plan.group_slots},'
         if not plan.deterministic:

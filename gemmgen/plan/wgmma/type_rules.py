@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware.elements import WGMMA_ACCUMULATORS, DType, outputs_of
+from gemmgen.plan.access import NUnit
 from gemmgen.plan.fix import at_most, either, use
 from gemmgen.plan.rule import Finding, Rule, rule
 from gemmgen.plan.shared_rules import (
@@ -16,6 +17,13 @@ from gemmgen.plan.shared_rules import (
     unequal_types,
 )
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+BLOCKS: dict[NUnit, str] = {
+    "scales of D": "each has a scale",
+    "scales of B": "each has scales of one accumulator",
+    "rows of TMA": "TMA reads or writes the second matrix from column N on",
+}
+"""Why D has whole blocks of columns."""
 
 
 @rule("operand-dtypes", subject="problem")
@@ -100,18 +108,9 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
     if problem.c:
         matrices.append(rows("C", 1, problem.c))
     if (multiple := plan.access.n_multiple) > 1:
-        limit = f"D has whole blocks of {multiple} columns: {_blocks_of(plan)}"
+        limit = f"D has whole blocks of {multiple} columns: {BLOCKS[plan.access.n_unit]}"
         matrices.append(Rows("D", 1, multiple, lambda n: f"{n:,} columns", limit, copyable=False))
     yield from unaligned_shapes(plan.request, matrices, copyable=plan.read_early is None)
-
-
-def _blocks_of(plan: WgmmaKernel) -> str:
-    """Return the reason why N is a multiple of `n_multiple`."""
-    if plan.problem.d_scale:
-        return "each has a scale"
-    if plan.has_tile_scales and plan.problem.in_blocks:
-        return "each has scales of one accumulator"
-    return "TMA reads or writes the second matrix from column N on"
 
 
 @rule("single-tile-shapes")

@@ -235,8 +235,8 @@ class LaunchFacts:
 
     @property
     def shares_scales(self) -> bool:
-        """True if columns of D, or of B, share a scale."""
-        return bool(self.plan.problem.d_scale or self.plan.access.has_tile_scales)
+        """True if N is a multiple of columns of D, or of B, that share a scale."""
+        return self.plan.access.n_unit != "rows of TMA"
 
     @property
     def k_rule(self) -> str | None:
