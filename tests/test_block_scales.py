@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from gemmgen.bench.baseline import cublas
 from gemmgen.errors import GemmgenError
 from gemmgen.features.block_scales.torch_scaled import block_scaled_mm, offered
 from gemmgen.hardware import SCALE_FORMATS
+from gemmgen.hardware.elements import APPLIED
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import row_major
 from gemmgen.numerics.inputs import Inputs
@@ -405,6 +407,7 @@ def test_an_open_tile_hides_nothing_that_is_wrong_with_the_operands() -> None:
 
 
 def test_each_format_says_where_scales_are_applied_and_its_block() -> None:
+    assert {each.applied for each in SCALE_FORMATS.values()} == {*chain.from_iterable(APPLIED.values())}
     blocks = {name: (each.applied, each.rows, each.vector) for name, each in SCALE_FORMATS.items()}
     assert blocks == {
         "mxfp8": ("mma", 1, 32),

@@ -131,11 +131,6 @@ class TensorAccess:
         )
 
     @property
-    def places_scales_by_n(self) -> bool:
-        """True if N is part of a place among scales of B's tiles: of an accumulator's, or of a group's."""
-        return self.has_tile_scales and (self.problem.in_blocks or self.scales_groups_of_rows)
-
-    @property
     def tma_vectors(self) -> tuple[str, ...]:
         """The row and column operands that TMA loads: all, or none with groups, where threads read them.
 

@@ -31,7 +31,9 @@ class BlockScalePlanning(Planning[WgmmaKernel]):
 
     def counts(self, plan: WgmmaKernel) -> Iterator[Count]:
         """Yield the extents by which threads find the scale of B of a block."""
-        if plan.access.places_scales_by_n:
+        # The scales of a second block of columns, and of a group, begin at a row of scales that N decides.
+        several = plan.problem.in_blocks or plan.access.scales_groups_of_rows
+        if plan.has_tile_scales and several:
             yield N
         if plan.finds_scales_by_block:
             yield K
