@@ -13,7 +13,7 @@ from gemmgen.problem.matmul import TMA_PLACE_BITS
 from gemmgen.problem.operations import OPERATIONS
 
 NUnit = Literal["scales of D", "scales of B", "rows of TMA"]
-"""What N columns of D must be in whole numbers of: columns that share a scale, or 16 bytes of a row."""
+"""Why a number divides N: columns of D or of B share a scale, or a row has whole units of 16 bytes."""
 
 
 @dataclass(frozen=True)
@@ -149,18 +149,18 @@ class TensorAccess:
 
     @property
     def n_multiple(self) -> int:
-        """The number that N must be a multiple of."""
+        """N is a multiple of this number."""
         return max(self._n_multiples.values())
 
     @property
     def n_unit(self) -> NUnit:
-        """What columns of D are in whole numbers of."""
+        """The reason for that number, the first of several."""
         multiples = self._n_multiples
         return max(multiples, key=lambda unit: multiples[unit])
 
     @property
     def _n_multiples(self) -> dict[NUnit, int]:
-        """The numbers that N must be a multiple of, all powers of two, by their reasons.
+        """The powers of two that divide N, by their reasons.
 
         Columns beyond N would be part of the last scale of a row of D. A scale of blocks of columns belongs
         to columns of one accumulator. TMA reads the second block of a row from column N.
