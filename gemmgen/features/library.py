@@ -1,4 +1,4 @@
-"""The features without which a kernel must be to stand in a library: what their folders say."""
+"""Why kernels with some features cannot be in a library: what the folders of the features say."""
 
 from __future__ import annotations
 
