@@ -1,4 +1,4 @@
-"""Why kernels with some features cannot be in a library: what the folders of the features say."""
+"""Why kernels with some features cannot be in a library: each folder of a feature says it."""
 
 from __future__ import annotations
 
