@@ -6,7 +6,7 @@ The division was derived from about 30 lowered configurations; ``tests/test_lowe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal
@@ -121,7 +121,7 @@ def balanced_consumer_registers(
     return architecture.setmaxnreg_min
 
 
-SCALED: Mapping[str, Literal["a", "b", "d"]] = {"a_scale": "a", "b_scale": "b", "d_scale": "d"}
+SCALED: dict[str, Literal["a", "b", "d"]] = {"a_scale": "a", "b_scale": "b", "d_scale": "d"}
 """The matrices with scales of blocks, by the tensors of their scales."""
 
 
