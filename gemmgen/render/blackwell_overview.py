@@ -52,7 +52,7 @@ class BlackwellOverview(KernelOverview):
         m, n, k = plan.mma_shape
         columns = f"{plan.tmem_columns} of {TCGEN05.tmem_columns} columns"
         accumulators = "1 accumulator" if plan.accumulators == 1 else f"{plan.accumulators} accumulators"
-        scales = " and the scales of a K step" if plan.block_scaled else ""
+        scales = " and the scales of a K step" if plan.resources.scales else ""
         pool, ring = plan.register_pool, f", in {plan.stages} stages"
         return (
             ("CTA tile", f"{plan.cta_tile_m} x {plan.cta_tile_n}, {plan.cta_tile_k} of K per step{ring}"),

@@ -49,7 +49,7 @@ class KLoop:
         if plan.synchronous:
             single = plan.schedule_kind == "single_tile"
             return "wgmma/k_loop/single_tile" if single else "wgmma/k_loop/synchronous"
-        if plan.problem.scales_sums:
+        if plan.problem.scaled_k:
             return self.scales.loop
         if self.is_prefetched:
             return "wgmma/k_loop/prefetched"
@@ -97,7 +97,7 @@ class KLoop:
             yield "loads", "loads"
         if plan.staggered:
             yield "parts: gl.constexpr", "parts=PARTS - consumer"  # the second consumer lacks the last part
-        if plan.specialized and plan.problem.scales_sums:
+        if plan.specialized and plan.problem.scaled_k:
             yield "a_scale_smem", self._of_consumer("a_scale_smem")
         if plan.access.scales_from_any_row:
             yield "scale_row", self.scales.first_row

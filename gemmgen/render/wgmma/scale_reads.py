@@ -37,7 +37,7 @@ class ScaleReads:
     @property
     def of_groups(self) -> bool:
         """True if each group has scales of its own B."""
-        return self.plan.problem.scales_groups_of_rows
+        return self.plan.access.scales_groups_of_rows
 
     @property
     def column(self) -> str:
