@@ -18,7 +18,9 @@ from torch import Tensor
 
 from gemmgen.bench.baseline import cublas
 from gemmgen.errors import GemmgenError
+from gemmgen.features.block_scales.planning import scale_registers
 from gemmgen.features.block_scales.torch_scaled import block_scaled_mm, offered
+from gemmgen.features.promotion.planning import partial_registers
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.hardware.elements import APPLIED
 from gemmgen.module import import_generated
@@ -72,7 +74,7 @@ def test_a_step_is_of_whole_blocks_and_their_sums_are_promoted(stem: str) -> Non
 @pytest.mark.parametrize(("stem", "sums"), [(SPLIT, 8), (IN_FLIGHT[0], 64), (IN_FLIGHT[1], 32)])
 def test_two_blocks_have_partial_sums_each(stem: str, sums: int) -> None:
     plan = hopper(made(spec_file(stem)).plan)
-    assert (plan.sum_registers, plan.partial_registers) == (sums, 2 * sums)
+    assert (plan.sum_registers, partial_registers(plan)) == (sums, 2 * sums)
 
 
 def test_a_stage_has_the_scales_of_two_blocks() -> None:
@@ -115,7 +117,7 @@ def test_a_bad_tile_is_not_among_the_first() -> None:
 
 def test_two_slabs_of_rows_share_their_partial_sums() -> None:
     plan = hopper(made(spec_file(STEM)).plan)
-    assert (plan.row_slabs, plan.sum_registers, plan.partial_registers) == (2, 128, 64)
+    assert (plan.row_slabs, plan.sum_registers, partial_registers(plan)) == (2, 128, 64)
     assert plan.accumulator_registers == 192
 
 
@@ -123,12 +125,12 @@ def test_two_slabs_of_rows_share_their_partial_sums() -> None:
 def test_two_slabs_of_columns_share_their_partial_sums(stem: str) -> None:
     plan = hopper(made(spec_file(stem)).plan)
     assert (plan.column_slabs, plan.row_slabs, plan.mma_n) == (2, 1, 128)
-    assert (plan.sum_registers, plan.partial_registers) == (128, 64)
+    assert (plan.sum_registers, partial_registers(plan)) == (128, 64)
 
 
 def test_gates_of_narrower_tiles_have_no_slabs() -> None:
     plan = hopper(made(spec_file("h100_e4m3_blockwise_gated")).plan)
-    assert (plan.column_slabs, plan.sum_registers, plan.partial_registers) == (1, 64, 64)
+    assert (plan.column_slabs, plan.sum_registers, partial_registers(plan)) == (1, 64, 64)
 
 
 def test_a_stage_has_the_scales_of_each_consumer_s_rows() -> None:
@@ -157,8 +159,8 @@ def test_an_open_spec_gets_a_legal_kernel(shape: tuple[int, int, int]) -> None:
 
 
 def test_scales_of_columns_take_registers() -> None:
-    assert hopper(made(spec_file(COLUMNS)).plan).scale_registers == 32
-    assert hopper(made(spec_file(STEM)).plan).scale_registers == 0
+    assert scale_registers(hopper(made(spec_file(COLUMNS)).plan)) == 32
+    assert scale_registers(hopper(made(spec_file(STEM)).plan)) == 0
 
 
 def test_dram_moves_scales_of_four_bytes() -> None:

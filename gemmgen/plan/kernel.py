@@ -13,7 +13,7 @@ from functools import cached_property
 
 from gemmgen.plan.entry import Entry
 from gemmgen.plan.epilogue_storage import epilogue_arguments
-from gemmgen.plan.planning import ArgumentPlace, EntrySection
+from gemmgen.plan.planning import ArgumentPlace, EntrySection, RegisterUse
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
 from gemmgen.plan.sizes import Geometry
 from gemmgen.plan.stage import in_words
@@ -204,6 +204,11 @@ class Kernel(Geometry, ABC):
         return ()
 
     # --- registers
+
+    def registers_of_sides(self, use: RegisterUse) -> int:
+        """Return the registers of a thread that features take for one use."""
+        taken = [side.registers(self, use) for side in self.sides]
+        return max(taken, default=0) if use is RegisterUse.EPILOGUE else sum(taken)
 
     @cached_property
     def register_pool(self) -> RegisterPool:

@@ -39,6 +39,21 @@ class EntrySection(Enum):
     REGISTERS = auto()
 
 
+class RegisterUse(Enum):
+    """The use of the registers that a feature takes: the role of the threads, and the time."""
+
+    SUMS = auto()
+    """Sums of a consumer besides the sums of its tile, in its main loop."""
+    STEP = auto()
+    """Other values of a K step, in a consumer's main loop."""
+    KEPT = auto()
+    """Values that a consumer is expected to keep in its main loop and in its epilogue."""
+    EPILOGUE = auto()
+    """Values that a consumer's epilogue is expected to hold: the largest number of all features counts."""
+    PRODUCER = auto()
+    """Values that a producer is expected to hold."""
+
+
 class Planning(Generic[Planned]):
     """The additions of one feature to the kernels of one family.
 
@@ -59,6 +74,10 @@ class Planning(Generic[Planned]):
     def counts(self, plan: Planned) -> Iterable[Count]:  # noqa: ARG002
         """Return the extents that a consumer needs besides the numbers of tiles and of K steps."""
         return ()
+
+    def registers(self, plan: Planned, use: RegisterUse) -> int:  # noqa: ARG002
+        """Return the registers of a thread that the feature takes for one use."""
+        return 0
 
     def timed(self, plan: Planned, row: Row) -> Row:  # noqa: ARG002
         """Return the numbers of a kernel's time with the time that the feature takes or saves."""

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemmgen.features.block_scales.packed_payloads import packed_scales
 from gemmgen.features.block_scales.scale_cost import scaling_ns, stream_scaling_ns
 from gemmgen.features.block_scales.scale_payloads import scales_of_step
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, PlanningByMma, Row
+from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, PlanningByMma, RegisterUse, Row
 from gemmgen.plan.roles import Argument, Count, K, N
 from gemmgen.plan.stage import Payload
 from gemmgen.plan.tcgen05.geometry import Tcgen05Geometry
 from gemmgen.plan.timing import Tiles
 from gemmgen.plan.wgmma.cost_constants import STREAM_REREAD
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+THREADS_OF_ROW: Final = 4
+"""[ptx] Threads that hold the sums of a row of an instruction."""
+
+
+def scale_registers(plan: WgmmaKernel) -> int:
+    """Return the registers of a consumer thread that hold the scales of its sums' columns in a K step."""
+    along = plan.problem.a if plan.swap_ab else plan.problem.b
+    if not plan.problem.scales_sums or along.scale is None or along.scale.format.rows > 1:
+        return 0
+    return plan.step_blocks * plan.consumer_extents[1] // THREADS_OF_ROW // plan.warps_across[1]
 
 
 class BlockScalePlanning(Planning[WgmmaKernel]):
@@ -38,6 +50,10 @@ class BlockScalePlanning(Planning[WgmmaKernel]):
         if plan.finds_scales_by_block:
             yield K
 
+    def registers(self, plan: WgmmaKernel, use: RegisterUse) -> int:
+        """Return the registers of the scales of a K step."""
+        return scale_registers(plan) if use is RegisterUse.STEP else 0
+
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
         """Return the row with the time in which threads scale sums and the tensor cores wait."""
         if not plan.problem.scales_sums:
@@ -50,9 +66,8 @@ class BlockScalePlanning(Planning[WgmmaKernel]):
 
     def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
         """Yield a line about the registers that hold scales."""
-        if plan.scale_registers:
-            entry = Entry("scales", plan.scale_registers, "registers", "of the columns of a K step")
-            yield EntrySection.REGISTERS, entry
+        if taken := scale_registers(plan):
+            yield EntrySection.REGISTERS, Entry("scales", taken, "registers", "of the columns of a K step")
 
 
 class PackedScalePlanning(Planning[Tcgen05Geometry]):

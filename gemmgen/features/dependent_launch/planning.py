@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma
+from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma, RegisterUse
+from gemmgen.plan.wgmma.bounds import ROLE_REGISTERS
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
 class DependentLaunchPlanning(Planning[WgmmaKernel]):
     """A Hopper kernel that is launched before the one ahead of it has ended."""
+
+    def registers(self, plan: WgmmaKernel, use: RegisterUse) -> int:
+        """Return the registers in which a producer loads one operand ahead of the others."""
+        return ROLE_REGISTERS if use is RegisterUse.PRODUCER and plan.read_early else 0
 
     def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
         """Yield a line about the loads that a producer starts before it waits for the kernel ahead."""

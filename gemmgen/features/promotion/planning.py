@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma, Row
+from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma, RegisterUse, Row
 from gemmgen.plan.timing import Tiles
 from gemmgen.plan.wgmma.cost_constants import POWER_CYCLES_PER_NS, PROMOTION_CYCLES_PER_REGISTER
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 
+def partial_registers(plan: WgmmaKernel) -> int:
+    """Return the registers per consumer thread that hold partial sums before promotion.
+
+    These are the sums of a slab of rows or columns, of each block of a K step, and of the step in flight.
+    """
+    if not plan.promote_k:
+        return 0
+    each = plan.sum_registers // (plan.row_slabs * plan.column_slabs)
+    return each * plan.step_blocks * (1 + plan.outstanding_mmas)
+
+
 class PromotionPlanning(Planning[WgmmaKernel]):
     """Sums of a few products that are added to sums of all."""
+
+    def registers(self, plan: WgmmaKernel, use: RegisterUse) -> int:
+        """Return the registers of the partial sums."""
+        return partial_registers(plan) if use is RegisterUse.SUMS else 0
 
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
         """Return the row with the time in which threads add up sums and the tensor cores wait."""
@@ -25,7 +40,7 @@ class PromotionPlanning(Planning[WgmmaKernel]):
         """Yield a line about the registers of the sums that are not added up yet."""
         if plan.promote_k:
             each = f"of {plan.promote_k} of K, then added to the accumulator in fp32"
-            yield EntrySection.REGISTERS, Entry("partial sums", plan.partial_registers, "registers", each)
+            yield EntrySection.REGISTERS, Entry("partial sums", partial_registers(plan), "registers", each)
 
 
 SIDES: PlanningByMma = {"wgmma": (PromotionPlanning(),)}

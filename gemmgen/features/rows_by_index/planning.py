@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.plan.planning import ArgumentPlace, Planning, PlanningByMma
+from gemmgen.plan.planning import ArgumentPlace, Planning, PlanningByMma, RegisterUse
 from gemmgen.plan.roles import D_STRIDE, ROWS_OF_D, Argument, Count, N
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+FEW_COPIES: Final = 8
+"""Copies of 16 bytes of each thread in a K step for which a producer has registers anyway."""
 
 
 class RowIndexPlanning(Planning[WgmmaKernel]):
@@ -27,6 +31,16 @@ class RowIndexPlanning(Planning[WgmmaKernel]):
         """Yield the extents of D: its descriptor, which has them, stays in the kernel."""
         if plan.problem.scatters_d:
             yield from (N, ROWS_OF_D, D_STRIDE)
+
+    def registers(self, plan: WgmmaKernel, use: RegisterUse) -> int:
+        """Return the registers with which the threads of a producer copy rows of A.
+
+        [gluon] With 32 groups, threads that copy 8 times in a K step compile with 56, and 16 times with 64.
+        """
+        if not (use is RegisterUse.PRODUCER and plan.problem.gathers_a):
+            return 0
+        threads = plan.producer_warps * plan.architecture.threads_per_warp
+        return max(0, plan.cta_tile_m * plan.cta_tile_k // (plan.a_unit * threads) - FEW_COPIES)
 
 
 SIDES: PlanningByMma = {"wgmma": (RowIndexPlanning(),)}

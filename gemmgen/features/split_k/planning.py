@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemmgen.features.split_k.split_cost import splits_ns
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, PlanningByMma, Row
+from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, PlanningByMma, RegisterUse, Row
 from gemmgen.plan.roles import Argument
 from gemmgen.plan.timing import Stream
+from gemmgen.plan.wgmma.bounds import ROLE_REGISTERS
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+ORDERED_SUM_REGISTERS: Final = 72
+"""Registers to add up the sums of other programs in order: a consumer reads several at a time."""
 
 
 class SplitKPlanning(Planning[WgmmaKernel]):
@@ -22,6 +27,13 @@ class SplitKPlanning(Planning[WgmmaKernel]):
             yield ArgumentPlace.WORKSPACE, Argument("partials", "workspace", plan.problem.accumulator)
         if plan.counts_parts:
             yield ArgumentPlace.WORKSPACE, Argument("counters", "workspace", DTYPES["int32"])
+
+    def registers(self, plan: WgmmaKernel, use: RegisterUse) -> int:
+        """Return the registers to add up sums of other programs, and to find parts of K in a producer."""
+        if use is RegisterUse.PRODUCER and plan.splits > 1:
+            return ROLE_REGISTERS
+        adds_up = use is RegisterUse.KEPT and plan.splits > 1 and plan.reduction == "ordered"
+        return ORDERED_SUM_REGISTERS if adds_up else 0
 
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
         """Return the row with the time to add up the sums of a tile."""

@@ -12,6 +12,7 @@ from typing import Final
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below, round_up
 from gemmgen.plan.capacity import fits, stages_that_fit
+from gemmgen.plan.planning import RegisterUse
 from gemmgen.plan.roles import balanced_consumer_registers
 from gemmgen.plan.rule import altered, once
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -77,13 +78,17 @@ def least_registers(plan: WgmmaKernel) -> int:
     return plan.accumulator_registers + WORKING_REGISTERS
 
 
-def needed_registers(plan: WgmmaKernel) -> int:
-    """Return the registers per thread that a consumer holds at once, in multiples that can be requested.
+def registers_beside_sums(plan: WgmmaKernel) -> int:
+    """Return the registers per thread that a consumer holds in its main loop, beside its sums.
 
-    These are its sums, its part of A if A passes through registers, the scales of its columns if they have
-    one each, and its working registers.
+    These are its part of A if A passes through registers, values of features, and its working registers.
     """
-    held = least_registers(plan) + plan.operand_registers + plan.scale_registers
+    return WORKING_REGISTERS + plan.operand_registers + plan.registers_of_sides(RegisterUse.STEP)
+
+
+def needed_registers(plan: WgmmaKernel) -> int:
+    """Return the registers per thread that a consumer holds at once, in multiples that can be requested."""
+    held = plan.accumulator_registers + registers_beside_sums(plan)
     return round_up(held, plan.architecture.setmaxnreg_granularity)
 
 
@@ -95,10 +100,6 @@ LONG_STEP_REGISTERS: Final = 44
 """Registers that it keeps for each 32 instructions of a longer step: 136 registers beside 64 sums, in place
 of 96.
 """
-ORDERED_SUM_REGISTERS: Final = 72
-"""Registers to add up the sums of other programs in order: it reads several at a time."""
-PART_REGISTERS: Final = 20
-"""Registers that it keeps if several parts of a tile multiply a left operand from registers."""
 UNPACKED_REGISTERS: Final = 8
 """Registers to convert sums of 16 bits, besides one for each."""
 SEVERAL_STEPS: Final = 3
@@ -117,71 +118,42 @@ def expected_registers(plan: WgmmaKernel) -> int:
     to 128 sums: beside 64 sums, C takes 112 registers, SiLU 120, erf 168, three vectors 152, and in steps of
     32 instructions 168, 192, 216 and 152.
     """
-    loop = plan.accumulator_registers + plan.operand_registers + plan.scale_registers + WORKING_REGISTERS
+    loop = plan.accumulator_registers + registers_beside_sums(plan)
     kept, epilogue = _kept_registers(plan), _epilogue_registers(plan)
     return loop + kept + epilogue if kept else max(loop, plan.accumulator_elements + epilogue)
 
 
 def _kept_registers(plan: WgmmaKernel) -> int:
-    """Return the registers for addresses that the compiler keeps across the main loop and the epilogue.
-
-    [gluon] Beside slabs of rows, whose loop holds 192 registers of sums, it keeps the rows of groups
-    in the working registers: 32 and 128 groups compile with 224 registers. So do 16 and 32 groups beside 192
-    registers whose sums are promoted while the next MMAs run.
-    """
-    kept = 0
+    """Return the registers for values that the compiler keeps in the main loop and in the epilogue."""
+    kept = plan.registers_of_sides(RegisterUse.KEPT)
     if plan.mmas_per_step > LONG_STEP_MMAS:
         kept += LONG_STEP_REGISTERS * -(-plan.mmas_per_step // (2 * LONG_STEP_MMAS))
-    if plan.splits > 1 and plan.reduction == "ordered":
-        kept += ORDERED_SUM_REGISTERS
-    if plan.composed and plan.mma.reads_left:
-        kept += PART_REGISTERS
-    keeps_groups = plan.row_slabs == 1 and not plan.scales_in_flight
-    return kept + (groups_registers(plan) if keeps_groups else 0)
+    return kept
 
 
 def _epilogue_registers(plan: WgmmaKernel) -> int:
     """Return the registers that an epilogue is expected to work with, beside every sum."""
     problem, sums = plan.problem, plan.accumulator_elements
     part = sums // plan.subtiles
-    hungry = [0]
+    hungry = [plan.registers_of_sides(RegisterUse.EPILOGUE)]
     if problem.accumulator.bits == 16 and (problem.steps or problem.d.name != "fp16"):
         hungry.append(UNPACKED_REGISTERS)
-    if problem.c is not None:
-        hungry.append(part // 2 + 16)
     if any(op.smooth for op in problem.operations):
         hungry.append(part if problem.d.bits == 32 else part * 3 // 4 + 8)
     if any(each.register_class == "erf" for each in problem.operations):  # it takes more than other functions
         hungry.append(sums + 40)
     if len(problem.steps) >= SEVERAL_STEPS:
         hungry.append(part + 24)
-    if problem.d_blocks > 1:
-        hungry.append(2 * problem.d_blocks * part)  # both matrices of C, and both of D
     # A left operand from registers is still held where sums of 16 bits are converted beside a C: 24 to 80
     # bytes spill.
     held = plan.operand_registers if problem.accumulator.bits == 16 else 0
     return max(hungry) + held
 
 
-GROUPS_REGISTERS: Final = 24
-"""Registers to find the group of a tile, beside the rows of all groups."""
-VALUES_OF_GROUP: Final = 4
-"""Values that a warp holds of each group: its number, its first row, its end, and tiles up to it."""
-
-
-def groups_registers(plan: WgmmaKernel) -> int:
-    """Return the registers per thread for the rows of all groups, which each warp holds."""
-    if not plan.group_slots:
-        return 0
-    return GROUPS_REGISTERS + VALUES_OF_GROUP * plan.group_slots // plan.architecture.threads_per_warp
-
-
 LOADS_ALONG: Final = 3
 """K-contiguous loads that take as much as one across rows of K."""
 FEW_LOADS: Final = 12
 """Loads of a K step, counted in those along, for which a producer has registers in any case."""
-FEW_COPIES: Final = 8
-"""Copies of 16 bytes of each thread in a K step for which a producer that gathers A has registers anyway."""
 ROLE_REGISTERS: Final = 8
 """Registers of a producer for each of its further tasks."""
 
@@ -190,9 +162,8 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
     """Return the registers per thread that a producer is expected to take: a model to rank by, no promise.
 
     [gluon] Producers of 24 registers compile with 9 loads across or 24 along, 16 across take 32 to 48, 36
-    along 32 to 40, 48 along 40 to 48. Finding parts of K, one operand ahead of the others, a staggered tile,
-    a third consumer and long steps took 8 more each where they were met alone. With 32 groups, threads that
-    copy 8 times in a K step compile with 56, and 16 times with 64.
+    along 32 to 40, 48 along 40 to 48. A task of a feature, a third consumer and long steps took 8 more each
+    where they were met alone.
     """
     across = sum(
         plan.loads(name)
@@ -200,17 +171,10 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
         if operand.major == "mn"
     )
     weight = LOADS_ALONG * across + plan.loads("a") + plan.loads("b") - across
-    besides = (
-        plan.splits > 1,
-        plan.read_early is not None,
-        plan.staggered,
-        plan.consumers > 2 or plan.mmas_per_step > LONG_STEP_MMAS,
-    )
-    loads = max(0, weight - FEW_LOADS) // 2 + groups_registers(plan)
-    if plan.problem.gathers_a:
-        threads = plan.producer_warps * plan.architecture.threads_per_warp
-        loads += max(0, plan.cta_tile_m * plan.cta_tile_k // (plan.a_unit * threads) - FEW_COPIES)
-    expected = plan.architecture.setmaxnreg_min + loads + ROLE_REGISTERS * sum(besides)
+    expected = plan.architecture.setmaxnreg_min + max(0, weight - FEW_LOADS) // 2
+    expected += plan.registers_of_sides(RegisterUse.PRODUCER)
+    if plan.consumers > 2 or plan.mmas_per_step > LONG_STEP_MMAS:
+        expected += ROLE_REGISTERS
     # Of a tile that no kernel has, the sums are to blame: no request is larger than one can be.
     return min(round_up(expected, plan.architecture.setmaxnreg_granularity), plan.architecture.setmaxnreg_max)
 

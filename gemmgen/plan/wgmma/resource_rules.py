@@ -18,13 +18,13 @@ from gemmgen.plan.shared_rules import (
 )
 from gemmgen.plan.verdicts import COMPILER_RULE, refusal_of
 from gemmgen.plan.wgmma.bounds import (
-    WORKING_REGISTERS,
     expected_producer_registers,
     expected_registers,
     fewest_stages,
     most_consumer_registers,
     most_stages,
     needed_registers,
+    registers_beside_sums,
     widest_launched_mma,
 )
 from gemmgen.plan.wgmma.extent_rules import (
@@ -115,7 +115,7 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     if needed_registers(plan) <= most:
         return
     accumulator = plan.accumulator_registers
-    working = WORKING_REGISTERS + plan.operand_registers + plan.scale_registers
+    working = registers_beside_sums(plan)
     room = most - working
     (rows, columns), narrowest = mma_tile(plan), least_columns(plan)
     if step := 0 if plan.promote_k else _halved(plan, "k", plan.mma_shape[2], most):
@@ -176,8 +176,7 @@ def consumer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
             "warp_specialization.registers.consumer",
             f"{plan.consumer_registers} registers per consumer thread",
             f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_widest_n} takes "
-            f"{plan.accumulator_registers}, and the kernel "
-            f"{WORKING_REGISTERS + plan.operand_registers + plan.scale_registers} more to work with",
+            f"{plan.accumulator_registers}, and the kernel {registers_beside_sums(plan)} more to work with",
             at_least(needed),
         )
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gemmgen.plan.entry import Entry
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planning import ArgumentPlace, EntrySection
+from gemmgen.plan.planning import ArgumentPlace, EntrySection, RegisterUse
 from gemmgen.plan.roles import Argument, Partition
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.wgmma.buffers import WgmmaResources, partitions_of, resources_of
@@ -148,32 +148,13 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def accumulator_registers(self) -> int:
-        """Registers per consumer thread that hold the accumulator; with promotion, the partial sum too."""
-        return self.sum_registers + self.partial_registers
+        """Registers per consumer thread that hold the accumulator, and sums that are added to it later."""
+        return self.sum_registers + self.registers_of_sides(RegisterUse.SUMS)
 
     @property
     def sum_registers(self) -> int:
         """Registers per consumer thread that hold the sums of a tile."""
         return self.accumulator_elements * self.problem.accumulator.bits // 32
-
-    @property
-    def partial_registers(self) -> int:
-        """Registers per consumer thread that hold partial sums before promotion.
-
-        These are the sums of a slab of rows or columns, of each block of a K step, and of the step in flight.
-        """
-        slabs = self.row_slabs * self.column_slabs
-        each = self.sum_registers // slabs if self.promote_k else 0
-        return each * self.step_blocks * (1 + self.outstanding_mmas)
-
-    @property
-    def scale_registers(self) -> int:
-        """Registers per consumer thread that hold the scales of the accumulator's columns in a K step."""
-        along = self.problem.a if self.swap_ab else self.problem.b
-        if not self.problem.scales_sums or along.scale is None or along.scale.format.rows > 1:
-            return 0
-        threads_of_row = 4  # [ptx] which hold the sums of a row of an instruction
-        return self.step_blocks * self.consumer_extents[1] // threads_of_row // self.warps_across[1]
 
     @property
     def fragments(self) -> int:
