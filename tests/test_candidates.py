@@ -17,12 +17,13 @@ from hopper import hopper, judge
 from modules import spec_file
 from work import calls_of
 
+from benchmarks.fit.model import MODULES
 from gemmgen import cli
 from gemmgen.cli.candidates import candidates_table, explanation
 from gemmgen.features.planning import SIDES
 from gemmgen.plan.search import Estimate
 from gemmgen.plan.timing import STEP_CAUSES, Tiles, step
-from gemmgen.plan.wgmma import WgmmaKernel, cost, cost_constants
+from gemmgen.plan.wgmma import WgmmaKernel, cost
 from gemmgen.plan.wgmma.cost import estimate, row_of, smem_cycles
 from gemmgen.plan.wgmma.cost_constants import POWER_CYCLES_PER_NS
 from gemmgen.plan.wgmma.tried.candidate_table import EVERY
@@ -881,7 +882,8 @@ def test_the_document_has_the_constants_of_the_code() -> None:
     rows = dict(re.findall(r"^\| `([A-Z0-9_]+)` \| ([\d.,]+) \|", text, re.MULTILINE))
     constants = {
         name: value
-        for name, value in vars(cost_constants).items()
+        for module in MODULES
+        for name, value in vars(module).items()
         if name.isupper() and isinstance(value, (int, float)) and not name.startswith("_")
     }
     assert set(rows) == set(constants)

@@ -7,11 +7,16 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
 from benchmarks.fit.observations import SpecObservation, by_candidates
+from gemmgen.features.dependent_launch import early_cost
 from gemmgen.plan.wgmma import WgmmaKernel, cost_constants
+
+MODULES = (cost_constants, early_cost)
+"""The modules with constants of the cost model: those of all kernels, and those of features."""
 
 MANY_ROWS = (
     "TENSOR_CYCLES_PER_NS",
@@ -51,20 +56,25 @@ def streamed(found: SpecObservation) -> bool:
 
 def constants(names: Sequence[str]) -> dict[str, float]:
     """Return the values of constants as they are."""
-    return {name: float(getattr(cost_constants, name)) for name in names}
+    return {name: float(getattr(_module_of(name), name)) for name in names}
+
+
+def _module_of(name: str) -> ModuleType:
+    """Return the module that has a constant."""
+    return next(module for module in MODULES if hasattr(module, name))
 
 
 @contextmanager
 def using(values: Mapping[str, float]) -> Iterator[None]:
     """Let the cost model have other constants in the context."""
-    before = {name: getattr(cost_constants, name) for name in values}
+    before = {name: getattr(_module_of(name), name) for name in values}
     try:
         for name, value in values.items():
-            setattr(cost_constants, name, value)
+            setattr(_module_of(name), name, value)
         yield
     finally:
         for name, value in before.items():
-            setattr(cost_constants, name, value)
+            setattr(_module_of(name), name, value)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmgen.features.dependent_launch.early_cost import early_stream, early_tiles
 from gemmgen.plan.entry import Entry
-from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma, RegisterUse
+from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma, RegisterUse, Row
+from gemmgen.plan.timing import Tiles
 from gemmgen.plan.wgmma.bounds import ROLE_REGISTERS
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
@@ -16,6 +18,10 @@ class DependentLaunchPlanning(Planning[WgmmaKernel]):
     def registers(self, plan: WgmmaKernel, use: RegisterUse) -> int:
         """Return the registers in which a producer loads one operand ahead of the others."""
         return ROLE_REGISTERS if use is RegisterUse.PRODUCER and plan.read_early else 0
+
+    def timed(self, plan: WgmmaKernel, row: Row) -> Row:
+        """Return the row with what the kernel gains and loses by its early start."""
+        return early_tiles(plan, row) if isinstance(row, Tiles) else early_stream(plan, row)
 
     def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
         """Yield a line about the loads that a producer starts before it waits for the kernel ahead."""

@@ -172,7 +172,7 @@ def _tiles_row(plan: WgmmaKernel) -> Tiles:
         occupancy_share=constants.OCCUPANCY_SHARE,
         start=_start_ns(plan),
         next_round=0 if plan.persistent else constants.ROUND_NS,
-        delivery=constants.EARLY_DELIVERY if _overlaps(plan) else 1,
+        delivery=1,
         ends_with_d=plan.last_tile_ends_with_d,
         outside_bytes=constants.OUTSIDE_BYTES * _row_bytes(plan),
     )
@@ -255,7 +255,6 @@ def _split_ns(plan: WgmmaKernel, operand: Literal["a", "b"]) -> float:
 def _start_ns(plan: WgmmaKernel) -> float:
     """Return the time from a kernel's launch to its first MMA, and from its last store to the next launch."""
     sooner = constants.TILED_START_NS if plan.schedule_kind == "tiled" and not plan.specialized else 0
-    sooner += constants.EARLY_NS if _overlaps(plan) else 0
     return constants.START_NS + (constants.CLUSTER_START_NS if plan.cluster_size > 1 else 0) - sooner
 
 
@@ -281,16 +280,9 @@ def _waits_for_stores(plan: WgmmaKernel) -> int:
     return plan.subtiles - 1
 
 
-def _overlaps(plan: WgmmaKernel) -> bool:
-    """Return True if programs of a kernel with roles load while programs of the kernel ahead end."""
-    return plan.specialized and plan.read_early is not None and plan.trigger == "loads"
-
-
 def _stream_row(plan: WgmmaKernel) -> Stream:
     alone = plan.occupancy == 1
     multiply, least = _stream_mma_ns(plan)
-    # A program without roles is launched early in a place of its own, or takes one of the kernel ahead.
-    takes_places = plan.read_early is not None and not plan.specialized
     drain = 0 if plan.outstanding_mmas or plan.row_shares > 1 else constants.STREAM_DRAIN_NS
     return Stream(
         swap_ab=plan.swap_ab,
@@ -317,11 +309,11 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
         sent_bytes=plan.cluster_size * loaded_bytes(plan),
         start=constants.STREAM_START_NS + (constants.ROLES_START_NS if plan.specialized else 0),
         next_round=constants.STREAM_ROUND_NS,
-        delivery=constants.EARLY_DELIVERY if _overlaps(plan) else 1,
-        early=constants.EARLY_NS if takes_places or _overlaps(plan) else 0,
-        early_places=constants.EARLY_PLACES if takes_places else 0,
-        early_loss=constants.EARLY_LOSS if takes_places else 0,
-        early_steps=constants.EARLY_COVER * plan.stages if takes_places else 0,
+        delivery=1,
+        early=0,
+        early_places=0,
+        early_loss=0,
+        early_steps=0,
         reread=1,
     )
 

@@ -1,8 +1,9 @@
 """Constants of the cost of Hopper kernels, each with the records that it was fitted to.
 
 `gemmgen.plan.wgmma.cost` reads them as attributes of this module, so that a fit can change them for a while.
-Times are in nanoseconds of an H200. ``python -m benchmarks.fit`` fits the constants to records. Those with a
-commit ahead of the path are in git's history alone (``git show COMMIT:PATH``):
+Constants of the time that a feature takes are in the feature's folder. Times are in nanoseconds of an H200.
+``python -m benchmarks.fit`` fits the constants to records. Those with a commit ahead of the path are in git's
+history alone (``git show COMMIT:PATH``):
 
 * [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
   ``benchmarks/fit/h200_many_rows.json``;
@@ -19,9 +20,6 @@ commit ahead of the path are in git's history alone (``git show COMMIT:PATH``):
   wave: ``benchmarks/fit/h200_wave_stores.json``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/fit/h200_few_rows.json`` has what was timed later;
-* [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
-* [early-roles] the first three with roles at 17 shapes, with and without that:
-  ``benchmarks/fit/h200_dependent.json``;
 * [long-k] 31 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384 in bf16
   (``7a8a2c58:benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without
   their sums or with two K steps. Only medians of the 26 were kept (``h200_long_k_taken_apart.json`` and
@@ -218,21 +216,6 @@ SPLIT_BYTES_PER_NS = 23
 """[few-rows] At which the last program of a tile adds up the sums of all."""
 
 
-EARLY_NS = 900
-"""[early] By which a kernel that is launched early starts sooner, if it takes more than half of the GPU."""
-EARLY_PLACES = 0.95
-"""[early] Share of the places on the GPU that its programs take from where on nothing is lost by that."""
-EARLY_LOSS = 1.02
-"""[early] Of its time, for each place that is left: the programs behind wait there, and those for which there
-is no place come late, beside others.
-"""
-EARLY_COVER = 2.5
-"""[early] Of that loss, how much for each part of K that a program's ring holds: it is loaded ahead."""
-EARLY_DELIVERY = 0.9
-"""[early-roles] Of what L2 and DRAM deliver to kernels with roles, where they start beside the one ahead: 51
-gains of 0.86 to 1.11 are known to 4.0 % with it and ``EARLY_NS``, and to 5.5 % without. Those that start when
-all of the one ahead have ended (trigger end) gain nothing by it, 0.990 in the mean.
-"""
 ROLES_START_NS = 1_200
 """[long-k] Further time that a program with roles takes to start and to end."""
 ROLES_SPLIT_NS = 3_000
