@@ -12,6 +12,8 @@ from work import calls_of
 
 from gemmgen.features.planning import SIDES
 from gemmgen.features.rendering import render
+from gemmgen.features.split_k.planning import partial_bytes
+from gemmgen.features.split_k.splits_together import splits_at_once
 from gemmgen.hardware import GPUS, HOPPER, TRITON
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures
@@ -422,18 +424,18 @@ def test_only_sums_of_floats_that_are_added_as_they_come_are_not_deterministic()
     # What a launch must find at 0, and leaves so.
     assert (TWO_CONSUMERS.restored, ordered.restored) == ((), ("counters",))
     assert atomic.restored == ("partials", "counters")
-    assert (ordered.partial_bytes, atomic.partial_bytes) == (4 * 128 * 256 * 4, 128 * 256 * 4)
+    assert (partial_bytes(ordered), partial_bytes(atomic)) == (4 * 128 * 256 * 4, 128 * 256 * 4)
 
 
 def test_sums_of_splits_are_read_in_groups_that_registers_hold() -> None:
     # 232 registers less 32 hold 128 of 32 sums each: four at once, of seven as well, the last one alone less.
     plan = replace(SQUARE, cta_tile_n=64)
     assert plan.accumulator_elements == 32
-    assert [replace(plan, splits=splits).splits_at_once for splits in (2, 4, 6, 7, 8)] == [2, 4, 3, 4, 4]
+    assert [splits_at_once(replace(plan, splits=splits)) for splits in (2, 4, 6, 7, 8)] == [2, 4, 3, 4, 4]
     # Groups of two are alike, or splits are read one by one.
     wide = replace(SQUARE, cta_tile_n=128)
     assert wide.accumulator_elements == 64
-    assert [replace(wide, splits=splits).splits_at_once for splits in (2, 4, 5, 6, 7)] == [2, 2, 1, 2, 1]
+    assert [splits_at_once(replace(wide, splits=splits)) for splits in (2, 4, 5, 6, 7)] == [2, 2, 1, 2, 1]
 
 
 def test_what_tma_writes_without_a_swizzle_starts_at_a_multiple_of_128_bytes() -> None:

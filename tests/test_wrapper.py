@@ -35,6 +35,7 @@ from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingT
 from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
 
 from gemmgen.device import captured_graph
+from gemmgen.features.split_k.planning import partial_bytes
 from gemmgen.module import MatmulFunction, import_generated, matmul_of
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make
@@ -1016,7 +1017,7 @@ def test_every_part_of_every_tile_is_counted(
     assert parts == most(tiles_m * tiles_n * plan.splits, plan)
     assert counters.numel() == tiles_m * tiles_n * (plan.consumers if plan.specialized else 1)
     assert not counters.any()
-    assert partials.numel() * partials.element_size() == tiles_m * tiles_n * plan.partial_bytes
+    assert partials.numel() * partials.element_size() == tiles_m * tiles_n * partial_bytes(plan)
     assert plan.deterministic or not partials.any()
 
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from benchmarks.fit.observations import SpecObservation, by_candidates
 from gemmgen.features.dependent_launch import early_cost
+from gemmgen.features.split_k import split_cost
 from gemmgen.plan.wgmma import WgmmaKernel, cost_constants
 
-MODULES = (cost_constants, early_cost)
+MODULES = (cost_constants, split_cost, early_cost)
 """The modules with constants of the cost model: those of all kernels, and those of features."""
 
 MANY_ROWS = (

@@ -92,7 +92,7 @@ class Kernel(Geometry, ABC):
     @property
     def restored(self) -> tuple[str, ...]:
         """The arguments that a launch leaves as it finds them, and relies on that."""
-        return ()
+        return tuple(argument.name for argument in self.arguments if argument.restored)
 
     @property
     def counting_partitions(self) -> int:

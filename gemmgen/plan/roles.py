@@ -7,7 +7,7 @@ The division was derived from about 30 lowered configurations; ``tests/test_lowe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Literal
 
@@ -152,6 +152,8 @@ class Argument:
     """The dimension of D along which a vector has its elements, or block scales their rows."""
     part: int | None = None
     """Which further part of the tensor's tiles it describes; None for the first one, or all."""
+    restored: bool = field(default=False, repr=False)
+    """True if a launch leaves the tensor as it finds it, and relies on that."""
 
     @property
     def name(self) -> str:

@@ -18,15 +18,23 @@ ORDERED_SUM_REGISTERS: Final = 72
 """Registers to add up the sums of other programs in order: a consumer reads several at a time."""
 
 
+def partial_bytes(plan: WgmmaKernel) -> int:
+    """Return the bytes of the sums of a tile that programs leave in memory."""
+    tile = plan.program_tile_m * plan.program_tile_n
+    return plan.partials * tile * plan.problem.accumulator.bytes
+
+
 class SplitKPlanning(Planning[WgmmaKernel]):
     """The sums that programs of a Hopper kernel leave each other."""
 
     def arguments(self, plan: WgmmaKernel) -> Iterator[tuple[ArgumentPlace, Argument]]:
         """Yield the memory of the sums, and of the counts of parts that are multiplied."""
         if plan.splits > 1:
-            yield ArgumentPlace.WORKSPACE, Argument("partials", "workspace", plan.problem.accumulator)
+            restored = plan.reduction == "atomic"
+            dtype = plan.problem.accumulator
+            yield ArgumentPlace.WORKSPACE, Argument("partials", "workspace", dtype, restored=restored)
         if plan.counts_parts:
-            yield ArgumentPlace.WORKSPACE, Argument("counters", "workspace", DTYPES["int32"])
+            yield ArgumentPlace.WORKSPACE, Argument("counters", "workspace", DTYPES["int32"], restored=True)
 
     def registers(self, plan: WgmmaKernel, use: RegisterUse) -> int:
         """Return the registers to add up sums of other programs, and to find parts of K in a producer."""
@@ -47,7 +55,7 @@ class SplitKPlanning(Planning[WgmmaKernel]):
         if plan.splits == 1:
             return
         programs = "that programs take one by one" if plan.specialized else "a program each"
-        partials = f"of K, {programs}; {plan.partial_bytes:,} bytes of sums in memory for each tile"
+        partials = f"of K, {programs}; {partial_bytes(plan):,} bytes of sums in memory for each tile"
         yield EntrySection.DECISIONS, Entry("splits", plan.splits, "parts", partials)
 
 

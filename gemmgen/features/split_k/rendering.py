@@ -8,6 +8,7 @@ from functools import cached_property
 
 from gemmgen.features.split_k.address_reader import AddressReader
 from gemmgen.features.split_k.reduction import ReductionView
+from gemmgen.features.split_k.splits_together import splits_at_once
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Function, Place, Section
@@ -55,7 +56,7 @@ class SplitK(Rendering):
             yield from self.kernel.constants
         if plan.reduction == "ordered" and not self.reads_all_at_once:
             meaning = "of which the sums are read together"
-            yield Constant(Place.WORK, "SPLITS_AT_ONCE", plan.splits_at_once, meaning)
+            yield Constant(Place.WORK, "SPLITS_AT_ONCE", splits_at_once(plan), meaning)
 
     @property
     def functions(self) -> Iterator[Function]:
@@ -96,12 +97,12 @@ class SplitK(Rendering):
     @property
     def reads_all_at_once(self) -> bool:
         """True if the sums of all splits are read together."""
-        return self.plan.splits_at_once == self.plan.splits
+        return splits_at_once(self.plan) == self.plan.splits
 
     @property
     def ends_amid_group(self) -> bool:
         """True if the last group of splits that are read together has fewer splits than the others."""
-        return self.plan.splits % self.plan.splits_at_once != 0
+        return self.plan.splits % splits_at_once(self.plan) != 0
 
     @property
     def apart(self) -> bool:

@@ -210,28 +210,10 @@ DRAM_SHARE = 0.99
 """[few-rows] Of the datasheet's bandwidth: 4.76 of an H200's 4.8 TB/s."""
 OVERLAP = 2.5
 """[few-rows] The exponent with which the times of DRAM, of the busiest SM and of all SMs add up."""
-SPLIT_NS = 740
-"""[few-rows] To leave sums in memory and to count the programs that have."""
-SPLIT_BYTES_PER_NS = 23
-"""[few-rows] At which the last program of a tile adds up the sums of all."""
 
 
 ROLES_START_NS = 1_200
 """[long-k] Further time that a program with roles takes to start and to end."""
-ROLES_SPLIT_NS = 3_000
-"""[long-k] To leave sums, to count the programs that have, in a cluster together, and to store the tile."""
-ROLES_SPLIT_BYTES_PER_NS = 130
-"""[long-k] At which consumers add up sums that lie in the order of registers."""
-PARALLEL_NS = 500
-"""[parallel] From the last sums in memory to a second kernel that reads them, and to the end of that."""
-PARALLEL_BYTES_PER_NS = 1_800
-"""[parallel] At which sums go to memory and come back, all of them."""
-ATOMIC_NS = 740
-"""[long-k] To count, and to store the tile."""
-ATOMIC_ROLES_NS = 1_250
-"""[long-k] What both take longer in a program with roles."""
-ATOMIC_BYTES_PER_NS = 17.5
-"""[long-k] At which a CTA adds its sums to those in memory, and at which one reads and clears them."""
 WIDE_MMA_CYCLES_PER_NS = 1.75
 """[long-k] At which instructions of 64 and more columns are issued: the clock of a short kernel."""
 LONE_STEP_NS = 50

@@ -13,25 +13,6 @@ from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.wgmma.buffers import WgmmaResources, partitions_of, resources_of
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 
-SPLIT_REGISTERS = 128
-"""Registers of a thread that hold sums of splits on their way from memory.
-
-[gluon] The loads of an unrolled loop are issued together: with 4 times 64 sums registers spill, with twice
-they do not.
-"""
-REGISTERS_BESIDE_SPLITS = 32
-"""Registers of a thread that hold none of those sums.
-
-[gluon] Of 80 registers 64 can hold sums, while 88, with an epilogue of four steps, and 96 spill; of 128
-registers 96 can, and 128 spill; of 168, 128 can.
-"""
-LEAST_OF_UNLIKE_SPLITS = 3
-"""Splits in a group from which on the last one may have less.
-
-[gluon] Of 18 random kernels nine spill 4 to 988 bytes where 64 sums of 5, 7 and 12 splits are read by twos
-under a mask, and not one by one; 32 sums of 7 splits, read one by one, spill 8 to 60 where the compiler
-unrolls that loop, and by threes and fours do not.
-"""
 FRAGMENT_ROWS = 16
 """Rows of a fragment of an accumulator, which one warp holds."""
 FRAGMENT_SUMS = 128
@@ -287,22 +268,9 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         )
 
     @property
-    def restored(self) -> tuple[str, ...]:
-        """The arguments that a launch leaves as it finds them: counters, and sums that programs add to."""
-        if self.splits == 1:
-            return ()
-        return {"ordered": ("counters",), "atomic": ("partials", "counters"), "parallel": ()}[self.reduction]
-
-    @property
     def partials(self) -> int:
         """Sums in memory of each element of D: of every split, or one that they all add to."""
         return 1 if self.reduction == "atomic" else self.splits
-
-    @property
-    def partial_bytes(self) -> int:
-        """Bytes of the sums of a tile that programs leave in memory."""
-        tile = self.program_tile_m * self.program_tile_n
-        return self.partials * tile * self.problem.accumulator.bytes
 
     @property
     def _parts(self) -> str:
@@ -313,23 +281,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         if not self.staggered:
             return f"in parts of {parts}, "
         return f"of one consumer {parts}, of the other {self.cta_widest_n - 2 * self.stagger_n}, "
-
-    @property
-    def splits_at_once(self) -> int:
-        """Splits whose sums the last program of a tile reads together: as many as registers hold.
-
-        They are fewer where that makes all groups alike, unless it halves groups of three and more: the last
-        group is loaded under a mask then, and two groups with one are loaded together.
-        """
-        return self.splits_in(self.consumer_registers - REGISTERS_BESIDE_SPLITS)
-
-    def splits_in(self, registers: int) -> int:
-        """Return the number of splits whose sums are read together by threads with `registers` registers."""
-        most = max(1, min(SPLIT_REGISTERS, registers) // max(1, self.accumulator_elements))
-        alike = max(
-            count for count in range(1, self.splits + 1) if self.splits % count == 0 and count <= most
-        )
-        return alike if 2 * alike > most or alike == self.splits or most < LEAST_OF_UNLIKE_SPLITS else most
 
     @property
     def _fitting(self) -> int:
