@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from gemmgen.plan.entry import Entry
 from gemmgen.plan.roles import Argument, Count
 from gemmgen.plan.stage import Payload
+from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.timing import Stream, Tiles
 
 Planned = TypeVar("Planned", contravariant=True)
@@ -78,6 +79,10 @@ class Planning(Generic[Planned]):
     def registers(self, plan: Planned, use: RegisterUse) -> int:  # noqa: ARG002
         """Return the registers of a thread that the feature takes for one use."""
         return 0
+
+    def sum_order(self, plan: Planned, order: SumOrder) -> SumOrder:  # noqa: ARG002
+        """Return the order of sums of floats with what the feature changes in it."""
+        return order
 
     def timed(self, plan: Planned, row: Row) -> Row:  # noqa: ARG002
         """Return the numbers of a kernel's time with the time that the feature takes or saves."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gemmgen.plan.entry import Entry
 from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma, RegisterUse, Row
+from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.timing import Tiles
 from gemmgen.plan.wgmma.cost_constants import POWER_CYCLES_PER_NS, PROMOTION_CYCLES_PER_REGISTER
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -28,6 +30,10 @@ class PromotionPlanning(Planning[WgmmaKernel]):
     def registers(self, plan: WgmmaKernel, use: RegisterUse) -> int:
         """Return the registers of the partial sums."""
         return partial_registers(plan) if use is RegisterUse.SUMS else 0
+
+    def sum_order(self, plan: WgmmaKernel, order: SumOrder) -> SumOrder:
+        """Return the order of sums that start anew after some K."""
+        return replace(order, promote_k=plan.promote_k)
 
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
         """Return the row with the time in which threads add up sums and the tensor cores wait."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from gemmgen.features.split_k.split_cost import splits_ns
@@ -10,6 +11,7 @@ from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.entry import Entry
 from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, PlanningByMma, RegisterUse, Row
 from gemmgen.plan.roles import Argument
+from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.timing import Stream
 from gemmgen.plan.wgmma.bounds import ROLE_REGISTERS
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -42,6 +44,18 @@ class SplitKPlanning(Planning[WgmmaKernel]):
             return ROLE_REGISTERS
         adds_up = use is RegisterUse.KEPT and plan.splits > 1 and plan.reduction == "ordered"
         return ORDERED_SUM_REGISTERS if adds_up else 0
+
+    def sum_order(self, plan: WgmmaKernel, order: SumOrder) -> SumOrder:
+        """Return the order of sums of parts of K, and of the sums of all parts."""
+        if plan.splits == 1:
+            return order
+        return replace(
+            order,
+            parts=plan.reduction,
+            splits=plan.splits,
+            split_step=plan.cta_tile_k,
+            side_by_side=plan.splits_side_by_side if plan.reduces_apart else 1,
+        )
 
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
         """Return the row with the time to add up the sums of a tile."""

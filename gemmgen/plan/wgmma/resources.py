@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.entry import Entry
@@ -59,16 +59,10 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         accumulator = self.problem.accumulator
         if accumulator.integer:
             return SumOrder(accumulator.name)
-        order = SumOrder(accumulator.name, self.mma_k, self.promote_k)
-        if self.splits == 1:
-            return order
-        return replace(
-            order,
-            parts=self.reduction,
-            splits=self.splits,
-            split_step=self.cta_tile_k,
-            side_by_side=self.splits_side_by_side if self.reduces_apart else 1,
-        )
+        order = SumOrder(accumulator.name, self.mma_k)
+        for side in self.sides:
+            order = side.sum_order(self, order)
+        return order
 
     @cached_property
     def resources(self) -> WgmmaResources:
