@@ -7,10 +7,11 @@ from hopper import hopper
 
 from benchmarks.fit import block_scales
 from benchmarks.fit.block_scales import RECORDS, Choice, by_rows, choices, source_of
+from gemmgen.features.block_scales import scale_cost
 from gemmgen.features.block_scales.scale_cost import scaling_ns
 from gemmgen.features.rendering import render
 from gemmgen.lower import lower
-from gemmgen.plan.wgmma import WgmmaKernel, cost_constants
+from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.planner import plan_spec, rank
 from gemmgen.product import Product
 from gemmgen.spec import parse_spec
@@ -119,12 +120,12 @@ def planned(rows: int, kind: str, in_flight: int) -> WgmmaKernel:
 def test_the_more_slabs_are_multiplied_beside_scaling_the_less_of_it_shows(
     rows: int, kind: str, in_flight: int, slabs: int
 ) -> None:
-    assert scaling_ns(planned(rows, kind, in_flight)) == cost_constants.SCALED_NS / slabs
+    assert scaling_ns(planned(rows, kind, in_flight)) == scale_cost.SCALED_NS / slabs
 
 
 def test_a_consumer_that_takes_turns_scales_longer_than_a_lone_one() -> None:
     lone, turns = planned(64, "cooperative, consumers: 1", 1), planned(64, "ping_pong", 1)
-    assert scaling_ns(turns) - scaling_ns(lone) == cost_constants.SCALED_TURN_NS
+    assert scaling_ns(turns) - scaling_ns(lone) == scale_cost.SCALED_TURN_NS
 
 
 # --- groups

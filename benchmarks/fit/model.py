@@ -12,11 +12,13 @@ from types import ModuleType
 import numpy as np
 
 from benchmarks.fit.observations import SpecObservation, by_candidates
+from gemmgen.features.block_scales import scale_cost
 from gemmgen.features.dependent_launch import early_cost
+from gemmgen.features.promotion import planning as promotion
 from gemmgen.features.split_k import split_cost
 from gemmgen.plan.wgmma import WgmmaKernel, cost_constants
 
-MODULES = (cost_constants, split_cost, early_cost)
+MODULES = (cost_constants, promotion, scale_cost, split_cost, early_cost)
 """The modules with constants of the cost model: those of all kernels, and those of features."""
 
 MANY_ROWS = (

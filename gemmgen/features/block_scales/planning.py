@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from gemmgen.features.block_scales import scale_cost
 from gemmgen.features.block_scales.packed_payloads import packed_scales
-from gemmgen.features.block_scales.scale_cost import scaling_ns, stream_scaling_ns
 from gemmgen.features.block_scales.scale_payloads import scales_of_step
 from gemmgen.plan.entry import Entry
 from gemmgen.plan.planning import ArgumentPlace, EntrySection, Planning, PlanningByMma, RegisterUse, Row
@@ -14,7 +14,6 @@ from gemmgen.plan.roles import Argument, Count, K, N
 from gemmgen.plan.stage import Payload
 from gemmgen.plan.tcgen05.geometry import Tcgen05Geometry
 from gemmgen.plan.timing import Tiles
-from gemmgen.plan.wgmma.cost_constants import STREAM_REREAD
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 THREADS_OF_ROW: Final = 4
@@ -60,9 +59,9 @@ class BlockScalePlanning(Planning[WgmmaKernel]):
             return row
         if isinstance(row, Tiles):
             # Threads scale sums where they would only add them up: promotion takes no time of its own.
-            return row._replace(exposed=scaling_ns(plan))
-        drain = row.drain + stream_scaling_ns(plan)
-        return row._replace(drain=drain, reread=STREAM_REREAD if plan.swap_ab else row.reread)
+            return row._replace(exposed=scale_cost.scaling_ns(plan))
+        drain = row.drain + scale_cost.stream_scaling_ns(plan)
+        return row._replace(drain=drain, reread=scale_cost.STREAM_REREAD if plan.swap_ab else row.reread)
 
     def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
         """Yield a line about the registers that hold scales."""

@@ -9,8 +9,13 @@ from gemmgen.plan.entry import Entry
 from gemmgen.plan.planning import EntrySection, Planning, PlanningByMma, RegisterUse, Row
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.timing import Tiles
-from gemmgen.plan.wgmma.cost_constants import POWER_CYCLES_PER_NS, PROMOTION_CYCLES_PER_REGISTER
+from gemmgen.plan.wgmma import cost_constants
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+PROMOTION_CYCLES_PER_REGISTER = 2
+"""[session] To add a register of partial sums to the accumulator: fp8 promoted after 128 of K had 0.893,
+after 256 1.010, in ping-pong 0.53. `gemmgen.plan.wgmma.cost_constants` describes the record.
+"""
 
 
 def partial_registers(plan: WgmmaKernel) -> int:
@@ -40,7 +45,7 @@ class PromotionPlanning(Planning[WgmmaKernel]):
         if not plan.promote_k or not isinstance(row, Tiles):
             return row
         cycles = PROMOTION_CYCLES_PER_REGISTER * plan.sum_registers
-        return row._replace(exposed=row.exposed + cycles / POWER_CYCLES_PER_NS)
+        return row._replace(exposed=row.exposed + cycles / cost_constants.POWER_CYCLES_PER_NS)
 
     def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
         """Yield a line about the registers of the sums that are not added up yet."""

@@ -30,10 +30,6 @@ history alone (``git show COMMIT:PATH``):
   first eight at five shapes: ``benchmarks/suites/h200_long_k.jsonl``;
 * [misaligned] modules of ``misaligned: copy``, with A and B aligned before or not:
   ``benchmarks/reading/misaligned.json``, ``benchmarks/h100_bf16_misaligned.json``;
-* [block-scales] kernels of fp8 with scales of blocks, without PDL: the first six of an earlier planner at 62
-  shapes on an H100 and at 44 on an H200 (``benchmarks/blockscale/h100_blocks.jsonl``,
-  ``h200_blocks_earlier.jsonl``), and kernels written by hand at 80 shapes on an H100
-  (``7a8a2c58:benchmarks/blockscale/h100_prototype.jsonl``);
 * [rows-outside] 48 kernels of bf16 at 77 shapes. The shapes with fewer rows than a kernel's
   tile show the effect; ``benchmarks/reading/strangers_bf16.json`` has the times;
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
@@ -113,24 +109,6 @@ SHORT_STEP_NS = 60
 """[composed] [first-choices] By which a K step of less than 128 bytes, a swizzled row, takes longer: as many
 barriers for half of the work.
 """
-PROMOTION_CYCLES_PER_REGISTER = 2
-"""[session] To add a register of partial sums to the accumulator: fp8 promoted after 128 of K had 0.893,
-after 256 1.010, in ping-pong 0.53.
-"""
-SCALED_NS = 56
-"""[block-scales] In which no consumer of a shared tile multiplies in a K step, as threads scale the sums of a
-slab, while one other slab is multiplied. It is divided by the slabs that are: all slabs of the other
-consumers, and with an MMA in flight the next one of the same consumer.
-"""
-SCALED_TURN_NS = 12
-"""[block-scales] By which a K step of ping-pong takes longer than one of a lone consumer. No reason is known.
-"""
-LONE_SCALED_NS = 64
-"""[block-scales] The same of a lone consumer, or of one of two that take turns: its barriers and scales."""
-LONE_SCALED_REGISTER_NS = 1.5
-"""[block-scales] The same of each register of its sums."""
-LONE_SCALED_NS_IN_FLIGHT = 56
-"""[block-scales] The same of a lone consumer, if the MMAs of the next K step run meanwhile."""
 EPILOGUE_START_NS = 68
 """[many-rows] From the last MMA of a tile to its epilogue, and from that to the next tile's first MMA."""
 EPILOGUE_BYTES_PER_NS_AND_WARP = 5.05
@@ -186,16 +164,6 @@ STREAM_MMA_CYCLES_PER_NS = 3.1
 """[few-rows] At which instructions of few columns would be issued: they hardly count."""
 LEAST_MMA_CYCLES = 26
 """[few-rows] Of an instruction of few columns."""
-STREAM_SCALED_NS = 40
-"""[block-scales] In which a K step's scales are read and nothing is multiplied, if no MMA is in flight."""
-STREAM_BLOCK_NS = 125
-"""[block-scales] The same of each block of K in the step, whose sums are scaled and added."""
-STREAM_BLOCK_REGISTER_NS = 2.8
-"""[block-scales] The same of each register of these sums."""
-STREAM_REREAD = 1.3
-"""[block-scales] Factor of the bytes that L2 sends, if tiles have fewer rows than A: programs that read
-one column of B are far apart, and L2 answers each of them.
-"""
 OUTSIDE_BYTES = 3.0
 """[rows-outside] Bytes as which L2 takes a byte of A's tile that lies outside of A, beside its own."""
 SM_BYTES_PER_NS = 150
