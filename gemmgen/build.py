@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from gemmgen import triton_api
 from gemmgen.compiled_advice import with_compiled_advice
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.features.exporting import refusals
 from gemmgen.features.rendering import sides_of
 from gemmgen.launch_facts import code_differences
 from gemmgen.lower import Lowered, Resources, ShortageError, lower
-from gemmgen.plan.exportable import refusals
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.verdicts import PassedOver, cause_digest, kernel_digest
 from gemmgen.plan.wgmma import WgmmaKernel

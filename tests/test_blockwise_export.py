@@ -9,7 +9,7 @@ import pytest
 from fake_driver import assert_compiles, assert_launched, assert_refused, called, exported, texts
 from modules import EVERY_SPEC, made
 
-from gemmgen.plan.exportable import refusals
+from gemmgen.features.exporting import refusals
 
 DENSE, EXPERTS, MASKED = (f"h100_e4m3_blockwise{name}" for name in ("", "_grouped", "_masked"))
 COLUMNS, GROUPS_OF_K = "h100_e4m3_blockwise_wgrad", "h100_e4m3_blockwise_kgroups"

@@ -24,12 +24,12 @@ from gemmgen import api
 from gemmgen.build import Exported, export, launch_differences
 from gemmgen.cli import app, main
 from gemmgen.errors import GemmgenError
+from gemmgen.features.exporting import refusals
 from gemmgen.features.rendering import sides_of
 from gemmgen.hardware import DTYPES
 from gemmgen.launch_facts import TENSOR_MAP_BYTES
 from gemmgen.literals import c_comment_text
 from gemmgen.lower import lower
-from gemmgen.plan.exportable import refusals
 from gemmgen.product import make
 from gemmgen.render import render_launcher
 from gemmgen.render.aot.facts import (

@@ -22,11 +22,11 @@ from torch import Tensor
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.features import checking, rendering
+from gemmgen.features.exporting import refusals
 from gemmgen.hardware import HOPPER
 from gemmgen.numerics.case import row_major
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.plan.exportable import refusals
 from gemmgen.product import Product
 from gemmgen.render.aot.contract import Contract
 from gemmgen.render.aot.facts import LaunchFacts

@@ -20,8 +20,8 @@ from simulated import on_a_gpu, signs, simulated_file
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
+from gemmgen.features.exporting import refusals
 from gemmgen.library import exchange, package
-from gemmgen.plan.exportable import refusals
 from gemmgen.planner import family_for
 from gemmgen.product import make
 

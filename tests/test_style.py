@@ -76,7 +76,7 @@ DOCSTRINGS = {
     "gemmgen/library": 2,
     "gemmgen/numerics": 7,
     "gemmgen/pictures": 0,
-    "gemmgen/plan": 15,
+    "gemmgen/plan": 14,
     "gemmgen/planner": 2,
     "gemmgen/problem": 3,
     "gemmgen/processes": 0,

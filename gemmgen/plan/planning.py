@@ -81,7 +81,7 @@ class Planning(Generic[Planned]):
         return 0
 
     def sum_order(self, plan: Planned, order: SumOrder) -> SumOrder:  # noqa: ARG002
-        """Return the order of sums of floats with what the feature changes in it."""
+        """Return the order of sums of floats as the feature changes it."""
         return order
 
     def timed(self, plan: Planned, row: Row) -> Row:  # noqa: ARG002

@@ -23,9 +23,9 @@ is no place come late, beside others.
 EARLY_COVER = 2.5
 """[early] Of that loss, how much for each part of K that a program's ring holds: it is loaded ahead."""
 EARLY_DELIVERY = 0.9
-"""[early-roles] Of what L2 and DRAM deliver to kernels with roles, where they start beside the one ahead: 51
-gains of 0.86 to 1.11 are known to 4.0 % with it and ``EARLY_NS``, and to 5.5 % without. Those that start when
-all of the one ahead have ended (trigger end) gain nothing by it, 0.990 in the mean.
+"""[early-roles] The share of the rates of L2 and DRAM that is left where kernels with roles start beside the
+one ahead: 51 gains of 0.86 to 1.11 are known to 4.0 % with it and ``EARLY_NS``, and to 5.5 % without. If they
+start when all of the one ahead have ended (trigger end), they gain nothing by it, 0.990 in the mean.
 """
 
 

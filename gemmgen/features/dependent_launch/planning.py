@@ -20,7 +20,7 @@ class DependentLaunchPlanning(Planning[WgmmaKernel]):
         return ROLE_REGISTERS if use is RegisterUse.PRODUCER and plan.read_early else 0
 
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
-        """Return the row with what the kernel gains and loses by its early start."""
+        """Return the row with the gains and the losses of an early start."""
         return early_tiles(plan, row) if isinstance(row, Tiles) else early_stream(plan, row)
 
     def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
