@@ -14,9 +14,7 @@ from typing import Final, Literal
 
 from gemmgen import features
 
-Stage = Literal[
-    "checking", "exporting", "library", "not_together", "planning", "rendering", "rules"
-]
+Stage = Literal["checking", "exporting", "library", "not_together", "planning", "rendering", "rules"]
 
 FEATURES: Final = (
     "promotion",
