@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+import jinja2
 import pytest
-from modules import made
+from modules import made, spec_file
 
 from gemmgen.features.gates.block_reader import BlockReader
 from gemmgen.features.gates.rendering import GradientsOfGate
@@ -14,10 +16,13 @@ from gemmgen.features.groups.rendering import GroupedKernel
 from gemmgen.features.groups.vector_reader import VectorReader
 from gemmgen.features.rendering import sides_of
 from gemmgen.features.saved_sums.rendering import SavedSums
+from gemmgen.features.split_k.rendering import SplitK
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render import _environment, render_module
 from gemmgen.render.epilogue import EpilogueParts, EpilogueView
 from gemmgen.render.epilogue_changes import changed_parts
 from gemmgen.render.operand_reads import BufferReader
+from gemmgen.render.side import Rendering
 from gemmgen.render.wgmma.view import HopperView
 
 SPECS = Path(__file__).parent / "pairs" / "specs"
@@ -59,3 +64,59 @@ def test_a_feature_that_drops_the_change_of_another_one_is_refused() -> None:
     plan = cast("WgmmaKernel", made(SPECS / "h100_bf16_batched_dgated.yaml").plan)
     with pytest.raises(ValueError, match=r"groups and anew both change storing\.rows\.end"):
         changed_parts(EpilogueParts.of(plan), (GroupedKernel(plan), Anew(plan)))
+
+
+@dataclass(frozen=True)
+class Doubled(Rendering):
+    """A feature that doubles D after the formula."""
+
+    name = "doubled"
+
+    @property
+    def applies(self) -> bool:
+        return True
+
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        return replace(parts, storing=replace(parts.storing, adjusts="doubled.j2"))
+
+
+DOUBLED = """{% macro adjust(tile, row, column) %}
+    {{ tile }} *= 2  # at {{ row }}, {{ column }}{% endmacro %}
+"""
+
+
+@pytest.mark.parametrize(
+    ("stem", "line"),
+    [
+        ("h100_bf16", "    tile *= 2  # at row, column"),
+        ("b200_bf16", "    tile *= 2  # at row, column"),
+        ("h100_bf16_scatter", "    tile *= 2  # at row, column"),
+        ("h100_bf16_saved_interleaved", "    tile *= 2  # at row, column"),
+        ("h100_bf16_dgated_erf", "        tile *= 2  # at row, column"),
+        (
+            "h100_bf16_split8_parallel",
+            "    piece *= 2  # at origin.row + row, origin.column + column",
+        ),
+    ],
+)
+def test_a_feature_changes_a_tile_before_its_conversion_whoever_stores_it(
+    stem: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = _environment()
+    assert environment.loader is not None
+    own = jinja2.DictLoader({"doubled.j2": DOUBLED})
+    monkeypatch.setattr(environment, "loader", jinja2.ChoiceLoader([own, environment.loader]))
+    text = render_module(
+        made(spec_file(stem)).plan,
+        lambda plan: (*sides_of(plan), Doubled(plan)),
+        spec_name="doubled.yaml",
+        spec_sha256="",
+    )
+    assert text.splitlines().count(line) == 1
+    compile(text, stem, "exec")
+
+
+def test_a_second_kernel_that_stores_d_refuses_another_conversion() -> None:
+    plan = cast("WgmmaKernel", made(spec_file("h100_bf16_split8_parallel")).plan)
+    with pytest.raises(ValueError, match=r"saved changes storing\.converts, but a second kernel stores D"):
+        changed_parts(EpilogueParts.of(plan), (SavedSums(plan), SplitK(plan)))

@@ -10,12 +10,16 @@ from gemmgen.render.operand_loads import OperandLoads
 from gemmgen.render.side import Rendering
 from gemmgen.render.tile_store import StoredRows, Storing
 
+CONVERSION = {"storing.converts", "storing.divides", "storing.rows.end", "storing.rows.facts"}
+"""What a second kernel that stores D does not ask for: it converts and stores whole rows of D itself."""
+
 
 def changed_parts(parts: EpilogueParts, sides: Iterable[Rendering]) -> EpilogueParts:
     """Return parts of an epilogue with the changes of all sides.
 
-    Raises ValueError if two sides change one member: the change of the first one would be lost. A rule, or a
-    row of the table of pairs, has to refuse such a kernel.
+    Raises ValueError if two sides change one member: the change of the first one would be lost. It also does
+    so if a side changes a conversion that a second kernel does itself. A rule, or a row of the table of
+    pairs, has to refuse such a kernel.
     """
     owners = dict[str, str]()
     for side in sides:
@@ -24,6 +28,9 @@ def changed_parts(parts: EpilogueParts, sides: Iterable[Rendering]) -> EpilogueP
             if member in owners:
                 raise ValueError(f"{owners[member]} and {side.name} both change {member} of an epilogue")
             owners[member] = side.name
+    if parts.storing.by == "second_kernel":
+        for member in sorted(CONVERSION & owners.keys()):
+            raise ValueError(f"{owners[member]} changes {member}, but a second kernel stores D")
     return parts
 
 

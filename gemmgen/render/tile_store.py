@@ -36,6 +36,12 @@ class Storing:
     by: Literal["tma", "threads", "second_kernel"] = "tma"
     """Who stores D: TMA from shared memory, threads, or the threads of a second kernel."""
     rows: StoredRows = field(default_factory=StoredRows)
+    adjusts: str = ""
+    """The template of the macro ``adjust``, which changes a tile between the formula and the conversion to D.
+
+    Its parameters are the variable of the tile, and the expressions of its first row and column. Empty if no
+    feature changes the tile.
+    """
     has_slots: bool = False
     """True if the function that converts takes a slot, which has a buffer for each of several matrices."""
     stores: int = 1

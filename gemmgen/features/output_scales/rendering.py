@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmgen.hardware.elements import LEAST_SCALED, MOST_SCALED
 from gemmgen.plan.axes import axes_of, shown
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import BlockScale
+from gemmgen.render.epilogue import EpilogueParts
 from gemmgen.render.places import Constant, Function, Place, Section
 from gemmgen.render.side import Rendering, SidesByMma
 
@@ -68,6 +69,10 @@ class OutputScales(Rendering):
     def functions(self) -> Iterator[Function]:
         """The function of the host that makes memory for the scales."""
         yield Function(Section.MEMORY, "wrapper/new_scales")
+
+    def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
+        """Return an epilogue that computes and stores scales of a tile before it converts the tile."""
+        return replace(parts, storing=replace(parts.storing, adjusts="shared/store/scales_of_d.py.j2"))
 
     @property
     def docs(self) -> dict[str, str]:
