@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from gemmgen.plan.roles import Argument
@@ -94,6 +95,22 @@ def fit(head: str, items: Sequence[str], tail: str, *, indent: int = 0, margin: 
         return f"{head}\n{inner}{joined}\n{outer}{tail}"
     lines = "".join(f"{inner}{item},\n" for item in items)
     return f"{head}\n{lines}{outer}{tail}"
+
+
+def fill(text: str, first: str = "", further: str | None = None, width: int = LINE_LENGTH) -> str:
+    """Return words of a template as the lines of a paragraph: the filter ``fill`` of templates.
+
+    The first line begins with `first`, each further one with `further`, which is `first` if left out. White
+    space between the words is alike: a template has its line breaks where its sentences read best.
+    """
+    lines = textwrap.wrap(
+        " ".join(text.split()),
+        width=width,
+        initial_indent=first,
+        subsequent_indent=first if further is None else further,
+        break_on_hyphens=False,
+    )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def fit_call(arguments: Sequence[str], function: str, indent: int = 0, margin: int | None = None) -> str:

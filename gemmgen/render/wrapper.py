@@ -36,12 +36,6 @@ class Wrapper(MatmulDocs):
         return gradient_stem("{__name__}", "{name}")
 
     @property
-    def standard_imports(self) -> str:
-        """The imports of Python's own modules."""
-        names = ["importlib"] * bool(self.gradients) + ["warnings"]
-        return "\n".join(f"import {name}" for name in names)
-
-    @property
     def return_gradients(self) -> str:
         """The statement that returns the gradient of each input."""
         gradients = ["grad_a", "grad_b", *self._other_gradients()]
@@ -79,7 +73,7 @@ class Wrapper(MatmulDocs):
     def _other_gradients(self) -> Iterator[str]:
         """Yield the gradients of the inputs but A and B; the ends of groups have none."""
         factor = self.plan.problem.epilogue.beta
-        beta = f" * {factor!r}" * (factor not in (0.0, 1.0))
+        beta = "" if factor in (0.0, 1.0) else f" * {factor!r}"
         sums = {"row": "grad.sum(1)", "column": "grad.sum(0)"}
         for number, name in enumerate(self.extras, start=2):
             if name in self.counts:
@@ -103,67 +97,20 @@ class Wrapper(MatmulDocs):
         return fit("def matmul(", parameters, f") -> {returned}:")
 
     @property
-    def define_call_alone(self) -> str:
-        """The head of the function that `matmul` calls if the launcher is missing."""
-        parameters = ("*inputs: Tensor", *self._parameter_workspace, "out: Tensor | None = None")
-        return f"def call({', '.join(parameters)}) -> Tensor:"
-
-    @property
     def _parameter_workspace(self) -> tuple[str, ...]:
         """The parameter of a caller's workspace; empty for a module whose calls need none."""
-        return ("workspace: tuple | None = None",) * self.workspace
+        return ("workspace: tuple | None = None",) if self.workspace else ()
 
     @property
-    def written_alone(self) -> str:
-        """The tensors of whose writes autograd learns if the launcher, which tells it, is missing."""
-        return f"[*inputs[-{len(self.written)}:], out]" if self.written else "out"
-
-    @property
-    def memory_alone(self) -> str:
-        """The further arguments of `launch` if the launcher, which keeps such memory, is missing."""
-        memory = ", *(workspace or make_workspace(m, n, out.device))" * self.workspace
-        return memory + ", *make_sums(count_sums(m, n), out.device)" * self.plan.reduces_apart
-
-    @property
-    def passed_on(self) -> str:
+    def passed_on(self) -> tuple[str, ...]:
         """The arguments that `matmul` passes on."""
-        workspace = ["workspace=workspace"] * self.workspace
-        return ", ".join((*self.inputs, *self.written, *workspace, "out=out"))
+        workspace = ("workspace=workspace",) if self.workspace else ()
+        return (*self.inputs, *self.written, *workspace, "out=out")
 
     @property
-    def find_written(self) -> str:
-        """The lines that find memory for tensors beside D that a caller does not give."""
-        made = {"out_scale": "new_scales(a, b)", "saved": f"new_saved({', '.join(self._shapes_of_saved)})"}
-        checked = " and ".join(f"torch.is_tensor({name})" for name in self._shapes_of_saved)
-        lines = (
-            f"    if {name} is None and {checked}:  # `call` refuses others\n        {name} = {made[name]}\n"
-            for name in self.written
-        )
-        return "".join(lines)
-
-    @property
-    def _shapes_of_saved(self) -> tuple[str, ...]:
+    def sizing(self) -> tuple[str, ...]:
         """The tensors by whose extents memory for tensors beside D is made."""
-        return ("a", "b", *(("a_rows",) * self.plan.problem.gathers_a))
-
-    @property
-    def define_new_saved(self) -> str:
-        """The head of the function that returns memory for saved sums."""
-        parameters = ", ".join(f"{name}: Tensor" for name in self._shapes_of_saved)
-        return f"def new_saved({parameters}) -> Tensor:"
-
-    @property
-    def rows_of_saved(self) -> str:
-        """The extents of saved sums before their columns."""
-        if self.plan.problem.gathers_a:
-            return "len(a_rows)"
-        groups = self.plan.problem.groups
-        return "b.shape[0], a.shape[-2]" if groups and groups.broadcast == "a" else "*a.shape[:-1]"
-
-    @property
-    def returned(self) -> str:
-        """The tensors after D in the return value of `matmul`; empty without them."""
-        return "".join(f", {name}" for name in self.written)
+        return ("a", "b", "a_rows") if self.plan.problem.gathers_a else ("a", "b")
 
     def turned(self, tensor: str, transposed: str) -> str:
         """Return the expression that turns scales as a caller has them to scales as they lie, and back."""
@@ -219,6 +166,6 @@ class Wrapper(MatmulDocs):
                 yield Function(Section.MATMUL, f"wrapper/{name}")
         if self.plan.access.loads_k_from_any_row:
             yield Function(Section.MATMUL, "wrapper/boxes_of_k")
-        yield Function(Section.LAUNCH, f"wrapper/launch_{'two' if self.plan.reduces_apart else 'one'}")
+        yield Function(Section.LAUNCH, "wrapper/launch")
         if self.gradients:
             yield Function(Section.BACKWARD, "wrapper/backward")

@@ -66,6 +66,14 @@ class SavedSums(Rendering):
     # --- expressions of templates
 
     @property
+    def rows(self) -> str:
+        """The extents of the sums before their columns, by the tensors of a call."""
+        if self.plan.problem.gathers_a:
+            return "len(a_rows)"
+        groups = self.plan.problem.groups
+        return "b.shape[0], a.shape[-2]" if groups and groups.broadcast == "a" else "*a.shape[:-1]"
+
+    @property
     def takes_turns(self) -> bool:
         """True if the sums of all accumulators are one matrix, whose columns take turns."""
         return self.plan.problem.interleaved

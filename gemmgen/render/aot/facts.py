@@ -216,7 +216,7 @@ class LaunchFacts:
     @property
     def out_unit(self) -> int:
         """The columns of D in 16 bytes."""
-        return self._launch.out_unit
+        return self.plan.d_unit
 
     @property
     def column_unit(self) -> int:
