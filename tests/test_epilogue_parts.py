@@ -81,7 +81,7 @@ class Doubled(Rendering):
 
 
 DOUBLED = """{% macro adjust(tile, row, column) %}
-    {{ tile }} *= 2  # at {{ row }}, {{ column }}{% endmacro %}
+{{ tile }} *= 2  # at {{ row }}, {{ column }}{% endmacro %}
 """
 
 
