@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from gemmgen.library.assemble import Library
 from gemmgen.library.kernel_table import expects_rows
 from gemmgen.plan.axes import Axis, axes_of
 from gemmgen.plan.kernel import Kernel
-from gemmgen.render.overview import epilogue_sentence, formula, groups_sentence
+from gemmgen.render.overview import Formula
 from gemmgen.render.spelling import LINE_LENGTH, fit
 from gemmgen.render.wrapper import Wrapper
 
@@ -45,12 +44,13 @@ class InitView:
         return f"Matmuls of all shapes: {self.library.description}."
 
     @property
-    def paragraphs(self) -> str:
-        """The formula of the result with the types, and the basis of the choice."""
-        return "\n".join(textwrap.fill(text, LINE_LENGTH - 5) for text in (self._formula, self._basis))
+    def formula(self) -> Formula:
+        """The formula of the result."""
+        return Formula(self.plan.request)
 
     @property
-    def _formula(self) -> str:
+    def types(self) -> str:
+        """The formula with the extents and the types of all matrices."""
         problem = self.plan.problem
         a, b, d = (f"{name.upper()}[{', '.join(self._extents_of(name))}]" for name in "abd")
         a_type, b_type = problem.a.dtype.name, problem.b.dtype.name
@@ -58,9 +58,8 @@ class InitView:
             a, b = f"({a} * a_scale)", f"({b} * b_scale)"
             a_type += problem.a.scale.words
             b_type += problem.b.scale.words
-        product = formula(self.plan.request, a, b, "C[M, N]")
-        text = f"{d} = {product}: A {a_type}, B {b_type}, D {problem.d.name}."
-        return text + groups_sentence(self.plan.request) + epilogue_sentence(self.plan.request)
+        product = self.formula.of(a, b, "C[M, N]")
+        return f"{d} = {product}: A {a_type}, B {b_type}, D {problem.d.name}."
 
     def _extents_of(self, name: str) -> Iterator[str]:
         """Return the extents of a matrix as in the formula of a module: G groups."""
@@ -68,7 +67,8 @@ class InitView:
         return ("G" if axis is Axis.GROUPS else axis for axis in axes)
 
     @property
-    def _basis(self) -> str:
+    def basis(self) -> str:
+        """The basis of the choice of a kernel."""
         shapes = {row[:3] for rows in self.library.measured.values() for row in rows}
         kernels = (
             f"one of {len(self.library.members)} kernels" if len(self.library.members) > 1 else "its kernel"

@@ -21,7 +21,7 @@ from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.kernel import KernelView
 from gemmgen.render.packed import PackedView
 from gemmgen.render.side import Sides, SidesOf
-from gemmgen.render.spelling import fill, fit_call, fit_sum_call
+from gemmgen.render.spelling import fill, fit_call, fit_docstring, fit_sum_call
 from gemmgen.render.user_names import with_free_names
 from gemmgen.render.wgmma.view import HopperView
 
@@ -55,7 +55,7 @@ def _environment(*, autoescape: bool = False) -> jinja2.Environment:
         finalize=_visible if autoescape else only_visible,
     )
     filters = cast("dict[str, Callable[..., object]]", found.filters)
-    filters.update(FILTERS, fill=fill, fit=fit_call, fit_sum=fit_sum_call)
+    filters.update(FILTERS, fill=fill, fit=fit_call, fit_docstring=fit_docstring, fit_sum=fit_sum_call)
     return found
 
 

@@ -10,7 +10,7 @@ from gemmgen.plan.axes import axes_in_memory, axes_of, shown
 from gemmgen.problem import Gradient, gradients_of
 from gemmgen.problem.epilogue import meaning_of
 from gemmgen.render.launching import LaunchView
-from gemmgen.render.overview import epilogue_sentence, formula
+from gemmgen.render.overview import Formula
 from gemmgen.render.side import Sides
 from gemmgen.render.spelling import LINE_LENGTH
 
@@ -106,18 +106,13 @@ class MatmulDocs(LaunchView):
     @property
     def summary(self) -> str:
         """The first line of the docstring of `matmul`."""
-        steps = ", as the module's docstring has it" if epilogue_sentence(self.plan.request) else ""
+        formula = Formula(self.plan.request)
+        steps = ", as the module's docstring has it" if formula.has_epilogue else ""
         a, b = ("(a * a_scale)", "(b * b_scale)") if self.scales else ("a", "b")
         if self.plan.problem.groups and not steps:
             return f"Return a @ b of each group of {'K' if self.plan.problem.groups.divides_k else 'rows'}."
         saved = ", and the rounded sums of the accumulators" * self.plan.problem.saves
-        return f"Return {formula(self.plan.request, a, b, 'c')}{steps}{saved}."
-
-    @property
-    def limits(self) -> str:
-        """The extents that a kernel for a single tile takes."""
-        plan = self.plan
-        return f"M, N and K up to {plan.cta_tile_m}, {plan.cta_columns} and {plan.cta_tile_k}"
+        return f"Return {formula.of(a, b, 'c')}{steps}{saved}."
 
     @property
     def alignment(self) -> str:

@@ -113,6 +113,16 @@ def fill(text: str, first: str = "", further: str | None = None, width: int = LI
     return "".join(f"{line}\n" for line in lines)
 
 
+def fit_docstring(text: str, summary: str, indent: int) -> str:
+    """Return the docstring of a summary and of further words: one line, or paragraphs if it has no room."""
+    words = " ".join(text.split())
+    line = f'"""{" ".join(summary.split())}; {words}"""'
+    if indent + len(line) <= LINE_LENGTH:
+        return line
+    body = textwrap.fill(words[0].upper() + words[1:], width=104 - indent)
+    return f'"""{" ".join(summary.split())}.\n\n{body}\n"""'
+
+
 def fit_call(arguments: Sequence[str], function: str, indent: int = 0, margin: int | None = None) -> str:
     """Return a call in lines as the formatter breaks them (`fit`): the filter ``fit`` of templates."""
     return fit(f"{function}(", tuple(arguments), ")", indent=indent, margin=margin)

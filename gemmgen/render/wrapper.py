@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,13 +21,9 @@ DESCRIPTIONS = ("boxes", "blocks", "boxes_of_blocks")
 class Wrapper(MatmulDocs):
     """Any plan's wrapper as its template sees it."""
 
-    def backward_paragraph(self, stem: str) -> str:
-        """Return which modules compute the gradients of a module of this name, wrapped."""
-        if not self.gradients:
-            return ""
-        modules = " and ".join(gradient_stem(stem, gradient.operand) for gradient in self.gradients)
-        text = f"The gradients of A and B come from the modules {modules}, imported from beside this one."
-        return f"\n\n{textwrap.fill(text, width=105)}"
+    def gradient_modules(self, stem: str) -> tuple[str, ...]:
+        """Return the modules that compute the gradients of a module of this name."""
+        return tuple(gradient_stem(stem, gradient.operand) for gradient in self.gradients)
 
     @property
     def gradient_module(self) -> str:

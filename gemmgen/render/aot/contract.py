@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,9 +12,6 @@ from gemmgen.problem.epilogue import meaning_of
 from gemmgen.render.aot.facts import LaunchFacts
 from gemmgen.render.side import Sides
 from gemmgen.render.wgmma.overview import HopperOverview
-from gemmgen.render.wrapper import Wrapper
-
-WIDTH = 110
 
 
 @dataclass(frozen=True)
@@ -41,21 +37,19 @@ class Contract:
         return c_comment_text(f"{self.facts.plan.request.title.rstrip('.')}.")
 
     @property
-    def lines(self) -> Iterator[str]:
-        """The contract in lines of a comment, each with the blank in front."""
-        overview = HopperOverview(self.facts.plan, self.sides)
-        paragraphs = (
-            overview.formula_paragraph,
-            overview.structure,
-            self._memory,
-            self._early,
-            self._workspace,
-        )
-        for number, paragraph in enumerate(filter(None, paragraphs)):
-            if number:
-                yield ""
-            for line in textwrap.wrap(" ".join(paragraph.split()), width=WIDTH - 3):
-                yield f" {line}"
+    def overview(self) -> HopperOverview:
+        """The kernel in words."""
+        return HopperOverview(self.facts.plan, self.sides)
+
+    @property
+    def has_scales_by_address(self) -> bool:
+        """True if threads read or write scales by their address."""
+        return any(each.scaled and each.is_addressed for each in self.facts.plan.arguments)
+
+    @property
+    def most_groups(self) -> str:
+        """The greatest number of groups, in words."""
+        return f"{self.facts.plan.group_slots:,}" if self.facts.plan.group_slots else "any number"
 
     @property
     def extents(self) -> str:
@@ -86,8 +80,8 @@ class Contract:
             return f"{columns} {dtype}: {meaning_of(self.facts.plan.problem.epilogue, name)}"
         matrix = f"{rows[0]} rows of {columns} {dtype}"
         if scaled := argument.scaled:
-            written = ", which the kernel writes" * (scaled == "d")
-            return f"{matrix}: the scales of {scaled.upper()}{written}"
+            scales = f"{matrix}: the scales of {scaled.upper()}"
+            return f"{scales}, which the kernel writes" if scaled == "d" else scales
         turned = is_transposed(self.facts.plan.problem, argument)
         return f"{matrix}; {name.upper()} is its transposed view" if turned else matrix
 
@@ -99,79 +93,3 @@ class Contract:
         if groups.divides_k:
             return "the end of each group along K, in rising order"
         return "the rows of each group" if groups.apart else "the end of each group's rows, in rising order"
-
-    @property
-    def _memory(self) -> str:
-        major, minor = self.facts.capability
-        return (
-            f"All matrices lie in the memory of one GPU of compute capability {major}.{minor}, row by "
-            "row. Addresses, and the distances of rows, are multiples of 16 bytes; a row of D is a whole "
-            f"number of them{self._columns}. {self._extents_in_words} are from 0 to "
-            f"{self.facts.max_extent:,}{self._k_limit}.{self._single_tile}{self._groups}{self._scales} "
-            "D shares no memory with what is read. Of the host's memory only the structures below are read."
-        )
-
-    @property
-    def _columns(self) -> str:
-        """The number that N is a multiple of, in words."""
-        unit = self.facts.column_unit
-        if unit == self.facts.out_unit:
-            return f", so N is a multiple of {unit}"
-        if self.facts.shares_scales:
-            return f", and N is a multiple of {unit}, the columns that share a scale"
-        return f", and so is a row of a block of B, so N is a multiple of {unit}"
-
-    @property
-    def _extents_in_words(self) -> str:
-        return "M, 2N and K" if self.facts.plan.problem.gated else "M, N and K"
-
-    @property
-    def _k_limit(self) -> str:
-        return f", K at least 1: {self.facts.k_rule}" if self.facts.k_rule else ""
-
-    @property
-    def _groups(self) -> str:
-        if not self.facts.most_groups:
-            return ""
-        most = f"{self.facts.plan.group_slots:,}" if self.facts.plan.group_slots else "any number"
-        return f" There are up to {most} groups; their matrices, and their vectors, follow one another."
-
-    @property
-    def _scales(self) -> str:
-        """Where rows of scales begin that are passed by their address, in words."""
-        if not any(each.scaled and each.is_addressed for each in self.facts.plan.arguments):
-            return ""
-        return (
-            " Rows of scales that are passed as an address begin every multiple of 16 bytes, without a gap."
-        )
-
-    @property
-    def _single_tile(self) -> str:
-        limits = Wrapper(self.facts.plan, sides=self.sides).limits
-        return f" It takes {limits}." if self.facts.plan.schedule_kind == "single_tile" else ""
-
-    @property
-    def _early(self) -> str:
-        early = self.facts.plan.read_early
-        if early is None:
-            return ""
-        return (
-            "The kernel may start before the one ahead of it in the stream has ended (programmatic dependent "
-            f"launch), and then reads {early.upper()} at once: the kernel ahead must not write it."
-        )
-
-    @property
-    def _workspace(self) -> str:
-        if not self.facts.workspace:
-            return ""
-        return (
-            "Programs leave each other sums in a workspace: memory of the caller's that is set to zero once, "
-            "and that every call leaves ready for the next one. Calls that may run at the same time have one "
-            f"each. One for M x N serves smaller problems too.{self._order_of_sums}"
-        )
-
-    @property
-    def _order_of_sums(self) -> str:
-        if self.facts.plan.deterministic:
-            return ""
-        return " Sums are added in the order in which they come: the last bits of D differ from call to call."
