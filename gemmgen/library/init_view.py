@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 from gemmgen.features.rendering import sides_of
 from gemmgen.library.assemble import Library
@@ -13,11 +12,8 @@ from gemmgen.library.kernel_table import expects_rows
 from gemmgen.plan.axes import Axis, axes_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.render.overview import Formula
-from gemmgen.render.spelling import LINE_LENGTH, fit
+from gemmgen.render.spelling import fit
 from gemmgen.render.wrapper import Wrapper
-
-EXPECTED_M: Final = "Rows of a group in the mean, by which the kernel is chosen; if None, from no row to M."
-"""The documentation of a parameter of masked groups."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,6 @@ class InitView:
         return ", ".join((*self.wrapper.inputs, "out=out", *hint))
 
     @property
-    def argument_docs(self) -> str:
-        """Documentation of the arguments, without the memory for parts of K."""
-        docs = self.wrapper.docs_of_arguments(workspace=False)
-        return f"{docs}\n        expected_m: {EXPECTED_M}" if expects_rows(self.plan) else docs
+    def expects_rows(self) -> bool:
+        """True if a call may say how many rows a group has in the mean."""
+        return expects_rows(self.plan)
