@@ -113,7 +113,8 @@ class ArgumentTable:
             leading = self.plan.access.leading_axes(buffer.tensor)
             layout = f"{layout_name(buffer, buffers, boxed=leading > 0)}.value"
             entry = [f'"block_shape": [{", ".join(["1"] * leading + extents)}]']
-            entry += [f'"layout": {layout}'] * (not self.is_packed)
+            if not self.is_packed:
+                entry.append(f'"layout": {layout}')
             head = f'"{passed_as(name)}": '
             yield head + fit("{", entry, "},", indent=4 + len(head), margin=4)
 
@@ -151,9 +152,10 @@ class ArgumentTable:
             return (written(epilogue.value),)
         if self.plan.problem.d_blocks > 1:
             return tuple(map(written, epilogue.values))
-        scaled = ["alpha"] * (epilogue.alpha != 1) + ["c"] * (bool(epilogue.beta) and not request.lists_c)
+        alpha = () if epilogue.alpha == 1 else ("alpha",)
+        c = ("c",) if epilogue.beta and not request.lists_c else ()
         found = listed_steps(epilogue, lists_c=request.lists_c)
-        return (*scaled, *(step.name if step.operation else described(step) for step in found))
+        return (*alpha, *c, *(step.name if step.operation else described(step) for step in found))
 
     @property
     def epilogue(self) -> str:

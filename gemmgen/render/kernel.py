@@ -257,7 +257,8 @@ class KernelView(ABC):
         """The parts that place a tile by its number."""
         if self.plan.problem.groups:
             return ("walks/within_batch",)
-        return (*("shared/hilbert",) * (self.plan.order == "hilbert"), "shared/tile_origin")
+        curve = ("shared/hilbert",) if self.plan.order == "hilbert" else ()
+        return (*curve, "shared/tile_origin")
 
     def first_row_of(self, tile_row: str) -> str:
         """Return the first row of a tile in a row of tiles: the last row of tiles may end with D."""
@@ -315,19 +316,21 @@ class KernelView(ABC):
         if self.plan.schedule_kind == "single_tile":
             return ()
         problem, access = self.plan.problem, self.plan.access
-        n = ("n",) * (access.places_b_by_n or access.places_columns_by_n or bool(problem.d_scale))
+        n = ("n",) if access.places_b_by_n or access.places_columns_by_n or problem.d_scale else ()
         if groups := problem.groups:
             if groups.divides_k:
                 return ("m", "k", "groups", "tiles_m", "tiles_n")
-            walked = ("groups",) * self.plan.persistent
+            walked = ("groups",) if self.plan.persistent else ()
             if problem.scatters_d:
                 n = ("n", "rows_of_d", "d_stride")
             if problem.gathers_a:
                 n = (*n, "k", "rows_of_a", "a_stride")
-            return ("m", *n, *walked, *(("tiles_m",) * (groups.counts is None)), "tiles_n", "k_steps")
+            tiles = ("tiles_m", "tiles_n") if groups.counts is None else ("tiles_n",)
+            return ("m", *n, *walked, *tiles, "k_steps")
         dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
-        last = ("last_row",) * self.plan.last_tile_ends_with_d
-        return (*("m",) * bool(problem.d_scale), *n, *map("tiles_{}".format, dimensions), *last, "k_steps")
+        last = ("last_row",) if self.plan.last_tile_ends_with_d else ()
+        m = ("m",) if problem.d_scale else ()
+        return (*m, *n, *map("tiles_{}".format, dimensions), *last, "k_steps")
 
     @staticmethod
     def _tensor(argument: Argument) -> Field:

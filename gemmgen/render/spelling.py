@@ -59,7 +59,8 @@ def layout_name(buffer: SharedBuffer, buffers: Sequence[SharedBuffer], *, boxed:
     """
     whole = next(other for other in buffers if other.tensor == buffer.tensor)
     alike = whole if whole.swizzle_bytes == buffer.swizzle_bytes else buffer
-    return f"{alike.operand.upper()}_{'BOX_' * boxed}LAYOUT"
+    name = alike.operand.upper()
+    return f"{name}_BOX_LAYOUT" if boxed else f"{name}_LAYOUT"
 
 
 def argument_name(argument: Argument) -> str:

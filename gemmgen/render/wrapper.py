@@ -46,7 +46,8 @@ class Wrapper(MatmulDocs):
             pairs = zip(matrices, gradient.transposed, strict=True)
             *turns, made = (gradient.turn(matrix, transposed=turned) for matrix, turned in pairs)
             factors = [names[factor] + turn for factor, turn in zip(gradient.factors, turns, strict=True)]
-            factors += [f"{name}={name}" for name in self.counts]
+            if self.counts:
+                factors.append(f"{self.counts}={self.counts}")
             (other,) = (factor for factor in gradient.factors if factor != "d")
             over_zeros = "call.multiply_over_zeros(" if gradient.leaves_rows else ""
             multiply = f"{over_zeros}matmul_for_{gradient.operand}{', ' if over_zeros else '('}"
@@ -54,16 +55,10 @@ class Wrapper(MatmulDocs):
             yield f"grad_{gradient.operand} = None if {other} is None else {product}"
 
     @property
-    def counts(self) -> tuple[str, ...]:
+    def counts(self) -> str:
         """The tensor that divides rows into groups, which a backward keeps; empty without one."""
         groups = self.plan.problem.groups
-        return (groups.counts,) if groups and groups.counts else ()
-
-    @property
-    def kept_inputs(self) -> str:
-        """The names of the inputs that a backward keeps if it needs them, and where the operator has them."""
-        names = ", ".join(("a", "b", *self.counts))
-        return f"{names} = inputs" if self.counts else f"{names} = inputs[:2]"
+        return groups.counts or "" if groups else ""
 
     def _other_gradients(self) -> Iterator[str]:
         """Yield the gradients of the inputs but A and B; the ends of groups have none."""
@@ -71,7 +66,7 @@ class Wrapper(MatmulDocs):
         beta = "" if factor in (0.0, 1.0) else f" * {factor!r}"
         sums = {"row": "grad.sum(1)", "column": "grad.sum(0)"}
         for number, name in enumerate(self.extras, start=2):
-            if name in self.counts:
+            if name == self.counts:
                 yield "None"
                 continue
             summed = f"grad{beta}" if name == "c" else sums[OPERATIONS[name].operand]
@@ -135,8 +130,7 @@ class Wrapper(MatmulDocs):
     @property
     def _descriptions(self) -> set[str]:
         """The functions that describe C, D and saved sums, where Triton's own does not."""
-        problem = self.plan.problem
-        moved = ("d", *("c",) * bool(problem.c), *("saved",) * problem.saves)
+        moved = (each.tensor for each in self.plan.arguments if each.tensor in ("c", "d", "saved"))
         return {*map(self.plan.access.describing_function, moved)}
 
     @property
