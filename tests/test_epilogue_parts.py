@@ -18,7 +18,10 @@ from gemmgen.features.rendering import sides_of
 from gemmgen.features.saved_sums.rendering import SavedSums
 from gemmgen.features.split_k.rendering import SplitK
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.render import _environment, render_module
+from gemmgen.render import (
+    _environment,  # pyright: ignore[reportPrivateUsage]
+    render_module,
+)
 from gemmgen.render.epilogue import EpilogueParts, EpilogueView
 from gemmgen.render.epilogue_changes import changed_parts
 from gemmgen.render.operand_reads import BufferReader
