@@ -229,7 +229,7 @@ def test_a_template_of_code_refuses_a_text_that_passed_no_filter() -> None:
     with pytest.raises(ValueError, match="a template writes"):
         render_template(
             "library/init.py.j2",
-            view={"title": "x", "paragraphs": "x", "needs": "\x1b"},
+            view={"title": "x", "types": "\x1b"},
             library_format=1,
         )
 

@@ -110,13 +110,13 @@ class KernelOverview(ABC):
 
     @property
     def product(self) -> str:
-        """What D is, in terms of operands with their extents."""
+        """The formula in terms of operands with their extents."""
         a, b, d = (self.extents(name) for name in ("a", "b", "d"))
         return self.formula.of(*self._scaled(f"A[{a}]", f"B[{b}]"), f"C[{d}]")
 
     @property
     def short_product(self) -> str:
-        """What D is, in terms of operands."""
+        """The formula in terms of operands."""
         return self.formula.of(*self._scaled("A", "B"), "C")
 
     def extents(self, name: str) -> str:
