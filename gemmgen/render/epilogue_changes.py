@@ -11,7 +11,7 @@ from gemmgen.render.side import Rendering
 from gemmgen.render.tile_store import StoredRows, Storing
 
 CONVERSION = {"storing.converts", "storing.divides", "storing.rows.end", "storing.rows.facts"}
-"""The members that a second kernel ignores: it converts its piece of D, and stores it, by lines of its own."""
+"""The members that a second kernel ignores: it converts and stores pieces of D by lines of its own."""
 
 
 def changed_parts(parts: EpilogueParts, sides: Iterable[Rendering]) -> EpilogueParts:
