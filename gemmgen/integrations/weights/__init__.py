@@ -1,0 +1,17 @@
+"""Weights of four bits as checkpoints have them, in one order for all kernels that decode weights."""
+
+from gemmgen.integrations.weights.awq import from_awq
+from gemmgen.integrations.weights.compressed_tensors import from_compressed_tensors
+from gemmgen.integrations.weights.gptq import from_gptq
+from gemmgen.integrations.weights.mxfp4 import from_mxfp4
+from gemmgen.integrations.weights.nvfp4 import from_nvfp4
+from gemmgen.integrations.weights.quantized import QuantizedWeight
+
+__all__ = [
+    "QuantizedWeight",
+    "from_awq",
+    "from_compressed_tensors",
+    "from_gptq",
+    "from_mxfp4",
+    "from_nvfp4",
+]

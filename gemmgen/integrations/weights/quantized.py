@@ -1,0 +1,99 @@
+"""A weight of four bits in the order that all formats of checkpoints are brought to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from gemmgen.numerics.encoding import decoded
+
+Element = Literal["int4", "e2m1"]
+"""int4 is stored as a number from 0 to 15, less its zero point; e2m1 is stored as its code
+in the OCP Microscaling Formats 1.0."""
+MIDDLE: Final = 8
+"""The zero point of an int4 that has none of its own: the numbers are -8 to 7."""
+SCALES: Final = {
+    "int4": (torch.bfloat16, torch.float16, torch.float32),
+    "e2m1": (torch.float8_e8m0fnu, torch.float8_e4m3fn),
+}
+"""The types of scales by the element's type."""
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedWeight:
+    """A weight [..., N, K] of four bits, of one layer or of all experts of a layer.
+
+    Its numbers are (code - zero) * scale of int4, and e2m1 * scale * tensor_scale of e2m1. Dimensions before
+    N count experts.
+
+    Raises ValueError if tensors do not fit each other.
+    """
+
+    element: Element
+    codes: Tensor
+    """uint8 [..., N, K / 2]. The element of even K is in the lower half of a byte."""
+    scales: Tensor
+    """[..., N, ceil(K / vector)]: floats of int4; ue8m0 or e4m3 of e2m1."""
+    vector: int
+    """Elements along K that share a scale; the last scale of a row may have fewer."""
+    zeros: Tensor | None = None
+    """uint8 [..., N, ceil(K / vector)] from 0 to 15, of int4 whose zero points differ; None if all are 8."""
+    tensor_scale: Tensor | None = None
+    """fp32 [...]: a factor of each matrix, of scales in e4m3; None for 1."""
+
+    def __post_init__(self) -> None:
+        *experts, n, half = self.codes.shape
+        blocks = (*experts, n, -(-2 * half // self.vector))
+        self._require("codes", self.codes, torch.uint8, tuple(self.codes.shape))
+        if self.scales.dtype not in SCALES[self.element]:
+            names = " or ".join(str(dtype) for dtype in SCALES[self.element])
+            raise ValueError(f"scales of {self.element} must be {names}, found {self.scales.dtype}")
+        self._require("scales", self.scales, self.scales.dtype, blocks)
+        if self.zeros is not None:
+            if self.element != "int4":
+                raise ValueError(f"{self.element} has no zero points")
+            self._require("zeros", self.zeros, torch.uint8, blocks)
+        if self.tensor_scale is not None:
+            self._require("tensor_scale", self.tensor_scale, torch.float32, tuple(experts))
+
+    def _require(self, name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        """Raise ValueError unless a tensor has this type, shape and the codes' device."""
+        if (tensor.dtype, tuple(tensor.shape)) != (dtype, shape):
+            found = f"{tensor.dtype} {[*tensor.shape]}"
+            raise ValueError(f"{name} of a weight {self.shape} must be {dtype} {[*shape]}, found {found}")
+        if tensor.device != self.codes.device:
+            raise ValueError(f"{name} is on {tensor.device}, and the codes are on {self.codes.device}")
+
+    @property
+    def shape(self) -> list[int]:
+        """[..., N, K], in elements."""
+        *rows, half = self.codes.shape
+        return [*rows, 2 * half]
+
+    def numbers(self) -> Tensor:
+        """Return the weight [..., N, K] in float64, exactly: a kernel is compared with its product.
+
+        It has 16 times the bytes of the codes.
+        """
+        elements = self._elements()
+        scales = decoded(self.scales, "ue8m0") if self._is_ue8m0 else self.scales.double()
+        found = elements * self._of_each(scales)
+        return found if self.tensor_scale is None else found * self.tensor_scale.double()[..., None, None]
+
+    @property
+    def _is_ue8m0(self) -> bool:
+        return self.scales.dtype == torch.float8_e8m0fnu
+
+    def _elements(self) -> Tensor:
+        """Return the elements in float64, less their zero points."""
+        if self.element == "e2m1":
+            return decoded(self.codes, "e2m1")
+        codes = torch.stack((self.codes & 0xF, self.codes >> 4), dim=-1).flatten(-2).double()
+        return codes - (MIDDLE if self.zeros is None else self._of_each(self.zeros.double()))
+
+    def _of_each(self, blocks: Tensor) -> Tensor:
+        """Return numbers of blocks [..., N, ceil(K / vector)] as numbers of their elements [..., N, K]."""
+        return blocks.repeat_interleave(self.vector, dim=-1)[..., : self.shape[-1]]

@@ -1,0 +1,56 @@
+"""Words of 32 bits, in which checkpoints of integers hold eight elements."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+IN_WORD: Final = 8
+"""Elements of four bits in a word."""
+
+
+def require_words(name: str, tensor: Tensor) -> None:
+    """Raise ValueError unless a tensor of a checkpoint is int32 of at least two dimensions."""
+    if tensor.dtype != torch.int32 or tensor.dim() < 2:
+        found = f"{tensor.dtype} {[*tensor.shape]}"
+        raise ValueError(f"{name} must be int32 words of eight elements in a matrix, found {found}")
+
+
+def bytes_of(words: Tensor) -> Tensor:
+    """Return words [..., K / 8] as bytes [..., K / 2], the lowest one first, as processors and GPUs store it.
+
+    The memory is the words' own if they lie one after the other.
+    """
+    *rows, count = words.shape
+    return words.reshape(-1).view(torch.uint8).view(*rows, 4 * count)
+
+
+def elements_of(words: Tensor) -> Tensor:
+    """Return the elements [..., 8 * words] of words as uint8, from the lowest bits of a word on."""
+    found = bytes_of(words)
+    return torch.stack((found & 0xF, found >> 4), dim=-1).flatten(-2)
+
+
+def pairs_of(elements: Tensor) -> Tensor:
+    """Return elements [..., K] from 0 to 15 as bytes [..., K / 2], the one of even K in the lower half."""
+    return elements[..., 0::2] | elements[..., 1::2] << 4
+
+
+def vector_of(k: int, blocks: int, group_size: int | None) -> int:
+    """Return the elements along K that share one of the scales of a row.
+
+    `group_size` comes from the checkpoint's configuration; None if K is a multiple of it. -1 stands for K,
+    as configurations have it for a scale of each row.
+
+    Raises ValueError if K has no whole blocks and no `group_size` says their size, or another number of them.
+    """
+    if group_size is None:
+        if k % blocks:
+            raise ValueError(f"K = {k} has {blocks} scales, which do not divide it: pass the group_size")
+        return k // blocks
+    size = k if group_size == -1 else group_size
+    if size < 1 or -(-k // size) != blocks:
+        raise ValueError(f"K = {k} has {blocks} scales, which is not one for each {size} elements")
+    return size
