@@ -296,7 +296,7 @@ SIZES = st.sampled_from((1, 2, 3, 4, 6, 8, 15, 16, 24, 32, 64, 128, 240, 256, 51
 ANY_NUMBERS = st.dictionaries(st.sampled_from(NUMBERS), SIZES | st.integers(1, 2**31 - 1))
 
 
-@settings(deadline=5000, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=60, derandomize=True)
 @given(values=ANY_NUMBERS)
 def test_any_numbers_give_a_legal_plan_or_a_reason(values: dict[str, object]) -> None:
     spec = source(**pinning(values))
@@ -308,6 +308,12 @@ def test_any_numbers_give_a_legal_plan_or_a_reason(values: dict[str, object]) ->
         fields = {violation.field for violation in found}
         assert fields
         assert fields <= set(spec.positions) or not fields & set(spec.positions)
+
+
+def test_the_numbers_that_take_longest_end_in_a_bounded_search() -> None:
+    """Of the numbers above, these cost the most calls: 2.4 million."""
+    spec = source(**pinning({"epilogue_buffers": 24, "mma_n": 24}))
+    assert calls_of(lambda: attempted(spec)) < 3_000_000
 
 
 @pytest.mark.nightly
