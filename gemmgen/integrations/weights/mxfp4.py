@@ -31,8 +31,8 @@ def from_mxfp4(weight: Tensor, scales: Tensor) -> QuantizedWeight:
     Raises ValueError if the tensors are of another format.
     """
     blocks = scales.shape[-1] if scales.dim() else 0
-    in_blocks = weight.dim() == scales.dim() + 1 and weight.shape[-2:] == (blocks, BLOCK_BYTES)
-    codes = weight.flatten(-2) if in_blocks else weight
+    has_blocks = weight.dim() == scales.dim() + 1 and weight.shape[-2:] == (blocks, BLOCK_BYTES)
+    codes = weight.flatten(-2) if has_blocks else weight
     if scales.dtype == torch.uint8:
         scales = scales.view(torch.float8_e8m0fnu)
     if scales.dtype != torch.float8_e8m0fnu:
