@@ -5,7 +5,7 @@ Times are in nanoseconds of an H200. The constants were fitted to these records:
 * [block-scales] kernels of fp8 with scales of blocks, without PDL: the first six of an earlier planner at 62
   shapes on an H100 and at 44 on an H200 (``benchmarks/blockscale/h100_blocks.jsonl``,
   ``h200_blocks_earlier.jsonl``), and kernels written by hand at 80 shapes on an H100
-  (``benchmarks/blockscale/h100_prototype.jsonl`` at commit 7a8a2c58).
+  (``7a8a2c58:benchmarks/blockscale/h100_prototype.jsonl``).
 """
 
 from __future__ import annotations
