@@ -19,8 +19,6 @@ class StoredRows:
 
     end: str = "args.m"
     """The row after the last one that is stored."""
-    coordinates: str = "row"
-    """The coordinates of the rows of a tile of D or of saved sums."""
     facts: tuple[str, ...] = ()
     """The facts of a tile beside its place that a store needs."""
 

@@ -44,7 +44,7 @@ class GroupedKernel(Rendering):
         """Return an epilogue in which threads read vectors, and which loads and stores rows of one group."""
         loads = replace(parts.loads, c_ends_with_group=not self.plan.access.reads_c_of_others)
         # TMA stores rows of a box of rows: the first coordinate is the box, the second one the row in it.
-        rows = StoredRows(end="end", coordinates="row + kept, rows - kept", facts=("end",))
+        rows = StoredRows(end="end", facts=("end",))
         readers, storing = (VectorReader(self.plan), *parts.readers), replace(parts.storing, rows=rows)
         return replace(parts, loads=loads, readers=readers, storing=storing)
 
