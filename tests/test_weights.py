@@ -70,8 +70,9 @@ def test_zero_points_of_compressed_tensors_have_eight_rows_in_a_word() -> None:
 
 
 def test_a_word_of_gptq_has_eight_k_of_a_column() -> None:
-    weight = from_gptq(words([UP, DOWN]), halves([1.0, 0.5]), qzeros=words([0x77777777]))
-    assert_numbers(weight, [[-8, -7, -6, -5, -4, -3, -2, -1], [3.5, 3.0, 2.5, 2.0, 1.5, 1.0, 0.5, 0.0]])
+    weight = from_gptq(words([UP, DOWN] * 4), halves([1.0, 0.5] * 4), qzeros=words([0x77777777]))
+    up, down = [float(q) for q in range(-8, 0)], [3.5, 3.0, 2.5, 2.0, 1.5, 1.0, 0.5, 0.0]
+    assert_numbers(weight, [up, down] * 4)
 
 
 def test_scales_of_gptq_have_a_row_for_each_group() -> None:
@@ -191,7 +192,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "Quantize the model without desc_act",
     ),
     "zero points of GPTQ": (
-        lambda: from_gptq(words([UP]), halves([1.0]), qzeros=words([UP])),
+        lambda: from_gptq(words([UP] * 8), halves([1.0] * 8), qzeros=words([UP])),
         "qzeros has numbers from 0 to 7; a symmetric layer has 7 everywhere",
     ),
     "a number of scales that divides no K": (
@@ -200,7 +201,26 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a group_size of other scales": (
         lambda: from_compressed_tensors(words([UP, UP]), halves([1.0, 1.0]), group_size=16),
-        "K = 16 has 2 scales, which is not one for each 16 elements",
+        "K = 16 has scales of 2 blocks, and a group_size of 16 gives 1",
+    ),
+    "a group_size that is no power of two": (
+        lambda: from_compressed_tensors(words([UP, UP]), halves([1.0, 1.0]), group_size=12),
+        "group_size must be a power of two, K, or -1 for K, found 12",
+    ),
+    "groups of another size in order": (
+        lambda: from_gptq(
+            words([UP], [UP], [UP]), halves([1.0], [1.0]), group_size=16,
+            g_idx=torch.arange(24, dtype=torch.int32) // 8,
+        ),
+        "g_idx has a scale for each 8 elements of K, and group_size says 16",
+    ),
+    "weights of eight bits": (
+        lambda: from_gptq(words([UP], [UP]), halves([1.0], [1.0]), g_idx=torch.zeros(8, dtype=torch.int32)),
+        "g_idx has 8 elements, and K is 16: are these weights of 4 bits?",
+    ),
+    "zero points of eight bits": (
+        lambda: from_gptq(words([UP] * 8), halves([1.0] * 8), qzeros=words([0x77777777] * 2)),
+        "qzeros must be int32 [1, 1], found [1, 2]: are these 4 bits?",
     ),
     "bytes for words": (
         lambda: from_awq(words([UP]).view(torch.uint8), words([UP]), halves([1.0] * 8)),

@@ -39,6 +39,8 @@ FEATURES: Final = {
 }
 """What code that knows a feature says, by the feature."""
 NO_CODE: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
+NO_TEMPLATE: Final = re.compile(r"{#[\s\S]*?#}")
+"""A comment of a template, which is no part of a module."""
 PRODUCT: Final = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*') \* (?:[a-z_]+[ .\[(]|bool|\()""")
 """A text that is multiplied by a condition."""
 DEVICE: Final = ("shared", "walks", "wgmma", "tcgen05")
@@ -55,7 +57,7 @@ def counted() -> dict[str, int]:
     code = {
         path: NO_CODE.sub("", path.read_text(encoding="utf-8")) for path in python if OWN not in path.parents
     }
-    texts = code | {path: path.read_text(encoding="utf-8") for path in templates}
+    texts = code | {path: NO_TEMPLATE.sub("", path.read_text(encoding="utf-8")) for path in templates}
     device = [path for path in templates if path.relative_to(ROOT).parts[1] in DEVICE]
     counts = {
         f"files that name {feature}": sum(bool(re.search(pattern, text)) for text in texts.values())

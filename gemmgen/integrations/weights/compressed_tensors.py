@@ -37,7 +37,7 @@ def from_compressed_tensors(
     require_words("weight_packed", weight_packed)
     n, k = weight_packed.shape[-2], IN_WORD * weight_packed.shape[-1]
     vector = vector_of(k, weight_scale.shape[-1], group_size)
-    require_order_of_k("weight_g_idx", weight_g_idx, vector)
+    require_order_of_k("weight_g_idx", weight_g_idx, k, vector)
     zeros = None
     if weight_zero_point is not None:
         require_words("weight_zero_point", weight_zero_point)

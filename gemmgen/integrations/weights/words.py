@@ -41,16 +41,21 @@ def pairs_of(elements: Tensor) -> Tensor:
 def vector_of(k: int, blocks: int, group_size: int | None) -> int:
     """Return the elements along K that share one of the scales of a row.
 
-    `group_size` comes from the checkpoint's configuration; None if K is a multiple of it. -1 stands for K,
-    as configurations have it for a scale of each row.
+    `group_size` comes from the checkpoint's configuration: a power of two, or K, for which -1 stands; None if
+    K is a multiple of it.
 
-    Raises ValueError if K has no whole blocks and no `group_size` says their size, or another number of them.
+    Raises ValueError if K has no whole blocks and no `group_size` says their size, if that is none of the
+    sizes above, and if it gives K another number of blocks.
     """
     if group_size is None:
         if k % blocks:
             raise ValueError(f"K = {k} has {blocks} scales, which do not divide it: pass the group_size")
         return k // blocks
     size = k if group_size == -1 else group_size
-    if size < 1 or -(-k // size) != blocks:
-        raise ValueError(f"K = {k} has {blocks} scales, which is not one for each {size} elements")
+    if size != k and (size < 1 or size & (size - 1)):
+        raise ValueError(f"group_size must be a power of two, K, or -1 for K, found {group_size}")
+    if -(-k // size) != blocks:
+        raise ValueError(
+            f"K = {k} has scales of {blocks} blocks, and a group_size of {size} gives {-(-k // size)}"
+        )
     return size
