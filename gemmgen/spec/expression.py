@@ -90,12 +90,12 @@ def parsed(
     value = _Reader(indent, accumulators, c_blocks).value(body, 0)
     if accumulators == (ACCUMULATOR,):
         if not is_computed(value):
-            raise ExpressionError("D does not depend on the sums; use 'acc'", indent)
+            raise ExpressionError("D does not use the accumulator; use 'acc'", indent)
         return value
     known: dict[Value, bool] = {}
     fold(value, Computed(), known)
     if unused := next((name for name in accumulators if Acc(name) not in known), None):
-        raise ExpressionError(f"D does not depend on the sums '{unused}'; use '{unused}'", indent)
+        raise ExpressionError(f"D does not use the accumulator '{unused}'; use '{unused}'", indent)
     return _owned(value, "")
 
 

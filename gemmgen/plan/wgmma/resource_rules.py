@@ -134,9 +134,9 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         field,
         f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_widest_n}{partial} takes {accumulator} "
         f"registers of each consumer thread",
-        f"{most} less {working} to work with leave {room}"
+        f"sums can have {room} of a thread's {most} registers"
         if room > 0
-        else f"it takes {working} more to work with, and can have {most}",
+        else f"other values of a thread take {working}, and it can have {most}",
         at_most(largest),
     )
 
@@ -176,7 +176,7 @@ def consumer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
             "warp_specialization.registers.consumer",
             f"{plan.consumer_registers} registers per consumer thread",
             f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_widest_n} takes "
-            f"{plan.accumulator_registers}, and the kernel {registers_beside_sums(plan)} more to work with",
+            f"{plan.accumulator_registers}, and other values {registers_beside_sums(plan)}",
             at_least(needed),
         )
 
