@@ -48,7 +48,7 @@ def told(tmp_path: Path, text: str) -> str:
         ("split_k: 4\n", "kernels of groups and gates have none"),
         ("schedule: {last_wave: stream_k}\n", "divide K by schedule.splits"),
         ("schedule: {last_wave: whole}\n", "leave it out"),
-        ("epilogue: {accumulators: [gate, up], d: silu(gate)}\n", "the sums 'up'; use 'up'"),
+        ("epilogue: {accumulators: [gate, up], d: silu(gate)}\n", "the accumulator 'up'; use 'up'"),
         (
             "operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: e4m3, scale: row}}\n",
             "row_scale, column_scale or tensor_scale in epilogue.ops",
