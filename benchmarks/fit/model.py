@@ -19,7 +19,7 @@ from gemmgen.features.split_k import split_cost
 from gemmgen.plan.wgmma import WgmmaKernel, cost_constants
 
 MODULES = (cost_constants, promotion, scale_cost, split_cost, early_cost)
-"""The modules with constants of the cost model: those of all kernels, and those of features."""
+"""The modules that hold constants of the cost model: one for all kernels, the others for one feature each."""
 
 MANY_ROWS = (
     "TENSOR_CYCLES_PER_NS",
