@@ -69,6 +69,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (POINTER,) * 4,
 }
 """The driver's functions that are called, with the types of their parameters."""
+CAPTURE_INFO = "cuStreamGetCaptureInfo_v2"  # drivers for CUDA 11.3 to 13 have it
+CAPTURING = 1  # [cuda] CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 
 def open_library() -> Any:
@@ -93,6 +95,9 @@ class Driver:
         # Calls like earlier ones need these two alone, and look at the results themselves.
         self.replace_address = self.functions["cuTensorMapReplaceAddress"]
         self.launch = self.functions["cuLaunchKernelEx"]
+        if (capture_info := getattr(library, CAPTURE_INFO, None)) is not None:
+            capture_info.argtypes = (POINTER,) * 6
+        self.capture_info = capture_info
         version = INT()
         self.call("cuDriverGetVersion", ctypes.byref(version))
         self.version = version.value  # 12080 for CUDA 12.8
@@ -108,6 +113,17 @@ class Driver:
             unknown = self.functions["cuGetErrorString"](result, ctypes.byref(text)) or not text.value
             words = "an error that it has no text for" if unknown else (text.value or b"").decode()
             raise DriverError(f"{name}: the driver reports {result}, {words}")
+
+    def capture_of(self, stream: int) -> int | None:
+        """Return the number of the capture that a stream is in, which no other capture of the process has.
+
+        It is None if no graph captures the stream, or if the driver does not tell the number.
+        """
+        status, number = INT(), ctypes.c_uint64()
+        places = ctypes.byref(status), ctypes.byref(number)
+        if self.capture_info is None or self.capture_info(stream, *places, None, None, None):
+            return None
+        return number.value if status.value == CAPTURING else None
 
     def make_context(self, device: int) -> None:
         """Let this thread have the context of a GPU that torch uses, if it has none or another one."""

@@ -35,14 +35,35 @@ from torch import Tag, Tensor, is_grad_enabled, is_inference_mode_enabled
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
+from torch.overrides import TorchFunctionMode
 
 if __package__:
-    from .gemmgen_driver import DriverError, Launch, current_stream, driver, facts_of_compiled, find_private
+    from .gemmgen_driver import (
+        DriverError,
+        Launch,
+        current_stream,
+        driver,
+        facts_of_compiled,
+        find_private,
+        relaxed_capture,
+    )
 else:
-    from gemmgen_driver import DriverError, Launch, current_stream, driver, facts_of_compiled, find_private
+    from gemmgen_driver import (
+        DriverError,
+        Launch,
+        current_stream,
+        driver,
+        facts_of_compiled,
+        find_private,
+        relaxed_capture,
+    )
 
 MAX_KEPT = 4096  # launches whose parameters a module keeps for a thread; then it starts anew
 MAX_STREAMS = 16  # streams whose memory a module keeps, the latest ones
+RESERVED_BYTES = 2**20  # of zeros for captured calls, by which a GPU's reserve grows
+MAX_RESERVED = 16  # times that it grows
+MAX_PART = 2**16  # bytes of a tensor that is taken from it
+LINE_BYTES = 256  # parts of it begin at multiples, so that no two have a line of a cache in common
 TMA_BYTES = 16  # TMA takes addresses and row strides that are multiples of 16 bytes
 
 
@@ -207,7 +228,7 @@ class Host:
     ) -> tuple[tuple[Tensor, ...], list[int]]:
         """Return memory for partial sums and its addresses, of the stream or the graph that captures it."""
         if is_captured(stream):
-            made = self.workspaces.make_tensors(*extents, torch.device("cuda", device))
+            made = self.workspaces.in_graph(stream, extents, device)
             return made, [tensor.data_ptr() for tensor in made]
         thread = threading.get_ident() if self.is_per_thread else 0
         return self.memory(stream, thread, extents, device)
@@ -777,12 +798,112 @@ def is_captured(stream: int) -> bool:
     return bool(stream) and torch.cuda.is_current_stream_capturing()
 
 
+def capture_of(stream: int) -> int | None:
+    """Return the number of the capture that a stream is in; None if the driver does not tell it."""
+    try:
+        return driver().capture_of(stream)
+    except DriverError:
+        return None
+
+
+def allocated(make: Callable[[], tuple[Tensor, ...]], device: int) -> tuple[Tensor, ...]:
+    """Return new memory for the current stream, of no graph and of no pool of this thread."""
+    stream = torch.cuda.current_stream(device)
+
+    def allocate() -> tuple[Tensor, ...]:
+        with torch.cuda.stream(stream):
+            return make()
+
+    # A pool in use is one thread's (torch.cuda.use_mem_pool), so another thread allocates.
+    with ThreadPoolExecutor(1) as new_thread:
+        return new_thread.submit(allocate).result()
+
+
+class Reserve:
+    """Zeros in a GPU's memory for calls that graphs capture, which leave them zero.
+
+    Without them, each captured call adds a node to its graph that clears counters, and ends the overlap of
+    kernels by PDL. During a capture, torch allocates in the pool of the graph alone, so other calls reserve
+    memory ahead. A part belongs to one capture for ever, because nothing tells when its last graph is gone.
+    Parts of such graphs are lost: at most the whole reserve, 16 MiB a GPU (`MAX_RESERVED` times
+    `RESERVED_BYTES`). A call that gets no part clears memory of its graph's pool.
+    """
+
+    def __init__(self, device: int) -> None:
+        """Reserve nothing yet."""
+        self.device = device
+        self.blocks = list[tuple[Tensor, int]]()  # each with the bytes of it that are taken
+        self.lock = threading.RLock()
+
+    @property
+    def is_low(self) -> bool:
+        """True if less than half of a block is left, and another one may be reserved."""
+        left = sum(block.numel() - taken for block, taken in self.blocks)
+        return 2 * left < RESERVED_BYTES and len(self.blocks) < MAX_RESERVED
+
+    def fill(self) -> None:
+        """Reserve another block if little is left; the current stream is one that no graph captures."""
+        # A GPU without room for a block has none to reserve, and a simulator has no driver.
+        with contextlib.suppress(DriverError, torch.OutOfMemoryError):
+            if self.is_low:
+                api = driver()
+                with self.lock:
+                    if self.is_low:
+                        (block,) = allocated(lambda: self.zeros(api), self.device)
+                        self.blocks.append((block, 0))
+
+    def zeros(self, api: Any) -> tuple[Tensor]:
+        """Return a block of zeros: graphs on all streams may read it, so this waits until it is written."""
+        made = torch.zeros(RESERVED_BYTES, dtype=torch.uint8, device=torch.device("cuda", self.device))
+        with relaxed_capture(api):  # this thread captures nothing, but another one may do so
+            torch.cuda.current_stream(self.device).synchronize()
+        return (made,)
+
+    def take(self, size: int) -> Tensor | None:
+        """Return this number of zeroed bytes, which nothing else gets; None if there are too few."""
+        with self.lock:
+            for number, (block, taken) in enumerate(self.blocks):
+                if size <= min(MAX_PART, block.numel() - taken):
+                    self.blocks[number] = block, taken + -(-size // LINE_BYTES) * LINE_BYTES
+                    return block[taken : taken + size]
+        return None
+
+
+def reserve_of(device: int) -> Reserve:
+    """Return the reserve of a GPU, which all modules of the process share.
+
+    It outlives each of them, because graphs may do so.
+    """
+    reserves = shared_in_process("reserves", dict)
+    return reserves.get(device) or reserves.setdefault(device, Reserve(device))
+
+
+class Uninitialized(TorchFunctionMode):
+    """Notes the tensors whose contents the maker of a workspace leaves open; all others are zeros."""
+
+    def __init__(self) -> None:
+        """Note nothing yet."""
+        super().__init__()
+        self.made = list[Tensor]()
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch."""
+        made = function(*args, **(kwargs or {}))
+        if function.__name__ == "empty":
+            self.made.append(made)
+        return made
+
+
 class Workspaces:
     """Memory for the partial sums and counters that the programs of a kernel leave each other.
 
-    A captured call has memory of its graph. All other memory is kept for later calls on the stream, and comes
-    from torch's common pool: `torch.compile(mode="reduce-overhead")` warms up in the pool of a graph, and
-    refuses memory of that pool that is kept.
+    A captured call has sums of its graph's pool, and counters of the GPU's `Reserve`. It shares the counters
+    with calls of the same capture and stream, which follow one another, and with no other ones, which may run
+    at the same time. All other memory is kept for later calls on the stream, and comes from torch's common
+    pool: `torch.compile(mode="reduce-overhead")` warms up in the pool of a graph, and refuses memory of that
+    pool that is kept.
     """
 
     def __init__(
@@ -796,22 +917,51 @@ class Workspaces:
         # Sums that one kernel leaves for a second one: a thread that calls between them must not write there.
         self.is_per_thread = count_sums is not None
         self.of_stream = functools.lru_cache(MAX_STREAMS)(self.make)
+        self.of_capture = functools.lru_cache(MAX_STREAMS)(self.take)
 
     def make(self, _stream: int, _thread: int, extents: tuple[int, ...], device: int) -> Memory:
         """Return new memory of these extents, for the current stream and of no graph or pool of this thread.
 
         The stream and the thread are keys of `of_stream` alone.
         """
-        stream = torch.cuda.current_stream(device)
-
-        def allocate() -> tuple[Tensor, ...]:
-            with torch.cuda.stream(stream):
-                return self.make_tensors(*extents, torch.device("cuda", device))
-
-        # A pool in use is one thread's (torch.cuda.use_mem_pool), so another thread allocates.
-        with ThreadPoolExecutor(1) as new_thread:
-            made = new_thread.submit(allocate).result()
+        self.reserve(device)
+        made = allocated(lambda: self.make_tensors(*extents, torch.device("cuda", device)), device)
         return made, [tensor.data_ptr() for tensor in made]
+
+    def reserve(self, device: int) -> None:
+        """Reserve zeros for captured calls, if this kernel needs any; nothing captures the current stream."""
+        if not self.count_sums:
+            reserve_of(device).fill()
+
+    def take(self, _capture: int, _stream: int, extents: tuple[int, ...], device: int) -> tuple[Tensor, ...]:
+        """Return the zeros of a call in a graph, and tensors without memory for all else.
+
+        It is empty if the reserve has too few zeros. The capture and the stream are keys of `of_capture`
+        alone.
+        """
+        with Uninitialized() as uninitialized:
+            tensors = self.make_tensors(*extents, torch.device("meta"))
+        found, reserve = list[Tensor](), reserve_of(device)
+        for tensor in tensors:
+            if any(tensor is each for each in uninitialized.made):
+                found.append(tensor)
+            elif (zeros := reserve.take(tensor.nbytes)) is None:
+                return ()
+            else:
+                found.append(zeros.view(tensor.dtype).view(tensor.shape))
+        return (*found,)
+
+    def in_graph(self, stream: int, extents: tuple[int, ...], device: int) -> tuple[Tensor, ...]:
+        """Return memory of these extents for a call that a graph captures."""
+        # Without counters, nothing has to be zero.
+        capture = None if self.count_sums else capture_of(stream)
+        taken = () if capture is None else self.of_capture(capture, stream, extents, device)
+        gpu = torch.device("cuda", device)
+        if not taken:
+            return self.make_tensors(*extents, gpu)
+        return tuple(
+            torch.empty(each.shape, dtype=each.dtype, device=gpu) if each.is_meta else each for each in taken
+        )
 
     def extents(self, m: int, n: int) -> tuple[int, ...]:
         """Return the extents of the memory for an M x N D; none if the kernel needs no memory."""
@@ -823,7 +973,8 @@ class Workspaces:
         """Return memory of these extents: that of the current stream, or of the graph that captures it."""
         stream = torch.cuda.current_stream(device).cuda_stream
         if is_captured(stream):
-            return self.make_tensors(*extents, device)
+            return self.in_graph(stream, extents, device.index)
+        self.reserve(device.index)
         thread = threading.get_ident() if self.is_per_thread else 0
         return self.of_stream(stream, thread, extents, device.index)[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -84,6 +85,9 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
         return allocated
 
     empty = torch.empty, torch.empty_strided
+    # What modules reserve there is gone after the test: a real GPU cannot read it.
+    shared = sys.modules.setdefault("gemmgen_operators", ModuleType("gemmgen_operators"))
+    monkeypatch.setitem(vars(shared), "reserves", {})
     monkeypatch.setattr(torch, "empty", allocating(torch.empty))
     monkeypatch.setattr(torch, "empty_strided", allocating(torch.empty_strided))
     monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
@@ -100,7 +104,8 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
     monkeypatch.setattr(torch.cuda, "device", always(nullcontext()))
     monkeypatch.setattr(torch.cuda, "get_device_capability", always(capability))
     monkeypatch.setattr(torch.cuda, "get_device_properties", always(gpu))
-    monkeypatch.setattr(torch.cuda, "current_stream", always(SimpleNamespace(cuda_stream=7)))
+    stream = SimpleNamespace(cuda_stream=7, synchronize=lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", always(stream))
     monkeypatch.setattr(torch.cuda, "stream", always(nullcontext()))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 

@@ -84,6 +84,8 @@ class FakeLibcuda:
     launches: list[Launched] = field(default_factory=list[Launched])
     cubins: list[bytes] = field(default_factory=list[bytes])
     missing: tuple[str, ...] = ()
+    capture: int | None = None
+    """The number of the capture that every stream is in."""
 
     def __post_init__(self) -> None:
         self.encodings: dict[int, Encoded] = {}
@@ -119,11 +121,18 @@ class FakeLibcuda:
             "cuTensorMapEncodeTiled": ((none, INT, UNSIGNED, *(none,) * 5, *(INT,) * 4), self.encode),
             "cuTensorMapReplaceAddress": ((none, none), self.replace),
             "cuLaunchKernelEx": ((none,) * 4, self.launch),
+            "cuStreamGetCaptureInfo_v2": ((none,) * 6, self.capture_info),
         }
 
     @staticmethod
     def put(place: int, kind: Any, value: int) -> None:
         kind.from_address(place).value = value
+
+    def capture_info(self, _stream: int, status: int, number: int, *others: int | None) -> None:
+        assert others == (None,) * 3
+        self.put(status, INT, self.capture is not None)
+        if self.capture is not None:
+            self.put(number, ctypes.c_uint64, self.capture)
 
     def driver_version(self, place: int) -> None:
         self.put(place, INT, self.version)

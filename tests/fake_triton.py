@@ -57,6 +57,10 @@ class FakeDriver:
     device: int = 0
     stream: int = 77
     capturing: bool = False
+    capture: int | None = 1
+    """The number of the capture; None if this driver does not tell it."""
+    waits: list[int] = field(default_factory=list[int])
+    """The streams that were waited for."""
     scratch: int = 0
     contexts: set[int] = field(default_factory=set[int])
     """The threads that have a CUDA context."""
@@ -110,7 +114,13 @@ class FakeDriver:
 
     # What gemmgen_driver calls.
 
+    def capture_of(self, stream: int) -> int | None:
+        assert stream == self.stream
+        return self.capture if self.capturing else None
+
     def call(self, name: str, place: int, *arguments: Any) -> None:
+        if name == "cuThreadExchangeStreamCaptureMode":
+            return
         assert name == "cuTensorMapEncodeTiled"
         element_type, _, address, extents, strides, box, _, _, swizzle, *_ = arguments
         made = Map(address, tuple(extents), tuple(strides), tuple(box), element_type, swizzle)
@@ -199,7 +209,8 @@ def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fak
             driver.device = self.before
 
     def current_stream(_: object) -> SimpleNamespace:
-        return SimpleNamespace(cuda_stream=driver.stream)
+        stream = driver.stream
+        return SimpleNamespace(cuda_stream=stream, synchronize=lambda: driver.waits.append(stream))
 
     def use_stream(_: object) -> nullcontext[None]:
         return nullcontext()

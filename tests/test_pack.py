@@ -469,6 +469,32 @@ def test_calls_of_a_stream_share_memory_for_sums_and_a_graph_has_its_own(
     assert pack.encodings == 4
 
 
+@pytest.mark.parametrize("missing", [(), ("cuStreamGetCaptureInfo_v2",)])
+def test_graphs_have_counters_by_the_numbers_of_their_captures(
+    load: Load, missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, tensors = load("h100_bf16_split8_bias", missing=missing), with_bias()
+    pack.call(tensors)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    zeros: Callable[..., Tensor] = torch.zeros
+    cleared: list[Tensor] = []
+
+    def noted(*shape: Any, **keywords: Any) -> Tensor:
+        made = zeros(*shape, **keywords)
+        cleared.extend([] if made.is_meta else [made])
+        return made
+
+    monkeypatch.setattr(torch, "zeros", noted)
+    for pack.cuda.capture in (5, 5, 6):
+        pack.call(tensors)
+    counters = [launch.parameters[-3] for launch in pack.cuda.launches]
+    assert len({*counters}) == (4 if missing else 3)
+    assert len(cleared) == (3 if missing else 0)
+    pack.cuda.capture = None  # the capture was invalidated
+    pack.call(tensors)
+    assert pack.cuda.launches[-1].parameters[-3] == cleared[-1].data_ptr()
+
+
 def test_a_callers_workspace_is_passed_on(load: Load) -> None:
     pack, tensors = load("h100_bf16_split8_bias"), with_bias()
     for _ in range(2):
