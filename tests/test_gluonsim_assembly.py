@@ -170,3 +170,24 @@ def test_packed_elements_may_be_of_any_tile_and_tied(size: int) -> None:
     options = {"num_warps": 4 // (size // 2)}
     assert not ran(kernels.packed_kernel, x, d, layout, **options).findings
     assert d.equal(x + 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mul.rn.bf16x2 $0, $1, 0x80088008;",
+        "fma.rn.f16x2 $0, $1, $1, 0;",
+        "max.f16x2 $0, $1, 5;",
+        "{ .reg .b16 h; cvt.u16.u32 h, $1; add.f16 h, h, 0x3c00; mov.b32 $0, {h, h}; }",
+    ],
+)
+def test_arithmetic_of_16_bit_floats_takes_no_constants(text: str) -> None:
+    d = torch.zeros(1, dtype=torch.int32)
+    assert "takes registers alone, found " in refused(kernels.numbers_kernel, d, 7, text, "=r,r")
+
+
+def test_arithmetic_of_16_bit_floats_takes_constants_in_registers() -> None:
+    d = torch.zeros(1, dtype=torch.int32)
+    text = "{ .reg .b32 one; mov.b32 one, 0x3f803f80; mul.rn.bf16x2 $0, $1, one; }"
+    assert not ran(kernels.numbers_kernel, d, 0x40004000, text, "=r,r").findings
+    assert d.item() == 0x40004000

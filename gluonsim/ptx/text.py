@@ -25,6 +25,7 @@ _STATEMENT = re.compile(r"(?:@(!?)([\w%$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTA
 _VECTOR = re.compile(r"\{[^}]*\}|[^,\s][^,]*")
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2})")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_CONSTANT = re.compile(r"-?\d")
 _DECLARED = re.compile(r"([\w%$]+)(?:<(\d+)>)?")
 _NAME = re.compile(r"(?<![\w%$])[A-Za-z_%$][\w%$]*")
 _PART = re.compile(r"\s*([{}]|[^;{}]*(?:\{[^{}]*\}[^;{}]*)*;?)")
@@ -88,13 +89,15 @@ class Machine:
         """Read a text, with other names of registers by name.
 
         Raises:
-            GemmgenError: The text has an instruction that is not in the table.
+            GemmgenError: The text has an instruction that is not in the table, or a constant that ptxas
+                refuses there.
         """
         self._statements = statements(text, same)
         for statement in self._statements:
             base, *modifiers = statement.name.split(".")
             if base not in ("mov", "setp", "selp"):
                 instruction(statement.name)
+                _require_registers(statement, base, modifiers)
             elif not _is_known(base, modifiers):
                 message = f"the PTX instruction {statement.name} is not known to the simulator"
                 raise refusal(message, code="unknown-operation")
@@ -141,6 +144,22 @@ class Machine:
         except ValueError:
             raise refusal(f"the operand {text} of inline assembly is not known to the simulator") from None
         return torch.full_like(like, number - (1 << 64) if number >> 63 == 1 else number)
+
+
+def _require_registers(statement: _Statement, base: str, modifiers: Sequence[str]) -> None:
+    """Raise GemmgenError if arithmetic of 16-bit floats has a constant, which ptxas refuses [ptxas 12.9]."""
+    if (
+        not modifiers
+        or base == "cvt"
+        or PACKED_FLOATS.get(modifiers[-1], modifiers[-1]) not in ("f16", "bf16")
+    ):
+        return
+    for source in statement.operands[1:]:
+        if _CONSTANT.match(source):
+            message = (
+                f"{statement.name} takes registers alone, found {source}: move the constant to a register"
+            )
+            raise refusal(message, code="unknown-operation")
 
 
 def _is_known(base: str, modifiers: Sequence[str]) -> bool:
