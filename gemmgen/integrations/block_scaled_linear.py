@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, dtypes_of, name_of, raise_unless_refused
-from gemmgen.integrations.layer import BIAS_OF_LAYER, WEIGHT, KernelLayer, LayerError
+from gemmgen.integrations.layer import BIAS_OF_LAYER, WEIGHT, LayerError, ParameterLayer
 from gemmgen.integrations.operator import (
     count_flops_of_layer,
     find_kernel,
@@ -48,7 +48,7 @@ class BlockProduct(NamedTuple):
         return block_scaled_mm(a, weight, a_scale, weight_scale, None, self.dtype, self.name)
 
 
-class BlockScaledLinear(KernelLayer):
+class BlockScaledLinear(ParameterLayer):
     """A linear layer whose weight is e4m3 with a scale for each 128 x 128 elements, which a kernel computes.
 
     The state dict has ``weight`` [N, K], ``weight_scale_inv`` [ceil(N / 128), ceil(K / 128)] and, if there is

@@ -30,8 +30,74 @@ class LayerError(ValueError):
 class KernelLayer(KernelCaller, nn.Module):
     """A linear layer that a kernel computes.
 
-    A subclass names its parameters, and says how a kernel and how torch computes a call. torch.fx records the
-    layer as a whole. torch.jit.script raises NotImplementedError.
+    A subclass says how a kernel and how torch computes a call. torch.fx records the layer as a whole.
+    torch.jit.script raises NotImplementedError.
+    """
+
+    in_features: int
+    out_features: int
+    bias: nn.Parameter | None
+    _kernel_name: str
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
+        """Return input [..., K] @ weight.T + bias, for an input of any number of dimensions."""
+        if isinstance(input, Proxy):
+            return self._recorded(input)
+        if (d := self._again(input)) is not None:
+            self._taken()
+            return d
+        return self._answer(input, self._why_torch(input), lambda: self._torchs(input))
+
+    def _again(self, input: Tensor) -> Tensor | None:  # noqa: A002, ARG002
+        """Return the D of a call whose like the kernel has computed before; None for any other call."""
+        return None
+
+    def _why_torch(self, input: Tensor) -> str:  # noqa: A002
+        """Return why the kernel is not asked; an empty string if it is."""
+        raise NotImplementedError
+
+    def _torchs(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Return the output by torch's own operators, also for a proxy."""
+        raise NotImplementedError
+
+    def _rows(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Return an input [..., K] as a matrix [M, K], also if K is 0."""
+        return input.flatten(0, -2) if input.ndim > 1 else input.unsqueeze(0)
+
+    def _recorded(self, proxy: Proxy) -> Any:
+        """Return the call that torch.fx records: one of the layer as a whole, as for torch's own layers.
+
+        A layer that is itself the traced root is recorded as torch's operators.
+        """
+        tracer: Any = proxy.tracer
+        if getattr(tracer, "root", self) is self:
+            return self._torchs(cast(Any, proxy))
+        return tracer.create_proxy("call_module", tracer.path_of_module(self), (proxy,), {})
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Refuse torch.jit.script, which compiles the source of forward, and so no kernel.
+
+        Raises NotImplementedError always.
+        """
+        raise NotImplementedError(
+            f"torch.jit.script compiles no layer of {self._kernel_name}: use torch.compile or torch.export"
+        )
+
+    @property
+    def kernel_name(self) -> str:
+        """The name of the kernel."""
+        return self._kernel_name
+
+    def extra_repr(self) -> str:
+        """Return the text between the brackets of the layer's repr."""
+        features = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{features}, bias={self.bias is not None}, kernel={self._kernel_name}"
+
+
+class ParameterLayer(KernelLayer):
+    """A layer of a kernel with the parameters of the layer in whose place it comes.
+
+    A subclass names its parameters.
     """
 
     PARAMETERS: ClassVar[tuple[str, ...]]
@@ -42,10 +108,6 @@ class KernelLayer(KernelCaller, nn.Module):
     """Classes of other layers whose forward is the product with the weight, and the bias."""
     UNKNOWN: ClassVar[str]
     """The end of the sentence about a layer of another class."""
-    in_features: int
-    out_features: int
-    bias: nn.Parameter | None
-    _kernel_name: str
     _of_kernel: frozenset[str]
 
     @classmethod
@@ -58,7 +120,7 @@ class KernelLayer(KernelCaller, nn.Module):
         class. Raises LayerError for a layer with anything that the new one would not have, and ValueError as
         the constructor does.
         """
-        own = cast(KernelLayer, layer)._of_kernel if type(layer) is cls else frozenset[str]()
+        own = cast(ParameterLayer, layer)._of_kernel if type(layer) is cls else frozenset[str]()
         known = None if classes is None else (cls, *cls.KNOWN, *classes)
         shape = Shape(cls, cls.UNKNOWN, known, cls.PARAMETERS, cls.OPTIONAL, own)
         cls._require_tensors(layer)
@@ -105,63 +167,9 @@ class KernelLayer(KernelCaller, nn.Module):
         """Keep the functions of a kernel and its facts; raise ValueError if it does not compute the layer."""
         raise NotImplementedError
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
-        """Return input [..., K] @ weight.T + bias, for an input of any number of dimensions."""
-        if isinstance(input, Proxy):
-            return self._recorded(input)
-        if (d := self._again(input)) is not None:
-            self._taken()
-            return d
-        return self._answer(input, self._why_torch(input), lambda: self._torchs(input))
-
-    def _again(self, input: Tensor) -> Tensor | None:  # noqa: A002, ARG002
-        """Return the D of a call whose like the kernel has computed before; None for any other call."""
-        return None
-
-    def _why_torch(self, input: Tensor) -> str:  # noqa: A002
-        """Return why the kernel is not asked; an empty string if it is."""
-        raise NotImplementedError
-
-    def _torchs(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Return the output by torch's own operators, also for a proxy."""
-        raise NotImplementedError
-
     def why_never(self) -> str:
         """Return why the kernel computes no call of the layer as it is now; an empty string if it may."""
         raise NotImplementedError
-
-    def _rows(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Return an input [..., K] as a matrix [M, K], also if K is 0."""
-        return input.flatten(0, -2) if input.ndim > 1 else input.unsqueeze(0)
-
-    def _recorded(self, proxy: Proxy) -> Any:
-        """Return the call that torch.fx records: one of the layer as a whole, as for torch's own layers.
-
-        A layer that is itself the traced root is recorded as torch's operators.
-        """
-        tracer: Any = proxy.tracer
-        if getattr(tracer, "root", self) is self:
-            return self._torchs(cast(Any, proxy))
-        return tracer.create_proxy("call_module", tracer.path_of_module(self), (proxy,), {})
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script, which compiles the source of forward, and so no kernel.
-
-        Raises NotImplementedError always.
-        """
-        raise NotImplementedError(
-            f"torch.jit.script compiles no layer of {self._kernel_name}: use torch.compile or torch.export"
-        )
-
-    @property
-    def kernel_name(self) -> str:
-        """The name of the kernel."""
-        return self._kernel_name
-
-    def extra_repr(self) -> str:
-        """Return the text between the brackets of the layer's repr."""
-        features = f"in_features={self.in_features}, out_features={self.out_features}"
-        return f"{features}, bias={self.bias is not None}, kernel={self._kernel_name}"
 
 
 def _other_tensors(layer: nn.Module, names: Sequence[str]) -> str:

@@ -20,12 +20,12 @@ from gemmgen.integrations.kernels import (
     name_of,
     require_plain,
 )
-from gemmgen.integrations.layer import BIAS_OF_LAYER, WEIGHT, KernelLayer
+from gemmgen.integrations.layer import BIAS_OF_LAYER, WEIGHT, ParameterLayer
 from gemmgen.integrations.operator import linear, remember
 from gemmgen.integrations.reasons import rounds_twice, why_torch
 
 
-class Linear(KernelLayer, nn.Linear):
+class Linear(ParameterLayer, nn.Linear):
     """A ``torch.nn.Linear`` that a generated kernel computes, with the same parameters and state dict.
 
     Where the kernel does not take a call ``torch.nn.functional.linear`` computes it, and `reason` says why:

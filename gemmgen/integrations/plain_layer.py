@@ -110,6 +110,17 @@ def other_shape(layer: nn.Module, name: str, default: tuple[int, ...]) -> str:
     return f"{name} has shape {list(tensor.shape)}, and the layer's features say {list(wanted)}"
 
 
+def hooked(layer: nn.Module) -> str:
+    """Return which hook of a layer a new one would not call, as a clause; empty if it has none.
+
+    Hooks of state dicts are not among them.
+    """
+    for name, words in HELD.items():
+        if ("_forward" in name or "_backward" in name) and vars(layer)[name]:
+            return f"layer has {words}"
+    return ""
+
+
 def _is_data(value: object) -> bool:
     if type(value) in (list, tuple):
         return all(map(_is_data, cast("Collection[object]", value)))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gemmgen.integrations.block_scaled_linear import SCALES, BlockScaledLinear
 from gemmgen.integrations.kernels import BIAS, Kernel, name_of
-from gemmgen.integrations.layer import KernelLayer, LayerError
+from gemmgen.integrations.layer import LayerError, ParameterLayer
 from gemmgen.integrations.linear import Linear
 
 
@@ -65,7 +65,7 @@ class _Search(NamedTuple):
 
     function: str
     """The name of the function, in messages."""
-    made: type[KernelLayer]
+    made: type[ParameterLayer]
     what: str
     """The layers that are looked for, in messages."""
     is_found: Callable[[nn.Module], bool]
@@ -169,10 +169,10 @@ def _replaced(
 ) -> Replacement:
     """Replace the layers of a model that are found and meant, and report the others."""
     adds_bias = search.made.adds_bias(kernel)
-    made: dict[int, KernelLayer | str] = {}
+    made: dict[int, ParameterLayer | str] = {}
     expected: dict[str, str] = {}
     surprising: dict[str, str] = {}
-    placed: list[tuple[_Place, str, KernelLayer]] = []
+    placed: list[tuple[_Place, str, ParameterLayer]] = []
     had_kernels = False
     for place in _places(model, search.is_found):
         layer = place.layer
@@ -192,7 +192,7 @@ def _replaced(
             if id(layer) not in made:
                 made[id(layer)] = _made_of(search.made, layer, kernel, classes)
             found = made[id(layer)]
-            if isinstance(found, KernelLayer):
+            if isinstance(found, ParameterLayer):
                 placed.append((place, name, found))
             else:
                 surprising[name] = found
@@ -229,8 +229,8 @@ def _places(model: nn.Module, is_found: Callable[[nn.Module], bool]) -> list[_Pl
 
 
 def _made_of(
-    made: type[KernelLayer], layer: nn.Module, kernel: Kernel, classes: Collection[type[nn.Module]]
-) -> KernelLayer | str:
+    made: type[ParameterLayer], layer: nn.Module, kernel: Kernel, classes: Collection[type[nn.Module]]
+) -> ParameterLayer | str:
     """Return the layer of a kernel, or why there is none."""
     try:
         new = made.in_place_of(layer, kernel, classes)
