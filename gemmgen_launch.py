@@ -1437,7 +1437,10 @@ class Contract:
         found = f"strides {tuple(tensor.stride())}"
         if past := address_of(tensor) % argument.alignment:
             found += f", {past} bytes past one"
-        mend = f'pass arrange_scales("{name}", {name})'
+        if self.computes.get("packs_weight"):
+            mend = f"pass {name} as pack_weight returns it"
+        else:
+            mend = f'pass arrange_scales("{name}", {name})'
         if not argument.is_transposed and argument.is_laid_out(tensor.mT):  # a square scale_b of torch
             mend = f"pass {name}.mT if K comes first; else {mend}"
         multiple = f"at a multiple of {argument.alignment} bytes"

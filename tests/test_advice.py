@@ -134,7 +134,6 @@ SCALES = (
     [
         ("e4m3", "mxfp8", ("ue8m0_1x32", "ue8m0_1x32")),
         ("e4m3", "nvfp4", ("fp32_1x128", "fp32_128x128")),
-        ("e2m1", "nvfp4", ("fp32_1x128", "fp32_128x128")),
     ],
 )
 def test_scales_of_blackwell_become_those_of_hopper(
@@ -146,6 +145,27 @@ def test_scales_of_blackwell_become_those_of_hopper(
         plan_spec(load_spec(path))
     advice = dict(asked(caught.value.diagnostics))
     assert (advice["operands.a.scale.format"], advice["operands.b.scale.format"]) == formats
+    followed = follow(path)
+    assert followed
+    assert (followed.rounds, followed.fault) == (1, "")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("scale", "advice"),
+    [
+        ("mxfp4", {"operands.a.dtype": "bf16", "operands.a.scale": None}),
+        ("nvfp4", {"target": "b200"}),  # on Hopper its epilogue would have a tensor_scale too
+    ],
+)
+def test_4_bit_operands_become_weights_beside_bf16_or_get_a_gpu_that_has_them(
+    scale: str, advice: dict[str, object], tmp_path: Path
+) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"title: t\ntarget: h100\n{SCALES.format(a='e2m1', scale=scale)}")
+    with pytest.raises(GemmgenError) as caught:
+        plan_spec(load_spec(path))
+    assert dict(asked(caught.value.diagnostics)) == advice
     followed = follow(path)
     assert followed
     assert (followed.rounds, followed.fault) == (1, "")

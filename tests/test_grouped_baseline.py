@@ -125,6 +125,7 @@ ON_A_CPU = sorted(
     and "fp32_out" not in path.stem  # torch.bmm(out_dtype=…) is for GPUs
     and not (load_spec(path).problem.gated and load_spec(path).problem.vectors)
     and not is_by_index(path)
+    and not load_spec(path).problem.b.decoded
 )
 """The specs whose baseline torch computes on a CPU."""
 

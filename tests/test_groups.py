@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from gemmgen.features.checking import sides_of
 from gemmgen.features.groups.divided_rows import bounds
 from gemmgen.features.groups.divisions import divisions, other_divisions
+from gemmgen.hardware.gpus import round_up
 from gemmgen.lower import Lowered, lower
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import Case
@@ -148,9 +149,9 @@ def test_a_module_is_clean_in_the_simulator(stem: str) -> None:
 @every_spec
 def test_random_groups_are_right_in_the_simulator(stem: str, seed: int, programs: int) -> None:
     product = made(spec_file(stem))
-    of_n = TensorAccess(product.source.problem).n_multiple
-    n = -(-136 // of_n) * of_n
-    shape = (40 if product.plan.problem.groups == Groups("m_masked", 128) else 150, n, 264)
+    access = TensorAccess(product.source.problem)
+    n, k = round_up(136, access.n_multiple), round_up(264, access.k_multiple)
+    shape = (40 if product.plan.problem.groups == Groups("m_masked", 128) else 150, n, k)
     if product.source.problem.groups and product.source.problem.groups.apart:
         shape = (min(shape[0], 9 if product.source.problem.groups.count > 32 else 70), *shape[1:])
     launch = Launch(shape, programs, "integers", ("random",))
@@ -374,8 +375,8 @@ def test_a_model_is_compiled_and_exported_for_any_rows(module: ModuleType) -> No
 @pytest.mark.gpu
 @every_spec
 def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
-    of_n = TensorAccess(made(spec_file(stem)).source.problem).n_multiple
-    assert_verified_on_a_gpu(stem, m=1, n=max(8, of_n))
+    access = TensorAccess(made(spec_file(stem)).source.problem)
+    assert_verified_on_a_gpu(stem, m=1, n=max(8, access.n_multiple), k=max(8, access.k_multiple))
 
 
 @pytest.mark.gpu

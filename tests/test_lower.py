@@ -16,6 +16,7 @@ from modules import HOPPER_SPECS, made
 
 from gemmgen.build import launch_differences
 from gemmgen.errors import GemmgenError
+from gemmgen.features.decoded_weights.parts import PARTS
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.lower import Lowered, lower, verdict_on
 from gemmgen.plan.verdicts import verdict_of
@@ -49,9 +50,12 @@ PTX_TYPES = {
 }
 
 
-STRUCTURES = [spec for spec in HOPPER_SPECS if not spec.stem.endswith("_out")]
-"""Specs of one structure each. Those that pair features have narrow swizzles, whose loads come in spans, and
-other barriers beside them; what they promise is held against the compiler by the tests above and every build.
+STRUCTURES = [
+    spec for spec in HOPPER_SPECS if not (spec.stem.endswith("_out") or made(spec).plan.problem.b.decoded)
+]
+"""Specs of one structure each, that multiply A and B as they are. Those that pair features have narrow
+swizzles, whose loads come in spans, and other barriers beside them; what they promise is held against the
+compiler by the tests above and every build.
 """
 PING_PONG = [spec for spec in STRUCTURES if hopper(made(spec).plan).ping_pong]
 """Of these, those whose consumers take turns."""
@@ -154,6 +158,8 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
         for part, (m, n, k) in zip(parts, plan.mma_shapes, strict=True)
     ]
     assert plan.mmas_per_step == slabs_of(plan) * plan.step_blocks * sum(expected)
+    if plan.problem.b.decoded:
+        expected = [count // PARTS for count in expected]
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
     counts = [step.count("wgmma.mma_async") for step in steps]
     own = [expected[: parts_of(plan, number)] * issues(plan) for number in range(plan.consumers)]
@@ -164,13 +170,12 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
 @pytest.mark.parametrize("product", K_AND_N_MAJOR, indirect=True, ids=lambda path: path.stem)
 def test_an_mn_major_operand_is_transposed_by_the_instruction(product: Product, lowered: Lowered) -> None:
     problem = hopper(product.plan).problem
-    # Behind the predicate and the factors of A and B comes a flag for each operand from shared memory: A is
-    # M-major, B is N-major.
-    majors = (
-        [problem.b.major]
-        if hopper(product.plan).a_source == "registers"
-        else [problem.a.major, problem.b.major]
-    )
+    # Behind the predicate and the factors of A and B comes a flag for each operand from shared memory: its
+    # rows, or columns, are contiguous.
+    mma_of = hopper(product.plan).mma
+    majors = [
+        problem.operand(side.tensor).major for side in (mma_of.left, mma_of.right) if side.source == "shared"
+    ]
     expected = ", ".join(str(int(major == "mn")) for major in majors)
     flags = rf"{re.escape(mma(hopper(product.plan)))} .*, (?:0|%p\d+), 1, 1, (.*);"
     assert set(re.findall(flags, ptx(lowered))) == {expected}
@@ -245,9 +250,11 @@ def issues(plan: WgmmaKernel) -> int:
     """Places of the code that issue a K step.
 
     A loop that overlaps its MMAs has the first step outside of it, one that reads A ahead the last. Each slab
-    of rows or columns, and each block of a step, is issued by itself. Scaled sums in flight have the steps of
-    a run in the code, and one loop for the other steps.
+    of rows or columns, each block of a step, and each part of a decoded one is issued by itself. Scaled sums
+    in flight have the steps of a run in the code, and one loop for the other steps.
     """
+    if plan.problem.b.decoded:
+        return PARTS
     if plan.problem.scales_sums and plan.step_blocks > 1:
         return plan.step_blocks
     if plan.problem.scales_sums and plan.scales_in_flight:
@@ -263,7 +270,7 @@ def slabs_of(plan: WgmmaKernel) -> int:
 def instruction(plan: WgmmaKernel, name: str) -> str:
     """Shape, and the types of D, A and B."""
     problem = plan.problem
-    types = (problem.accumulator, problem.a.dtype, problem.b.dtype)
+    types = (problem.accumulator, problem.a.multiplied, problem.b.multiplied)
     return ".".join((name, *(PTX_TYPES[dtype.name] for dtype in types)))
 
 

@@ -22,8 +22,12 @@ FEWEST_SPECS = 24
 
 @cache
 def plans() -> dict[str, WgmmaKernel]:
-    """The plan of each committed spec for Hopper, by the spec's name."""
-    return {path.stem: hopper(plan_spec(load_spec(path))) for path in HOPPER_SPECS}
+    """The plan of each committed spec for Hopper that multiplies A and B as they are, by the spec's name.
+
+    Weights that threads decode leave few choices: `test_decoded_weights` is about these.
+    """
+    found = {path.stem: hopper(plan_spec(load_spec(path))) for path in HOPPER_SPECS}
+    return {name: plan for name, plan in found.items() if not plan.problem.b.decoded}
 
 
 @cache

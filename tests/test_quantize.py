@@ -142,9 +142,9 @@ def test_ue8m0_rounds_down_to_a_power_of_two() -> None:
     assert encoded(torch.tensor([1e300], dtype=torch.float64), "ue8m0").view(torch.uint8).item() == 254
 
 
-def test_bytes_hold_two_elements_of_e2m1_only() -> None:
+def test_bytes_hold_two_elements_of_four_bits_only() -> None:
     assert {dtype: elements_per_byte(element) for dtype, element in TORCH_DTYPES.items()} == {
-        dtype: 2 if dtype == "e2m1" else 1 for dtype in TORCH_DTYPES
+        dtype: 2 if dtype in ("e2m1", "int4") else 1 for dtype in TORCH_DTYPES
     }
 
 

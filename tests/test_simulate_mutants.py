@@ -30,6 +30,7 @@ from mutants import (
     rows,
     scales,
     splits,
+    weights,
 )
 from mutants.mutant import SMALL, changed, code_of, launch_of, product_of, simulated
 from mutants.rings import SHAPES
@@ -41,7 +42,7 @@ from gemmgen.verify.simulation import simulate_product
 from gluonsim import POLICIES, Severity
 
 FAMILIES = (
-    *(rings, kinds, splits, parallel, early, gates, c_blocks, groups, k_groups, rows, scales),
+    *(rings, kinds, splits, parallel, early, gates, c_blocks, groups, k_groups, rows, scales, weights),
     *(grouped_scales, promotion, quantized, expert_backward, exponents, hostile),
     committed,
     epilogues,

@@ -164,10 +164,11 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
         ("target: sm_100", "did you mean b200?"),
         ("target: a100", "; sm_80 has neither wgmma nor tcgen05, which the kernels are made of"),
         ("target: rtx4090", "; sm_89 has neither wgmma nor tcgen05, which the kernels are made of"),
-        ("operands: {b: {dtype: int4}}", "; int4 is not supported"),
+        ("operands: {b: {dtype: nf4}}", "; nf4 is not supported"),
+        ("operands: {b: {dtype: uint4}}", "; did you mean int4?"),
         (
             "operands: {b: {dtype: nvfp4}}",
-            "; nvfp4 is a format of scales: dtype: e2m1, scale: {format: nvfp4} on Blackwell",
+            "; nvfp4 is a format of scales: dtype: e2m1, scale: {format: nvfp4} on Hopper or Blackwell",
         ),
         (
             "operands: {a: {dtype: mxfp8}}",

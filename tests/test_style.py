@@ -74,7 +74,7 @@ DOCSTRINGS = {
     "gemmgen/hardware": 1,
     "gemmgen/integrations": 0,
     "gemmgen/library": 2,
-    "gemmgen/numerics": 7,
+    "gemmgen/numerics": 6,
     "gemmgen/pictures": 0,
     "gemmgen/plan": 14,
     "gemmgen/planner": 2,

@@ -110,6 +110,11 @@ FORMATS_OF_OPERANDS = {
     "ue8m0_1x128": "abd",
     "ue8m0_128x128": "b",
     "ue8m0_1x32": "ab",
+    "bf16_1x128": "b",
+    "bf16_zero_1x128": "b",
+    "bf16_zero_1x64": "b",
+    "bf16_1x64": "b",
+    "bf16_1x32": "b",
 }
 
 

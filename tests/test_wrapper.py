@@ -51,7 +51,7 @@ def is_plain(plan: WgmmaKernel) -> bool:
     problem = plan.problem
     k_major = (problem.a.major, problem.b.major) == ("k", "k")
     plain = plan.persistent and plan.splits == 1 and not problem.transforms and not problem.copies_misaligned
-    return plain and k_major and problem.a.dtype.bits == 16 and not problem.d_scale
+    return plain and k_major and problem.a.dtype.bits == 16 and not (problem.d_scale or problem.b.decoded)
 
 
 PLAIN = [spec for spec in HOPPER_SPECS if is_plain(hopper(made(spec).plan))]

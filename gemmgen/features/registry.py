@@ -18,6 +18,7 @@ Stage = Literal["checking", "exporting", "library", "not_together", "planning", 
 
 FEATURES: Final = (
     "promotion",
+    "decoded_weights",
     "block_scales",
     "c_operand",
     "batch_invariance",

@@ -136,6 +136,11 @@ class DType:
         return self.bits // 8
 
     @property
+    def stored_bytes(self) -> int:
+        """Bytes of an element in memory; of the byte that several share, if they do."""
+        return max(1, self.bits // 8)
+
+    @property
     def elements_per_byte(self) -> int:
         """Elements that share a byte, in global memory."""
         return max(1, 8 // self.bits)
@@ -234,6 +239,13 @@ DTYPES: Table[DType] = Table(
                 largest=6.0, significand=2, coded=True,
                 also=("fp4", "float4", "f4", "float4_e2m1fn_x2", "float4_e2m1", "e2m1fn", "nvfp4", "mxfp4"),
             ),
+            # Two in a byte, as e2m1; the code is the number plus 8. No instruction multiplies it: threads
+            # decode it to a float.
+            DType(
+                "int4", 4, "integer", "gl.uint8", "torch.uint8", "u8", ptx="s4", mlir="i8",
+                largest=7.0, coded=True,
+                also=("i4", "s4", "uint4", "u4"),
+            ),
             # Powers of two; Triton has no such type and moves bytes.
             DType(
                 "ue8m0", 8, "scale", "gl.uint8", "torch.float8_e8m0fnu", "u8", ptx="ue8m0", mlir="i8",
@@ -280,13 +292,17 @@ PADDED_K = 128
 """[ptx] Elements that one box of padded fp4 has along K, and that K must be a multiple of."""
 
 
-Applied = Literal["mma", "sums"]
-"""Where a kernel multiplies by the scales of an operand: in the MMA, for which scales are packed, or in the
-threads that have the sums of a block of K.
+WEIGHT_BLOCK = 64
+"""Columns of B, and elements of K, of a block of weights that threads decode: ``pack_weight`` permutes it."""
+
+
+Applied = Literal["mma", "sums", "decode"]
+"""Where a kernel multiplies by the scales of an operand: in the MMA, for which scales are packed; in the
+threads that have the sums of a block of K; or in the threads that decode a weight, which is B, for the MMA.
 """
-APPLIED: Mapping[str, tuple[Applied, ...]] = {"wgmma": ("sums",), "tcgen05": ("mma",)}
+APPLIED: Mapping[str, tuple[Applied, ...]] = {"wgmma": ("sums", "decode"), "tcgen05": ("mma",)}
 """Where kernels can do so by their matrix instruction: wgmma takes no scales, and the sums of a block of K of
-tcgen05 are in no registers.
+tcgen05 are in no registers. Its kernels do not decode weights.
 """
 
 
@@ -300,21 +316,35 @@ class ScaleFormat:
     vector: int
     dtype: str
     """Element type of the scales."""
-    applied: Applied
-    """Where a kernel multiplies by the scales."""
+    applied: tuple[Applied, ...]
+    """Where kernels multiply by the scales; an architecture has one of these places."""
     rows: int = 1
     operands: tuple[str, ...] = ("a", "b")
     """The operands that can have it."""
+    per_word: int = 1
+    """Scales of blocks one after the other in an element of the scales that kernels read which decode."""
+    zeros: bool = False
+    """True if a block of integers has a zero point of its own, in a word with its scale."""
     results: tuple[str, ...] = ()
     """Element types of a D whose scales a kernel computes, with a scale for ``vector`` of its columns."""
     also: tuple[str, ...] = ()
     """Other names for it that a user may write."""
 
-    @property
-    def generation(self) -> str:
-        """The maker's name for the GPUs whose kernels apply its scales."""
+    def applied_by(self, mma: str, operand: str) -> Applied | None:
+        """Return where kernels of an instruction multiply by the scales of A or of B; None if nowhere.
+
+        Only B is decoded.
+        """
+        for each in APPLIED[mma]:
+            if each in self.applied and (each != "decode" or operand == "b"):
+                return each
+        return None
+
+    def generations(self, operand: str) -> tuple[str, ...]:
+        """Return the maker's names for the GPUs whose kernels apply its scales to A or to B."""
         architectures = (gpu.architecture for gpu in GPUS.values())
-        return next(each.generation for each in architectures if self.applied in APPLIED[each.mma])
+        applying = (each.generation for each in architectures if self.applied_by(each.mma, operand))
+        return tuple(dict.fromkeys(applying))
 
 
 SCALE_FORMATS: Table[ScaleFormat] = Table(
@@ -324,41 +354,67 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
         for scale in (
             # [ocp]
             ScaleFormat(
-                "mxfp8", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", applied="mma",
+                "mxfp8", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", applied=("mma",),
                 also=("mx", "mxfp"),
             ),
+            # Beside 16-bit elements, threads decode e2m1.
             ScaleFormat(
-                "mxfp4", elements=("e2m1",), vector=32, dtype="ue8m0", applied="mma", also=("mx", "mxfp")
+                "mxfp4", elements=("e2m1",), vector=32, dtype="ue8m0", applied=("mma", "decode"), per_word=4,
+                also=("mx", "mxfp"),
             ),
             # [ptx] block16 of mxf4nvf4
-            ScaleFormat("nvfp4", elements=("e2m1",), vector=16, dtype="e4m3", applied="mma", also=("nv",)),
+            ScaleFormat(
+                "nvfp4", elements=("e2m1",), vector=16, dtype="e4m3", applied=("mma", "decode"), per_word=4,
+                also=("nv",),
+            ),
             # [dsv3] [cublas] Of activations, and of both operands of a weight's gradient.
             ScaleFormat(
-                "fp32_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", applied="sums",
+                "fp32_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", applied=("sums",),
                 results=("e4m3",),
                 also=("1x128", "blockwise", "blockwise_1x128", "BlockWise1x128", "vec128", "groupwise"),
             ),
             # [dsv3] [cublas] Of weights.
             ScaleFormat(
-                "fp32_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", applied="sums",
+                "fp32_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="fp32", applied=("sums",),
                 rows=128, operands=("b",),
                 also=("128x128", "blockwise", "blockwise_128x128", "BlockWise128x128"),
             ),
             # The same blocks with scales that are powers of two, as later checkpoints have them.
             ScaleFormat(
-                "ue8m0_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", applied="sums",
+                "ue8m0_1x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", applied=("sums",),
                 results=("e4m3",),
                 also=("1x128", "e8m0_1x128", "ue8m0"),
             ),
             ScaleFormat(
-                "ue8m0_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", applied="sums",
+                "ue8m0_128x128", elements=("e4m3", "e5m2"), vector=128, dtype="ue8m0", applied=("sums",),
                 rows=128, operands=("b",),
                 also=("128x128", "e8m0_128x128", "ue8m0"),
             ),
             # [ocp] The blocks of mxfp8, whose sums threads scale: the tensor cores of Hopper take no scales.
             ScaleFormat(
-                "ue8m0_1x32", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", applied="sums",
+                "ue8m0_1x32", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", applied=("sums",),
                 also=("1x32", "e8m0_1x32", "mx", "mxfp"),
+            ),
+            # Weights of checkpoints whose groups along K have 128, 64 or 32 elements.
+            ScaleFormat(
+                "bf16_1x128", elements=("int4",), vector=128, dtype="bf16", applied=("decode",),
+                operands=("b",), also=("g128", "group128", "int4_g128"),
+            ),
+            ScaleFormat(
+                "bf16_1x64", elements=("int4",), vector=64, dtype="bf16", applied=("decode",),
+                operands=("b",), also=("g64", "group64", "int4_g64"),
+            ),
+            ScaleFormat(
+                "bf16_1x32", elements=("int4",), vector=32, dtype="bf16", applied=("decode",), per_word=2,
+                operands=("b",), also=("g32", "group32", "int4_g32"),
+            ),
+            ScaleFormat(
+                "bf16_zero_1x128", elements=("int4",), vector=128, dtype="bf16", applied=("decode",),
+                zeros=True, operands=("b",), also=("awq", "asymmetric", "int4_zero"),
+            ),
+            ScaleFormat(
+                "bf16_zero_1x64", elements=("int4",), vector=64, dtype="bf16", applied=("decode",),
+                zeros=True, operands=("b",),
             ),
         )
     },

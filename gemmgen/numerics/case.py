@@ -285,7 +285,7 @@ def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     extras = dict(inputs.extras)
     if access.reads_c_of_others:
         extras["c"] = extras["c"].flatten(0, -2)
-    for name in BLOCK_SCALES if problem.scales_sums else ():
+    for name in () if problem.packs_scales else BLOCK_SCALES:
         scale = problem.operand(name[0]).scale
         if scale is not None:
             stored = extras[name].mT if scale.format.rows == 1 else extras[name]
@@ -332,7 +332,8 @@ def _plant(inputs: Inputs) -> int | None:
     if (a_scale := inputs.extras.get("a_scale")) is not None:
         # The first row has an infinity, the middle one is -0.0, the last one has a NaN: the row between.
         a_scale[..., m // 4 or -1, a_scale.shape[-1] // 2] = math.nan
-    if (b_scale := inputs.extras.get("b_scale")) is not None:
+    b_scale = inputs.extras.get("b_scale")
+    if b_scale is not None and b_scale.is_floating_point():
         b_scale[..., n // 2 * b_scale.shape[-2] // n, -1] = math.nan
     if m < 3:
         return None

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from gemmgen.numerics.encoding import E2M1_VALUES
+from gemmgen.numerics.encoding import E2M1_VALUES, INT4_ZERO
 from gemmgen.numerics.inputs import Inputs, Numbers
 from gemmgen.numerics.matrices import (
     ALIGNMENT_BYTES,
@@ -76,18 +76,18 @@ def _random(problem: Matmul, shape: Shape, *, normalized: bool) -> NamedFill:
     activation without a scale before it, whose curve lies between -3 and 3; 8-bit and 4-bit operands never
     are. Sums that are limited are half as large as the smallest limit, if that is more than 2.
 
-    e2m1 is any of its numbers. Block scales are powers of two over a range of 16 (ue8m0), or uniform over one
-    of 4 (e4m3), and bring a scaled operand's root mean square to 0.75 to 1.05 as well.
+    e2m1 and int4 are any of their numbers. Block scales are powers of two over a range of 16 (ue8m0), or
+    uniform over one of 4 (e4m3), and bring a scaled operand's root mean square to 0.75 to 1.05 as well.
     """
     sizes = _sizes(shape, problem, normalized=normalized)
 
     def fill(name: str, extents: tuple[int, int], draw: Draw) -> Tensor:
         generator, device = draw.generator, draw.generator.device
+        if name in "ab" and problem.operand(name).dtype.coded:
+            return _any_code(problem.operand(name).dtype.name, extents, generator)
         if name in "ab" and problem.operand(name).dtype.integer:
             low, high = (-SMALL, SMALL + 1) if sizes[name] < INT8_RMS else (-128, 128)
             return torch.randint(low, high, extents, generator=generator, device=device).float()
-        if name in "ab" and problem.operand(name).dtype.coded:
-            return _any_e2m1(extents, generator)
         if name in SCALES:
             return (torch.rand(extents, generator=generator, device=device) + 0.5) * sizes[name]
         return torch.randn(extents, generator=generator, device=device) * sizes[name]
@@ -100,7 +100,8 @@ def _integers(problem: Matmul, shape: Shape) -> NamedFill:
 
     Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1, as are sums that are
     multiplied by others for a D that ends below 2**17. C and biases go from -8 to 8; all scales are 0.5, 1
-    or 2. e2m1 is any of its numbers, which are halves of integers. Rows are divided into groups at random.
+    or 2. e2m1 and int4 are any of their numbers, which are halves of integers. Rows are divided into groups
+    at random.
     If ``hostile``, the tensor that divides them has numbers out of bounds, and indices of rows have some.
     If ``is_exact``, every step to the result is exact.
     """
@@ -108,7 +109,7 @@ def _integers(problem: Matmul, shape: Shape) -> NamedFill:
     def fill(name: str, extents: tuple[int, int], draw: Draw) -> Tensor:
         generator, device = draw.generator, draw.generator.device
         if name in "ab" and problem.operand(name).dtype.coded:
-            return _any_e2m1(extents, generator)
+            return _any_code(problem.operand(name).dtype.name, extents, generator)
         if name in SCALES:
             return powers_of_two(extents, draw)
         low, high = -8, 9
@@ -256,15 +257,16 @@ class _Sized(Algebra[float]):
         return argument
 
 
-def _any_e2m1(extents: tuple[int, int], generator: torch.Generator) -> Tensor:
+def _any_code(dtype: str, extents: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """Return any numbers of a type of four bits."""
     device = generator.device
     codes = torch.randint(len(E2M1_VALUES), extents, generator=generator, device=device)
-    return E2M1_VALUES.float().to(device)[codes]
+    return E2M1_VALUES.float().to(device)[codes] if dtype == "e2m1" else codes.float() - INT4_ZERO
 
 
 def _operand_size(problem: Matmul, name: str) -> float:
     """Return the root mean square of A or of B, with its block scales if it has them."""
-    if not problem.operand(name).dtype.integer:
+    if not problem.operand(name).multiplied.integer:
         return 1.0
     narrow = problem.d.largest < NARROW and not any(map(_scaled_by, problem.epilogue.steps))
     return 2.0 if narrow else INT8_RMS

@@ -139,6 +139,9 @@ UE8M0_VALUES: Final = torch.tensor(
 """[ocp] By code. fp32 holds all of them."""
 UE8M0_LARGEST_EXPONENT: Final = 127
 
+INT4_ZERO: Final = 8
+"""The code of an int4 that is 0."""
+
 _BOUNDARIES: Final = tuple((low + high) / 2 for low, high in pairwise(_MAGNITUDES))
 """Between the magnitudes of neighbouring codes of e2m1."""
 
@@ -262,10 +265,22 @@ def _ue8m0(numbers: Tensor) -> Tensor:
     return codes.to(torch.uint8).view(TORCH_DTYPES["ue8m0"])
 
 
+def _unpacked_int4(stored: Tensor) -> Tensor:
+    codes = _codes(stored)
+    return torch.stack((codes & 0xF, codes >> 4), -1).flatten(-2).double() - INT4_ZERO
+
+
+def _packed_int4(numbers: Tensor) -> Tensor:
+    if numbers.shape[-1] % 2:
+        raise ValueError(f"two elements of int4 share a byte, and {numbers.shape[-1]} is odd")
+    codes = (numbers.round().clamp(-INT4_ZERO, INT4_ZERO - 1) + INT4_ZERO).to(torch.uint8)
+    return codes[..., ::2] | codes[..., 1::2] << 4
+
+
 DECODERS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {"e2m1": _unpacked_e2m1, "ue8m0": _powers}
+    {"e2m1": _unpacked_e2m1, "int4": _unpacked_int4, "ue8m0": _powers}
 )
 ENCODERS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
-    {"e2m1": _packed_e2m1, "ue8m0": _ue8m0}
+    {"e2m1": _packed_e2m1, "int4": _packed_int4, "ue8m0": _ue8m0}
 )
 """Encoders of the types that are codes in memory."""

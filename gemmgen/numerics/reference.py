@@ -167,9 +167,11 @@ def _exact(inputs: Inputs, problem: Matmul, name: str, depth: slice, rows: slice
     The part begins at a multiple of K_MULTIPLE.
     """
     matrix = inputs.a if name == "a" else inputs.b.T
+    operand = problem.operand(name)
+    if operand.decoded:
+        return matrix[rows, depth].double()  # a feature has decoded it
     in_byte = elements_per_byte(matrix.dtype)
     stored = matrix[rows, depth.start // in_byte : -(-depth.stop // in_byte)]
-    operand = problem.operand(name)
     if operand.dtype.in_memory:
         return rounded_to_tf32(stored).double()
     elements = decoded(stored, operand.dtype.name)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gemmgen.hardware.elements import WEIGHT_BLOCK
 from gemmgen.problem import Matmul
 from gemmgen.problem.matmul import TMA_PLACE_BITS
 from gemmgen.problem.operations import OPERATIONS
 
-NUnit = Literal["scales of D", "scales of B", "rows of TMA"]
+NUnit = Literal["scales of D", "scales of B", "blocks of weights", "rows of TMA"]
 """Why a number divides N: columns of D or of B share a scale, or a row has whole units of 16 bytes."""
 
 
@@ -23,14 +24,17 @@ class TensorAccess:
     problem: Matmul
 
     def has_box_axis(self, name: str) -> bool:
-        """Return True if the descriptor of ``a`` or ``b`` has a dimension for groups, or for boxes of rows.
+        """Return True if the descriptor of A, B or ``b_scale`` has a dimension for groups or boxes of rows.
 
         Matrices with K along their rows have it, so that a load ends with the K of its group. If K is along
         the columns, the rows of all groups are one matrix. If all groups share A or B, both have the
-        dimension: the coordinate is 0 in the shared matrix.
+        dimension: the coordinate is 0 in the shared matrix. Scales of a weight that threads decode have a row
+        for a block of K, and K may end within one.
         """
         if self.problem.groups is None:
             return False
+        if name == "b_scale":
+            return self.problem.b.decoded is not None
         return self.problem.operand(name).major == "mn" or self.problem.groups.broadcast is not None
 
     @property
@@ -77,7 +81,7 @@ class TensorAccess:
 
         They are for groups or for boxes of rows; of C, D and saved sums, for blocks of columns before.
         """
-        if tensor in ("a", "b"):
+        if tensor in ("a", "b", "b_scale"):
             return int(self.has_box_axis(tensor))
         of_groups = tensor == "c" and self.problem.groups is not None and not self.reads_c_of_others
         return self.has_block_axis(tensor) + (of_groups or self.has_row_boxes(tensor))
@@ -163,7 +167,8 @@ class TensorAccess:
         """The powers of two that divide N, by their reasons.
 
         Columns beyond N would be part of the last scale of a row of D. A scale of blocks of columns belongs
-        to columns of one accumulator. TMA reads the second block of a row from column N.
+        to columns of one accumulator. Weights that threads decode have whole blocks. TMA reads the second
+        block of a row from column N.
         """
         problem = self.problem
         found: dict[NUnit, int] = {}
@@ -177,6 +182,8 @@ class TensorAccess:
             parted = (name for name in problem.parted_vectors if name in self.tma_vectors)
             bits += [problem.vector_dtype(name).bits for name in parted]
             bits += [problem.b.dtype.bits] * (problem.b.major == "mn")
+        if problem.b.decoded:
+            found["blocks of weights"] = WEIGHT_BLOCK
         found["rows of TMA"] = max((TMA_PLACE_BITS // each for each in bits), default=1)
         return found
 

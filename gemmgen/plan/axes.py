@@ -147,7 +147,7 @@ class AxisExtent:
 
 def extent_of(problem: Matmul, axis: Axis) -> AxisExtent:
     """Return the extent of an axis; raises KeyError for one that M, N and K do not say, such as groups."""
-    of_k = problem.a.scale.vector if problem.a.scale else 1
+    of_k = next((each.scale_k for each in (problem.a, problem.b) if each.scale), 1)
     of_b = problem.b.scale.format.rows if problem.b.scale else 1
     of_d = problem.d_scale.vector if problem.d_scale else 1
     return {

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from gemmgen.hardware import DTYPES, FP8, GPUS, SCALE_FORMATS, ScaleFormat
-from gemmgen.hardware.elements import APPLIED
+from gemmgen.hardware import DTYPES, GPUS
 from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.fix import at_least, clause, either, hint, leave_out, use
 from gemmgen.plan.fix import written as written_value
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.operand_choices import foreign_operands
 from gemmgen.plan.rule import Finding, Rule, Violation, counted, judge, rule
 from gemmgen.plan.search import Family
 from gemmgen.plan.shared_rules import without_expression
@@ -89,58 +89,13 @@ def target_choice(statement: Statement) -> Iterator[Finding]:
             f"its kernels are {either(kinds)}",
             use(*kinds),
         )
-    yield from _foreign_operands(statement)
-
-
-def _foreign_operands(statement: Statement) -> Iterator[Finding]:
-    """Yield findings for packings of elements other than 4-bit ones, and formats that the target lacks."""
-    others = [gpu for gpu in GPUS.values() if gpu.architecture.mma == "tcgen05"]
-    blackwell = either([gpu.name for gpu in others])
-    on_blackwell = use(*(gpu.target for gpu in others), field="target")
-    operands = statement.spec.operands
-    if statement.mma == "tcgen05" and operands.d.scale is not None:
+    gpu, scale = GPUS[statement.spec.target], statement.spec.operands.d.scale
+    if statement.mma == "tcgen05" and scale is not None:
         hopper = [gpu.target for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"]
         limit = "scales of D are supported on Hopper only"
         found = f"scales of D for {statement.target}"
         yield Finding("operands.d.scale", found, limit, leave_out() | use(*hopper, field="target"))
-    for name, operand in (("a", operands.a), ("b", operands.b)):
-        path = f"operands.{name}"
-        if operand.packing is not None and DTYPES[operand.dtype].bits != 4:
-            found = f"{operand.packing} for {operand.dtype}"
-            yield Finding(f"{path}.packing", found, "it is a choice for 4-bit elements", leave_out())
-        if statement.mma == "wgmma" and not DTYPES[operand.dtype].wgmma_accumulators:
-            yield Finding(
-                f"{path}.dtype",
-                f"{name.upper()} is {operand.dtype} for {statement.target}",
-                f"wgmma multiplies no 4-bit elements, only tcgen05 does, which {blackwell} has",
-                use(*FP8) | on_blackwell,
-            )
-        if operand.scale is not None:
-            yield from _foreign_format(statement, name, SCALE_FORMATS[operand.scale.format])
-
-
-def _foreign_format(statement: Statement, operand: str, stated: ScaleFormat) -> Iterator[Finding]:
-    """Yield a finding for scales that no kernel of the target applies where their format has them applied.
-
-    Formats of the target with as many elements of K in a block are proposed first, and of these, for weights,
-    blocks of more rows.
-    """
-    if stated.applied in APPLIED[statement.mma]:
-        return
-    others = [gpu for gpu in GPUS.values() if stated.applied in APPLIED[gpu.architecture.mma]]
-    known = [each for each in SCALE_FORMATS.values() if each.applied in APPLIED[statement.mma]]
-    known.sort(key=lambda each: (each.vector != stated.vector, -each.rows))
-    formats = [each.name for each in known if operand in each.operands]
-    field = f"operands.{operand}.scale"
-    fix = leave_out(field) | use(*(gpu.target for gpu in others), field="target")
-    if statement.mma == "tcgen05":
-        limit = f"this format is supported on Hopper only; tcgen05 has {either(formats)}"
-    else:
-        where = either([gpu.name for gpu in others])
-        limit = f"its scales need tcgen05, which {where} has, and on Hopper threads multiply sums by "
-        limit += either(formats)
-        fix = use(*formats) | fix
-    yield Finding(f"{field}.format", f"{stated.name} for {statement.target}", limit, fix)
+    yield from foreign_operands(statement.spec.operands, gpu)
 
 
 @rule("search-values")

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import DTYPES, PADDED_K, DType, ScaleFormat
-from gemmgen.hardware.elements import MOST_SCALED, Applied
+from gemmgen.hardware.elements import MOST_SCALED, WEIGHT_BLOCK, Applied
 from gemmgen.problem.canonical import digest
 from gemmgen.problem.epilogue import PLAIN, Epilogue, Load, Value
 from gemmgen.problem.extents import Shape
@@ -60,10 +60,43 @@ class Operand:
     multiply them as they lie in shared memory.
     """
 
+    @classmethod
+    def of_weight(cls, scale_format: ScaleFormat, decoded: DType) -> Operand:
+        """Return the B of a format whose elements threads decode to a type."""
+        scale = BlockScale(scale_format, DTYPES[scale_format.dtype], scale_format.vector)
+        return cls(DTYPES[scale_format.elements[0]], "k", scale, decoded=decoded)
+
     @property
     def k_multiple(self) -> int:
-        """The number that K must be a multiple of: 2 elements of 4 bits in a byte, or 128 that TMA pads."""
+        """The number that K must be a multiple of.
+
+        Two elements of 4 bits share a byte, TMA pads 128, and blocks of decoded weights are whole.
+        """
+        if self.decoded:
+            return WEIGHT_BLOCK
         return PADDED_K if self.padded else self.dtype.elements_per_byte
+
+    @property
+    def scale_dtype(self) -> DType:
+        """The type of the elements of its scales, as a kernel reads them: those that decode read words."""
+        assert self.scale is not None
+        words = self.scale.format.per_word > 1 or self.scale.format.zeros
+        return DTYPES["int32"] if self.decoded and words else self.scale.dtype
+
+    @property
+    def scale_k(self) -> int:
+        """Elements of K for which there is an element of its scales, as a kernel reads them."""
+        assert self.scale is not None
+        return self.scale.vector * (self.scale.format.per_word if self.decoded else 1)
+
+    @property
+    def applied(self) -> Applied | None:
+        """Where a kernel multiplies by its scales; None if it has none."""
+        if self.scale is None:
+            return None
+        if self.decoded:
+            return "decode"
+        return next(each for each in self.scale.format.applied if each != "decode")
 
     @property
     def multiplied(self) -> DType:
@@ -247,17 +280,19 @@ class Matmul:
             found.append("backward of a gate")
         if self.block_scaled:
             found.append("block-scaled")
+        if self.b.decoded:
+            found.append(f"{self.b.dtype.bits}-bit weights")
         return tuple(found)
 
     @cached_property
     def block_scaled(self) -> bool:
-        """True if A or B has a scale for each block of elements."""
-        return self.a.scale is not None or self.b.scale is not None
+        """True if A or B has a scale for each block of the elements that are multiplied."""
+        return self.packs_scales or self.scales_sums
 
     def _applies_scales(self, where: Applied) -> bool:
         """Return True if the scales of A or of B are applied at a place; each operand has its own."""
-        scales = (operand.scale for operand in (self.a, self.b))
-        return any(scale is not None and scale.format.applied == where for scale in scales)
+        scaled = (operand for operand in (self.a, self.b) if operand.scale)
+        return any(operand.applied == where for operand in scaled)
 
     @cached_property
     def packs_scales(self) -> bool:

@@ -68,10 +68,8 @@ class ArgumentTable:
         return self.plan.problem.a if name in ("a", "a_scale") else self.plan.problem.b
 
     def vector(self, name: str) -> int:
-        """Return the elements of K that share one of these scales."""
-        scale = self.operand(name).scale
-        assert scale is not None  # asked for block-scaled operands only
-        return scale.vector
+        """Return the elements of K of one element of these scales."""
+        return self.operand(name).scale_k
 
     @property
     def vectors(self) -> tuple[str, ...]:
@@ -196,6 +194,7 @@ class ArgumentTable:
             why = {
                 "scales of D": f"a scale of D is of {multiple} columns",
                 "scales of B": "columns that share a scale are of one block",
+                "blocks of weights": "`pack_weight` permutes whole blocks",
                 "rows of TMA": "TMA reads the second block of a row from column N",
             }
             yield f'"n_multiple": {multiple},  # {why[plan.access.n_unit]}'
@@ -206,7 +205,8 @@ class ArgumentTable:
         if not self.vanishes:
             yield '"vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros'
         if self.scales:
-            yield f'"scale_vector": {self.vector("a_scale")},  # elements of K that share a scale'
+            why = "whose scales are an element of them" if plan.problem.b.decoded else "that share a scale"
+            yield f'"scale_vector": {self.vector(self.scales[0])},  # elements of K {why}'
         if scale := plan.problem.d_scale:
             yield '"written": ("out_scale",),  # beside D'
             yield f'"d_scale_columns": {scale.vector},  # of D that share a scale'
@@ -216,9 +216,14 @@ class ArgumentTable:
             scale = self.operand("b").scale
             assert scale is not None
             yield f'"scale_columns": {scale.format.rows},  # columns of B that share a scale'
-        if self.packs("a") != self.packs("b"):
+        if plan.problem.b.decoded:
+            yield f'"k_multiple": {self.k_multiple},  # `pack_weight` permutes whole blocks'
+            assert plan.problem.b.scale is not None
+            scales = python_literal(plan.problem.b.scale.format.name)
+            yield f'"packs_weight": {scales},  # b and b_scale are from `pack_weight`, of this format'
+        elif self.packs("a") != self.packs("b"):
             yield f'"k_multiple": {self.k_multiple},  # TMA pads as many elements of 4 bits at a time'
-        if self.plan.problem.gathers_a:
+        if self.plan.problem.gathers_a and not plan.problem.b.decoded:  # whose K has a larger multiple
             yield f'"k_multiple": {self.k_multiple},  # threads copy rows of A in units of 16 bytes'
         if self.padded:
             padded = ", ".join(

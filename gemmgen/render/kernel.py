@@ -134,7 +134,7 @@ class KernelLayouts:
     ) -> str:
         arguments = [
             f"swizzle_byte_width={swizzle_bytes}",
-            f"element_bitwidth={dtype.bits}",
+            f"element_bitwidth={max(8, dtype.bits)}",
             f"rank={rank}",
         ]
         return self._constant(f"{name}_LAYOUT", "gl.NVMMASharedLayout", arguments, bases)

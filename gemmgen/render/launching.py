@@ -77,6 +77,8 @@ class LaunchView(ArgumentTable):
         stored = passed_as(argument.tensor)
         if stacked and name == "a_scale":
             stored = "a_scale.mT.flatten(0, 1)"
+        elif stacked and name in self.transposed:
+            stored = f"{stored}.mT"
         elif name in self.transposed:
             stored = f"{stored}.T"
         # Triton has no type for powers of two: kernels get bytes.

@@ -219,7 +219,7 @@ def _scale_format_hint(name: str, operand: str) -> str:
         return ""
     meant = SCALE_FORMATS[name]
     alike = [
-        f"{{format: {each.name}}} on {each.generation}"
+        f"{{format: {each.name}}} on {' or '.join(each.generations(operand))}"
         for each in SCALE_FORMATS.values()
         if (each.elements, each.vector, each.dtype) == (meant.elements, meant.vector, meant.dtype)
     ]

@@ -83,7 +83,8 @@ class InputB(Model):
     """The input matrix B [K, N]."""
 
     dtype: InputDType = Field(
-        description="tf32 takes torch.float32 tensors, e2m1 torch.uint8 tensors of two elements a byte"
+        description="tf32 takes torch.float32 tensors; e2m1, and int4, which is for B on Hopper, take "
+        "torch.uint8 tensors of two elements a byte"
     )
     scale: BlockScale | None = Field(default=None, description="of an operand with a scale for each block")
     packing: Literal["packed", "padded"] | None = Field(

@@ -31,9 +31,10 @@ def _matmul(spec: Spec) -> Matmul:
     """Return the matmul of the spec."""
     a, b, c, d = spec.operands.a, spec.operands.b, spec.operands.c, spec.operands.d
     exact = DTYPES[a.dtype].integer and DTYPES[b.dtype].integer
+    mma = GPUS[spec.target].architecture.mma
     return Matmul(
-        a=_operand(a, b),
-        b=_operand(b, a),
+        a=_operand("a", a, b, mma),
+        b=_operand("b", b, a, mma),
         c=DTYPES[c.dtype] if c else None,
         d=DTYPES[d.dtype],
         accumulator=DTYPES[spec.accumulator or ("int32" if exact else "fp32")],
@@ -88,12 +89,15 @@ def _listed(epilogue: Epilogue) -> Listed | None:
     )
 
 
-def _operand(operand: InputB, other: InputB) -> Operand:
-    """Return an operand; 4-bit elements are padded if the other operand has 8 bits."""
-    padded = DTYPES[operand.dtype].bits == 4 and DTYPES[other.dtype].bits != 4
+def _operand(name: str, operand: InputB, other: InputB, mma: str) -> Operand:
+    """Return A or B; 4-bit elements are padded if the other operand has 8 bits."""
+    scale = _scale(operand.scale)
+    decoded = scale is not None and scale.format.applied_by(mma, name) == "decode"
+    padded = not decoded and DTYPES[operand.dtype].bits == 4 and DTYPES[other.dtype].bits != 4
     if operand.packing is not None:
         padded = operand.packing == "padded"
-    return Operand(DTYPES[operand.dtype], operand.major or "k", _scale(operand.scale), padded)
+    into = DTYPES[other.dtype] if decoded else None
+    return Operand(DTYPES[operand.dtype], operand.major or "k", scale, padded, into)
 
 
 def _scale(said: BlockScaleOfSpec | None) -> BlockScale | None:

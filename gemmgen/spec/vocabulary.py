@@ -55,9 +55,12 @@ def _scale_format(row: ScaleFormat) -> str:
     operands = [*row.operands, *["d"] * bool(row.results)]
     fields = listing([f"operands.{operand}.scale.format" for operand in operands], "and")
     meaning = (
-        f"a value of {fields} on {row.generation}: elements of {listing(row.elements, 'or')}, and one "
-        f"{row.dtype} scale for each block of {row.rows} x {row.vector} of them, {row.vector} along K"
+        f"a value of {fields} on {listing(row.generations('b'), 'and')}: elements of "
+        f"{listing(row.elements, 'or')}, and one {row.dtype} scale for each block of {row.rows} x "
+        f"{row.vector} of them, {row.vector} along K"
     )
+    if "decode" in row.applied:
+        meaning += "; on Hopper it is a format of B alone, which threads decode"
     if row.results:
         meaning += f"; a D has elements of {listing(row.results, 'or')}, and the kernel computes its scales"
     return meaning

@@ -67,7 +67,8 @@ def early_arguments(plan: Kernel) -> tuple[str, ...]:
     """Return the names of the arguments that the launch may read before the kernel ahead of it has ended."""
     if not plan.read_early:
         return ()
-    parts = (argument for argument in plan.arguments if argument.tensor == plan.read_early)
+    early = (plan.read_early, f"{plan.read_early}_scale")
+    parts = (argument for argument in plan.arguments if argument.tensor in early)
     return tuple(map(argument_name, parts))
 
 

@@ -95,6 +95,14 @@ STATING: dict[str, Stated] = {
     "epilogue.d": GATE,
     "epilogue.c": EPILOGUES["gradient of a gate"],
     "epilogue.save": EPILOGUES["saved sums"],
+    "operands.b.dtype": {
+        "operands.a.dtype": ("bf16", "bf16", "bf16", "fp16", "e4m3"),
+        "operands.b.dtype": ("int4", "int4", "e2m1"),
+        "operands.b.scale": tuple(
+            {"format": name} for name in ("bf16_1x128", "bf16_zero_1x64", "bf16_1x32", "mxfp4", "nvfp4")
+        ),
+        "mma.swap_ab": (True, True, False),
+    },
     "operands.a.scale": EPILOGUES["scales"],
     "operands.b.scale": EPILOGUES["scales"],
     "operands.d.scale": EPILOGUES["scales of D"],
@@ -108,7 +116,7 @@ def stated_by(trait: Trait[WgmmaKernel]) -> Stated:
     """Return fields with values that may state a trait."""
     section = trait.field.partition(".")[0]
     found = {path: values for path, values in EVERY.items() if path.startswith(trait.field) and values}
-    return {**STATING.get(section, {}), **STATING.get(trait.field, {}), **found}
+    return {**STATING.get(section, {}), **found, **STATING.get(trait.field, {})}
 
 
 CROSSED_TABLES: dict[str, tuple[Stated, Kinds]] = {

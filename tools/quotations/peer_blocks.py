@@ -48,7 +48,7 @@ CHOICES = (
         "quack",
         (),
         "a standalone module to own; errors and races that are found without a GPU",
-        "4-bit weights; kernels other than matmuls",
+        "weights of 4 bits beside fp16 activations; kernels other than matmuls",
     ),
 )
 

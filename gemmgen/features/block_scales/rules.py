@@ -33,8 +33,10 @@ def scale_format(plan: WgmmaKernel) -> Iterator[Finding]:
         found = f"sums in {accumulator.name} with scales of blocks"
         yield Finding("accumulator", found, "threads add up the scaled sums in fp32", use("fp32"))
     for (name, operand), (other_name, other) in zip(operands, reversed(operands), strict=True):
-        if scale := operand.scale:
+        if (scale := operand.scale) and not other.decoded:  # beside decoded weights A has no scales
             yield from _of_format(name, operand, scale)
+            if operand.applied != "sums":
+                continue
             if other.scale is None:
                 pairs = [
                     each.name for each in SCALE_FORMATS.values() if _completes(each, scale.format, other_name)
@@ -114,7 +116,7 @@ def _of_format(name: str, operand: Operand, scale: BlockScale) -> Iterator[Findi
 
 def _formats(rows: int, *dtypes: str) -> tuple[str, ...]:
     """Return the formats with a scale for 128 of K, by the rows of a block and the types of scales."""
-    sums = (each for each in SCALE_FORMATS.values() if each.applied == "sums" and each.vector == GROUPED_K)
+    sums = (each for each in SCALE_FORMATS.values() if "sums" in each.applied and each.vector == GROUPED_K)
     known = (each for each in sums if each.rows == rows)
     return tuple(each.name for each in known if not dtypes or each.dtype in dtypes)
 

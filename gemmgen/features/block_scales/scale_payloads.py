@@ -24,13 +24,13 @@ def scales_of_step(plan: WgmmaGeometry) -> Iterator[Payload]:
         measure: Literal["consumer_tile_m", "tile_m"] = "consumer_tile_m" if row_shares > 1 else "tile_m"
         ahead = scale.unit - 1 if plan.access.scales_from_any_row else 0
         extent = Extent(plan.consumer_tile_m, measure)
-        yield _scales("a_scale", extent, rows, scale.dtype, blocks, row_shares, ahead)
+        yield scales_of("a_scale", extent, rows, scale.dtype, blocks, row_shares, ahead)
     if (scale := problem.b.scale) and scale.format.rows == 1:
         columns = plan.cta_tile_n
-        yield _scales("b_scale", Extent(columns, "tile_n"), columns, scale.dtype, blocks)
+        yield scales_of("b_scale", Extent(columns, "tile_n"), columns, scale.dtype, blocks)
 
 
-def _scales(
+def scales_of(
     tensor: Literal["a_scale", "b_scale"],
     extent: Extent,
     rows: int,

@@ -9,8 +9,8 @@ from gemmgen.features.split_k.traits import whole_k
 from gemmgen.plan.fix import at_least, at_most, leave_out, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.warp_rules import MAX_OCCUPANCY
 
+MAX_OCCUPANCY_OF_INTEGERS = 2
 MAX_SPLITS = 64
 """Most splits of a tile: programs add their sums one after the other, or one program adds up all sums."""
 
@@ -31,11 +31,12 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "only persistent programs with a producer take parts of K"
         fix = one | use("tiled", field="schedule.kind")
         yield Finding(field, f"{found} without warp specialization", limit, fix)
-    if plan.problem.accumulator.integer and plan.reduction == "ordered" and plan.occupancy == MAX_OCCUPANCY:
+    most = MAX_OCCUPANCY_OF_INTEGERS
+    if plan.problem.accumulator.integer and plan.reduction == "ordered" and plan.occupancy > most:
         # [gluon] Of 11, 12, 13, 17 and 19 parts with 16 sums a thread some spill 4 to 36 bytes, whatever is
         # read together; of floating-point numbers, and with two CTAs, none does.
-        limit = f"the registers of {MAX_OCCUPANCY} CTAs hold no sums of integers on their way from memory"
-        fix = at_most(MAX_OCCUPANCY - 1) | use("atomic", field="schedule.reduction")
+        limit = f"the registers of {plan.occupancy} CTAs hold no sums of integers on their way from memory"
+        fix = at_most(most) | use("atomic", field="schedule.reduction")
         yield Finding("occupancy", f"{plan.occupancy} CTAs on each SM and {found}", limit, fix)
     if plan.splits > MAX_SPLITS:
         limit = f"the sums of at most {MAX_SPLITS} parts are added up to a tile"

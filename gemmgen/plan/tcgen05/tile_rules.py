@@ -90,7 +90,7 @@ def _foreign_elements(name: str, operand: Operand, scale: BlockScale) -> Finding
     fitting = [
         other.name
         for other in SCALE_FORMATS.values()
-        if operand.dtype.name in other.elements and other.applied == "mma"
+        if operand.dtype.name in other.elements and "mma" in other.applied
     ]
     elements, field = either(scale.format.elements), f"operands.{name}.scale"
     other_type = leave_out() | use(*scale.format.elements, field=f"operands.{name}.dtype")

@@ -247,7 +247,7 @@ def _split_ns(plan: WgmmaKernel, operand: Literal["a", "b"]) -> float:
     matrix = plan.problem.a if operand == "a" else plan.problem.b
     across = plan.cta_tile_m if operand == "a" else plan.cta_tile_n
     line_bytes, unit = plan.architecture.tma_swizzle_bytes[0], plan.architecture.tma_alignment_bytes
-    width = min((plan.cta_tile_k if matrix.major == "k" else across) * matrix.dtype.bytes, line_bytes)
+    width = min((plan.cta_tile_k if matrix.major == "k" else across) * matrix.dtype.bits // 8, line_bytes)
     lines = (width + line_bytes - unit) / line_bytes  # that a row touches, in the mean
     return constants.SPLIT_LINE_NS * lines * plan.stage.requested_bytes_of(operand) / width
 
@@ -373,8 +373,8 @@ def copies_ns(plan: WgmmaKernel, shape: Shape) -> float:
     if not problem.copies_misaligned:
         return 0.0
     matrices = [
-        (m * k, (k if problem.a.major == "k" else m) * problem.a.dtype.bits, problem.a.dtype.bytes),
-        (n * k, (k if problem.b.major == "k" else n) * problem.b.dtype.bits, problem.b.dtype.bytes),
+        (m * k, (k if problem.a.major == "k" else m) * problem.a.dtype.bits, problem.a.dtype.bits / 8),
+        (n * k, (k if problem.b.major == "k" else n) * problem.b.dtype.bits, problem.b.dtype.bits / 8),
         *([(m * n, n * problem.c.bits, problem.c.bytes)] if problem.c else []),
     ]
     unit_bits = plan.architecture.tma_alignment_bytes * 8

@@ -174,7 +174,8 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @cached_property
     def mma(self) -> Mma:
         """Which operand is on each side of the instruction, and where it is read."""
-        return mma_of(self.a_source, swap_ab=self.swap_ab)
+        b_source: Source = "registers" if self.problem.b.decoded else "shared"
+        return mma_of(self.a_source, b_source, swap_ab=self.swap_ab)
 
     @property
     def mma_axis(self) -> MmaRows:

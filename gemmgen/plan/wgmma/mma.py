@@ -65,7 +65,7 @@ class Mma:
 
 
 @cache
-def mma_of(a_source: Source, *, swap_ab: bool) -> Mma:
-    """Return the sides of an instruction that reads A from `a_source`: B is the left one with swap-AB."""
-    a, b = Side("a", "m", a_source), Side("b", "n", "shared")
+def mma_of(a_source: Source, b_source: Source = "shared", *, swap_ab: bool) -> Mma:
+    """Return the sides of an instruction that reads A and B from these: B is the left one with swap-AB."""
+    a, b = Side("a", "m", a_source), Side("b", "n", b_source)
     return Mma(b, a) if swap_ab else Mma(a, b)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from gemmgen.hardware.elements import DTYPES
+from gemmgen.hardware.elements import DTYPES, DType
 from gemmgen.plan.stage import Payload, Stage, boxes
 from gemmgen.plan.storage import Extent, Measure, numbers
 
@@ -63,6 +63,12 @@ def stage_of(
     return Stage((replace(of_a, sharing=cluster_n, count=row_shares), *of_b))
 
 
+def _depth(k: int, dtype: DType) -> Extent:
+    """Return the elements of K of a tile as they are stored: bytes, of elements that share them."""
+    packed = dtype.elements_per_byte
+    return Extent(k // packed, "packed_tile_k") if packed > 1 else Extent(k, "tile_k")
+
+
 def _columns_measure(part: int | None, sums: int) -> Measure:
     if part is None:
         return "product_n" if sums > 1 else "tile_n"
@@ -84,9 +90,9 @@ def _tile(
     Its rows or columns are of a number of `blocks`, each loaded by itself.
     """
     (outer, rows, k), dtype = extents, DTYPES[dtype_name]
-    row_bytes, depth = (k if major == "k" else rows // blocks) * dtype.bytes, Extent(k, "tile_k")
+    row_bytes, depth = (k if major == "k" else rows // blocks) * dtype.bits // 8, _depth(k, dtype)
     box = (outer, depth)
-    stored_rows = rows // blocks * k * dtype.bytes // max(1, row_bytes)
+    stored_rows = rows // blocks * k * dtype.bits // 8 // max(1, row_bytes)
     block = (Extent(outer.size // blocks, "tile_n"), depth) if blocks > 1 else None
     return Payload(
         tensor=tensor,

@@ -189,7 +189,7 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
         ("a", plan.a_swizzle_bytes, plan.a_row, plan.problem.a),
         ("b", plan.b_swizzle_bytes, plan.b_row, plan.problem.b),
     ):
-        row_bytes = row * operand.dtype.bytes
+        row_bytes = row * operand.dtype.bits // 8
         legal = [width for width in widths if width <= row_bytes]
         if swizzle in legal:
             continue
@@ -199,7 +199,7 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
                 f"tile.{extent}",
                 f"rows of {row} elements, {row_bytes} bytes, in the tiles of {name.upper()}",
                 f"wgmma reads operands that are swizzled over at least {widths[-1]} bytes",
-                at_least(widths[-1] // operand.dtype.bytes),
+                at_least(8 * widths[-1] // operand.dtype.bits),
             )
             continue
         limit = f"wgmma reads operands swizzled over {either(widths)} bytes, of at most the"
@@ -209,12 +209,12 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
             f"{limit} {row_bytes} of a tile's row",
             use(*legal),
         )
-    narrowest, least = plan.b_row_of(plan.column_parts[-1]), widths[-1] // plan.problem.b.dtype.bytes
+    narrowest, least = plan.b_row_of(plan.column_parts[-1]), 8 * widths[-1] // plan.problem.b.dtype.bits
     if narrowest < least <= plan.b_row:
         yield Finding(
             "tile.n",
             f"{sum_of_parts(plan)} columns, and rows of {narrowest} elements, "
-            f"{narrowest * plan.problem.b.dtype.bytes} bytes, in the last part of B's tiles",
+            f"{narrowest * plan.problem.b.dtype.bits // 8} bytes, in the last part of B's tiles",
             f"wgmma reads operands that are swizzled over at least {widths[-1]} bytes",
             nearest(*sums_around(plan.cta_tile_n, least)),
         )

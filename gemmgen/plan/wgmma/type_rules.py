@@ -21,6 +21,7 @@ from gemmgen.plan.wgmma.resources import WgmmaKernel
 BLOCKS: dict[NUnit, str] = {
     "scales of D": "each has a scale",
     "scales of B": "each has scales of one accumulator",
+    "blocks of weights": "each is of a block of B that `pack_weight` permutes",
     "rows of TMA": "TMA reads or writes the second matrix from column N on",
 }
 """Why D has whole blocks of columns."""
@@ -96,8 +97,8 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
         return Rows(
             matrix,
             axis,
-            alignment // dtype.bytes,
-            lambda extent: f"{extent * dtype.bytes:,} bytes",
+            8 * alignment // dtype.bits,
+            lambda extent: f"{extent * dtype.bits // 8:,} bytes",
             f"TMA strides in multiples of {alignment}",
         )
 
@@ -105,6 +106,9 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
         rows("A", 2 if problem.a.major == "k" else 0, problem.a.dtype),
         rows("B", 2 if problem.b.major == "k" else 1, problem.b.dtype),
     ]
+    if (multiple := problem.b.k_multiple) > 2:
+        limit = f"`pack_weight` permutes blocks of {multiple} x {multiple}"
+        matrices[1] = Rows("B", 2, multiple, lambda k: f"{k:,} elements", limit, copyable=False)
     if problem.c:
         matrices.append(rows("C", 1, problem.c))
     if (multiple := plan.access.n_multiple) > 1:

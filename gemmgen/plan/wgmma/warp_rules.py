@@ -15,7 +15,7 @@ MAX_CLUSTER = 4
 was not measured: a persistent kernel launches as many programs, and takes twice as long with one too many.
 """
 CLUSTERS = cluster_shapes(MAX_CLUSTER)
-MAX_OCCUPANCY = 3
+MAX_OCCUPANCY = 4
 """A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth does not."""
 
 
@@ -117,7 +117,7 @@ CONSUMERS = (consumer_count, warp_layout)
 
 @rule("occupancy")
 def occupancy(plan: WgmmaKernel) -> Iterator[Finding]:
-    """At most three CTAs share an SM, and each CTA of a cluster has an SM of its own."""
+    """At most four CTAs share an SM, and each CTA of a cluster has an SM of its own."""
     most = 1 if plan.cluster_size > 1 else MAX_OCCUPANCY
     if plan.occupancy > most:
         limit = f"what a thread needs beside its sums was measured with up to {MAX_OCCUPANCY}"

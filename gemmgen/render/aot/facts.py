@@ -30,7 +30,7 @@ MAP_TYPES = {
 """[cuda] The driver's names and numbers of element types with 16 and more bits; A and B of tf32
 are fp32 in memory, which TMA rounds as it loads them."""
 MAP_TYPE_OF_BYTES = ("UINT8", 0)
-"""[cuda] Its type for elements of 8 bits, which TMA copies as they are."""
+"""[cuda] Its type for elements of 8 bits and fewer, whose bytes TMA copies as they are."""
 
 Passing = Literal["VECTOR", "MATRIX", "BOX_OF_GROUP", "BOX_AT_ROW", "BOX_BEFORE_ROW"]
 """How TMA sees a tensor: the names in gemmgen_launch.h."""
@@ -38,7 +38,7 @@ Passing = Literal["VECTOR", "MATRIX", "BOX_OF_GROUP", "BOX_AT_ROW", "BOX_BEFORE_
 
 def map_type(dtype: DType) -> tuple[str, int]:
     """Return the driver's name and number of an element type."""
-    return MAP_TYPE_OF_BYTES if dtype.bits == 8 else MAP_TYPES[dtype.name]
+    return MAP_TYPE_OF_BYTES if dtype.bits <= 8 else MAP_TYPES[dtype.name]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Described:
     @property
     def passed(self) -> Passed:
         """The argument as the kernel gets it."""
-        found = TensorMap(self.box, self.swizzle[1], self.type[1], self.argument.dtype.bytes)
+        found = TensorMap(self.box, self.swizzle[1], self.type[1], self.argument.dtype.stored_bytes)
         return Passed(argument_name(self.argument), "map", found)
 
 
@@ -171,7 +171,7 @@ class LaunchFacts:
             return Pointer(argument, "POINTER", TMA_UNIT_BYTES, words)
         if buffer is None:
             words = "a float" if argument.kind == "scalar" else f"{argument.dtype.name} numbers"
-            return Pointer(argument, "POINTER", argument.dtype.bytes, words)
+            return Pointer(argument, "POINTER", argument.dtype.stored_bytes, words)
         *rows, columns = extents_in_memory(self.plan.problem, argument)
         passing = self._passing(argument) if rows else "VECTOR"
         box = self._box(buffer, argument)
@@ -184,7 +184,7 @@ class LaunchFacts:
     def _passing(self, argument: Argument) -> Passing:
         """Return how TMA sees a matrix: D of groups, and operands that groups divide, are boxes of rows."""
         groups = self.plan.problem.groups
-        if groups is None or argument.scaled:
+        if groups is None or (argument.scaled and not self.plan.access.has_box_axis(argument.tensor)):
             return "MATRIX"
         if argument.tensor == "d":
             return "BOX_BEFORE_ROW"
@@ -198,7 +198,7 @@ class LaunchFacts:
         ctas = {Axis.M: self.plan.cluster_m, Axis.N: along_n, Axis.TWO_N: along_n}
         axes = [each for each in axes_in_memory(self.plan.problem, argument) if each != Axis.GROUPS]
         shares = [size // ctas.get(axis, 1) for size, axis in zip(_moved(buffer), axes, strict=True)]
-        span = buffer.swizzle_bytes // argument.dtype.bytes or TMA_BOX_MOST
+        span = buffer.swizzle_bytes // argument.dtype.stored_bytes or TMA_BOX_MOST
         return (*(min(share, TMA_BOX_MOST) for share in shares[:-1]), min(shares[-1], span))
 
     # --- what a call may have

@@ -29,7 +29,7 @@ class FactsTable:
                 (
                     ("name", _text(argument.argument.tensor)),
                     ("passing", f"GEMMGEN_{argument.passing}"),
-                    ("element_bytes", argument.argument.dtype.bytes),
+                    ("element_bytes", argument.argument.dtype.stored_bytes),
                 ),
                 (("member", self._member(argument)),),
                 (

@@ -30,7 +30,7 @@ class DeviceParts:
             (Section.ARGUMENTS, self._arguments),
             (Section.WALK, self._walk_parts),
             (Section.LOAD, self._loads),
-            (Section.READ, ("wgmma/read_left",) if self.plan.mma.reads_left else ()),
+            (Section.READ, ("wgmma/read_left",) if self._reads_left else ()),
             (Section.MULTIPLY, self.k_loop.functions),
         ):
             yield from (Function(section, template) for template in templates)
@@ -40,13 +40,19 @@ class DeviceParts:
         yield Function(Section.KERNEL, self._kernel)
 
     @property
+    def _reads_left(self) -> bool:
+        """True if threads read the left operand as it is; a feature decodes any other one."""
+        mma = self.plan.mma
+        return mma.reads_left and not self.plan.problem.operand(mma.left.tensor).decoded
+
+    @property
     def _arguments(self) -> Iterator[str]:
         """The templates of aggregates of arguments, and of views of buffers as boxes."""
         problem = self.plan.problem
         if self.epilogue.loads.exist:
             yield "shared/buffers"
         yield "shared/args"
-        moved = {"a": True, "b": True, "c": problem.c, "d": True, "saved": problem.saves}
+        moved = {"a": True, "b": True, "b_scale": True, "c": problem.c, "d": True, "saved": problem.saves}
         leading = {self.plan.access.leading_axes(name) for name, exists in moved.items() if exists}
         if 1 in leading:
             yield "shared/store/as_box"

@@ -36,6 +36,8 @@ class KLoop:
     def _issue_mmas(self) -> str:
         """The template that issues the MMAs of a K step, of one of its blocks, or of a slab of columns."""
         plan = self.plan
+        if plan.problem.operand(self.left).decoded:
+            return "wgmma/issue_mmas/decoded"
         if plan.column_slabs > 1:
             return "wgmma/issue_mmas/slab"
         if plan.step_blocks > 1:

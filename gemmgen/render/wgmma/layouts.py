@@ -42,7 +42,10 @@ class HopperLayouts(KernelLayouts):
         for buffers in map(plan.resources.of, BLOCK_SCALES):
             for buffer in buffers[:1]:
                 bases = plan.bases(1, None) if buffer.tensor == "a_scale" else plan.bases(None, 1)
-                yield self._shared(buffer.tensor.upper(), 0, plan.argument(buffer.tensor).dtype, bases)
+                dtype, name = plan.argument(buffer.tensor).dtype, buffer.tensor.upper()
+                yield self._shared(name, 0, dtype, bases)
+                if self.plan.access.has_box_axis(buffer.tensor):
+                    yield self._shared(f"{name}_BOX", 0, dtype, plan.bases(None, 2, rank=3), 3)
         if plan.reduces_apart:
             yield "# L2 keeps A and B no longer than it must: the second kernel reads the sums out of it."
             policy = 'FractionalEvictionPolicy("evict_first", 1.0)'

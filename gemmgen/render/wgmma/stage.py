@@ -68,6 +68,8 @@ class Stage:
         if operand == "b" and problem.interleaved:
             place = f"{problem.b_blocks} * {place}"
         k = "0" if self.plan.schedule_kind == "single_tile" else "k"
+        if (packed := problem.operand(operand).dtype.elements_per_byte) > 1 and k != "0":
+            k = f"k // {packed}"
         if problem.groups and self.plan.access.has_box_axis(operand):
             within = f"{place} - tile.group * args.m" if operand == "a" else place
             if problem.groups.divides_k:
@@ -95,7 +97,9 @@ class Stage:
 
     def _load_of_scales(self, load: OperandLoad, slot: str) -> tuple[str, ...]:
         """Return the arguments of the load of an operand's scales in a K step."""
-        scale, block = f"args.{load.operand}_scale", f"k // {ScaleReads(self.plan).block_k}"
+        decoded = self.plan.problem.operand(load.operand).decoded
+        scale, block_k = f"args.{load.operand}_scale", "SCALE_K" if decoded else ScaleReads(self.plan).block_k
+        block = f"k // {block_k}"
         first, groups = "tile.column", self.plan.problem.groups
         if load.operand == "a":
             first = self._row_of_a(row_of(self.plan, "i"))
@@ -105,6 +109,10 @@ class Stage:
             if self.plan.access.scales_from_any_row:
                 at = f"({first})" if self.plan.row_shares > 1 else first
                 first = f"{at} // {self.scale_unit} * {self.scale_unit}"
+        if groups is not None and self.plan.access.has_box_axis(f"{load.operand}_scale"):
+            group = "0" if groups.broadcast == load.operand else "tile.group"
+            box = f"as_box({scale}_desc, {scale}_smem{slot})"
+            return (f"{scale}_desc", f"[{group}, {block}, {first}]", "ready", box)
         return (f"{scale}_desc", f"[{block}, {first}]", "ready", f"{scale}_smem{slot}")
 
     @property

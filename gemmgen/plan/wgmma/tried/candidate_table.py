@@ -7,15 +7,17 @@ from all rows of `FOLLOWS` that apply. The rules of the family refuse illegal co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gemmgen.plan.search import Choices, Values
 from gemmgen.plan.wgmma.tried.derived import ORDER, PRODUCER_REGISTERS
 from gemmgen.plan.wgmma.tried.problems import (
     FITTED_COLUMNS,
+    decodes,
     dense,
     equal_groups,
+    few_rows_beside_weights,
     few_tiles_of_long_k,
     few_tiles_of_longest_k,
     fits_swap_ab,
@@ -25,11 +27,13 @@ from gemmgen.plan.wgmma.tried.problems import (
     k_grouped,
     loads_only_a_and_b,
     many_rows_of_tile_scales,
+    multiplies_as_stored,
     of_a_wave,
     orders_in_part,
     plain,
     quantized_gate,
     reads_a_from_shared_memory,
+    rows_beside_weights,
     rows_with_swap_ab,
     scaled,
     scaled_by_short_blocks,
@@ -41,7 +45,7 @@ from gemmgen.plan.wgmma.tried.problems import (
     tile_scaled,
     unscaled,
 )
-from gemmgen.plan.wgmma.tried.row import Row
+from gemmgen.plan.wgmma.tried.row import Row, Tried
 
 COOPERATIVE: Choices = {"specialization": ("cooperative",), "swap_ab": (False,)}
 WITH_ROLES: Choices = {"specialization": ("cooperative", "ping_pong"), "swap_ab": (False,)}
@@ -50,6 +54,16 @@ SWAP: Choices = {"swap_ab": (True,)}
 TILED: Choices = {"schedule_kind": ("tiled",), "swap_ab": (False,)}
 TILED_SWAP: Choices = {"schedule_kind": ("tiled",), "swap_ab": (True,)}
 ONE_CTA: Choices = {"cluster_m": (1,), "cluster_n": (1,)}
+DECODED: Mapping[str, Tried] = {
+    "cta_tile_m": rows_beside_weights,
+    "cta_tile_n": (64,),
+    "cta_tile_k": (256, 128),
+    "warps_m": (1,),
+    "warps_n": (4,),
+    "outstanding_mmas": (0,),
+    "occupancy": (1,),
+    **ONE_CTA,
+}
 STAGGERED: Choices = {"staggered": (True,), "consumers": (2,), **ONE_CTA}
 NO_ROLES: Values = {"specialization": "none", "schedule_kind": "tiled"}
 OF_ROLES = frozenset(
@@ -101,7 +115,7 @@ KINDS = (
         of={"schedule_kind": ("persistent",)},
         kind={"specialization": "ping_pong"},
         fits={"consumers": (2,), "staggered": (False,)},
-        when=(lambda partial: partial.stated.get("cta_tile_m") not in THIRDS,),
+        when=(multiplies_as_stored, lambda partial: partial.stated.get("cta_tile_m") not in THIRDS),
     ),
     # A program of one tile has nothing to overlap it with.
     Row(
@@ -210,6 +224,23 @@ VALUES = (
     Row({"cta_tile_k": step_blocks(2, 1, 4)}, of=SWAP, when=(dense, tile_scaled)),
     # Short blocks are multiplied side by side too.
     Row({"cta_tile_k": step_bytes(128, 64), "outstanding_mmas": (0,)}, when=(dense, scaled_by_short_blocks)),
+    # --- weights that threads decode: few rows in many small CTAs, others in few large ones
+    # (``benchmarks/weights/h200_kernels.json``)
+    Row(DECODED, of=SWAP, when=(decodes,)),
+    Row({"occupancy": (4, 3, 2, 1)}, of=TILED_SWAP, when=(decodes,)),
+    Row({"splits": (1, 2, 3, 4, 6, 8, 12, 16)}, of=TILED_SWAP, when=(dense, decodes)),
+    Row(
+        {"cta_tile_n": (128,), "warps_n": (8, 4), "cta_tile_k": (128,), "consumers": (1,)},
+        of={"specialization": ("cooperative",), **SWAP},
+        when=(decodes,),
+    ),
+    # Groups of few rows in small CTAs too, which take tiles of groups in turn
+    # (``benchmarks/weights/h200_experts.json``).
+    Row(
+        {"cta_tile_n": (64, 128), "warps_n": (4, 8), "cta_tile_k": (256, 128), "occupancy": (3, 2, 1)},
+        of={"specialization": ("cooperative",), **SWAP},
+        when=(grouped, decodes, few_rows_beside_weights),
+    ),
 )
 """Values by the kind of kernel and the problem, from the general to the special."""
 
@@ -319,7 +350,11 @@ FOLLOWS = (
         when=(states("consumer_registers"),),
     ),
     Row(STAGGERED, of={"staggered": (True,), "specialization": ("cooperative",)}),
-    Row({"occupancy": (1,)}, of={"schedule_kind": ("persistent", "single_tile", "launch_control")}),
+    Row(
+        {"occupancy": (1,)},
+        of={"schedule_kind": ("persistent", "single_tile", "launch_control")},
+        when=(lambda partial: not (grouped(partial) and decodes(partial)),),
+    ),
     Row({"stages": (1,), "outstanding_mmas": (0,)}, of={"schedule_kind": ("single_tile",)}),
     # At most one wave of tiles, or of parts of tiles.
     Row({"order": ("row",)}, of=TILED_SWAP, when=(dense,)),

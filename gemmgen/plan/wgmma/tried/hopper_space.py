@@ -34,7 +34,7 @@ from gemmgen.plan.wgmma.tried.derived import (
     lacking_registers,
     walk_of,
 )
-from gemmgen.plan.wgmma.tried.problems import dense, few_rows_a_group, scaled, step_blocks
+from gemmgen.plan.wgmma.tried.problems import decodes, dense, few_rows_a_group, scaled, step_blocks
 from gemmgen.plan.wgmma.tried.row import PartialSpec, cascade
 from gemmgen.problem import Request, Shape
 
@@ -138,12 +138,14 @@ def _kinds(partial: PartialSpec) -> Iterator[PartialSpec]:
     If a spec states a specialization, or wants some tried, the table decides none.
     """
     for swap_ab in partial.wanted.get("swap_ab") or _swaps(partial):
-        # Swap-AB has no roles unless the spec says so.
+        # Swap-AB has no roles unless the spec says so, or many rows share a weight that is decoded.
         tiled = swap_ab and dense(partial) and partial.stated.get("specialization", "none") == "none"
-        own = partial.of_kind({"swap_ab": swap_ab, "schedule_kind": "tiled" if tiled else "persistent"})
-        asked = [{"specialization": each} for each in partial.asked("specialization")]
-        for kind in asked or [row.kind for row in KINDS if row.applies(own)]:
-            yield own.of_kind(kind)
+        others = ("persistent",) if decodes(partial) and "schedule_kind" not in partial.stated else ()
+        for schedule in ("tiled", *others) if tiled else ("persistent",):
+            own = partial.of_kind({"swap_ab": swap_ab, "schedule_kind": schedule})
+            asked = [{"specialization": each} for each in partial.asked("specialization")]
+            for kind in asked or [row.kind for row in KINDS if row.applies(own)]:
+                yield own.of_kind(kind)
 
 
 def _swaps(partial: PartialSpec) -> tuple[object, ...]:
@@ -155,6 +157,8 @@ def _swaps(partial: PartialSpec) -> tuple[object, ...]:
         return (partial.stated["swap_ab"],)
     if partial.matmul.gated:
         return (False,)
+    if decodes(partial):
+        return (True,)
     if not dense(partial):
         return (False, True) if few_rows_a_group(partial) else (False,)
     if not SWAP_AB_ALONE.applies(partial) or not SWAP_AB_ALONE.fits.keys().isdisjoint(partial.wanted):

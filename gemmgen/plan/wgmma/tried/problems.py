@@ -99,9 +99,29 @@ def quantized_gate(partial: PartialSpec) -> bool:
     return partial.matmul.in_blocks and partial.matmul.d_scale is not None
 
 
+def decodes(partial: PartialSpec) -> bool:
+    """Return True if threads decode B, which then is the first operand of the instruction."""
+    return partial.matmul.b.decoded is not None
+
+
+def multiplies_as_stored(partial: PartialSpec) -> bool:
+    """Return True if the tensor cores multiply A and B as they are in memory."""
+    return not decodes(partial)
+
+
+DECODED_FOR_FEW_ROWS = 32
+"""Mean rows of the groups that have rows, up to which small CTAs decode weights sooner than large ones."""
+
+
+def few_rows_beside_weights(partial: PartialSpec) -> bool:
+    """Return True if the groups of any of the problems have few rows in the mean."""
+    filled = (partial.matmul.filled_groups(m) for m, _, _ in partial.request.planned_shapes)
+    return any(rows <= DECODED_FOR_FEW_ROWS * groups for groups, rows in filled)
+
+
 def plain(partial: PartialSpec) -> bool:
-    """Return True if there are no groups, no gate and no scales of blocks."""
-    return dense(partial) and unscaled(partial) and not partial.matmul.gated
+    """Return True if there are no groups, no gate, no scales of blocks and no weights to decode."""
+    return dense(partial) and unscaled(partial) and not (partial.matmul.gated or decodes(partial))
 
 
 def reads_a_from_shared_memory(partial: PartialSpec) -> bool:
@@ -205,6 +225,17 @@ def rows_with_swap_ab(partial: PartialSpec) -> tuple[int, ...]:
         least = max(least, a.scale.unit)
     most = max(least, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
     return tuple(most >> halvings for halvings in range((most // least).bit_length()))
+
+
+MOST_DECODED_ROWS = 256
+"""Rows of a tile that a weight is decoded for at once: an instruction has no more."""
+
+
+def rows_beside_weights(partial: PartialSpec) -> tuple[int, ...]:
+    """Return the rows of a tile that are tried with a decoded weight: as many as A has, or fewer."""
+    rows = max(m for m, _, _ in partial.request.planned_shapes)
+    most = max(WGMMA.n_min, min(MOST_DECODED_ROWS, 1 << (rows - 1).bit_length()))
+    return tuple(most >> halvings for halvings in range((most // WGMMA.n_min).bit_length()))
 
 
 FITTED_COLUMNS = tuple(columns for columns in range(16, 384 + 1, 16) if columns.bit_count() <= MOST_PARTS)

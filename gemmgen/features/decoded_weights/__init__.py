@@ -1,0 +1,1 @@
+"""Weights of few bits that threads decode in registers to the type of the activations."""

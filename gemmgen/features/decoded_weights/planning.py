@@ -1,0 +1,67 @@
+"""The side of decoded weights in planning: their scales in a stage, and the time to decode.
+
+Constants with [weights] are fitted to 878 times of 150 kernels at 44 shapes of an H200,
+``benchmarks/weights/h200_kernels.json``. Of each format and shape, the kernel with the least predicted time
+took 1.6 % more time than the fastest in the mean, and 21 % at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gemmgen.features.block_scales.scale_payloads import scales_of
+from gemmgen.features.decoded_weights.parts import PARTS
+from gemmgen.plan.planning import Planning, PlanningByMma, Row
+from gemmgen.plan.stage import Payload
+from gemmgen.plan.storage import Extent
+from gemmgen.plan.timing import Tiles
+from gemmgen.plan.wgmma import cost_constants as constants
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+INSTRUCTIONS: Final = {"int4": 2.35, "mxfp4": 2.94, "nvfp4": 3.3}
+"""[weights] That a thread issues in the main loop for each of its weights, by the element or the format.
+
+They were counted in SASS; the number of nvfp4 is an estimate.
+"""
+ISSUED_PER_NS: Final = 4 * constants.TENSOR_CYCLES_PER_NS
+"""Instructions of warps on an SM: one of each of four schedulers in a cycle."""
+PART_NS: Final = 200
+"""[weights] From the words of a part to its MMAs, where no other CTA covers for it."""
+ALONE_SHARE: Final = 0.25
+"""[weights] Of the decoding, beside which no MMA runs then."""
+
+
+class DecodedWeightsPlanning(Planning[WgmmaKernel]):
+    """A B that threads decode, of Hopper kernels."""
+
+    def payloads(self, plan: WgmmaKernel) -> Iterator[Payload]:
+        """Yield the scales of a K step: one for each column of B, and for each block of K."""
+        b = plan.problem.b
+        if b.decoded and b.scale:
+            columns = plan.cta_tile_n
+            blocks = max(1, plan.cta_tile_k // b.scale_k)
+            yield scales_of("b_scale", Extent(columns, "tile_n"), columns, b.scale_dtype, blocks)
+
+    def timed(self, plan: WgmmaKernel, row: Row) -> Row:
+        """Return the row with the time in which threads decode."""
+        if not plan.problem.b.decoded:
+            return row
+        decoding = plan.cta_tile_n * plan.cta_tile_k * _instructions(plan) / ISSUED_PER_NS
+        if isinstance(row, Tiles):
+            return row._replace(exposed=row.exposed + ALONE_SHARE * decoding)
+        return row._replace(
+            multiply=max(row.multiply, row.least_multiply) + decoding,
+            least_multiply=0.0,
+            drain=row.drain + PARTS * PART_NS,
+        )
+
+
+def _instructions(plan: WgmmaKernel) -> float:
+    """Return the instructions of warps for each weight of a tile."""
+    scale = plan.problem.b.scale
+    assert scale is not None
+    return INSTRUCTIONS.get(scale.format.name, INSTRUCTIONS["int4"]) / plan.architecture.threads_per_warp
+
+
+SIDES: PlanningByMma = {"wgmma": (DecodedWeightsPlanning(),)}

@@ -1,0 +1,155 @@
+"""The side of decoded weights in rendering: the function that decodes, and its layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.features.decoded_weights.parts import decoded_k
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem import BlockScale
+from gemmgen.render.places import Constant, Function, Place, Section
+from gemmgen.render.side import Rendering, SidesByMma
+
+
+@dataclass(frozen=True)
+class DecodedWeights(Rendering):
+    """A B that threads decode in registers, of a Hopper plan."""
+
+    plan: WgmmaKernel
+    name = "decoded_weights"
+
+    @property
+    def applies(self) -> bool:
+        """True if threads decode B."""
+        return self.plan.problem.b.decoded is not None
+
+    @property
+    def _scale(self) -> BlockScale:
+        """The scales of B, of a plan that decodes it."""
+        assert self.plan.problem.b.scale is not None
+        return self.plan.problem.b.scale
+
+    @property
+    def element(self) -> str:
+        """The type of B's elements in memory."""
+        return self.plan.problem.b.dtype.name
+
+    @property
+    def scale_format(self) -> str:
+        """The name of the format of B's scales."""
+        return self._scale.format.name
+
+    @property
+    def scales_in_word(self) -> int:
+        """Scales of blocks one after the other in an element of the scales."""
+        return self._scale.format.per_word
+
+    @property
+    def vector(self) -> int:
+        """Elements of K that share a scale."""
+        return self._scale.vector
+
+    @property
+    def scale_k(self) -> int:
+        """Elements of K whose scales are one element of the scales that the kernel reads."""
+        return self.plan.problem.b.scale_k
+
+    @property
+    def scales_meaning(self) -> str:
+        """The type and the limit of the scales that are packed."""
+        zero = "zero" if self.has_zeros else "8"
+        return {
+            "bf16": f"bf16 or another float below 0.5: a weight is (code - {zero}) * scale",
+            "ue8m0": "float8_e8m0fnu or its bytes, powers of two up to 2",
+            "e4m3": "float8_e4m3fn from 0 on",
+        }[self._scale.dtype.name]
+
+    @property
+    def has_zeros(self) -> bool:
+        """True if a block has a zero point of its own."""
+        return self._scale.format.zeros
+
+    @property
+    def scale_bits(self) -> int:
+        """Bits of an element of the scales."""
+        return self.plan.problem.b.scale_dtype.bits
+
+    @property
+    def part_scales(self) -> int:
+        """Elements of the scales of a column in the K that is decoded at a time."""
+        return max(1, self.decoded_k // self.scale_k)
+
+    @property
+    def word_has_parts(self) -> bool:
+        """True if an element of the scales is a word with scales for both parts of a step."""
+        return self.scales_in_word > 1 and self.scale_k > self.decoded_k
+
+    @property
+    def decoded_k(self) -> int:
+        """Elements of K that are decoded at a time."""
+        return decoded_k(self.plan)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a K step that are decoded one after the other."""
+        return self.plan.cta_tile_k // self.decoded_k
+
+    @property
+    def warps(self) -> int:
+        """Warps that share the columns of a tile: 16 columns each."""
+        return self.plan.cta_tile_n // 16
+
+    @property
+    def swizzle_bytes(self) -> int:
+        """The swizzle of B's tiles in shared memory."""
+        return self.plan.resources.b[0].swizzle_bytes
+
+    @property
+    def constants(self) -> Iterator[Constant]:
+        """The extents of a K step of words, and of the part that is decoded at a time."""
+        k, scale_k, decoded_k = self.plan.cta_tile_k, self.scale_k, self.decoded_k
+        yield Constant(Place.STEP, "PACKED_TILE_K", k // 2, f"bytes of {k} elements of 4 bits")
+        yield Constant(Place.STEP, "DECODED_K", decoded_k, "of K that are decoded at a time")
+        yield Constant(Place.STEP, "SCALE_K", scale_k, "of K whose scales are one element of b_scale")
+        if k > scale_k:
+            meaning = "elements of b_scale of a column in a step"
+            yield Constant(Place.STEP, "STEP_BLOCKS", k // scale_k, meaning)
+
+    @property
+    def functions(self) -> Iterator[Function]:
+        """The functions that decode a part of a K step, and the function of the host that packs."""
+        yield Function(Section.READ, "wgmma/decode/layouts")
+        yield Function(Section.READ, "wgmma/decode/beside_words")
+        if self.scales_in_word > 1:
+            yield Function(Section.READ, "wgmma/decode/scale_of_block")
+        if self.has_zeros:
+            yield Function(Section.READ, "wgmma/decode/scale_and_zero")
+        elif self.element == "int4":
+            yield Function(Section.READ, "wgmma/decode/times_zero_point")
+        yield Function(Section.READ, "wgmma/decode/decode_b")
+        yield Function(Section.MEMORY, "wrapper/pack_weight")
+
+    @property
+    def imported(self) -> tuple[tuple[str, str], ...]:
+        """The fence between the reads of threads and the next load of TMA."""
+        return (("hopper", "fence_async_shared"),)
+
+    @property
+    def sentences(self) -> Iterator[str]:
+        """A sentence about the decoding."""
+        yield (
+            f"Threads read words of eight elements of B from shared memory, decode {self.decoded_k} of K "
+            f"at a time to {self.plan.problem.b.multiplied.name}, and multiply with B from registers."
+        )
+
+    @property
+    def docs(self) -> dict[str, str]:
+        """The words about the weight and its scales."""
+        b = self.plan.problem.b
+        groups = "groups, " if self.plan.problem.groups else ""
+        shape = f"[{groups}N, ceil(K / {b.scale_k})], {b.scale_dtype.torch}"
+        return {"b_scale": f"{shape}, N contiguous, from `pack_weight`"}
+
+
+SIDES: SidesByMma = {"wgmma": (DecodedWeights,)}

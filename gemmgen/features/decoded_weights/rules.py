@@ -1,0 +1,96 @@
+"""The rules of weights that threads decode: their types, and the tiles whose words a warp reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gemmgen.features.decoded_weights.parts import STEPS
+from gemmgen.plan.fix import Fix, either, leave_out, use
+from gemmgen.plan.rule import Finding, rule
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.warp_rules import CONSUMERS
+from gemmgen.problem.epilogue import Spelled, Spelling, fold
+from gemmgen.problem.epilogue.text import PRODUCT_RANK
+
+WARP_COLUMNS: Final = 16
+"""[ptx] Rows of wgmma's first operand, which are columns of B, in the registers of a warp."""
+WARPS: Final = (8, 4)
+"""Warps of a consumer that decodes: one or two warpgroups."""
+INTO: Final = ("bf16",)
+"""The types to which threads decode."""
+FACTOR: Final = "tensor_scale"
+"""The operand of the epilogue that is a factor of all numbers of an nvfp4 weight."""
+
+
+@rule("weight-types", subject="problem")
+def weight_types(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Threads decode a K-contiguous B to bf16, the type of an A without scales; nvfp4 has a factor of B."""
+    a, b = plan.problem.a, plan.problem.b
+    if not b.decoded:
+        return
+    if a.dtype.name not in INTO:
+        found = f"A is {a.dtype.name} beside {b.dtype.name} weights"
+        yield Finding("operands.a.dtype", found, f"threads decode B to {either(INTO)}", use(*INTO))
+    if a.scale:
+        found, limit = f"scales of A beside {b.dtype.name} weights", f"an A of {either(INTO)} has none"
+        yield Finding("operands.a.scale", found, limit, leave_out())
+    if b.major != "k":
+        limit = "`pack_weight` packs elements along K into a word"
+        yield Finding("operands.b.major", f"N-contiguous {b.dtype.name} weights", limit, use("k"))
+    if b.scale and b.scale.format.name == "nvfp4" and FACTOR not in plan.problem.epilogue.loads:
+        found = f"nvfp4 weights without a {FACTOR} in the epilogue"
+        limit = "a number of B is an element times its scale times this factor, which `pack_weight` returns"
+        field = "epilogue.ops" if plan.request.listed else "epilogue.d"
+        yield Finding(field, found, limit, _times_factor(plan))
+
+
+class _WithFactor(Spelling):
+    """How a value is written if each accumulator is multiplied by the factor of a weight."""
+
+    def accumulator(self, name: str) -> Spelled:
+        """Return the product of the accumulator and the factor."""
+        return f"{name} * {FACTOR}", PRODUCT_RANK
+
+
+def _times_factor(plan: WgmmaKernel) -> Fix:
+    """Return the fix of an epilogue that multiplies the accumulator by the factor of a weight first.
+
+    A list gets the factor as its first operation. It becomes an expression if C is added before the list, or
+    if an operation has parameters.
+    """
+    epilogue, listed, c = plan.problem.epilogue, plan.request.listed, plan.problem.c
+    if listed is None:
+        return use(fold(epilogue.value, _WithFactor())[0])
+    if not listed.parameters and (c is None or listed.lists_c):
+        return use((FACTOR, *listed.ops))
+    d = use(fold(epilogue.value, _WithFactor())[0], field="epilogue.d")
+    return leave_out() & leave_out("epilogue.alpha") & leave_out("epilogue.beta") & d
+
+
+@rule("weight-tile", after=CONSUMERS)
+def weight_tile(plan: WgmmaKernel) -> Iterator[Finding]:
+    """B is wgmma's first operand, a warp has 16 of its columns, and a K step has two parts."""
+    if not plan.problem.b.decoded:
+        return
+    if not plan.swap_ab:
+        if not plan.problem.gated:  # a gate has no swap-AB, and the pair is refused as such
+            limit = "threads decode B into registers, from which wgmma reads its first operand alone"
+            found = f"{plan.problem.b.dtype.name} weights without swap-AB"
+            yield Finding("mma.swap_ab", found, limit, use(True))
+        return
+    if plan.cta_tile_k not in STEPS:
+        limit = f"threads decode it in two parts of {either([step // 2 for step in STEPS])}"
+        yield Finding("tile.k", f"a K step of {plan.cta_tile_k:,} with decoded weights", limit, use(*STEPS))
+    if plan.warps_m > 1:
+        limit = f"each warp of a consumer decodes {WARP_COLUMNS} columns of its own, for all rows"
+        yield Finding("warps.m", f"{plan.warps_m} warps along M with decoded weights", limit, use(1))
+    elif plan.cta_tile_n != WARP_COLUMNS * plan.warps_n:
+        limit = f"each of {plan.warps_n} warps decodes {WARP_COLUMNS} columns of B"
+        wanted = [WARP_COLUMNS * warps for warps in WARPS]
+        fix = use(*sorted(wanted, key=lambda each: abs(each - plan.cta_tile_n)))
+        yield Finding("tile.n", f"{plan.cta_tile_n} columns with decoded weights", limit, fix)
+
+
+RULES: Final = {"wgmma": (weight_types, weight_tile)}
+"""The rules by the instruction of a family, in the order of reports."""

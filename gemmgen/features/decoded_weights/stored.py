@@ -1,0 +1,126 @@
+"""A weight as ``pack_weight`` stores it, back to numbers.
+
+It is written apart from that function, so that it can judge it. Layout 1: bytes [N, K / 2] as words of eight
+elements. In each block of 64 x 64, a thread of a warpgroup has four words side by side, for 64 of K and the
+two columns, eight apart, that an instruction takes from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from gemmgen.hardware.elements import WEIGHT_BLOCK
+from gemmgen.numerics.encoding import E2M1_VALUES, INT4_ZERO
+from gemmgen.problem.matmul import Operand
+
+BITS: Final = 6
+"""Bits of a place in a block, along N and along K."""
+PLACES: Final = (
+    *("n32", "n16", "n4", "n1", "k4", "n2"),  # of the row of a word
+    *("k2", "k32", "k16"),  # of the word in its row, which has 16 bytes of each thread
+    *("k1", "k8", "n8"),  # of the element in its word
+)
+"""The bits of a place in a block, in the order of memory from the highest bit on."""
+LEAST_EXPONENT: Final = -22
+"""The exponent of a scale of nvfp4 whose five bits are 0."""
+
+
+def weight_of(b: Tensor, b_scale: Tensor, operand: Operand) -> Tensor:
+    """Return the bf16 numbers [N, K] that a kernel multiplies, of b [K / 2, N] and b_scale [N, words].
+
+    An int4 has the rounded product of its number and its scale; products of e2m1 and its scales are exact.
+    """
+    stored = b.mT.contiguous()
+    n, k = stored.shape[0], 2 * stored.shape[1]
+    codes = _in_order(_codes(stored.view(torch.int32), operand), n, k)
+    assert operand.scale is not None
+    if operand.dtype.name == "int4":
+        numbers = codes.double() - (0 if operand.scale.format.zeros else INT4_ZERO)
+    else:
+        numbers = E2M1_VALUES.to(codes.device)[codes.long()]
+
+    vector = operand.scale.vector
+
+    def of_each(blocks: Tensor) -> Tensor:
+        return blocks.repeat_interleave(vector, dim=1)[:, :k]
+
+    products = numbers * of_each(scales_of(b_scale, operand))
+    if operand.scale.format.zeros:
+        products += of_each(_bf16(b_scale >> 16))
+    return products.to(torch.bfloat16)
+
+
+def _codes(words: Tensor, operand: Operand) -> Tensor:
+    """Return the elements [words, 8] of words, in their order within them."""
+    halves = torch.stack((words & 0xFFFF, words >> 16 & 0xFFFF), -1)
+    if operand.dtype.name == "int4":
+        pairs = [halves >> 4 * pair & 0xF for pair in range(4)]
+    else:
+        pairs = [(halves >> 15 - 3 * pair & 1) << 3 | halves >> 6 - 3 * pair & 7 for pair in range(3)]
+        last = halves >> 14 & 1, halves >> 13 & 1, halves >> 10 & 3
+        pairs.append(last[0] << 3 | last[1] << 2 | last[2])
+    # k + 1 is the upper half of a word; pairs are of k + 8 and of column + 8.
+    return torch.stack(pairs, -1).flatten()
+
+
+def _in_order(codes: Tensor, n: int, k: int) -> Tensor:
+    """Return elements in the order of memory as [N, K]."""
+    blocks_n, blocks_k = n // WEIGHT_BLOCK, k // WEIGHT_BLOCK
+    of_row, of_word = PLACES[:BITS], PLACES[BITS:]
+    stored = codes.view(blocks_n, *[2] * BITS, blocks_k, *[2] * BITS)
+    names = ["block n", *of_row, "block k", *of_word]
+    wanted = [f"{axis}{1 << bit}" for axis in "nk" for bit in reversed(range(BITS))]
+    order = ["block n", *wanted[:BITS], "block k", *wanted[BITS:]]
+    return stored.permute([names.index(name) for name in order]).reshape(n, k)
+
+
+def scales_of(b_scale: Tensor, operand: Operand) -> Tensor:
+    """Return the scales [N, blocks] in float64 of those that a kernel reads, [N, words]."""
+    assert operand.scale is not None
+    row = operand.scale.format
+    if row.dtype == "bf16":
+        words = b_scale.view(torch.int16) if b_scale.dtype == torch.bfloat16 else b_scale
+        halves = [_bf16(words >> 16 * half) for half in range(row.per_word)]
+        return torch.stack(halves, -1).flatten(-2) * 2.0**-129
+    codes = torch.stack([b_scale >> 8 * byte & 0xFF for byte in range(row.per_word)], -1).flatten(-2)
+    if row.dtype == "ue8m0":
+        return 2.0 ** (codes.double() - 126 - 127)
+    return 2.0 ** ((codes >> 3).double() + LEAST_EXPONENT) * (1 + (codes & 7).double() / 8) * 2.0**-7
+
+
+def _bf16(bits: Tensor) -> Tensor:
+    """Return the low 16 bits as bf16, in float64."""
+    wrapped = ((bits.to(torch.int32) & 0xFFFF) ^ 0x8000) - 0x8000  # as int16 holds them
+    return wrapped.to(torch.int16).view(torch.bfloat16).double()
+
+
+def stored_scales(scales: Tensor, operand: Operand, zeros: Tensor | None = None) -> Tensor:
+    """Return scales [N, blocks] in float64 as a kernel reads them, [N, words], as integers of their bits.
+
+    They must be numbers of the format. A format with zero points has one for each block too.
+    """
+    assert operand.scale is not None
+    row = operand.scale.format
+    if row.dtype == "bf16":
+        bits = (scales * 2.0**129).to(torch.bfloat16).view(torch.int16).to(torch.int64) & 0xFFFF
+    elif row.dtype == "ue8m0":
+        bits = scales.log2().round().to(torch.int64) + 127 + 126
+    else:
+        exponents = scales.log2().floor()
+        bits = (exponents.to(torch.int64) - LEAST_EXPONENT) * 8 + ((scales / 2.0**exponents - 1) * 8).to(
+            torch.int64
+        )
+    if zeros is not None:
+        added = (-zeros.double() * scales).to(torch.bfloat16).view(torch.int16).to(torch.int64)
+        bits |= (added & 0xFFFF) << 16
+    width = 32 // row.per_word if row.per_word > 1 or row.zeros else 16
+    padded = torch.nn.functional.pad(bits, (0, -bits.shape[1] % row.per_word))
+    parts = padded.view(len(padded), -1, row.per_word).unbind(-1)
+    words = torch.zeros_like(parts[0])
+    for place, part in enumerate(parts):
+        words |= part << width * place
+    limit = 1 << width * row.per_word
+    return torch.where(words >= limit // 2, words - limit, words)

@@ -1,0 +1,218 @@
+"""Weights of four bits that threads decode: how they are packed, what is refused, and their candidates."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from modules import assert_verified_on_a_gpu, made, module_file, spec_file
+from torch import Tensor
+
+from gemmgen.features.decoded_weights.stored import scales_of, stored_scales, weight_of
+from gemmgen.integrations import can_implement
+from gemmgen.integrations.weights import QuantizedWeight
+from gemmgen.integrations.weights.quantized import Element
+from gemmgen.module import import_generated
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.planner import plan_spec
+from gemmgen.problem.matmul import Operand
+from gemmgen.spec import load_spec
+
+pytestmark = pytest.mark.quick
+
+STEMS = {
+    "bf16_1x128": "h100_bf16_int4",
+    "bf16_1x64": "h100_bf16_int4_groups64",
+    "bf16_1x32": "h100_bf16_int4_groups32",
+    "bf16_zero_1x128": "h100_bf16_int4_zeros",
+    "bf16_zero_1x64": "h100_bf16_int4_zeros64",
+    "mxfp4": "h100_bf16_mxfp4",
+    "nvfp4": "h100_bf16_nvfp4",
+}
+"""A module of each format of scales."""
+FORMATS = sorted(STEMS)
+N, K = 192, 448
+"""Three blocks by seven: the last word of scales has only a part of its blocks."""
+
+
+def module_of(scale_format: str) -> ModuleType:
+    return import_generated(module_file(STEMS[scale_format]))
+
+
+def operand_of(scale_format: str) -> Operand:
+    return made(spec_file(STEMS[scale_format])).plan.problem.b
+
+
+def drawn(scale_format: str, *leading: int) -> QuantizedWeight:
+    """Return a random weight [*leading, N, K], with all scales that the format's decoder takes."""
+    operand, generator = operand_of(scale_format), torch.Generator().manual_seed(1)
+    assert operand.scale is not None
+    vector, shape = operand.scale.vector, (*leading, N, -(-K // operand.scale.vector))
+    codes = torch.randint(0, 256, (*leading, N, K // 2), dtype=torch.uint8, generator=generator)
+    element: Element = "int4" if operand.dtype.name == "int4" else "e2m1"
+    if element == "int4":
+        scales, zeros = (torch.rand(shape, generator=generator) * 0.49).to(torch.bfloat16), None
+        if operand.scale.format.zeros:
+            zeros = torch.randint(0, 16, shape, dtype=torch.uint8, generator=generator)
+        return QuantizedWeight(element, codes, scales, vector, zeros)
+    if scale_format == "mxfp4":
+        exponents = torch.randint(0, 129, shape, dtype=torch.uint8, generator=generator)
+        return QuantizedWeight(element, codes, exponents.view(torch.float8_e8m0fnu), vector)
+    numbers = torch.randint(0, 127, shape, dtype=torch.uint8, generator=generator)
+    factors = torch.full(leading, 0.5)
+    scales = numbers.view(torch.float8_e4m3fn)
+    return QuantizedWeight(element, codes, scales, vector, tensor_scale=factors)
+
+
+def packed(module: ModuleType, weight: QuantizedWeight) -> tuple[Tensor, ...]:
+    others = (each for each in (weight.zeros, weight.tensor_scale) if each is not None)
+    return module.pack_weight(weight.codes, weight.scales, *others)
+
+
+@pytest.mark.parametrize("scale_format", FORMATS)
+def test_a_packed_weight_has_the_numbers_of_the_checkpoint(scale_format: str) -> None:
+    weight = drawn(scale_format)
+    b, b_scale, *factor = packed(module_of(scale_format), weight)
+    found = weight_of(b, b_scale, operand_of(scale_format)).double() * (factor[0] if factor else 1.0)
+    exact = weight.numbers().double()
+    if weight.zeros is not None:
+        # The product of a zero point and a scale is rounded first, to 8 bits of at most 16 * scale.
+        rounding = 2.0**-8 * (exact.abs() + 16 * 0.49)
+        assert ((found - exact).abs() <= rounding).all()
+        return
+    # int4 rounds a product to bf16; the others are exact, and a tensor scale is applied to the sums.
+    expected = exact.to(torch.bfloat16).double() if weight.element == "int4" else exact
+    assert found.equal(expected)
+
+
+@pytest.mark.parametrize("scale_format", ["bf16_1x128", "mxfp4"])
+def test_experts_are_packed_together_as_each_alone(scale_format: str) -> None:
+    weight, module = drawn(scale_format, 3), module_of(scale_format)
+    together = packed(module, weight)
+    assert [tensor.shape[0] for tensor in together] == [3, 3]
+    for expert in range(3):
+        alone = module.pack_weight(weight.codes[expert], weight.scales[expert])
+        for one, of_all in zip(alone, together, strict=True):
+            assert one.equal(of_all[expert])
+            assert one.stride() == of_all[expert].stride()
+
+
+def test_where_a_code_lies_is_counted_by_hand() -> None:
+    codes, scales = torch.zeros(64, 32, dtype=torch.uint8), torch.full((64, 1), 0.25, dtype=torch.bfloat16)
+    # Column 41 = 32 + 8 + 1 and k = 27 = 16 + 8 + 2 + 1. Of the number of a row of words, 32 and 16 choose
+    # the warp, 8 is 4 of the column, 4 is 1 of it, 2 is 4 of k, and 1 is 2 of the column. Of a word's place
+    # in its row, 4 is 2 of k, and 2 and 1 are 32 and 16 of k. In a word the upper half is k + 1, 8 bits on
+    # are k + 8, and 4 bits on are column + 8.
+    codes[41, 13] = 0xF0
+    b, b_scale = module_of("bf16_1x128").pack_weight(codes, scales)
+    words = b.mT.contiguous().view(torch.int32)
+    row, word, bits = 32 + 4, 4 + 1, 16 + 8 + 4
+    expected = torch.zeros_like(words)
+    expected[row, word] = torch.tensor(0xF << bits).to(torch.int32)
+    assert words.equal(expected)
+    assert b_scale.shape == (64, 1)
+    assert (b_scale.double() == 0.25 * 2.0**129).all()
+
+
+@pytest.mark.parametrize("scale_format", FORMATS)
+def test_scales_are_read_as_they_were_stored(scale_format: str) -> None:
+    operand = operand_of(scale_format)
+    assert operand.scale is not None
+    blocks = 5 * operand.scale.format.per_word
+    scales = 2.0 ** torch.randint(-8, -1, (16, blocks), generator=torch.Generator().manual_seed(0)).double()
+    stored = stored_scales(scales, operand)
+    words = stored.to(torch.int16).view(torch.bfloat16) if operand.scale_dtype.bits == 16 else stored.int()
+    # Scales of nvfp4 come with the factor that its tensor scale takes back.
+    factor = 2.0**-7 if scale_format == "nvfp4" else 1.0
+    assert scales_of(words, operand).equal(scales * factor)
+
+
+def test_blocks_with_a_scale_of_0_are_zeros() -> None:
+    weight = drawn("nvfp4")
+    weight.scales[:, 3] = 0
+    b, b_scale, factor = packed(module_of("nvfp4"), weight)
+    found = weight_of(b, b_scale, operand_of("nvfp4")).double() * factor
+    assert found[:, 48:64].count_nonzero() == 0
+    assert found.equal(weight.numbers().double())
+
+
+@pytest.mark.parametrize(
+    ("codes", "scales"),
+    [((64, 48), (64, 1)), ((96, 32), (96, 1)), ((64, 64), (64, 2)), ((64, 32), (1, 64))],
+    ids=["K", "N", "scales", "turned"],
+)
+def test_other_extents_are_refused(codes: tuple[int, ...], scales: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"found codes {[*codes]} and scales {[*scales]}")):
+        module_of("bf16_1x128").pack_weight(torch.zeros(codes, dtype=torch.uint8), torch.ones(scales))
+
+
+@pytest.mark.parametrize(
+    ("scale_format", "scales", "words"),
+    [
+        ("bf16_1x128", torch.full((64, 1), 0.5), "scales must be below 0.5"),
+        ("mxfp4", torch.full((64, 2), 129, dtype=torch.uint8), "scales must be at most 2"),
+        ("nvfp4", torch.full((64, 4), -1.0).to(torch.float8_e4m3fn), "scales must be numbers from 0 on"),
+        ("nvfp4", torch.full((64, 4), float("nan")).to(torch.float8_e4m3fn), "scales must be numbers from 0"),
+    ],
+)
+def test_scales_beyond_the_decoder_are_refused(scale_format: str, scales: Tensor, words: str) -> None:
+    factors = (torch.ones(1),) if scale_format == "nvfp4" else ()
+    with pytest.raises(ValueError, match=words):
+        module_of(scale_format).pack_weight(torch.zeros(64, 32, dtype=torch.uint8), scales, *factors)
+
+
+def test_a_call_without_pack_weight_is_refused_with_what_to_pass() -> None:
+    module, weight = module_of("bf16_1x128"), drawn("bf16_1x128")
+    a = torch.empty(16, K, dtype=torch.bfloat16, device="meta")
+    b, b_scale = (tensor.to("meta") for tensor in packed(module, weight))
+    assert can_implement(module, a, b, b_scale=b_scale) == (True, "")
+    as_it_was = weight.scales.to("meta").contiguous()
+    can, reason = can_implement(module, a, b, b_scale=as_it_was)
+    assert not can
+    assert reason.endswith("pass b_scale as pack_weight returns it")
+    can, reason = can_implement(module, a[:, :416], b[:208], b_scale=b_scale)
+    assert (can, reason) == (False, "a and b must have the same K, a multiple of 64, found 416 and 416")
+
+
+def planned(tmp_path: Path, text: str) -> WgmmaKernel:
+    spec = tmp_path / "weights.yaml"
+    spec.write_text(text)
+    plan = plan_spec(load_spec(spec))
+    assert isinstance(plan, WgmmaKernel)
+    return plan
+
+
+OPEN = """title: weights
+target: h200
+operands:
+  a: {{dtype: bf16}}
+  b: {{dtype: int4, scale: {{format: bf16_1x128}}}}
+  d: {{dtype: bf16}}
+problem: {{m: {m}, n: 8192, k: 8192}}
+"""
+
+
+@pytest.mark.parametrize(("m", "kind"), [(1, "tiled"), (16, "tiled"), (4096, "persistent")])
+def test_an_open_spec_of_weights_has_a_kernel(m: int, kind: str, tmp_path: Path) -> None:
+    plan = planned(tmp_path, OPEN.format(m=m))
+    assert plan.swap_ab
+    assert plan.schedule_kind == kind
+    assert plan.cta_tile_n == 16 * plan.warps_n
+    few = m <= 16
+    assert (plan.splits * plan.occupancy > 1) == few
+
+
+OTHER_KERNELS = (
+    "h100_bf16_int4_one_consumer",
+    "h100_bf16_mxfp4_early",
+    "h100_bf16_nvfp4_cooperative",
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stem", [*STEMS.values(), *OTHER_KERNELS])
+def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
+    assert_verified_on_a_gpu(stem, m=1, n=64, k=64)
