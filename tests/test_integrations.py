@@ -296,7 +296,7 @@ def test_only_kernels_of_a_linear_layer_become_one(path: Any) -> None:
     module = import_generated(module_file(path.stem))
     problem = made(path).plan.problem
     plain = (
-        not problem.block_scaled
+        not (problem.block_scaled or problem.b.decoded)
         and problem.c is None
         and problem.epilogue.alpha == 1
         and [step.name for step in listed_steps(problem.epilogue, lists_c=False)] in ([], ["column_bias"])

@@ -1,6 +1,7 @@
 """Generated kernels where torch has a place for them: layers, Inductor's choices, a question beforehand."""
 
 from gemmgen.integrations.block_scaled_linear import BlockScaledLinear
+from gemmgen.integrations.four_bit_linear import Linear4bit
 from gemmgen.integrations.grouped import GroupedMM, replace_grouped_mm
 from gemmgen.integrations.inductor import external_matmul
 from gemmgen.integrations.kernels import BIAS, Kernel, can_implement
@@ -20,6 +21,7 @@ __all__ = [
     "GroupedMM",
     "Kernel",
     "Linear",
+    "Linear4bit",
     "LinearLeftWarning",
     "Replacement",
     "ScaledMM",

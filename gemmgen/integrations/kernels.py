@@ -69,10 +69,10 @@ def require_plain(kernel: Kernel, *, bias: bool) -> bool:
     """Return whether a kernel adds a bias, as it may if `bias`; raise ValueError for one that does more."""
     require_kernel(kernel)
     computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
-    epilogue = computes.get("epilogue")
-    if computes.get("inputs") == ("a", "b") and epilogue == ():
+    inputs, epilogue = {*computes.get("inputs", ())}, computes.get("epilogue")
+    if inputs == {"a", "b"} and epilogue == ():
         return False
-    if bias and epilogue == (BIAS,):
+    if bias and inputs == {"a", "b", BIAS} and epilogue == (BIAS,):
         return True
     raise ValueError(f"{name_of(kernel)} computes more than a @ b{' and a bias' * bias}: {said(kernel)}")
 

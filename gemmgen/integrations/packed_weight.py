@@ -1,0 +1,149 @@
+"""Kernels that decode weights of four bits: their formats, and the numbers of a packed weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gemmgen.features.decoded_weights.stored import weight_of
+from gemmgen.hardware import DTYPES, ScaleFormat
+from gemmgen.hardware.elements import SCALE_FORMATS
+from gemmgen.integrations.kernels import BIAS, Kernel, dtypes_of, is_traceable, name_of, require_kernel, said
+from gemmgen.integrations.weights.quantized import MIDDLE, QuantizedWeight
+from gemmgen.numerics.encoding import TORCH_DTYPES
+from gemmgen.problem.matmul import Operand
+
+FACTOR: Final = "tensor_scale"
+"""The name in modules of a factor of the whole weight."""
+HAVE_FACTOR: Final = ("nvfp4",)
+"""The formats whose weights have such a factor, from `pack_weight`."""
+MATRICES: Final = ("a", "b", "b_scale")
+
+
+class PackedWeight(NamedTuple):
+    """A weight as `pack_weight` of a module puts it in memory: tensors without gaps, in layout 1."""
+
+    weight: Tensor
+    """uint8 [N, K / 2]: words of eight elements, in blocks of 64 x 64."""
+    scales: Tensor
+    """[words, N]: for each column the scales of a block of K, or a word of several."""
+    factor: Tensor | None
+    """fp32, one element, of a format with a factor."""
+
+    @property
+    def operands(self) -> dict[str, Tensor]:
+        """The arguments of `matmul` that hold the weight, as views."""
+        found = {"b": self.weight.mT, "b_scale": self.scales.mT}
+        return found if self.factor is None else {**found, FACTOR: self.factor}
+
+    def numbers(self, scale_format: str, dtype: torch.dtype) -> Tensor:
+        """Return the numbers [N, K] that a kernel multiplies, each rounded once more to a type.
+
+        It has them in float64 for a while: 16 times the bytes of the elements.
+        """
+        operand = Operand.of_weight(SCALE_FORMATS[scale_format], DTYPES["bf16"])
+        found = weight_of(self.weight.mT, self.scales.mT, operand)
+        return (found if self.factor is None else found.float() * self.factor).to(dtype)
+
+
+class PackingKernel(NamedTuple):
+    """A module that multiplies a weight which its `pack_weight` has packed."""
+
+    name: str
+    scale_format: ScaleFormat
+    inputs: tuple[str, ...]
+    """The inputs of `matmul` in its order."""
+    dtype: torch.dtype
+    """The type of A and of D."""
+    bias_dtype: torch.dtype | None
+    """The type of the bias that it adds; None if it adds none."""
+    is_traceable: bool
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> PackingKernel:
+        """Return a module as such a kernel.
+
+        Raises ValueError if it packs no weight, or computes more than the product and a bias.
+        """
+        require_kernel(kernel)
+        name = name_of(kernel)
+        computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
+        packs = computes.get("packs_weight")
+        if not packs or not hasattr(kernel, "pack_weight"):
+            raise ValueError(f"{name} packs no weight of four bits: {said(kernel)}")
+        if packs not in SCALE_FORMATS:
+            raise ValueError(f"{name} packs weights of {packs!r}, a format that this gemmgen does not know")
+        inputs, epilogue = tuple[str, ...](computes["inputs"]), tuple[str, ...](computes["epilogue"])
+        factor = (FACTOR,) if packs in HAVE_FACTOR else ()
+        if epilogue not in (factor, (*factor, BIAS)) or {*inputs} != {*MATRICES, *epilogue}:
+            raise ValueError(f"{name} computes more than a @ b and a bias: {said(kernel)}")
+        dtypes = dtypes_of(kernel)
+        if dtypes["out"] != dtypes["a"]:
+            raise ValueError(f"{name} makes {dtypes['out']} of {dtypes['a']}, as no linear layer does")
+        return cls(name, SCALE_FORMATS[packs], inputs, dtypes["a"], dtypes.get(BIAS), is_traceable(kernel))
+
+
+def require_one_format(kernels: Sequence[PackingKernel]) -> ScaleFormat:
+    """Return the format that all kernels pack; raise ValueError if they differ, or if some add no bias."""
+    first, *others = kernels
+    for other in others:
+        if other.scale_format != first.scale_format:
+            found = " and ".join(f"{each.name} packs {_words(each.scale_format)}" for each in (first, other))
+            raise ValueError(f"{found}: a layer has its weight in one format")
+        if (other.bias_dtype, other.dtype) != (first.bias_dtype, first.dtype):
+            raise ValueError(f"{first.name} and {other.name} have different biases or types of A")
+    return first.scale_format
+
+
+def pack(kernel: Kernel, weight: QuantizedWeight) -> PackedWeight:
+    """Return a weight [N, K] as a kernel reads it.
+
+    Raises ValueError for a weight of another format than the kernel's, one with zero points that the kernel
+    does not subtract, and one that `pack_weight` refuses. To look at zero points and scales waits for the
+    GPU.
+    """
+    packing = PackingKernel.of(kernel)
+    _require_weight(packing, weight)
+    has_factor = packing.scale_format.name in HAVE_FACTOR
+    factors: list[Tensor] = []
+    if has_factor:
+        found = weight.tensor_scale
+        factors = [torch.ones(1, device=weight.codes.device) if found is None else found.reshape(1)]
+    if packing.scale_format.zeros:
+        zeros = weight.zeros
+        factors = [torch.full(weight.scales.shape, MIDDLE, dtype=torch.uint8) if zeros is None else zeros]
+        factors = [each.to(weight.codes.device) for each in factors]
+    b, b_scale, *factors = kernel.pack_weight(weight.codes, weight.scales, *factors)
+    return PackedWeight(b.mT.contiguous(), b_scale.mT.contiguous(), factors[0] if factors else None)
+
+
+def element_of(scale_format: ScaleFormat) -> str:
+    """Return the type of the elements that a format scales, of a format whose weights are decoded."""
+    (element,) = scale_format.elements
+    return element
+
+
+def _require_weight(packing: PackingKernel, weight: QuantizedWeight) -> None:
+    """Raise ValueError for a weight that a kernel cannot decode."""
+    if len(weight.shape) != 2:
+        raise ValueError(f"a layer has a weight [N, K], found {weight.shape}")
+    wanted = packing.scale_format
+    of_elements = (weight.element, weight.vector) == (element_of(wanted), wanted.vector)
+    if not of_elements or (weight.element == "e2m1" and weight.scales.dtype != TORCH_DTYPES[wanted.dtype]):
+        found = f"{weight.element} with {weight.scales.dtype} scales of {weight.vector} elements of K"
+        raise ValueError(f"{packing.name} packs {_words(wanted)}, and the weight is {found}")
+    if weight.tensor_scale is not None and wanted.name not in HAVE_FACTOR:
+        raise ValueError(f"{packing.name} packs {_words(wanted)}, and the weight has a tensor_scale")
+    if not wanted.zeros and weight.zeros is not None and not bool((weight.zeros == MIDDLE).all()):
+        raise ValueError(
+            f"the weight has zero points of its own (asymmetric), and {packing.name} subtracts {MIDDLE}: "
+            f"a kernel of bf16_zero_1x{wanted.vector} takes it"
+        )
+
+
+def _words(scale_format: ScaleFormat) -> str:
+    element, vector = element_of(scale_format), scale_format.vector
+    return f"{element} with {scale_format.dtype} scales of {vector} elements of K ({scale_format.name})"
