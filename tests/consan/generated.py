@@ -191,10 +191,21 @@ def generator() -> torch.Generator:
 def simulated(module: ModuleType, case: ModuleCase, inputs: Inputs, *schedules: str) -> tuple[Result, Tensor]:
     """Return what the simulator found, up to the first kernel with a fault, and its D."""
     output, calls = prepared(module, case, inputs)
-    early = early_arguments(case.product.plan)
+    plan = case.product.plan
+    early, twice = early_arguments(plan), plan.rows_of_two_tiles(output.d.shape[-2])
+    stored = (output.d, output.scales, inputs.extras.get("saved"))
+    recomputed = [each[twice.start : twice.stop] for each in stored if each is not None] if twice else []
     result, deterministic = None, True
     for kernel, programs, arguments, options in calls:
-        result = run(kernel, (programs,), arguments, schedules=schedules, early=early, **options)
+        result = run(
+            kernel,
+            (programs,),
+            arguments,
+            schedules=schedules,
+            early=early,
+            recomputed=recomputed,
+            **options,
+        )
         deterministic &= result.deterministic
         if result.findings:
             break
