@@ -409,15 +409,21 @@ def test_an_open_tile_hides_nothing_that_is_wrong_with_the_operands() -> None:
 
 
 def test_each_format_says_where_scales_are_applied_and_its_block() -> None:
-    assert {each.applied for each in SCALE_FORMATS.values()} == {*chain.from_iterable(APPLIED.values())}
+    applied = {*chain.from_iterable(each.applied for each in SCALE_FORMATS.values())}
+    assert applied == {*chain.from_iterable(APPLIED.values())}
     blocks = {name: (each.applied, each.rows, each.vector) for name, each in SCALE_FORMATS.items()}
     assert blocks == {
-        "mxfp8": ("mma", 1, 32),
-        "mxfp4": ("mma", 1, 32),
-        "nvfp4": ("mma", 1, 16),
-        "fp32_1x128": ("sums", 1, 128),
-        "fp32_128x128": ("sums", 128, 128),
-        "ue8m0_1x128": ("sums", 1, 128),
-        "ue8m0_128x128": ("sums", 128, 128),
-        "ue8m0_1x32": ("sums", 1, 32),
+        "mxfp8": (("mma",), 1, 32),
+        "mxfp4": (("mma", "decode"), 1, 32),
+        "nvfp4": (("mma", "decode"), 1, 16),
+        "fp32_1x128": (("sums",), 1, 128),
+        "fp32_128x128": (("sums",), 128, 128),
+        "ue8m0_1x128": (("sums",), 1, 128),
+        "ue8m0_128x128": (("sums",), 128, 128),
+        "ue8m0_1x32": (("sums",), 1, 32),
+        "bf16_1x128": (("decode",), 1, 128),
+        "bf16_1x64": (("decode",), 1, 64),
+        "bf16_1x32": (("decode",), 1, 32),
+        "bf16_zero_1x128": (("decode",), 1, 128),
+        "bf16_zero_1x64": (("decode",), 1, 64),
     }

@@ -34,6 +34,8 @@ def stated(**members: object) -> SpecFile:
         "h100_bf16_bias_gelu": "bf16 + column_bias + gelu_tanh",
         "h100_fp16_axpby": "fp16 + -1 alpha + 0.5 c",
         "h100_int8": "int8",
+        "h100_bf16_int4": "bf16 x int4 (bf16_1x128)",
+        "h100_bf16_mxfp4_experts": "bf16 x e2m1 (mxfp4) in 32 groups",
         "b200_mxfp4_mxfp8": "mxfp4 and mxfp8 (e4m3)",
     }.items(),
 )

@@ -132,7 +132,7 @@ def test_an_element_type_without_a_row_is_refused_everywhere(
 ) -> None:
     monkeypatch.delitem(DTYPES, "e5m2")
     told = refusal(tmp_path, spec_text("h100", ("e5m2", "e4m3", "e5m2")))
-    assert "operands.a.dtype: expected bf16, fp16, tf32, e4m3, int8 or e2m1, found" in told
+    assert "operands.a.dtype: expected bf16, fp16, tf32, e4m3, int8, e2m1 or int4, found" in told
     assert "operands.d.dtype: expected bf16, fp16, fp32, e4m3 or int32, found" in told
     assert "e5m2" not in {*INPUTS, *OUTPUTS, *FP8, *outputs_of("fp32")}
     with pytest.raises(KeyError, match=r"no element type is called 'e5m3'; there are bf16, .*mean e4m3"):
@@ -151,7 +151,7 @@ def test_an_element_type_is_one_row(tmp_path: Path, bf8: DType, target: str) -> 
 
 def test_a_new_element_type_is_in_messages_and_in_the_schema(tmp_path: Path, bf8: DType) -> None:
     choices = Spec.model_json_schema()["$defs"]["InputA"]["properties"]["dtype"]["enum"]
-    assert choices == ["bf16", "fp16", "tf32", "e4m3", "int8", "e2m1", bf8.name]
+    assert choices == ["bf16", "fp16", "tf32", "e4m3", "int8", "e2m1", "int4", bf8.name]
     told = refusal(tmp_path, spec_text("h100", ("bf9", "bf8", "fp32")))
     assert 'found the text "bf9"; did you mean bf8?' in told
     told = refusal(tmp_path, spec_text("h100", ("bf8", "bf16", "fp32")))

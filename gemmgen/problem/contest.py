@@ -53,6 +53,8 @@ def description_of(request: Request, *, promoted: bool = False) -> str:
     """Return the problem in few words, for people: no program compares them."""
     problem = request.matmul
     a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
+    if (scale := problem.b.scale) and not problem.block_scaled:
+        b = f"{b} ({scale.format.name})"
     words = [a if a == b else f"{a} x {b}"]
     if problem.block_scaled:
         words = [formats_text(problem)]
