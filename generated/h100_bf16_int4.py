@@ -249,7 +249,7 @@ def decode_b(b_smem, scales):
     """Return the columns of B by DECODED_K of K as the instruction reads them, times their scales.
 
     A word has eight elements: two pairs along K, eight of K apart, of each of two columns, eight apart.
-    Four bits in place of the lowest bits of a bf16's exponent and the highest of its mantissa are the bf16
+    Four bits in place of the lowest of an exponent and the highest of a mantissa are the bf16 number
     code * 2**-129, also where it is subnormal. One fused multiply-add gives (code - 8) * scale, rounded once.
     """
     words = b_smem.load(WORDS_LAYOUT).reshape((PROGRAM_TILE_N // 16, 2, 2, 2, 2, DECODED_K // 64, 2, 2, 2))
@@ -257,7 +257,7 @@ def decode_b(b_smem, scales):
     words = words.permute((5, 0, 1, 4, 2, 3, 6, 7, 8))
     words = words.reshape((DECODED_K // 64, PROGRAM_TILE_N // 16, 8, 4, 2, 2))
     scale = scales.load(SCALES_LAYOUT).reshape((PROGRAM_TILE_N,))
-    # The bits of a bf16 twice in a register.
+    # The bits of a scale twice in a register.
     scale = scale.to(gl.uint16, bitcast=True).to(gl.uint32) * 0x10001
     upper, lower = beside_words(scale, words.type.layout)
     less_upper, less_lower = times_zero_point(upper), times_zero_point(lower)

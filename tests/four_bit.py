@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from gemmgen.features.decoded_weights.stored import weight_of
+from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.integrations.weights import QuantizedWeight
 from gemmgen.launcher_file import launcher_texts
 from gemmgen.module import import_generated
+from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.product import Product, make
 
 BF16 = torch.bfloat16
@@ -22,11 +24,17 @@ FORMATS = {
     "bf16_1x128": ("int4", 128),
     "bf16_1x64": ("int4", 64),
     "bf16_1x32": ("int4", 32),
+    "fp16_1x128": ("int4", 128),
     "mxfp4": ("e2m1", 32),
     "nvfp4": ("e2m1", 16),
 }
 """The elements of each format that kernels decode, and how many of them share a scale."""
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def float_of(scale_format: str) -> torch.dtype:
+    """Return the type of the activations beside weights of a format."""
+    return TORCH_DTYPES[SCALE_FORMATS[scale_format].decoded_to]
 
 
 def in_words(elements: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
@@ -58,7 +66,7 @@ def weight_in(scale_format: str, n: int = N, k: int = K) -> QuantizedWeight:
     elif scale_format == "nvfp4":
         scales = scales.to(torch.float8_e4m3fn)
     else:
-        scales = scales.bfloat16()
+        scales = scales.to(float_of(scale_format))
     factor = torch.tensor(0.5) if scale_format == "nvfp4" else None
     return QuantizedWeight(element, in_bytes(elements), scales, vector, tensor_scale=factor)  # pyright: ignore[reportArgumentType]
 
@@ -76,10 +84,11 @@ class Kernels:
         if stem not in self.made:
             steps = (*(["tensor_scale"] if scale_format == "nvfp4" else []), *ops)
             spec = self.folder / f"{stem}.yaml"
+            dtype = SCALE_FORMATS[scale_format].decoded_to
             spec.write_text(
-                f"title: weights of four bits\ntarget: h100\noperands:\n  a: {{dtype: bf16}}\n"
+                f"title: weights of four bits\ntarget: h100\noperands:\n  a: {{dtype: {dtype}}}\n"
                 f"  b: {{dtype: {FORMATS[scale_format][0]}, scale: {{format: {scale_format}}}}}\n"
-                f"  d: {{dtype: bf16}}\nepilogue: {{ops: [{', '.join(steps)}]}}\n"
+                f"  d: {{dtype: {dtype}}}\nepilogue: {{ops: [{', '.join(steps)}]}}\n"
                 f"tile: {{m: {rows}, n: 64, k: 256}}\n"
             )
             product = make(spec)
@@ -105,7 +114,7 @@ class Kernels:
             assert b_scale.mT.is_contiguous()
             calls.append(tuple(a.shape))
             weight = weight_of(b, b_scale, operand)
-            return (a.double() @ weight.double().T * tensor_scale + column_bias).to(BF16)
+            return (a.double() @ weight.double().T * tensor_scale + column_bias).to(float_of(scale_format))
 
         return SimpleNamespace(
             __name__=file.stem, matmul=matmul, pack_weight=module.pack_weight, calls=calls,

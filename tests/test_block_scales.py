@@ -426,4 +426,9 @@ def test_each_format_says_where_scales_are_applied_and_its_block() -> None:
         "bf16_1x32": (("decode",), 1, 32),
         "bf16_zero_1x128": (("decode",), 1, 128),
         "bf16_zero_1x64": (("decode",), 1, 64),
+        "fp16_1x128": (("decode",), 1, 128),
+        "fp16_1x64": (("decode",), 1, 64),
+        "fp16_1x32": (("decode",), 1, 32),
+        "fp16_zero_1x128": (("decode",), 1, 128),
+        "fp16_zero_1x64": (("decode",), 1, 64),
     }

@@ -16,6 +16,7 @@ from gemmgen.integrations import can_implement
 from gemmgen.integrations.weights import QuantizedWeight
 from gemmgen.integrations.weights.quantized import Element
 from gemmgen.module import import_generated
+from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.planner import plan_spec
 from gemmgen.problem.matmul import Operand
@@ -29,6 +30,11 @@ STEMS = {
     "bf16_1x32": "h100_bf16_int4_groups32",
     "bf16_zero_1x128": "h100_bf16_int4_zeros",
     "bf16_zero_1x64": "h100_bf16_int4_zeros64",
+    "fp16_1x128": "h100_fp16_int4",
+    "fp16_1x64": "h100_fp16_int4_groups64",
+    "fp16_1x32": "h100_fp16_int4_groups32",
+    "fp16_zero_1x128": "h100_fp16_int4_zeros",
+    "fp16_zero_1x64": "h100_fp16_int4_zeros64",
     "mxfp4": "h100_bf16_mxfp4",
     "nvfp4": "h100_bf16_nvfp4",
 }
@@ -46,6 +52,10 @@ def operand_of(scale_format: str) -> Operand:
     return made(spec_file(STEMS[scale_format])).plan.problem.b
 
 
+def float_of(operand: Operand) -> torch.dtype:
+    return TORCH_DTYPES[operand.multiplied.name]
+
+
 def drawn(scale_format: str, *leading: int) -> QuantizedWeight:
     """Return a random weight [*leading, N, K], with all scales that the format's decoder takes."""
     operand, generator = operand_of(scale_format), torch.Generator().manual_seed(1)
@@ -54,7 +64,7 @@ def drawn(scale_format: str, *leading: int) -> QuantizedWeight:
     codes = torch.randint(0, 256, (*leading, N, K // 2), dtype=torch.uint8, generator=generator)
     element: Element = "int4" if operand.dtype.name == "int4" else "e2m1"
     if element == "int4":
-        scales, zeros = (torch.rand(shape, generator=generator) * 0.49).to(torch.bfloat16), None
+        scales, zeros = (torch.rand(shape, generator=generator) * 0.49).to(float_of(operand)), None
         if operand.scale.format.zeros:
             zeros = torch.randint(0, 16, shape, dtype=torch.uint8, generator=generator)
         return QuantizedWeight(element, codes, scales, vector, zeros)
@@ -79,12 +89,13 @@ def test_a_packed_weight_has_the_numbers_of_the_checkpoint(scale_format: str) ->
     found = weight_of(b, b_scale, operand_of(scale_format)).double() * (factor[0] if factor else 1.0)
     exact = weight.numbers().double()
     if weight.zeros is not None:
-        # The product of a zero point and a scale is rounded first, to 8 bits of at most 16 * scale.
-        rounding = 2.0**-8 * (exact.abs() + 16 * 0.49)
-        assert ((found - exact).abs() <= rounding).all()
+        # The product of a zero point and a scale is rounded first, of at most 16 * scale.
+        half_ulp = operand_of(scale_format).multiplied.half_ulp
+        assert half_ulp
+        assert ((found - exact).abs() <= half_ulp * (exact.abs() + 16 * 0.49)).all()
         return
-    # int4 rounds a product to bf16; the others are exact, and a tensor scale is applied to the sums.
-    expected = exact.to(torch.bfloat16).double() if weight.element == "int4" else exact
+    # int4 rounds a product; the others are exact, and a tensor scale is applied to the sums.
+    expected = exact.to(float_of(operand_of(scale_format))).double() if weight.element == "int4" else exact
     assert found.equal(expected)
 
 
@@ -124,10 +135,22 @@ def test_scales_are_read_as_they_were_stored(scale_format: str) -> None:
     blocks = 5 * operand.scale.format.per_word
     scales = 2.0 ** torch.randint(-8, -1, (16, blocks), generator=torch.Generator().manual_seed(0)).double()
     stored = stored_scales(scales, operand)
-    words = stored.to(torch.int16).view(torch.bfloat16) if operand.scale_dtype.bits == 16 else stored.int()
+    floats = operand.scale_dtype.bits == 16
+    words = stored.to(torch.int16).view(float_of(operand)) if floats else stored.int()
     # Scales of nvfp4 come with the factor that its tensor scale takes back.
     factor = 2.0**-7 if scale_format == "nvfp4" else 1.0
     assert scales_of(words, operand).equal(scales * factor)
+
+
+@pytest.mark.parametrize("scale_format", ["bf16_1x128", "fp16_1x128"])
+def test_the_smallest_scales_of_a_type_keep_their_bits(scale_format: str) -> None:
+    # Subnormal and odd: any bit that is lost on the way shows.
+    operand = operand_of(scale_format)
+    smallest = torch.tensor([1, 3, 5, 0x41], dtype=torch.int16).view(float_of(operand))
+    scales = smallest.repeat(16)[:, None]
+    codes = torch.full((64, 32), 0x99, dtype=torch.uint8)  # 1, less the zero point of 8
+    b, b_scale = module_of(scale_format).pack_weight(codes, scales)
+    assert weight_of(b, b_scale, operand).equal(scales.expand(64, 64))
 
 
 def test_blocks_with_a_scale_of_0_are_zeros() -> None:

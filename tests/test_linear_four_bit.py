@@ -13,7 +13,7 @@ from typing import Any, cast
 import four_bit
 import pytest
 import torch
-from four_bit import FORMATS, K, Kernels, N, weight_in
+from four_bit import FORMATS, K, Kernels, N, float_of, weight_in
 from modules import module_file
 from simulated import on_a_gpu, signs, simulated_file
 from torch import Tensor, nn
@@ -49,8 +49,8 @@ def _fresh() -> Iterator[None]:
 
 
 def exact(x: Tensor, weight: QuantizedWeight, bias: Tensor | float = 0.0) -> Tensor:
-    """Return the product in float64, rounded once."""
-    return (x.double() @ weight.numbers().T + bias).to(BF16)
+    """Return the product in float64, rounded once to the type of the activations."""
+    return (x.double() @ weight.numbers().T + bias).to(x.dtype)
 
 
 # --- a call
@@ -60,21 +60,22 @@ def exact(x: Tensor, weight: QuantizedWeight, bias: Tensor | float = 0.0) -> Ten
 @pytest.mark.parametrize("scale_format", FORMATS)
 def test_a_kernel_computes_the_layer(scale_format: str, shape: tuple[int, ...], kernels: Kernels) -> None:
     weight, kernel = weight_in(scale_format), kernels.on_the_cpu(scale_format)
-    layer, x = Linear4bit(weight, kernel), signs(*shape)
+    layer, x = Linear4bit(weight, kernel), signs(*shape).to(float_of(scale_format))
     found = layer(x)
     assert layer.reason == ""
     assert kernel.calls
     assert torch.equal(found, exact(x, weight))
 
 
-@pytest.mark.parametrize("scale_format", ["bf16_1x128", "nvfp4"])
+@pytest.mark.parametrize("scale_format", ["bf16_1x128", "fp16_1x128", "nvfp4"])
 def test_a_simulated_kernel_computes_the_layer(
     scale_format: str, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     product, file = kernels.build(scale_format, "column_bias")
     kernel = simulated_file(file, product, monkeypatch)
-    weight, bias = weight_in(scale_format, 64, 256), signs(64)
-    layer, x = Linear4bit(weight, kernel, bias=bias), signs(5, 256)
+    dtype = float_of(scale_format)
+    weight, bias = weight_in(scale_format, 64, 256), signs(64).to(dtype)
+    layer, x = Linear4bit(weight, kernel, bias=bias), signs(5, 256).to(dtype)
     for name, buffer in [*layer.named_buffers()]:
         cast(Any, layer)._buffers[name] = on_a_gpu(buffer)
     cast(Any, layer)._parameters["bias"] = on_a_gpu(bias)
@@ -182,7 +183,7 @@ def test_kernels_that_pack_no_weight_are_refused(kernels: Kernels) -> None:
 def test_a_weight_of_another_format_is_refused_with_both_names(kernels: Kernels) -> None:
     for own in FORMATS:
         for other in FORMATS:
-            if other == own:
+            if FORMATS[other] == FORMATS[own]:
                 continue
             element, vector = FORMATS[own]
             wanted = (
@@ -369,7 +370,7 @@ def test_a_tensor_of_another_class_is_refused() -> None:
 
 @pytest.mark.parametrize("scale_format", FORMATS)
 def test_the_state_dict_has_the_packed_weight(scale_format: str, kernels: Kernels) -> None:
-    kernel, x = kernels.on_the_cpu(scale_format, "column_bias"), signs(4, K)
+    kernel, x = kernels.on_the_cpu(scale_format, "column_bias"), signs(4, K).to(float_of(scale_format))
     weight, bias = weight_in(scale_format), signs(N)
     layer = Linear4bit(weight, kernel, bias=bias)
     names = ["bias", "packed_weight", "packed_scale", *(["tensor_scale"] if scale_format == "nvfp4" else [])]
@@ -442,13 +443,14 @@ def test_torch_computes_the_layer_elsewhere_and_the_reason_is_told(
     scale_format: str, kernels: Kernels
 ) -> None:
     weight, module = weight_in(scale_format), kernels.module(scale_format, "column_bias")
-    layer, x = Linear4bit(weight, module, bias=signs(N)), signs(2, 3, K)
+    dtype = float_of(scale_format)
+    layer, x = Linear4bit(weight, module, bias=signs(N)), signs(2, 3, K).to(dtype)
     assert layer.bias is not None
     wide = x.double() @ weight.numbers().T + layer.bias
     assert torch.allclose(layer(x).double(), wide, rtol=2**-8, atol=0)
     assert layer.reason == f"{module.__name__}: a must be on a CUDA device, found cpu"
     assert torch.allclose(layer(x.float()).double(), wide, rtol=1e-5, atol=1e-5)
-    assert layer.reason == f"{module.__name__} multiplies torch.bfloat16, and the input is torch.float32"
+    assert layer.reason == f"{module.__name__} multiplies {dtype}, and the input is torch.float32"
     x.requires_grad_()
     layer(x).float().sum().backward()
     assert layer.reason == "the input or the bias requires grad, and the kernel has no backward"
@@ -542,7 +544,8 @@ def test_a_layer_on_a_gpu_has_the_numbers_of_the_decoded_weight(
         monkeypatch.setitem(sys.modules, module.__name__, module)
     weight = weight_in(scale_format, 512, 1024)
     draw = torch.Generator().manual_seed(rows)
-    x, bias = torch.randn(rows, 1024, generator=draw).bfloat16(), torch.randn(512, generator=draw).bfloat16()
+    dtype = float_of(scale_format)
+    x, bias = (torch.randn(*shape, generator=draw).to(dtype) for shape in ((rows, 1024), (512,)))
     layer = Linear4bit(weight, many, few_rows={16: few}, bias=bias).cuda()
     function = any_torch.compile(layer, fullgraph=True) if mode == "compiled" else layer
     wanted = x.double() @ weight.numbers().T + bias.double()

@@ -115,6 +115,11 @@ FORMATS_OF_OPERANDS = {
     "bf16_zero_1x64": "b",
     "bf16_1x64": "b",
     "bf16_1x32": "b",
+    "fp16_1x128": "b",
+    "fp16_1x64": "b",
+    "fp16_1x32": "b",
+    "fp16_zero_1x128": "b",
+    "fp16_zero_1x64": "b",
 }
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar, overload
 
 from gemmgen.hardware.gpus import GPUS, WGMMA, Row, Table
@@ -240,7 +241,7 @@ DTYPES: Table[DType] = Table(
                 also=("fp4", "float4", "f4", "float4_e2m1fn_x2", "float4_e2m1", "e2m1fn", "nvfp4", "mxfp4"),
             ),
             # Two in a byte, as e2m1; the code is the number plus 8. No instruction multiplies it: threads
-            # decode it to a float.
+            # decode it to a float of 16 bits.
             DType(
                 "int4", 4, "integer", "gl.uint8", "torch.uint8", "u8", ptx="s4", mlir="i8",
                 largest=7.0, coded=True,
@@ -325,6 +326,10 @@ class ScaleFormat:
     """Scales of blocks one after the other in an element of the scales that kernels read which decode."""
     zeros: bool = False
     """True if a block of integers has a zero point of its own, in a word with its scale."""
+    decoded_to: str = ""
+    """The type that threads decode elements to, which is that of the other operand."""
+    has_factor: bool = False
+    """True if decoded elements also have a factor of the whole matrix, which an epilogue multiplies by."""
     results: tuple[str, ...] = ()
     """Element types of a D whose scales a kernel computes, with a scale for ``vector`` of its columns."""
     also: tuple[str, ...] = ()
@@ -347,6 +352,19 @@ class ScaleFormat:
         return tuple(dict.fromkeys(applying))
 
 
+def _formats_of_int4(dtype: str) -> Iterator[ScaleFormat]:
+    """Yield the formats of int4 whose scales have a type, to which threads decode."""
+    of_weights = partial(
+        ScaleFormat, elements=("int4",), dtype=dtype, applied=("decode",), operands=("b",), decoded_to=dtype
+    )
+    for vector, per_word in ((128, 1), (64, 1), (32, 2)):
+        also = (f"g{vector}", f"group{vector}", f"int4_g{vector}")
+        yield of_weights(f"{dtype}_1x{vector}", vector=vector, per_word=per_word, also=also)
+    for vector in (128, 64):
+        also = ("awq", "asymmetric", "int4_zero")
+        yield of_weights(f"{dtype}_zero_1x{vector}", vector=vector, zeros=True, also=also)
+
+
 SCALE_FORMATS: Table[ScaleFormat] = Table(
     "format of scales",
     {
@@ -360,12 +378,12 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
             # Beside 16-bit elements, threads decode e2m1.
             ScaleFormat(
                 "mxfp4", elements=("e2m1",), vector=32, dtype="ue8m0", applied=("mma", "decode"), per_word=4,
-                also=("mx", "mxfp"),
+                decoded_to="bf16", also=("mx", "mxfp"),
             ),
             # [ptx] block16 of mxf4nvf4
             ScaleFormat(
                 "nvfp4", elements=("e2m1",), vector=16, dtype="e4m3", applied=("mma", "decode"), per_word=4,
-                also=("nv",),
+                decoded_to="bf16", has_factor=True, also=("nv",),
             ),
             # [dsv3] [cublas] Of activations, and of both operands of a weight's gradient.
             ScaleFormat(
@@ -396,26 +414,8 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
                 also=("1x32", "e8m0_1x32", "mx", "mxfp"),
             ),
             # Weights of checkpoints whose groups along K have 128, 64 or 32 elements.
-            ScaleFormat(
-                "bf16_1x128", elements=("int4",), vector=128, dtype="bf16", applied=("decode",),
-                operands=("b",), also=("g128", "group128", "int4_g128"),
-            ),
-            ScaleFormat(
-                "bf16_1x64", elements=("int4",), vector=64, dtype="bf16", applied=("decode",),
-                operands=("b",), also=("g64", "group64", "int4_g64"),
-            ),
-            ScaleFormat(
-                "bf16_1x32", elements=("int4",), vector=32, dtype="bf16", applied=("decode",), per_word=2,
-                operands=("b",), also=("g32", "group32", "int4_g32"),
-            ),
-            ScaleFormat(
-                "bf16_zero_1x128", elements=("int4",), vector=128, dtype="bf16", applied=("decode",),
-                zeros=True, operands=("b",), also=("awq", "asymmetric", "int4_zero"),
-            ),
-            ScaleFormat(
-                "bf16_zero_1x64", elements=("int4",), vector=64, dtype="bf16", applied=("decode",),
-                zeros=True, operands=("b",),
-            ),
+            *_formats_of_int4("bf16"),
+            *_formats_of_int4("fp16"),
         )
     },
 )  # fmt: skip

@@ -41,13 +41,13 @@ class _Repeated(NamedTuple):
 
 
 class Linear4bit(KernelLayer):
-    """A linear layer of a weight of four bits, which kernels decode and multiply with bf16 activations.
+    """A linear layer of a weight of four bits, which kernels decode and multiply with activations.
 
     The weight is packed once, and the layer has no other copy of it. Its buffers are ``packed_weight``
-    (uint8 [N, K / 2]: layout 1 of the kernels' ``pack_weight``), ``packed_scale`` ([words, N]: a bf16 scale
-    for 64 or 128 of K, or an int32 word with the scales of several blocks of K) and, for nvfp4,
-    ``tensor_scale`` (fp32, one element). ``bias`` [N] is a parameter without a gradient. Two layers of one
-    format have the same state dict, whichever kernels they have.
+    (uint8 [N, K / 2]: layout 1 of the kernels' ``pack_weight``), ``packed_scale`` ([words, N]: a scale for 64
+    or 128 of K in the type of the activations, or an int32 word with the scales of several blocks of K) and,
+    for nvfp4, ``tensor_scale`` (fp32, one element). ``bias`` [N] is a parameter without a gradient. Two
+    layers of one format have the same state dict, whichever kernels they have.
 
     If no kernel takes a call, torch multiplies by the decoded weight, and `reason` says why: an input of
     another type, on a CPU, or that requires grad, which this product has. It decodes the weight anew in each

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.features.decoded_weights.stored import weight_of
-from gemmgen.hardware import DTYPES, ScaleFormat
+from gemmgen.hardware import ScaleFormat
 from gemmgen.hardware.elements import SCALE_FORMATS
 from gemmgen.integrations.kernels import BIAS, Kernel, dtypes_of, is_traceable, name_of, require_kernel, said
 from gemmgen.integrations.weights.quantized import MIDDLE, QuantizedWeight
@@ -18,8 +18,6 @@ from gemmgen.problem.matmul import Operand
 
 FACTOR: Final = "tensor_scale"
 """The name in modules of a factor of the whole weight."""
-HAVE_FACTOR: Final = ("nvfp4",)
-"""The formats whose weights have such a factor, from `pack_weight`."""
 MATRICES: Final = ("a", "b", "b_scale")
 
 
@@ -44,8 +42,7 @@ class PackedWeight(NamedTuple):
 
         It has them in float64 for a while: 16 times the bytes of the elements.
         """
-        operand = Operand.of_weight(SCALE_FORMATS[scale_format], DTYPES["bf16"])
-        found = weight_of(self.weight.mT, self.scales.mT, operand)
+        found = weight_of(self.weight.mT, self.scales.mT, Operand.of_weight(SCALE_FORMATS[scale_format]))
         return (found if self.factor is None else found.float() * self.factor).to(dtype)
 
 
@@ -77,7 +74,7 @@ class PackingKernel(NamedTuple):
         if packs not in SCALE_FORMATS:
             raise ValueError(f"{name} packs weights of {packs!r}, a format that this gemmgen does not know")
         inputs, epilogue = tuple[str, ...](computes["inputs"]), tuple[str, ...](computes["epilogue"])
-        factor = (FACTOR,) if packs in HAVE_FACTOR else ()
+        factor = (FACTOR,) if SCALE_FORMATS[packs].has_factor else ()
         if epilogue not in (factor, (*factor, BIAS)) or {*inputs} != {*MATRICES, *epilogue}:
             raise ValueError(f"{name} computes more than a @ b and a bias: {said(kernel)}")
         dtypes = dtypes_of(kernel)
@@ -107,9 +104,8 @@ def pack(kernel: Kernel, weight: QuantizedWeight) -> PackedWeight:
     """
     packing = PackingKernel.of(kernel)
     _require_weight(packing, weight)
-    has_factor = packing.scale_format.name in HAVE_FACTOR
     factors: list[Tensor] = []
-    if has_factor:
+    if packing.scale_format.has_factor:
         found = weight.tensor_scale
         factors = [torch.ones(1, device=weight.codes.device) if found is None else found.reshape(1)]
     if packing.scale_format.zeros:
@@ -135,12 +131,12 @@ def _require_weight(packing: PackingKernel, weight: QuantizedWeight) -> None:
     if not of_elements or (weight.element == "e2m1" and weight.scales.dtype != TORCH_DTYPES[wanted.dtype]):
         found = f"{weight.element} with {weight.scales.dtype} scales of {weight.vector} elements of K"
         raise ValueError(f"{packing.name} packs {_words(wanted)}, and the weight is {found}")
-    if weight.tensor_scale is not None and wanted.name not in HAVE_FACTOR:
+    if weight.tensor_scale is not None and not wanted.has_factor:
         raise ValueError(f"{packing.name} packs {_words(wanted)}, and the weight has a tensor_scale")
     if not wanted.zeros and weight.zeros is not None and not bool((weight.zeros == MIDDLE).all()):
         raise ValueError(
             f"the weight has zero points of its own (asymmetric), and {packing.name} subtracts {MIDDLE}: "
-            f"a kernel of bf16_zero_1x{wanted.vector} takes it"
+            f"a kernel of {wanted.dtype}_zero_1x{wanted.vector} takes it"
         )
 
 

@@ -89,14 +89,18 @@ class _Stated:
         return self.dtype.name not in ONLY_DECODED
 
     def formats(self, gpu: Gpu, *elements: str) -> list[ScaleFormat]:
-        """Return the formats of scales that kernels of a GPU have for the operand, with these elements."""
-        return [
+        """Return the formats of scales that kernels of a GPU have for the operand, with these elements.
+
+        Of those that threads decode, formats for the other operand's type come first.
+        """
+        found = [
             each
             for each in SCALE_FORMATS.values()
             if {*each.elements} & {*elements}
             and self.name in each.operands
             and each.applied_by(gpu.architecture.mma, self.name)
         ]
+        return sorted(found, key=lambda each: each.decoded_to not in ("", self.other.dtype.name))
 
     def findings(self) -> Iterator[Finding]:
         """Yield a finding for each choice that no kernel of the GPU has."""
@@ -150,7 +154,7 @@ class _Stated:
         """Return the types that the operand can have instead of one that is not multiplied."""
         other = self.other
         if self.name == "a" and other.formats(self.gpu, other.dtype.name) and not other.multiplied:
-            return ("bf16",) if other.decoded else ("bf16", *FP8)
+            return (other.scale.decoded_to,) if other.decoded and other.scale else ("bf16", *FP8)
         return (other.dtype.name,) if other.dtype.bits == 16 else (*FP8, "bf16")
 
     def _foreign_format(self, stated: ScaleFormat) -> Iterator[Finding]:

@@ -61,10 +61,10 @@ class Operand:
     """
 
     @classmethod
-    def of_weight(cls, scale_format: ScaleFormat, decoded: DType) -> Operand:
-        """Return the B of a format whose elements threads decode to a type."""
+    def of_weight(cls, scale_format: ScaleFormat) -> Operand:
+        """Return the B of a format whose elements threads decode."""
         scale = BlockScale(scale_format, DTYPES[scale_format.dtype], scale_format.vector)
-        return cls(DTYPES[scale_format.elements[0]], "k", scale, decoded=decoded)
+        return cls(DTYPES[scale_format.elements[0]], "k", scale, decoded=DTYPES[scale_format.decoded_to])
 
     @property
     def k_multiple(self) -> int:

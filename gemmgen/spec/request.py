@@ -96,7 +96,7 @@ def _operand(name: str, operand: InputB, other: InputB, mma: str) -> Operand:
     padded = not decoded and DTYPES[operand.dtype].bits == 4 and DTYPES[other.dtype].bits != 4
     if operand.packing is not None:
         padded = operand.packing == "padded"
-    into = DTYPES[other.dtype] if decoded else None
+    into = DTYPES[scale.format.decoded_to] if scale and decoded else None
     return Operand(DTYPES[operand.dtype], operand.major or "k", scale, padded, into)
 
 

@@ -99,7 +99,8 @@ STATING: dict[str, Stated] = {
         "operands.a.dtype": ("bf16", "bf16", "bf16", "fp16", "e4m3"),
         "operands.b.dtype": ("int4", "int4", "e2m1"),
         "operands.b.scale": tuple(
-            {"format": name} for name in ("bf16_1x128", "bf16_zero_1x64", "bf16_1x32", "mxfp4", "nvfp4")
+            {"format": name}
+            for name in ("bf16_1x128", "bf16_zero_1x64", "bf16_1x32", "fp16_1x128", "mxfp4", "nvfp4")
         ),
         "mma.swap_ab": (True, True, False),
     },

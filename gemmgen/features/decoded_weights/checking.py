@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.features.decoded_weights.stored import stored_scales, weight_of
+from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Draw, Layout
 from gemmgen.numerics.side import Checking
@@ -46,7 +47,7 @@ class WeightNumbers(Checking):
         return made.mT
 
     def parts(self, inputs: Inputs) -> Iterator[Inputs]:
-        """Yield the inputs with the weight as the kernel multiplies it, in bf16."""
+        """Yield the inputs with the weight as the kernel multiplies it."""
         extras = dict(inputs.extras)
         weight = weight_of(inputs.b, extras.pop("b_scale"), self.problem.b)
         yield replace(inputs, b=weight.T, extras=extras)
@@ -63,7 +64,7 @@ def side_of(problem: Matmul) -> Checking | None:
 
 
 def _drawn(operand: Operand, extents: tuple[int, int], draw: Draw) -> Tensor:
-    """Return scales [words, N] as integers of their bits, or as bf16; of small integers, powers of two."""
+    """Return scales [words, N] as integers of their bits, or as floats; of small integers, powers of two."""
     assert operand.scale is not None
     words, columns = extents
     blocks = (columns, words * operand.scale.format.per_word)
@@ -72,7 +73,8 @@ def _drawn(operand: Operand, extents: tuple[int, int], draw: Draw) -> Tensor:
     if draw.integers or operand.scale.dtype.kind == "scale":
         scales = least * 2.0 ** torch.randint(-1, 2, blocks, generator=generator, device=device).double()
     else:
-        steps = 8 if operand.scale.dtype.name == "e4m3" else 128
+        assert operand.scale.dtype.significand is not None
+        steps = 1 << operand.scale.dtype.significand - 1
         whole = torch.randint(steps, blocks, generator=generator, device=device).double()
         scales = (
             least
@@ -83,4 +85,6 @@ def _drawn(operand: Operand, extents: tuple[int, int], draw: Draw) -> Tensor:
     if operand.scale.format.zeros:
         zeros = torch.randint(0, 16, blocks, generator=generator, device=device)
     stored = stored_scales(scales, operand, zeros).T
-    return stored.to(torch.int16).view(torch.bfloat16) if operand.scale_dtype.bits == 16 else stored
+    if operand.scale_dtype.bits == 16:
+        return stored.to(torch.int16).view(TORCH_DTYPES[operand.scale_dtype.name])
+    return stored

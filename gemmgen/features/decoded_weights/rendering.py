@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gemmgen.features.decoded_weights.code_place import CodePlace
 from gemmgen.features.decoded_weights.parts import decoded_k
+from gemmgen.hardware import DType
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import BlockScale
 from gemmgen.render.places import Constant, Function, Place, Section
@@ -36,6 +38,21 @@ class DecodedWeights(Rendering):
         return self.plan.problem.b.dtype.name
 
     @property
+    def float(self) -> DType:
+        """The type that threads decode B to."""
+        return self.plan.problem.b.multiplied
+
+    @property
+    def code_place(self) -> CodePlace:
+        """The place of an int4 in the bits of that type."""
+        return CodePlace(self.float)
+
+    @property
+    def has_factor(self) -> bool:
+        """True if `pack_weight` also returns a factor of the whole weight."""
+        return self._scale.format.has_factor
+
+    @property
     def scale_format(self) -> str:
         """The name of the format of B's scales."""
         return self._scale.format.name
@@ -58,9 +75,10 @@ class DecodedWeights(Rendering):
     @property
     def scales_meaning(self) -> str:
         """The type and the limit of the scales that are packed."""
-        zero = "zero" if self.has_zeros else "8"
+        if self.element == "int4":
+            zero = "zero" if self.has_zeros else "8"
+            return f"{self.float.name} or another float below 0.5: a weight is (code - {zero}) * scale"
         return {
-            "bf16": f"bf16 or another float below 0.5: a weight is (code - {zero}) * scale",
             "ue8m0": "float8_e8m0fnu or its bytes, powers of two up to 2",
             "e4m3": "float8_e4m3fn from 0 on",
         }[self._scale.dtype.name]

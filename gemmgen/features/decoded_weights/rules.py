@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmgen.features.decoded_weights.parts import STEPS
+from gemmgen.hardware import SCALE_FORMATS, ScaleFormat
 from gemmgen.plan.fix import Fix, either, leave_out, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -17,32 +18,47 @@ WARP_COLUMNS: Final = 16
 """[ptx] Rows of wgmma's first operand, which are columns of B, in the registers of a warp."""
 WARPS: Final = (8, 4)
 """Warps of a consumer that decodes: one or two warpgroups."""
-INTO: Final = ("bf16",)
-"""The types to which threads decode."""
+SUMS: Final = "fp32"
+"""The type of the sums: fp16 rounds sums of weights that have several significant bits each."""
 FACTOR: Final = "tensor_scale"
-"""The operand of the epilogue that is a factor of all numbers of an nvfp4 weight."""
+"""The operand of the epilogue that is a factor of all numbers of a weight."""
 
 
 @rule("weight-types", subject="problem")
 def weight_types(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Threads decode a K-contiguous B to bf16, the type of an A without scales; nvfp4 has a factor of B."""
+    """Threads decode a K-contiguous B to the type of an A without scales, and an epilogue has its factor."""
     a, b = plan.problem.a, plan.problem.b
-    if not b.decoded:
+    if not (b.decoded and b.scale):
         return
-    if a.dtype.name not in INTO:
-        found = f"A is {a.dtype.name} beside {b.dtype.name} weights"
-        yield Finding("operands.a.dtype", found, f"threads decode B to {either(INTO)}", use(*INTO))
+    if a.dtype != b.decoded:
+        found = f"A is {a.dtype.name} beside {b.dtype.name} weights with scales of {b.scale.format.name}"
+        others = [each.name for each in _like(b.scale.format) if each.decoded_to == a.dtype.name]
+        other = use(*others, field="operands.b.scale.format") if others else None
+        fix = use(b.decoded.name)
+        limit = f"threads decode B to {b.decoded.name}"
+        yield Finding("operands.a.dtype", found, limit, fix | other if other else fix)
     if a.scale:
-        found, limit = f"scales of A beside {b.dtype.name} weights", f"an A of {either(INTO)} has none"
+        found, limit = f"scales of A beside {b.dtype.name} weights", f"an A of {b.decoded.name} has none"
         yield Finding("operands.a.scale", found, limit, leave_out())
+    if (sums := plan.problem.accumulator.name) != SUMS:
+        found = f"products of {b.dtype.name} weights added up in {sums}"
+        yield Finding("accumulator", found, f"sums of decoded weights are kept in {SUMS}", use(SUMS))
     if b.major != "k":
         limit = "`pack_weight` packs elements along K into a word"
         yield Finding("operands.b.major", f"N-contiguous {b.dtype.name} weights", limit, use("k"))
-    if b.scale and b.scale.format.name == "nvfp4" and FACTOR not in plan.problem.epilogue.loads:
-        found = f"nvfp4 weights without a {FACTOR} in the epilogue"
+    if b.scale.format.has_factor and FACTOR not in plan.problem.epilogue.loads:
+        found = f"{b.scale.format.name} weights without a {FACTOR} in the epilogue"
         limit = "a number of B is an element times its scale times this factor, which `pack_weight` returns"
         field = "epilogue.ops" if plan.request.listed else "epilogue.d"
         yield Finding(field, found, limit, _times_factor(plan))
+
+
+def _like(scale_format: ScaleFormat) -> Iterator[ScaleFormat]:
+    """Yield the formats of the same elements, blocks and zero points."""
+    for each in SCALE_FORMATS.values():
+        same = (each.elements, each.vector, each.zeros)
+        if each.decoded_to and same == (scale_format.elements, scale_format.vector, scale_format.zeros):
+            yield each
 
 
 class _WithFactor(Spelling):

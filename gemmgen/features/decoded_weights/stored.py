@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.hardware.elements import WEIGHT_BLOCK
-from gemmgen.numerics.encoding import E2M1_VALUES, INT4_ZERO
+from gemmgen.numerics.encoding import E2M1_VALUES, INT4_ZERO, TORCH_DTYPES
 from gemmgen.problem.matmul import Operand
 
 BITS: Final = 6
@@ -24,12 +24,14 @@ PLACES: Final = (
     *("k1", "k8", "n8"),  # of the element in its word
 )
 """The bits of a place in a block, in the order of memory from the highest bit on."""
+POWERS: Final = {"bf16": -129, "fp16": -17}
+"""The power of two that a decoder has codes of int4 times, by the type of their scales."""
 LEAST_EXPONENT: Final = -22
 """The exponent of a scale of nvfp4 whose five bits are 0."""
 
 
 def weight_of(b: Tensor, b_scale: Tensor, operand: Operand) -> Tensor:
-    """Return the bf16 numbers [N, K] that a kernel multiplies, of b [K / 2, N] and b_scale [N, words].
+    """Return the numbers [N, K] that a kernel multiplies, of b [K / 2, N] and b_scale [N, words].
 
     An int4 has the rounded product of its number and its scale; products of e2m1 and its scales are exact.
     """
@@ -49,8 +51,8 @@ def weight_of(b: Tensor, b_scale: Tensor, operand: Operand) -> Tensor:
 
     products = numbers * of_each(scales_of(b_scale, operand))
     if operand.scale.format.zeros:
-        products += of_each(_bf16(b_scale >> 16))
-    return products.to(torch.bfloat16)
+        products += of_each(_floats(b_scale >> 16, operand))
+    return products.to(_torch_type(operand))
 
 
 def _codes(words: Tensor, operand: Operand) -> Tensor:
@@ -81,20 +83,25 @@ def scales_of(b_scale: Tensor, operand: Operand) -> Tensor:
     """Return the scales [N, blocks] in float64 of those that a kernel reads, [N, words]."""
     assert operand.scale is not None
     row = operand.scale.format
-    if row.dtype == "bf16":
-        words = b_scale.view(torch.int16) if b_scale.dtype == torch.bfloat16 else b_scale
-        halves = [_bf16(words >> 16 * half) for half in range(row.per_word)]
-        return torch.stack(halves, -1).flatten(-2) * 2.0**-129
+    if operand.dtype.name == "int4":
+        words = b_scale.view(torch.int16) if b_scale.dtype == _torch_type(operand) else b_scale
+        halves = [_floats(words >> 16 * half, operand) for half in range(row.per_word)]
+        return torch.stack(halves, -1).flatten(-2) * 2.0 ** POWERS[row.dtype]
     codes = torch.stack([b_scale >> 8 * byte & 0xFF for byte in range(row.per_word)], -1).flatten(-2)
     if row.dtype == "ue8m0":
         return 2.0 ** (codes.double() - 126 - 127)
     return 2.0 ** ((codes >> 3).double() + LEAST_EXPONENT) * (1 + (codes & 7).double() / 8) * 2.0**-7
 
 
-def _bf16(bits: Tensor) -> Tensor:
-    """Return the low 16 bits as bf16, in float64."""
+def _torch_type(operand: Operand) -> torch.dtype:
+    """Return the type that a kernel decodes to."""
+    return TORCH_DTYPES[operand.multiplied.name]
+
+
+def _floats(bits: Tensor, operand: Operand) -> Tensor:
+    """Return the low 16 bits as the type that a kernel decodes to, in float64."""
     wrapped = ((bits.to(torch.int32) & 0xFFFF) ^ 0x8000) - 0x8000  # as int16 holds them
-    return wrapped.to(torch.int16).view(torch.bfloat16).double()
+    return wrapped.to(torch.int16).view(_torch_type(operand)).double()
 
 
 def stored_scales(scales: Tensor, operand: Operand, zeros: Tensor | None = None) -> Tensor:
@@ -104,8 +111,9 @@ def stored_scales(scales: Tensor, operand: Operand, zeros: Tensor | None = None)
     """
     assert operand.scale is not None
     row = operand.scale.format
-    if row.dtype == "bf16":
-        bits = (scales * 2.0**129).to(torch.bfloat16).view(torch.int16).to(torch.int64) & 0xFFFF
+    if operand.dtype.name == "int4":
+        factors = (scales * 2.0 ** -POWERS[row.dtype]).to(_torch_type(operand))
+        bits = factors.view(torch.int16).to(torch.int64) & 0xFFFF
     elif row.dtype == "ue8m0":
         bits = scales.log2().round().to(torch.int64) + 127 + 126
     else:
@@ -114,7 +122,7 @@ def stored_scales(scales: Tensor, operand: Operand, zeros: Tensor | None = None)
             torch.int64
         )
     if zeros is not None:
-        added = (-zeros.double() * scales).to(torch.bfloat16).view(torch.int16).to(torch.int64)
+        added = (-zeros.double() * scales).to(_torch_type(operand)).view(torch.int16).to(torch.int64)
         bits |= (added & 0xFFFF) << 16
     width = 32 // row.per_word if row.per_word > 1 or row.zeros else 16
     padded = torch.nn.functional.pad(bits, (0, -bits.shape[1] % row.per_word))

@@ -30,7 +30,8 @@ BLOCKS: dict[NUnit, str] = {
 @rule("operand-dtypes", subject="problem")
 def operand_dtypes(plan: WgmmaKernel) -> Iterator[Finding]:
     """Wgmma multiplies equal types, and the two 8-bit floats in any mix."""
-    yield from unequal_types(plan.problem, "wgmma")
+    if not plan.problem.b.decoded:  # weights and their activations have a rule of their own
+        yield from unequal_types(plan.problem, "wgmma")
 
 
 @rule("accumulator-dtype", subject="problem")
