@@ -396,7 +396,8 @@ def sum_of_splits(args, share):
 def matmul_kernel(a_desc, b_desc, b_scale_desc, d_desc, partials_ptr, counters_ptr):
     """D = A @ (B * b_scale).
 
-    The descriptors are over A [M, K], B stored as [N, K], b_scale stored as [, N], and D [M, N].
+    The descriptors are over A [M, K], B stored as [N, K], b_scale stored as [ceil(K / 128), N], and D
+    [M, N].
     """
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PACKED_TILE_K], B_LAYOUT)
@@ -474,7 +475,7 @@ LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "maxnreg": 128, "launch_pdl": T
 def matmul(
     a: Tensor, b: Tensor, *, b_scale: Tensor, workspace: tuple | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """Return (a * a_scale) @ (b * b_scale).
+    """Return a @ (b * b_scale).
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
 

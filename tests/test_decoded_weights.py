@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,7 @@ import torch
 from modules import assert_verified_on_a_gpu, made, module_file, spec_file
 from torch import Tensor
 
-from gemmgen.features.decoded_weights.stored import scales_of, stored_scales, weight_of
+from gemmgen.features.decoded_weights.stored import in_turn, scales_of, stored_scales, weight_of
 from gemmgen.integrations import can_implement
 from gemmgen.integrations.weights import QuantizedWeight
 from gemmgen.integrations.weights.quantized import Element
@@ -40,12 +41,18 @@ STEMS = {
 }
 """A module of each format of scales."""
 FORMATS = sorted(STEMS)
+GATES = {
+    "fp16_zero_1x128": "h100_fp16_int4_gate",
+    "mxfp4": "h100_bf16_mxfp4_gate",
+    "nvfp4": "h100_bf16_nvfp4_gate",
+}
+"""Modules of gates, which have the columns of both accumulators in turn."""
 N, K = 192, 448
 """Three blocks by seven: the last word of scales has only a part of its blocks."""
 
 
-def module_of(scale_format: str) -> ModuleType:
-    return import_generated(module_file(STEMS[scale_format]))
+def module_of(scale_format: str, stems: Mapping[str, str] = STEMS) -> ModuleType:
+    return import_generated(module_file(stems[scale_format]))
 
 
 def operand_of(scale_format: str) -> Operand:
@@ -97,6 +104,16 @@ def test_a_packed_weight_has_the_numbers_of_the_checkpoint(scale_format: str) ->
     # int4 rounds a product; the others are exact, and a tensor scale is applied to the sums.
     expected = exact.to(float_of(operand_of(scale_format))).double() if weight.element == "int4" else exact
     assert found.equal(expected)
+
+
+@pytest.mark.parametrize("scale_format", GATES)
+def test_a_packed_gate_has_eight_columns_of_each_accumulator(scale_format: str) -> None:
+    weight, operand = drawn(scale_format), operand_of(scale_format)
+    plain = weight_of(*packed(module_of(scale_format), weight)[:2], operand)
+    of_gate = weight_of(*packed(module_of(scale_format, GATES), weight)[:2], operand)
+    rows = [16 * block + 2 * place + odd for block in range(N // 16) for odd in (0, 1) for place in range(8)]
+    assert of_gate.equal(plain[rows])
+    assert in_turn(of_gate).equal(plain)
 
 
 @pytest.mark.parametrize("scale_format", ["bf16_1x128", "mxfp4"])
@@ -236,6 +253,6 @@ OTHER_KERNELS = (
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("stem", [*STEMS.values(), *OTHER_KERNELS])
+@pytest.mark.parametrize("stem", [*STEMS.values(), *GATES.values(), *OTHER_KERNELS])
 def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
     assert_verified_on_a_gpu(stem, m=1, n=64, k=64)

@@ -183,7 +183,7 @@ class TensorAccess:
             bits += [problem.vector_dtype(name).bits for name in parted]
             bits += [problem.b.dtype.bits] * (problem.b.major == "mn")
         if problem.b.decoded:
-            found["blocks of weights"] = WEIGHT_BLOCK
+            found["blocks of weights"] = WEIGHT_BLOCK // problem.b_blocks
         found["rows of TMA"] = max((TMA_PLACE_BITS // each for each in bits), default=1)
         return found
 

@@ -53,7 +53,7 @@ def axes_of(problem: Matmul, argument: Argument) -> Axes:
             return (*_first(problem, "d"), Axis.M, Axis.D_BLOCKS)
         case "block_scales" | "tile_scales":
             matrix = "a" if argument.tensor == "a_scale" else "b"
-            rows = Axis.M if matrix == "a" else Axis.N
+            rows = Axis.M if matrix == "a" else Axis.TWO_N if problem.gated else Axis.N
             rows = Axis.N_BLOCKS if argument.kind == "tile_scales" else rows
             return (*_first(problem, matrix), rows, Axis.K_BLOCKS)
         case "vector" | "group_vector":

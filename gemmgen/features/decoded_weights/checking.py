@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.features.decoded_weights.stored import stored_scales, weight_of
+from gemmgen.features.decoded_weights.stored import in_turn, stored_scales, weight_of
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.matrices import Draw, Layout
@@ -50,6 +50,7 @@ class WeightNumbers(Checking):
         """Yield the inputs with the weight as the kernel multiplies it."""
         extras = dict(inputs.extras)
         weight = weight_of(inputs.b, extras.pop("b_scale"), self.problem.b)
+        weight = in_turn(weight) if self.problem.gated else weight
         yield replace(inputs, b=weight.T, extras=extras)
 
     def head(self, *, fast_accum: bool) -> Head | None:  # noqa: ARG002

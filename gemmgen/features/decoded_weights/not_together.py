@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gemmgen.features.decoded_weights.traits import DECODED
-from gemmgen.features.gates.traits import GATE
+from gemmgen.features.gates.traits import ORDER_OF_BLOCKS
 from gemmgen.features.kernel_traits import (
     BACKWARD,
     CLUSTER_M,
@@ -15,10 +15,12 @@ from gemmgen.features.kernel_traits import (
     SINGLE_TILE,
 )
 from gemmgen.features.promotion.traits import PROMOTION
+from gemmgen.features.saved_sums.traits import SAVED_SUMS
 from gemmgen.plan.not_together import NotTogether
 
 NOT_TOGETHER: Final = (
-    NotTogether(GATE, DECODED, "a gate has no swap-AB, which decoded weights need"),
+    NotTogether(ORDER_OF_BLOCKS, DECODED, "`pack_weight` takes columns of both accumulators in turn"),
+    NotTogether(SAVED_SUMS, DECODED, "they are for a backward, which needs B in another order"),
     NotTogether(SINGLE_TILE, DECODED, "it has one K step, and threads decode one while TMA loads the next"),
     NotTogether(ONE_STAGE, DECODED, "threads decode a K step while TMA loads the next one"),
     NotTogether(PROMOTION, DECODED, "the sums of decoded weights are not promoted"),

@@ -41,7 +41,8 @@ class DecodedWeightsPlanning(Planning[WgmmaKernel]):
         if b.decoded and b.scale:
             columns = plan.cta_tile_n
             blocks = max(1, plan.cta_tile_k // b.scale_k)
-            yield scales_of("b_scale", Extent(columns, "tile_n"), columns, b.scale_dtype, blocks)
+            extent = Extent(columns, "product_n" if plan.problem.gated else "tile_n")
+            yield scales_of("b_scale", extent, columns, b.scale_dtype, blocks)
 
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
         """Return the row with the time in which threads decode."""

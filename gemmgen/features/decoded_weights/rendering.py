@@ -48,6 +48,16 @@ class DecodedWeights(Rendering):
         return CodePlace(self.float)
 
     @property
+    def columns(self) -> str:
+        """The constant that holds the columns of B of a tile."""
+        return "PRODUCT_TILE_N" if self.plan.problem.gated else "PROGRAM_TILE_N"
+
+    @property
+    def accumulators(self) -> tuple[str, ...]:
+        """The sums of an element of D."""
+        return self.plan.problem.epilogue.accumulators
+
+    @property
     def has_factor(self) -> bool:
         """True if `pack_weight` also returns a factor of the whole weight."""
         return self._scale.format.has_factor
@@ -166,8 +176,9 @@ class DecodedWeights(Rendering):
         """The words about the weight and its scales."""
         b = self.plan.problem.b
         groups = "groups, " if self.plan.problem.groups else ""
-        shape = f"[{groups}N, ceil(K / {b.scale_k})], {b.scale_dtype.torch}"
-        return {"b_scale": f"{shape}, N contiguous, from `pack_weight`"}
+        columns = "2N" if self.plan.problem.gated else "N"
+        shape = f"[{groups}{columns}, ceil(K / {b.scale_k})], {b.scale_dtype.torch}"
+        return {"b_scale": f"{shape}, {columns} contiguous, from `pack_weight`"}
 
 
 SIDES: SidesByMma = {"wgmma": (DecodedWeights,)}

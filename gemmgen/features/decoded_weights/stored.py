@@ -55,6 +55,12 @@ def weight_of(b: Tensor, b_scale: Tensor, operand: Operand) -> Tensor:
     return products.to(_torch_type(operand))
 
 
+def in_turn(numbers: Tensor) -> Tensor:
+    """Return rows [2N, K] with those of both accumulators of a gate in turn, which a kernel has by eights."""
+    pairs = numbers.view(-1, 2, 8, numbers.shape[1])
+    return pairs.transpose(1, 2).reshape(numbers.shape)
+
+
 def _codes(words: Tensor, operand: Operand) -> Tensor:
     """Return the elements [words, 8] of words, in their order within them."""
     halves = torch.stack((words & 0xFFFF, words >> 16 & 0xFFFF), -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gemmgen.features.gates.traits import GATE, GATE_BACKWARD, GATE_OF_BLOCKS
+from gemmgen.features.gates.traits import GATE, GATE_AS_LOADED, GATE_BACKWARD, GATE_OF_BLOCKS
 from gemmgen.features.kernel_traits import CLUSTER_N, EIGHT_BITS, INTEGERS, ONE_STAGE, SINGLE_TILE, WARPS_N
 from gemmgen.features.misaligned.traits import MISALIGNED
 from gemmgen.features.rows_by_index.traits import D_ROWS
@@ -18,7 +18,7 @@ NOT_TOGETHER: Final = (
     NotTogether(SINGLE_TILE, GATE, "the function of a single tile checks a B of N columns"),
     NotTogether(
         SWAP_AB,
-        GATE,
+        GATE_AS_LOADED,
         "the columns of the accumulator are M then, so both sums of an element cannot lie side by side",
     ),
     NotTogether(ONE_STAGE, GATE_OF_BLOCKS, "two blocks of columns of B need a ring of several stages"),

@@ -38,7 +38,8 @@ class Gates(Rendering):
         first, second = self.plan.problem.epilogue.accumulators
         meaning = f"columns of B and of sums: PROGRAM_TILE_N of {first}, then as many of {second}"
         if self.plan.problem.interleaved:
-            meaning = f"columns of B and of sums: of {first} and {second} in turn, PROGRAM_TILE_N of each"
+            turns = "eight by eight" if self.plan.problem.b.decoded else "in turn"
+            meaning = f"columns of B and of sums: of {first} and {second} {turns}, PROGRAM_TILE_N of each"
         yield Constant(Place.TILE, "PRODUCT_TILE_N", self.plan.loaded_n, meaning)
 
     @property
@@ -50,7 +51,7 @@ class Gates(Rendering):
             return
         if problem.parted_vectors:
             yield Function(Section.OPERANDS, "wgmma/elements_in_turn")
-        yield Function(Section.EPILOGUE, "wgmma/even_and_odd")
+        yield Function(Section.EPILOGUE, f"wgmma/{self.parting}")
 
     def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
         """Return an epilogue that computes a tile of D from both sums before it is divided."""
@@ -63,13 +64,20 @@ class Gates(Rendering):
     @property
     def parting(self) -> str:
         """The function that parts an accumulator into the sums of each element of D."""
+        if self.plan.problem.b.decoded:
+            return "eights_in_turn"
         return "even_and_odd" if self.plan.problem.interleaved else "halves"
 
     @property
     def sentences(self) -> Iterator[str]:
         """A sentence about the columns of B that a tile of D takes."""
         first, second = self.plan.problem.epilogue.accumulators
-        if self.plan.problem.interleaved:
+        if self.plan.problem.b.decoded:
+            yield (
+                f"`pack_weight` puts eight columns of {first} before the eight of {second} beside them. A "
+                "thread has columns of B that are eight apart: so it has both sums of an element."
+            )
+        elif self.plan.problem.interleaved:
             yield (
                 f"Columns of {first} and {second} alternate in B, in its tiles and in an accumulator, so "
                 "that a thread has both sums of an element side by side."
@@ -84,6 +92,10 @@ class Gates(Rendering):
     def docs(self) -> dict[str, str]:
         """The columns of B of each accumulator, and the multiple that N is of."""
         problem, n_multiple = self.plan.problem, self.plan.access.n_multiple
+        if problem.b.decoded:
+            return dict.fromkeys(
+                problem.parted_vectors, f", of {' and '.join(problem.epilogue.accumulators)} in turn"
+            )
         lines = "rows" if problem.b.major == "k" else "columns"
         words = _shares(problem, problem.epilogue.accumulators, lines)
         if n_multiple == 1:

@@ -20,12 +20,26 @@ GATE = Trait[WgmmaKernel](
     accumulators,
     without_expression(),
 )
+GATE_AS_LOADED = Trait[WgmmaKernel](
+    "a gate without decoded weights",
+    "epilogue.d",
+    lambda plan: plan.problem.gated and plan.problem.b.decoded is None,
+    accumulators,
+    without_expression(),
+)
 GATE_OF_BLOCKS = Trait[WgmmaKernel](
     "a gate of two blocks of columns of B",
     "epilogue.d",
     lambda plan: plan.problem.in_blocks,
     accumulators,
     without_expression(),
+)
+ORDER_OF_BLOCKS = Trait[WgmmaKernel](
+    "columns of B in two blocks",
+    "epilogue.columns",
+    lambda plan: plan.problem.in_blocks,
+    "columns of B in two blocks",
+    use("interleaved"),
 )
 N_CONTIGUOUS_BLOCKS = Trait[WgmmaKernel](
     "an N-contiguous B of two blocks of columns",

@@ -23,13 +23,19 @@ class HopperOverview(KernelOverview):
     @property
     def more_inputs(self) -> tuple[str, ...]:
         """The further arguments with a descriptor, after B."""
-        scale = self.plan.problem.a.scale
-        groups = self.plan.problem.groups
-        blocks = f"ceil(K / {scale.vector})" if scale else ""
-        blocks = f"G * {blocks}" if groups is not None and groups.apart else blocks
-        extents = {"a_scale": f"[{blocks}, M]", "b_scale": f"[{blocks}, N]"}
+        problem = self.plan.problem
         loaded = [payload.tensor for payload in self.plan.stage.payloads]
-        return tuple(f"{name} stored as {each}" for name, each in extents.items() if name in loaded)
+        groups = "G * " if problem.groups is not None and problem.groups.apart else ""
+        found: list[str] = []
+        for name, operand, rows in ("a_scale", problem.a, "M"), ("b_scale", problem.b, self.columns_of_b):
+            if name in loaded:
+                found.append(f"{name} stored as [{groups}ceil(K / {operand.scale_k}), {rows}]")
+        return tuple(found)
+
+    @property
+    def columns_of_b(self) -> str:
+        """The columns of B: of all sums of an element of D."""
+        return "2N" if self.plan.problem.gated else "N"
 
     @staticmethod
     def _typed(operand: Operand) -> str:

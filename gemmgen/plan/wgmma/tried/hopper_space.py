@@ -151,14 +151,15 @@ def _kinds(partial: PartialSpec) -> Iterator[PartialSpec]:
 def _swaps(partial: PartialSpec) -> tuple[object, ...]:
     """Return the values of swap-AB that are tried if the spec does not want some tried.
 
-    A gate excludes swap-AB. A kernel for several problems is tried with the values of each of them.
+    Weights that are decoded need swap-AB, and other gates exclude it. A kernel for several problems is tried
+    with the values of each of them.
     """
     if "swap_ab" in partial.stated:
         return (partial.stated["swap_ab"],)
-    if partial.matmul.gated:
-        return (False,)
     if decodes(partial):
         return (True,)
+    if partial.matmul.gated:
+        return (False,)
     if not dense(partial):
         return (False, True) if few_rows_a_group(partial) else (False,)
     if not SWAP_AB_ALONE.applies(partial) or not SWAP_AB_ALONE.fits.keys().isdisjoint(partial.wanted):
