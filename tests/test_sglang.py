@@ -25,6 +25,7 @@ from expert_kernels import (
     tensors,
     up_kernel,
 )
+from four_bit import Kernels
 from modules import ROOT
 from torch import Tensor, nn
 
@@ -419,7 +420,17 @@ def test_a_wrong_file_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "kernels.json"
     path.write_text('{"fp8": "x"}')
     monkeypatch.setenv("GEMMGEN_SGLANG", str(path))
-    with pytest.raises(ValueError, match="must have fp8_blocks and experts with up, down and few_rows"):
+    with pytest.raises(ValueError, match="must have fp8_blocks, experts with up, down and few_rows, and"):
+        register()
+
+
+def test_a_file_with_weights_in_int4_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernels(tmp_path).on_the_cpu("bf16_1x128")
+    monkeypatch.setitem(sys.modules, "an_int4", kernel)
+    path = tmp_path / "kernels.json"
+    path.write_text(json.dumps({"int4": {"module": "an_int4"}}))
+    monkeypatch.setenv("GEMMGEN_SGLANG", str(path))
+    with pytest.raises(ValueError, match="has int4, a part for vLLM alone: this plug-in puts no"):
         register()
 
 

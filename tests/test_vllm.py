@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, cast
 
+import four_bit
 import pytest
 import torch
 from cpu_kernels import kernel_on_the_cpu
@@ -24,14 +26,18 @@ from expert_kernels import (
     tensors,
     up_kernel,
 )
+from four_bit import AWQ_ORDER, K, Kernels, N, in_bytes, in_words
 from modules import ROOT, module_file
+from simulated import signs
 from torch import Tensor, nn
 
 pytest.importorskip("vllm")
 
 from gemmgen.integrations import vllm as ours
 from gemmgen.integrations.experts import Experts
+from gemmgen.integrations.int4_product import Int4Product
 from gemmgen.integrations.vllm_plug_in import register
+from gemmgen.integrations.weights import QuantizedWeight
 from gemmgen.module import import_generated
 
 L: Any = import_module("vllm.model_executor.kernels.linear")
@@ -41,6 +47,13 @@ moe: Any = import_module("vllm.model_executor.layers.fused_moe.config")
 oracle: Any = import_module("vllm.model_executor.layers.fused_moe.oracle.unquantized")
 modular: Any = import_module("vllm.model_executor.layers.fused_moe.modular_kernel")
 platforms: Any = import_module("vllm.platforms")
+parameter: Any = import_module("vllm.model_executor.parameter")
+gptq: Any = import_module("vllm.model_executor.layers.quantization.auto_gptq")
+awq: Any = import_module("vllm.model_executor.layers.quantization.auto_awq")
+schemes: Any = import_module("vllm.model_executor.layers.quantization.compressed_tensors.schemes")
+types: Any = import_module("vllm.scalar_type").scalar_types
+envs: Any = import_module("vllm.envs")
+hash_factors: Any = import_module("vllm.config.utils").hash_factors
 CUDA = platforms.PlatformEnum.CUDA
 BF16 = torch.bfloat16
 
@@ -50,6 +63,14 @@ def _fresh() -> Iterator[None]:
     with config_of.set_current_vllm_config(config_of.VllmConfig()):
         yield
     ours.plug_in()
+
+
+@pytest.fixture
+def on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_hopper(_: int | None) -> tuple[bool, None]:
+        return True, None
+
+    monkeypatch.setattr(ours, "_is_hopper", is_hopper)
 
 
 def layer_config(n: int = 256, k: int = 512, **changes: Any) -> Any:
@@ -129,6 +150,256 @@ def test_a_layer_has_the_product_of_the_quantised_rows() -> None:
     assert (found.float() - wanted).square().sum() < 0.05**2 * wanted.square().sum()
 
 
+# --- linear layers of weights in int4
+
+PLAIN, ZEROS = "bf16_1x128", "bf16_zero_1x128"
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    return Kernels(tmp_path_factory.mktemp("int4"))
+
+
+@pytest.fixture
+def one_cuda_rank(on_hopper: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let vLLM choose among its kernels for CUDA, and make parameters without a group of processes."""
+    monkeypatch.setitem(ours.INT4_KERNELS, platforms.current_platform._enum, ours.INT4_KERNELS[CUDA])
+    monkeypatch.setattr(parameter, "get_tensor_model_parallel_rank", lambda: 0)
+    monkeypatch.setattr(parameter, "get_tensor_model_parallel_world_size", lambda: 1)
+
+
+def int4_config(n: int = N, k: int = K, **changes: Any) -> Any:
+    facts = {
+        "full_weight_shape": (k, n),
+        "partition_weight_shape": (k, n),
+        "weight_type": types.uint4b8,
+        "act_type": BF16,
+        "group_size": 128,
+        "zero_points": False,
+    }
+    return L.MPLinearLayerConfig(**(facts | changes))
+
+
+@pytest.mark.usefixtures("one_cuda_rank")
+def test_vllm_chooses_the_kernel_of_int4_before_its_own(kernels: Kernels) -> None:
+    before = list(ours.INT4_KERNELS[CUDA])
+    ours.plug_in(int4=Int4Product(kernels.module(PLAIN)))
+    assert ours.INT4_KERNELS[CUDA][1:] == before
+    assert L.choose_mp_linear_kernel(int4_config(), 90).__name__ == "GemmgenInt4Kernel"
+    assert L.choose_mp_linear_kernel(int4_config(out_type=BF16), 90).__name__ == "GemmgenInt4Kernel"
+    ours.plug_in(int4=Int4Product(kernels.module(ZEROS)))
+    assert ours.INT4_KERNELS[CUDA][1:] == before
+    for changes in ({}, {"weight_type": types.uint4, "zero_points": True}):
+        assert L.choose_mp_linear_kernel(int4_config(**changes), 90).__name__ == "GemmgenInt4Kernel"
+    ours.plug_in()
+    assert ours.INT4_KERNELS[CUDA] == before
+
+
+@pytest.mark.usefixtures("one_cuda_rank")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"weight_type": types.uint4, "zero_points": True}, "subtracts 8, and the layer has zero points"),
+        ({"weight_type": types.uint8b128}, "multiplies weights of uint4b8, and the layer has uint8b128"),
+        ({"weight_type": types.uint4}, "multiplies weights of uint4b8, and the layer has uint4"),
+        ({"act_type": torch.float16}, "makes torch.bfloat16, and the layer torch.float16"),
+        ({"out_type": torch.float32}, "makes torch.bfloat16, and the layer torch.float32"),
+        ({"group_size": 64}, "has a scale for 128 of K, and the layer has groups of 64"),
+        ({"group_size": -1}, "has a scale for 128 of K, and the layer has groups of -1"),
+        ({"k": 448}, "K must be a multiple of the group of 128, found 448"),
+        ({"n": 96}, "N must be a multiple of 64, found 96"),
+    ],
+)
+def test_layers_of_int4_that_the_kernel_does_not_take_are_left_with_the_reason(
+    changes: dict[str, Any], reason: str, kernels: Kernels
+) -> None:
+    ours.plug_in(int4=Int4Product(kernels.module(PLAIN)))
+    with pytest.raises(ValueError, match="Failed to find a kernel") as found:
+        L.choose_mp_linear_kernel(int4_config(**changes), 90)
+    (line,) = (line for line in str(found.value).splitlines() if "GemmgenInt4Kernel" in line)
+    assert line.startswith(" GemmgenInt4Kernel cannot implement due to: ")
+    assert line.endswith(reason)
+
+
+def test_no_kernel_of_int4_runs_on_another_gpu(kernels: Kernels) -> None:
+    made = ours.int4_kernel(Int4Product(kernels.module(PLAIN)))
+    assert made.get_min_capability() == 90
+    can, reason = made.can_implement(int4_config())
+    assert not can
+    assert reason == "these kernels need compute capability 9.0, found None"
+
+
+def no_loader(*_: Any, **__: Any) -> None:
+    """Stand for the function by which vLLM's parameters load a tensor of a checkpoint."""
+
+
+def gptq_method() -> Any:
+    return gptq.AutoGPTQLinearMethod(gptq.AutoGPTQConfig(4, 128, False, True, False, {}, {}))
+
+
+def awq_method() -> Any:
+    return awq.AutoAWQMarlinLinearMethod(awq.AutoAWQConfig(4, 128, True, False))
+
+
+def scheme(*, symmetric: bool) -> Callable[[], Any]:
+    def made() -> Any:
+        return schemes.CompressedTensorsWNA16("group", 4, 128, symmetric, "a layer")
+
+    return made
+
+
+def drawn_zeros() -> Tensor:
+    """Return zero points [N, blocks] that differ."""
+    return torch.randint(0, 16, (N, K // 128), generator=torch.Generator().manual_seed(2))
+
+
+def of_asymmetric_awq() -> Any:
+    layer = four_bit.of_awq()
+    layer.qzeros = in_words(drawn_zeros().mT, AWQ_ORDER)
+    return layer
+
+
+def of_asymmetric_compressed_tensors() -> Any:
+    return four_bit.of_compressed_tensors(weight_zero_point=in_words(drawn_zeros().mT).mT)
+
+
+METHODS: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
+    "gptq": (PLAIN, gptq_method, four_bit.of_gptq),
+    "gptq, by a kernel that subtracts zero points": (ZEROS, gptq_method, four_bit.of_gptq),
+    "compressed-tensors": (PLAIN, scheme(symmetric=True), four_bit.of_compressed_tensors),
+    "awq": (ZEROS, awq_method, of_asymmetric_awq),
+    "compressed-tensors with zero points": (
+        ZEROS,
+        scheme(symmetric=False),
+        of_asymmetric_compressed_tensors,
+    ),
+}
+"""The format of the kernel, vLLM's method of a layer, and the tensors of its checkpoint."""
+
+
+def weight_of_layer(method: str) -> QuantizedWeight:
+    """Return the weight of the checkpoint of a method."""
+    elements, exponents = four_bit.drawn()
+    is_symmetric = METHODS[method][2] in (four_bit.of_gptq, four_bit.of_compressed_tensors)
+    zeros = None if is_symmetric else drawn_zeros().to(torch.uint8)
+    return QuantizedWeight("int4", in_bytes(elements), (2.0**exponents).bfloat16(), 128, zeros)
+
+
+def created(method: str, product: Int4Product) -> tuple[Any, Any]:
+    """Return a method of vLLM's with the kernel that it chooses, and a layer with a checkpoint's tensors."""
+    _, make, checkpoint = METHODS[method]
+    ours.plug_in(int4=product)
+    found, layer, loaded = make(), nn.Module(), checkpoint()
+    facts: dict[str, Any] = {
+        "input_size": K,
+        "output_size": N,
+        "input_size_per_partition": K,
+        "output_partition_sizes": [N // 2, N // 2],
+        "params_dtype": BF16,
+        "weight_loader": no_loader,
+    }
+    found.create_weights(layer, **facts)
+    assert found.kernel.of_gemmgen
+    for name, each in layer.named_parameters():
+        if name != "weight_shape":
+            each.data.copy_(getattr(loaded, name))
+    return found, layer
+
+
+def applied(method: Any) -> Callable[..., Tensor]:
+    return getattr(method, "apply_weights", None) or method.apply
+
+
+@pytest.mark.usefixtures("one_cuda_rank")
+@pytest.mark.parametrize("name", METHODS)
+def test_a_layer_of_int4_has_the_product_of_the_dequantised_weight(name: str, kernels: Kernels) -> None:
+    few, many = (kernels.on_the_cpu(METHODS[name][0], rows=rows) for rows in (16, 32))
+    method, layer = created(name, Int4Product(many, few_rows={16: few}))
+    olds = [weakref.ref(each) for key, each in layer.named_parameters() if key != "weight_shape"]
+    method.process_weights_after_loading(layer)
+    assert not any(old() is not None for old in olds)
+    held = {key: each for key, each in layer.named_parameters() if key != "weight_shape"}
+    assert sorted(each.dtype.itemsize * each.numel() for each in held.values())[1:] == [N * K // 2]
+    numbers = weight_of_layer(name).numbers()
+    for shape in (5, K), (2, 20, K), (0, K):
+        x = signs(*shape)
+        found = applied(method)(layer, x, None)
+        assert torch.equal(found, (x.double() @ numbers.T).to(BF16))
+    assert few.calls == [(5, K), (0, K)]
+    assert many.calls == [(40, K)]
+
+
+@pytest.mark.usefixtures("one_cuda_rank")
+def test_a_bias_is_added_to_the_rounded_product(kernels: Kernels) -> None:
+    method, layer = created("gptq", Int4Product(kernels.on_the_cpu(PLAIN)))
+    method.process_weights_after_loading(layer)
+    x, bias = signs(2, 3, K), torch.randn(N, generator=torch.Generator().manual_seed(3)).bfloat16()
+    rounded = (x.double() @ weight_of_layer("gptq").numbers().T).to(BF16)
+    assert torch.equal(method.apply(layer, x, bias), rounded + bias)
+
+
+@pytest.mark.usefixtures("one_cuda_rank")
+def test_a_compiled_layer_of_int4_is_one_graph(kernels: Kernels) -> None:
+    method, layer = created("compressed-tensors", Int4Product(kernels.on_the_cpu(PLAIN)))
+    method.process_weights_after_loading(layer)
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    def forward(x: Tensor, bias: Tensor) -> Tensor:
+        return method.apply_weights(layer, x, bias)
+
+    function = cast(Any, torch).compile(forward, backend=backend, fullgraph=True, dynamic=True)
+    bias = signs(N)
+    for rows in 4, 40:
+        x = signs(rows, K)
+        assert torch.equal(function(x, bias), forward(x, bias))
+    (graph,) = graphs
+    named = [str(node.target) for node in graph.graph.nodes]
+    assert len([each for each in named if "linear_4bit" in each]) == 1
+
+
+@pytest.mark.usefixtures("one_cuda_rank")
+def test_a_weight_that_the_kernel_cannot_decode_says_how_vllm_takes_its_own(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, layer = created("gptq", Int4Product(kernels.on_the_cpu(PLAIN)))
+    layer.scales.data[0, 0] = 0.5
+    with pytest.raises(
+        ValueError, match="qweight is no weight for h100_bf16_1x128_rows16: scales must be"
+    ) as said:
+        method.process_weights_after_loading(layer)
+    assert "with VLLM_DISABLED_KERNELS=GemmgenInt4Kernel vLLM takes its own" in str(said.value)
+    monkeypatch.setenv("VLLM_DISABLED_KERNELS", "GemmgenInt4Kernel")
+    with pytest.raises(ValueError, match="GemmgenInt4Kernel disabled by environment variable"):
+        L.choose_mp_linear_kernel(int4_config(), 90)
+
+
+def test_a_compiled_model_of_other_kernels_is_not_taken_again(kernels: Kernels) -> None:
+    def key() -> str:
+        return hash_factors(envs.compile_factors())
+
+    own = key()
+    few, many = (kernels.on_the_cpu(PLAIN, rows=rows) for rows in (16, 32))
+    found = [own]
+    parts: list[dict[str, Any]] = [
+        {"int4": Int4Product(many)},
+        {"int4": Int4Product(many, few_rows={16: few})},
+        {"int4": Int4Product(many, few_rows={8: few})},
+        {"experts": silu_experts()},
+        {"fp8_blocks": import_generated(module_file("h100_e4m3_blockwise"))},
+    ]
+    for part in parts:
+        ours.plug_in(**part)
+        found.append(key())
+        assert key() == found[-1]
+    assert len({*found}) == 6
+    ours.plug_in()
+    assert key() == own
+
+
 # --- experts
 
 
@@ -161,14 +432,6 @@ def moe_config(activation: str = "SILU", **changes: Any) -> Any:
 def supported(made: Any, config: Any) -> tuple[bool, str | None]:
     """Return what the oracle of vLLM asks of a class of experts."""
     return made.is_supported_config(made, config, None, None, modular.FusedMoEActivationFormat.Standard)
-
-
-@pytest.fixture
-def on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_hopper(_: int | None) -> tuple[bool, None]:
-        return True, None
-
-    monkeypatch.setattr(ours, "_is_hopper", is_hopper)
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -288,13 +551,37 @@ def test_the_plug_in_reads_its_modules_from_a_file(tmp_path: Path, monkeypatch: 
     assert oracle.backend_to_kernel_cls(ours.TRITON)[0].of_gemmgen
 
 
+@pytest.mark.usefixtures("one_cuda_rank")
+def test_the_file_names_the_modules_of_int4(
+    kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many = (kernels.on_the_cpu(PLAIN, rows=rows) for rows in (16, 32))
+    for name, kernel in (("a_few", few), ("a_many", many)):
+        monkeypatch.setitem(sys.modules, name, kernel)
+    path = tmp_path / "kernels.json"
+    path.write_text(json.dumps({"int4": {"module": "a_many", "few_rows": {"16": "a_few"}}}))
+    monkeypatch.setenv("GEMMGEN_VLLM", str(path))
+    register()
+    made = L.choose_mp_linear_kernel(int4_config(), 90)
+    with pytest.raises(ValueError, match="a scale for 128 of K") as found:
+        L.choose_mp_linear_kernel(int4_config(group_size=32), 90)
+    assert made.of_gemmgen
+    assert f"{few.__name__}, {many.__name__} has a scale" in str(found.value)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (None, "must name a file of JSON"),
         ("[]", "must name a file of JSON"),
-        ('{"fp8": "x"}', "must have fp8_blocks and experts with up, down and few_rows, found fp8"),
-        ('{"experts": {"up": "x"}}', "must have fp8_blocks and experts with up, down"),
+        ('{"fp8": "x"}', "must have fp8_blocks, experts with up, down and few_rows, and int4 with module"),
+        ('{"experts": {"up": "x"}}', "must have fp8_blocks, experts with up, down"),
+        ('{"int4": {"few_rows": {}}}', "and int4 with module and few_rows, found int4"),
+        ('{"int4": {"module": "x", "rows": {}}}', "and int4 with module and few_rows, found int4"),
+        ('{"int4": "x"}', "and int4 with module and few_rows, found int4"),
+        ('{"int4": {"module": "json", "few_rows": {"few": "x"}}}', "few_rows must have modules by the most"),
+        ('{"int4": {"module": "json", "few_rows": ["x"]}}', "few_rows must have modules by the most rows"),
+        ('{"int4": {"module": "json"}}', "a kernel is an imported module or library with a function matmul"),
     ],
 )
 def test_a_wrong_file_is_told_in_one_sentence(

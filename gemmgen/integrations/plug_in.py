@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from gemmgen.integrations.experts import Experts
+from gemmgen.integrations.int4_product import Int4Product
 from gemmgen.integrations.kernels import Kernel
+
+NEEDED: Final[Mapping[str, frozenset[str]]] = {
+    "experts": frozenset({"up", "down"}),
+    "int4": frozenset({"module"}),
+}
+"""The names that a part must have, of parts that may have few_rows beside them."""
+FORM: Final = "fp8_blocks, experts with up, down and few_rows, and int4 with module and few_rows"
+"""The names in a file."""
 
 
 class ServerKernels(NamedTuple):
@@ -19,15 +28,18 @@ class ServerKernels(NamedTuple):
     fp8_blocks: Kernel | None
     """For linear layers with fp32 scales of blocks."""
     experts: Experts | None
+    int4: Int4Product | None
+    """For linear layers of weights in int4."""
 
 
 def kernels_named_by(variable: str) -> ServerKernels | None:
     """Return the kernels of the file that an environment variable names; None without the variable.
 
     The file has JSON with names of modules, each part optional: ``{"fp8_blocks": NAME, "experts": {"up":
-    NAME, "down": NAME, "few_rows": {"4": [NAME, NAME]}}}``.
+    NAME, "down": NAME, "few_rows": {"4": [NAME, NAME]}}, "int4": {"module": NAME, "few_rows": {"16":
+    NAME}}}``.
 
-    Raises ValueError for a file that cannot be read or has other names, and for experts that compute anything
+    Raises ValueError for a file that cannot be read or has other names, and for modules that compute anything
     else; ImportError for a module that is not there.
     """
     path = os.environ.get(variable)
@@ -35,25 +47,40 @@ def kernels_named_by(variable: str) -> ServerKernels | None:
         return None
     try:
         found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        unknown = {*found} - {"fp8_blocks", "experts"}
-        of_experts: dict[str, Any] = found.get("experts") or {}
-        unknown |= {*of_experts} - {"up", "down", "few_rows"}
+        wrong = {*found} - {"fp8_blocks", *NEEDED}
+        parts: dict[str, dict[str, Any]] = {name: found.get(name) or {} for name in NEEDED}
+        for name, part in parts.items():
+            wrong |= {*part} - {*NEEDED[name], "few_rows"}
+            wrong |= NEEDED[name] - {*part} if part else set()
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"{variable} must name a file of JSON, found {path}: {error}") from None
-    if unknown or (of_experts and not {"up", "down"} <= {*of_experts}):
-        raise ValueError(
-            f"{path} must have fp8_blocks and experts with up, down and few_rows, found {', '.join(found)}"
-        )
+    if wrong:
+        raise ValueError(f"{path} must have {FORM}, found {', '.join(found)}")
     return ServerKernels(
         fp8_blocks=import_module(found["fp8_blocks"]) if found.get("fp8_blocks") else None,
-        experts=_experts(of_experts) if of_experts else None,
+        experts=_experts(parts["experts"]) if parts["experts"] else None,
+        int4=_int4(parts["int4"]) if parts["int4"] else None,
     )
 
 
 def _experts(found: Mapping[str, Any]) -> Experts:
     """Return the kernels of experts by the names of their modules."""
-    few = {
-        int(most): (import_module(up), import_module(down))
-        for most, (up, down) in found.get("few_rows", {}).items()
-    }
-    return Experts(import_module(found["up"]), import_module(found["down"]), few_rows=few)
+
+    def pair(names: Any) -> tuple[Kernel, Kernel]:
+        up, down = names
+        return import_module(up), import_module(down)
+
+    return Experts(import_module(found["up"]), import_module(found["down"]), few_rows=_few_rows(found, pair))
+
+
+def _int4(found: Mapping[str, Any]) -> Int4Product:
+    """Return the kernels of weights in int4 by the names of their modules."""
+    return Int4Product(import_module(found["module"]), few_rows=_few_rows(found, import_module))
+
+
+def _few_rows(found: Mapping[str, Any], kernels: Callable[[Any], Any]) -> dict[int, Any]:
+    """Return the kernels of a part for few rows, by the most rows; raise ValueError for other keys."""
+    few: Any = found.get("few_rows") or {}
+    if not isinstance(few, dict) or not all(most.isdecimal() for most in cast("dict[str, Any]", few)):
+        raise ValueError(f"few_rows must have modules by the most rows, found {few}")
+    return {int(most): kernels(names) for most, names in cast("dict[str, Any]", few).items()}

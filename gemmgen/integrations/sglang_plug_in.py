@@ -17,9 +17,15 @@ VARIABLE: Final = "GEMMGEN_SGLANG"
 def register() -> None:
     """Read the file that GEMMGEN_SGLANG names (`kernels_named_by`), and register its kernels in SGLang.
 
-    Raises ValueError for a file that cannot be read or has other names, and for modules that compute anything
-    else; ImportError for a module that is not there. Nothing is registered then. SGLang writes the error to
-    its log and goes on without the plug-in.
+    Raises ValueError for a file that cannot be read or has other names, for one with ``int4``, and for
+    modules that compute anything else; ImportError for a module that is not there. Nothing is registered
+    then. SGLang writes the error to its log and goes on without the plug-in.
     """
     if found := kernels_named_by(VARIABLE):
-        import_module("gemmgen.integrations.sglang").plug_in(**found._asdict())
+        if found.int4 is not None:
+            raise ValueError(
+                f"the file that {VARIABLE} names has int4, a part for vLLM alone: this plug-in puts no "
+                "kernels into SGLang's layers of four bits"
+            )
+        kernels = {"fp8_blocks": found.fp8_blocks, "experts": found.experts}
+        import_module("gemmgen.integrations.sglang").plug_in(**kernels)

@@ -1,10 +1,12 @@
-"""Kernels in vLLM: of linear layers with scales of blocks, and of experts in bf16.
+"""Kernels in vLLM: of linear layers with scales of blocks or weights in int4, and of experts in bf16.
 
 vLLM's own selection asks these kernels first, and takes its own for layers that they refuse.
 
-vLLM 0.32 has two holes here. Its function that registers linear kernels knows no scales of blocks, and puts
-kernels behind its own; and its experts have no registry. So kernels are put into its table, at the front, and
-into the answer of the function that lists the experts of its Triton backend.
+vLLM 0.32 has three holes here. Its function that registers linear kernels knows no scales of blocks, and puts
+kernels behind its own; its experts have no registry; and a compiled model that it keeps on disk is taken
+again by a server with other kernels. So kernels are put into its tables, at the front, and into the answer of
+the function that lists the experts of its Triton backend; and their names are put beside the environment
+variables by which it finds compiled models.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from importlib import import_module
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gemmgen.integrations.block_scaled_linear import K_UNIT, BlockScaledLinear
 from gemmgen.integrations.experts import SWIGLU_ALPHA, SWIGLU_LIMIT, Experts, ExpertTensors
-from gemmgen.integrations.kernels import Kernel
+from gemmgen.integrations.int4_product import Int4Product
+from gemmgen.integrations.kernels import Kernel, name_of
+from gemmgen.integrations.packed_weight import PackedWeight
 from gemmgen.integrations.quantize import BLOCK
+from gemmgen.integrations.weights import from_compressed_tensors
 
 OLDEST: Final = "0.32"
 """The release of vLLM that this file was written for and run with."""
@@ -36,6 +41,11 @@ ACTIVATION_NUMBERS: Final[Mapping[str, Mapping[str, float | None]]] = {
 try:
     _linear: Any = import_module("vllm.model_executor.kernels.linear")
     _blocks: Any = import_module("vllm.model_executor.kernels.linear.scaled_mm.BlockScaledMMLinearKernel")
+    _mixed: Any = import_module("vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel")
+    _parameters: Any = import_module("vllm.model_executor.parameter")
+    _layers: Any = import_module("vllm.model_executor.layers.quantization.utils")
+    _types: Any = import_module("vllm.scalar_type").scalar_types
+    _envs: Any = import_module("vllm.envs")
     _moe: Any = import_module("vllm.model_executor.layers.fused_moe.modular_kernel")
     _oracle: Any = import_module("vllm.model_executor.layers.fused_moe.oracle.unquantized")
     _reduced: Any = import_module("vllm.model_executor.layers.fused_moe.topk_weight_and_reduce")
@@ -44,6 +54,9 @@ try:
     _quantizer: Any = import_module("vllm.model_executor.layers.quantization.input_quant_fp8")
     LINEAR_KERNELS: dict[Any, list[Any]] = _linear._POSSIBLE_FP8_BLOCK_KERNELS
     BlockKernel: Any = _blocks.Fp8BlockScaledMMLinearKernel
+    INT4_KERNELS: dict[Any, list[Any]] = _linear._POSSIBLE_KERNELS
+    MixedKernel: Any = _mixed.MPLinearKernel
+    FACTORS: dict[str, Callable[[], Any]] = _envs.environment_variables
     ExpertsKernel: Any = _moe.FusedMoEExpertsModular
     TRITON: Any = _oracle.UnquantizedMoeBackend.TRITON
     Activation: Any = _activations.MoEActivation
@@ -51,22 +64,43 @@ except (ImportError, AttributeError) as error:
     raise ImportError(f"vLLM {OLDEST} is needed, whose selection of kernels this plug-in knows") from error
 
 
-def plug_in(*, fp8_blocks: Kernel | None = None, experts: Experts | None = None) -> None:
+FACTOR: Final = "GEMMGEN_KERNELS"
+"""The name of the kernels among the environment variables by which vLLM finds a compiled model."""
+
+
+def plug_in(
+    *, fp8_blocks: Kernel | None = None, experts: Experts | None = None, int4: Int4Product | None = None
+) -> None:
     """Put kernels before vLLM's own, for this process, in place of the kernels of an earlier call.
 
     Args:
         fp8_blocks: A module or a library with fp32 scales of blocks, for linear layers.
         experts: Kernels for experts in bf16.
+        int4: Kernels for linear layers of weights in int4.
 
     Raises ValueError for a kernel that computes anything else.
     """
     made = linear_kernel(fp8_blocks) if fp8_blocks is not None else None
     experts_made = experts_kernel(experts) if experts is not None else None
-    table = LINEAR_KERNELS[_platforms.PlatformEnum.CUDA]
-    table[:] = [*([made] if made else []), *(each for each in table if not hasattr(each, "of_gemmgen"))]
+    int4_made = int4_kernel(int4) if int4 is not None else None
+    for tables, each in ((LINEAR_KERNELS, made), (INT4_KERNELS, int4_made)):
+        _put_first(tables[_platforms.PlatformEnum.CUDA], each)
     listed: Any = _oracle.backend_to_kernel_cls
     listed = getattr(listed, "of_vllm", listed)
     _oracle.backend_to_kernel_cls = _before(listed, experts_made) if experts_made else listed
+    names = {
+        "fp8_blocks": None if fp8_blocks is None else name_of(fp8_blocks),
+        "experts": None if experts is None else str(experts),
+        "int4": None if int4 is None else str(int4),
+    }
+    FACTORS.pop(FACTOR, None)
+    if any(names.values()):
+        FACTORS[FACTOR] = lambda: str(names)
+
+
+def _put_first(table: list[Any], made: Any) -> None:
+    """Put a class first into a table of vLLM's, in place of the class of an earlier call; None for none."""
+    table[:] = [*([made] if made else []), *(each for each in table if not hasattr(each, "of_gemmgen"))]
 
 
 def _before(listed: Callable[[Any], list[Any]], made: Any) -> Callable[[Any], list[Any]]:
@@ -126,6 +160,77 @@ def linear_kernel(kernel: Kernel) -> Any:
             return product(A, B, As, Bs)
 
     return GemmgenFp8BlockKernel
+
+
+def int4_kernel(product: Int4Product) -> Any:
+    """Return a class of vLLM's for linear layers of weights in int4, which kernels compute."""
+    name, vector = product.name, product.scale_format.vector
+    has_zeros = product.scale_format.zeros
+
+    def why_not(config: Any) -> str:
+        """Return why the kernels do not compute a layer of a configuration; empty if they do."""
+        if config.zero_points and not has_zeros:
+            return f"{name} subtracts 8, and the layer has zero points"
+        wanted = _types.uint4 if config.zero_points else _types.uint4b8
+        if config.weight_type != wanted:
+            return f"{name} multiplies weights of {wanted}, and the layer has {config.weight_type}"
+        for dtype in (config.act_type, config.out_type):
+            if dtype not in (product.dtype, None):
+                return f"{name} multiplies and makes {product.dtype}, and the layer {dtype}"
+        if config.group_size != vector:
+            return f"{name} has a scale for {vector} of K, and the layer has groups of {config.group_size}"
+        k, n = config.partition_weight_shape
+        if k % vector:
+            return f"K must be a multiple of the group of {vector}, found {k}"
+        return product.why_not(n, k)
+
+    class GemmgenInt4Kernel(MixedKernel):
+        of_gemmgen = True
+
+        @classmethod
+        def get_min_capability(cls) -> int:
+            return HOPPER
+
+        @classmethod
+        def can_implement(cls, config: Any) -> tuple[bool, str | None]:
+            can, reason = _is_hopper(None)
+            reason = reason or why_not(config)
+            return can and not reason, reason or None
+
+        def process_weights_after_loading(self, layer: nn.Module) -> None:
+            """Put the packed weight in place of the checkpoint's tensors, whose memory is then free."""
+            words, scales, zeros = self._get_weight_params(layer)
+            # To the order of compressed-tensors, which GPTQ's parameters are turned to.
+            _parameters.permute_param_layout_(words, input_dim=1, output_dim=0, packed_dim=1)
+            _parameters.permute_param_layout_(scales, input_dim=1, output_dim=0)
+            if self.config.zero_points:
+                _parameters.permute_param_layout_(zeros, input_dim=1, output_dim=0, packed_dim=0)
+            try:
+                packed = product.pack(
+                    from_compressed_tensors(
+                        words.data,
+                        scales.data,
+                        weight_zero_point=zeros.data if self.config.zero_points else None,
+                        group_size=self.config.group_size,
+                    )
+                )
+            except ValueError as error:
+                own = f"with VLLM_DISABLED_KERNELS={type(self).__name__} vLLM takes its own kernels"
+                raise ValueError(f"{self.w_q_name} is no weight for {name}: {error} ({own})") from None
+            _layers.replace_parameter(layer, self.w_q_name, packed.weight)
+            _layers.replace_parameter(layer, self.w_s_name, packed.scales)
+            if self.w_zp_name is not None:  # GPTQ has zero points of symmetric weights, too
+                layer.register_parameter(self.w_zp_name, None)
+
+        def apply_weights(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+            weight, scales, _ = self._get_weight_params(layer)
+            d = product(x.reshape(-1, x.shape[-1]), PackedWeight(weight, scales, None))
+            if bias is not None:
+                # vLLM chooses a class before it says if a layer has a bias. Machete rounds before it, too.
+                d.add_(bias)
+            return d.reshape(*x.shape[:-1], d.shape[-1])
+
+    return GemmgenInt4Kernel
 
 
 def _is_hopper(compute_capability: int | None) -> tuple[bool, str | None]:
