@@ -31,6 +31,7 @@ FORMATS = {
 """The elements of each format that kernels decode, and how many of them share a scale."""
 ZERO_FORMATS = {"bf16_zero_1x128": ("int4", 128), "bf16_zero_1x64": ("int4", 64)}
 """The same, of formats with zero points."""
+ALL_FORMATS = FORMATS | ZERO_FORMATS
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -86,7 +87,7 @@ class Kernels:
         if stem not in self.made:
             steps = (*(["tensor_scale"] if scale_format == "nvfp4" else []), *ops)
             spec = self.folder / f"{stem}.yaml"
-            dtype, (element, _) = SCALE_FORMATS[scale_format].decoded_to, (FORMATS | ZERO_FORMATS)[scale_format]
+            dtype, (element, _) = SCALE_FORMATS[scale_format].decoded_to, ALL_FORMATS[scale_format]
             spec.write_text(
                 f"title: weights of four bits\ntarget: h100\noperands:\n  a: {{dtype: {dtype}}}\n"
                 f"  b: {{dtype: {element}, scale: {{format: {scale_format}}}}}\n"
