@@ -308,7 +308,7 @@ def issue_mmas(args, a_tile, stage, accumulator):
         accumulator = warpgroup_mma(b_tile, a_part.permute((1, 0)), accumulator, is_async=True)
         # The MMAs of a part run while the next one is decoded into other registers. None runs when the loop
         # goes round: there ptxas would wait for each MMA whose registers are written.
-        accumulator = warpgroup_mma_wait(1 - part, deps=[accumulator])
+        accumulator = warpgroup_mma_wait(1 if part < 1 else 0, deps=[accumulator])
     # Order the reads of words and scales before whatever TMA writes there next, through the async proxy.
     fence_async_shared()
     return accumulator

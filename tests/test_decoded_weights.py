@@ -248,6 +248,8 @@ def test_an_open_spec_of_weights_has_a_kernel(m: int, kind: str, tmp_path: Path)
 OTHER_KERNELS = (
     "h100_bf16_int4_one_consumer",
     "h100_bf16_mxfp4_early",
+    "h100_bf16_int4_four_parts",
+    "h100_bf16_mxfp4_four_parts",
     "h100_bf16_nvfp4_cooperative",
 )
 

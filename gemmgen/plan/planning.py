@@ -51,6 +51,8 @@ class RegisterUse(Enum):
     """Values that a consumer is expected to keep in its main loop and in its epilogue."""
     EPILOGUE = auto()
     """Values that a consumer's epilogue is expected to hold: the largest number of all features counts."""
+    FREED = auto()
+    """Values of a K step among those that the main loop holds, which kept values and the epilogue replace."""
     PRODUCER = auto()
     """Values that a producer is expected to hold."""
 
@@ -79,6 +81,10 @@ class Planning(Generic[Planned]):
     def registers(self, plan: Planned, use: RegisterUse) -> int:  # noqa: ARG002
         """Return the registers of a thread that the feature takes for one use."""
         return 0
+
+    def operand_k(self, plan: Planned, k: int) -> int:  # noqa: ARG002
+        """Return the K of an operand in registers that a consumer holds at once, of a step of `k`."""
+        return k
 
     def sum_order(self, plan: Planned, order: SumOrder) -> SumOrder:  # noqa: ARG002
         """Return the order of sums of floats as the feature changes it."""

@@ -86,7 +86,7 @@ def _times_factor(plan: WgmmaKernel) -> Fix:
 
 @rule("weight-tile", after=CONSUMERS)
 def weight_tile(plan: WgmmaKernel) -> Iterator[Finding]:
-    """B is wgmma's first operand, a warp has 16 of its columns, and a K step has two parts."""
+    """B is wgmma's first operand, a warp has 16 of its columns, and a K step has parts."""
     if not plan.problem.b.decoded:
         return
     if not plan.swap_ab:
@@ -96,7 +96,7 @@ def weight_tile(plan: WgmmaKernel) -> Iterator[Finding]:
             yield Finding("mma.swap_ab", found, limit, use(True))
         return
     if plan.cta_tile_k not in STEPS:
-        limit = f"threads decode it in two parts of {either([step // 2 for step in STEPS])}"
+        limit = f"threads decode it in parts of 64 or 128, and a step has {either(STEPS)}"
         yield Finding("tile.k", f"a K step of {plan.cta_tile_k:,} with decoded weights", limit, use(*STEPS))
     if plan.warps_m > 1:
         limit = f"each warp of a consumer decodes {WARP_COLUMNS} columns of its own, for all rows"

@@ -112,7 +112,7 @@ def expected_registers(plan: WgmmaKernel) -> int:
 
     The main loop holds the needed registers and the addresses that the compiler keeps, the epilogue every sum
     and its working registers. If there are addresses to keep, they stay while the epilogue runs, and both add
-    up.
+    up, in so far as the loop leaves them no registers.
 
     [gluon] The shares of a sub-tile were read off 86 kernels of ``benchmarks/registers/needed.json``, with 8
     to 128 sums: beside 64 sums, C takes 112 registers, SiLU 120, erf 168, three vectors 152, and in steps of
@@ -120,7 +120,9 @@ def expected_registers(plan: WgmmaKernel) -> int:
     """
     loop = plan.accumulator_registers + registers_beside_sums(plan)
     kept, epilogue = _kept_registers(plan), _epilogue_registers(plan)
-    return loop + kept + epilogue if kept else max(loop, plan.accumulator_elements + epilogue)
+    if not kept:
+        return max(loop, plan.accumulator_elements + epilogue)
+    return loop + max(0, kept + epilogue - plan.registers_of_sides(RegisterUse.FREED))
 
 
 def _kept_registers(plan: WgmmaKernel) -> int:

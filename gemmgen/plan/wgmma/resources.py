@@ -145,6 +145,14 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         return 2 if ahead and wide and self.mma.reads_left else 1
 
     @property
+    def operand_k(self) -> int:
+        """Elements of K of the left operand that are in registers at once: a step, or a part of it."""
+        k = self.cta_tile_k
+        for side in self.sides:
+            k = side.operand_k(self, k)
+        return k
+
+    @property
     def operand_registers(self) -> int:
         """Registers per consumer thread that hold K steps of the left operand.
 
@@ -153,7 +161,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         if not self.mma.reads_left:
             return 0
         threads = self.warps_across[0] * self.architecture.threads_per_warp
-        elements = self.fragments * self.consumer_extents[0] * self.cta_tile_k
+        elements = self.fragments * self.consumer_extents[0] * self.operand_k
         return elements * self.problem.operand(self.mma.left.tensor).multiplied.bytes // 4 // threads
 
     # --- the kernel that adds up the sums of parts of K
@@ -292,6 +300,8 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         entries += self.entries_of_sides(EntrySection.REGISTERS)
         if self.operand_registers:
             left, steps = self.mma.left, "a K step" if self.fragments == 1 else "a K step, and the next one,"
+            if self.operand_k < self.cta_tile_k:
+                steps = f"{self.operand_k} of a K step"
             lines = f"{steps} of a consumer thread's {left.lines}"
             entries.append(Entry(left.tensor.upper(), self.operand_registers, "registers", lines))
         return tuple(entries)

@@ -230,14 +230,14 @@ VALUES = (
     Row({"occupancy": (4, 3, 2, 1)}, of=TILED_SWAP, when=(decodes,)),
     Row({"splits": (1, 2, 3, 4, 6, 8, 12, 16)}, of=TILED_SWAP, when=(dense, decodes)),
     Row(
-        {"cta_tile_n": (128,), "warps_n": (8, 4), "cta_tile_k": (128,), "consumers": (1,)},
+        {"cta_tile_n": (128,), "warps_n": (8, 4), "cta_tile_k": (256, 128), "consumers": (1,)},
         of={"specialization": ("cooperative",), **SWAP},
         when=(decodes,),
     ),
     # Groups of few rows in small CTAs too, which take tiles of groups in turn
     # (``benchmarks/weights/h200_experts.json``).
     Row(
-        {"cta_tile_n": (64, 128), "warps_n": (4, 8), "cta_tile_k": (256, 128), "occupancy": (3, 2, 1)},
+        {"cta_tile_n": (64,), "warps_n": (4,), "cta_tile_k": (256,), "occupancy": (3, 2, 1)},
         of={"specialization": ("cooperative",), **SWAP},
         when=(grouped, decodes, few_rows_beside_weights),
     ),
