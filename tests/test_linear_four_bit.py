@@ -13,7 +13,7 @@ from typing import Any, cast
 import four_bit
 import pytest
 import torch
-from four_bit import FORMATS, K, Kernels, N, float_of, weight_in
+from four_bit import FORMATS, K, Kernels, N, drawn, float_of, in_bytes, weight_in
 from modules import module_file
 from simulated import on_a_gpu, signs, simulated_file
 from torch import Tensor, nn
@@ -183,9 +183,9 @@ def test_kernels_that_pack_no_weight_are_refused(kernels: Kernels) -> None:
 def test_a_weight_of_another_format_is_refused_with_both_names(kernels: Kernels) -> None:
     for own in FORMATS:
         for other in FORMATS:
-            if FORMATS[other] == FORMATS[own]:
-                continue
             element, vector = FORMATS[own]
+            if own == other or (FORMATS[other][0] == element == "int4" and FORMATS[other][1] % vector == 0):
+                continue  # a block has several of the kernel's
             wanted = (
                 rf"packs {element} with \w+ scales of {vector} elements of K \({own}\), and the weight is "
             )
@@ -193,6 +193,25 @@ def test_a_weight_of_another_format_is_refused_with_both_names(kernels: Kernels)
             wanted += rf"{element} with torch.\w+ scales of {vector} elements of K"
             with pytest.raises(ValueError, match=wanted):
                 pack(kernels.module(own), weight_in(other))
+
+
+@pytest.mark.parametrize("vector", [256, K])
+def test_larger_blocks_and_rows_get_a_scale_for_each_block(vector: int, kernels: Kernels) -> None:
+    elements, exponents = drawn(N, K, vector)
+    kernel = kernels.on_the_cpu("bf16_zero_1x128")
+    zeros = torch.arange(exponents.numel(), dtype=torch.uint8).view(exponents.shape) % 16
+    weight = QuantizedWeight("int4", in_bytes(elements), (2.0**exponents).bfloat16(), vector, zeros)
+    layer, x = Linear4bit(weight, kernel), signs(3, K)
+    assert torch.equal(layer(x), exact(x, weight))
+    assert layer.reason == ""
+
+
+def test_blocks_that_are_no_whole_blocks_of_a_kernel_are_refused(kernels: Kernels) -> None:
+    weight = weight_in("bf16_1x64")
+    with pytest.raises(ValueError, match="blocks of 64 elements of K are no whole blocks of 128"):
+        weight.in_blocks_of(128)
+    with pytest.raises(ValueError, match=r"packs int4 with bf16 scales of 128 .* scales of 64 elements of K"):
+        pack(kernels.module(PLAIN), weight)
 
 
 def test_kernels_of_several_formats_are_refused(kernels: Kernels) -> None:

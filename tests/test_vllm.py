@@ -205,7 +205,6 @@ def test_vllm_chooses_the_kernel_of_int4_before_its_own(kernels: Kernels) -> Non
         ({"act_type": torch.float16}, "makes torch.bfloat16, and the layer torch.float16"),
         ({"out_type": torch.float32}, "makes torch.bfloat16, and the layer torch.float32"),
         ({"group_size": 64}, "has a scale for 128 of K, and the layer has groups of 64"),
-        ({"group_size": -1}, "has a scale for 128 of K, and the layer has groups of -1"),
         ({"k": 448}, "K must be a multiple of the group of 128, found 448"),
         ({"n": 96}, "N must be a multiple of 64, found 96"),
     ],
@@ -263,10 +262,23 @@ def of_asymmetric_compressed_tensors() -> Any:
     return four_bit.of_compressed_tensors(weight_zero_point=in_words(drawn_zeros().mT).mT)
 
 
+OF_ROWS = "compressed-tensors with a scale for each row"
+
+
+def of_rows() -> Any:
+    elements, exponents = four_bit.drawn(N, K, K)
+    return four_bit.holder(weight_packed=in_words(elements), weight_scale=(2.0**exponents).bfloat16())
+
+
+def scheme_of_rows() -> Any:
+    return schemes.CompressedTensorsWNA16("channel", 4, None, True, "a layer")
+
+
 METHODS: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
     "gptq": (PLAIN, gptq_method, four_bit.of_gptq),
     "gptq, by a kernel that subtracts zero points": (ZEROS, gptq_method, four_bit.of_gptq),
     "compressed-tensors": (PLAIN, scheme(symmetric=True), four_bit.of_compressed_tensors),
+    OF_ROWS: (PLAIN, scheme_of_rows, of_rows),
     "awq": (ZEROS, awq_method, of_asymmetric_awq),
     "compressed-tensors with zero points": (
         ZEROS,
@@ -279,10 +291,11 @@ METHODS: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
 
 def weight_of_layer(method: str) -> QuantizedWeight:
     """Return the weight of the checkpoint of a method."""
-    elements, exponents = four_bit.drawn()
-    is_symmetric = METHODS[method][2] in (four_bit.of_gptq, four_bit.of_compressed_tensors)
+    vector = K if method == OF_ROWS else 128
+    elements, exponents = four_bit.drawn(N, K, vector)
+    is_symmetric = METHODS[method][2] in (four_bit.of_gptq, four_bit.of_compressed_tensors, of_rows)
     zeros = None if is_symmetric else drawn_zeros().to(torch.uint8)
-    return QuantizedWeight("int4", in_bytes(elements), (2.0**exponents).bfloat16(), 128, zeros)
+    return QuantizedWeight("int4", in_bytes(elements), (2.0**exponents).bfloat16(), vector, zeros)
 
 
 def created(method: str, product: Int4Product) -> tuple[Any, Any]:

@@ -98,11 +98,19 @@ def require_one_format(kernels: Sequence[PackingKernel]) -> ScaleFormat:
 def pack(kernel: Kernel, weight: QuantizedWeight) -> PackedWeight:
     """Return a weight [N, K] as a kernel reads it.
 
+    An int4 with a scale for each row, or for several blocks of the kernel's, gets a scale for each block.
+
     Raises ValueError for a weight of another format than the kernel's, one with zero points that the kernel
     does not subtract, and one that `pack_weight` refuses. To look at zero points and scales waits for the
     GPU.
     """
     packing = PackingKernel.of(kernel)
+    vector, is_int4 = (
+        packing.scale_format.vector,
+        weight.element == element_of(packing.scale_format) == "int4",
+    )
+    if is_int4 and (weight.vector % vector == 0 or weight.scales.shape[-1] == 1):
+        weight = weight.in_blocks_of(vector)
     _require_weight(packing, weight)
     factors: list[Tensor] = []
     if packing.scale_format.has_factor:

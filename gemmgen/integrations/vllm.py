@@ -177,11 +177,12 @@ def int4_kernel(product: Int4Product) -> Any:
         for dtype in (config.act_type, config.out_type):
             if dtype not in (product.dtype, None):
                 return f"{name} multiplies and makes {product.dtype}, and the layer {dtype}"
-        if config.group_size != vector:
-            return f"{name} has a scale for {vector} of K, and the layer has groups of {config.group_size}"
         k, n = config.partition_weight_shape
-        if k % vector:
-            return f"K must be a multiple of the group of {vector}, found {k}"
+        is_of_rows = config.group_size == -1
+        if not is_of_rows and config.group_size % vector:
+            return f"{name} has a scale for {vector} of K, and the layer has groups of {config.group_size}"
+        if not is_of_rows and k % config.group_size:
+            return f"K must be a multiple of the group of {config.group_size}, found {k}"
         return product.why_not(n, k)
 
     class GemmgenInt4Kernel(MixedKernel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import torch
@@ -82,6 +82,25 @@ class QuantizedWeight:
         scales = decoded(self.scales, "ue8m0") if self._is_ue8m0 else self.scales.double()
         found = elements * self._of_each(scales)
         return found if self.tensor_scale is None else found * self.tensor_scale.double()[..., None, None]
+
+    def in_blocks_of(self, vector: int) -> QuantizedWeight:
+        """Return the same numbers with a scale, and a zero point, for each `vector` elements of K.
+
+        The weight has larger blocks that are several of these, or a scale for each row. Its codes are not
+        copied.
+
+        Raises ValueError for other blocks.
+        """
+        blocks = -(-self.shape[-1] // vector)
+        times = blocks if self.scales.shape[-1] == 1 else self.vector // vector
+        if self.scales.shape[-1] > 1 and self.vector % vector:
+            raise ValueError(f"blocks of {self.vector} elements of K are no whole blocks of {vector}")
+
+        def repeated(of_blocks: Tensor) -> Tensor:
+            return of_blocks.repeat_interleave(times, dim=-1)[..., :blocks]
+
+        zeros = None if self.zeros is None else repeated(self.zeros)
+        return replace(self, scales=repeated(self.scales), vector=vector, zeros=zeros)
 
     @property
     def _is_ue8m0(self) -> bool:
