@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmgen.features.block_scales.scale_payloads import scales_of
-from gemmgen.features.decoded_weights.parts import HELD, decoded_k
+from gemmgen.features.decoded_weights.parts import HELD, MANY_ROWS, decoded_k
 from gemmgen.plan.planning import Planning, PlanningByMma, RegisterUse, Row
 from gemmgen.plan.stage import Payload
 from gemmgen.plan.storage import Extent
@@ -63,9 +63,14 @@ class DecodedWeightsPlanning(Planning[WgmmaKernel]):
         if not plan.problem.b.decoded:
             return row
         decoding = plan.cta_tile_n * plan.cta_tile_k * _instructions(plan) / ISSUED_PER_NS
-        if isinstance(row, Tiles):
-            return row._replace(exposed=row.exposed + ALONE_SHARE * decoding)
         parts = plan.cta_tile_k // decoded_k(plan)
+        if isinstance(row, Tiles):
+            if plan.cta_tile_m < MANY_ROWS:
+                return row._replace(exposed=row.exposed + ALONE_SHARE * decoding)
+            # The first part is decoded beside no MMA, and each other one beside those of the part before it.
+            of_part = row.tensor_cycles / constants.TENSOR_CYCLES_PER_NS / parts
+            exposed = PART_NS + (parts - 1) * max(0.0, PART_NS - of_part)
+            return row._replace(exposed=exposed, exposed_of_all=0.0)
         return row._replace(
             multiply=max(row.multiply, row.least_multiply) + decoding * HELD / parts,
             least_multiply=0.0,
