@@ -110,7 +110,7 @@ def generated_experts(name: str, folder: Path, *, k_major: bool = False) -> Expe
     return Experts(*kernels)
 
 
-def tensors(tokens: int = 5, *, top_k: int = 2, experts: int = 4) -> ExpertTensors:
+def tensors(tokens: int = 5, *, top_k: int = 2, experts: int = 4) -> ExpertTensors[Tensor]:
     draw = torch.Generator().manual_seed(1)
 
     def numbers(*shape: int) -> Tensor:
@@ -123,7 +123,7 @@ def tensors(tokens: int = 5, *, top_k: int = 2, experts: int = 4) -> ExpertTenso
     )
 
 
-def reference(call: ExpertTensors) -> Tensor:
+def reference(call: ExpertTensors[Tensor]) -> Tensor:
     """Return the sum of each token's experts, pair by pair; experts without a number add nothing."""
     total = torch.zeros_like(call.x)
     for token, experts in enumerate(call.expert):

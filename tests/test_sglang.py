@@ -109,14 +109,14 @@ def moe_layer(backend: str = "gemmgen", **changes: Any) -> Any:
         return layers.FusedMoE(**(facts | changes))
 
 
-def run(layer: Any, call: ExpertTensors) -> Tensor:
+def run(layer: Any, call: ExpertTensors[Tensor]) -> Tensor:
     """Return what a layer computes on a GPU, from the routes of a call."""
     routes = topk.StandardTopKOutput(call.weight, call.expert.int(), torch.empty(0))
     dispatched = layer.dispatcher.dispatch(call.x, routes)
     return layer.dispatcher.combine(layer.quant_method.forward_cuda(layer, dispatched))
 
 
-def filled(layer: Any, call: ExpertTensors) -> Any:
+def filled(layer: Any, call: ExpertTensors[Tensor]) -> Any:
     layer.w13_weight.data.copy_(call.gate_up.mT)
     layer.w2_weight.data.copy_(call.down.mT)
     return layer

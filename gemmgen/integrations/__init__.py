@@ -1,6 +1,7 @@
 """Generated kernels where torch has a place for them: layers, Inductor's choices, a question beforehand."""
 
 from gemmgen.integrations.block_scaled_linear import BlockScaledLinear
+from gemmgen.integrations.four_bit_experts import Experts4bit
 from gemmgen.integrations.four_bit_linear import Linear4bit
 from gemmgen.integrations.grouped import GroupedMM, replace_grouped_mm
 from gemmgen.integrations.inductor import external_matmul
@@ -18,6 +19,7 @@ from gemmgen.integrations.scaled import ScaledMM, replace_scaled_mm
 __all__ = [
     "BIAS",
     "BlockScaledLinear",
+    "Experts4bit",
     "GroupedMM",
     "Kernel",
     "Linear",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, cast
 
 import torch
@@ -21,14 +21,12 @@ from gemmgen.integrations.operator import (
     registered,
     remember,
 )
+from gemmgen.integrations.packed_buffers import PackedBuffers
 from gemmgen.integrations.packed_weight import FACTOR, PackedWeight, PackingKernel, pack, require_one_format
 from gemmgen.integrations.plain_layer import hooked
 from gemmgen.integrations.reasons import why_torch_blocks
 from gemmgen.integrations.weights.checkpoint_layer import from_layer
 from gemmgen.integrations.weights.quantized import QuantizedWeight
-
-PACKED: Final = ("packed_weight", "packed_scale", "tensor_scale")
-"""The names of the buffers of a packed weight."""
 
 
 class _Repeated(NamedTuple):
@@ -40,7 +38,7 @@ class _Repeated(NamedTuple):
     """The arguments of `matmul` after A, in its order."""
 
 
-class Linear4bit(KernelLayer):
+class Linear4bit(PackedBuffers, KernelLayer):
     """A linear layer of a weight of four bits, which kernels decode and multiply with activations.
 
     The weight is packed once, and the layer has no other copy of it. Its buffers are ``packed_weight``
@@ -96,8 +94,7 @@ class Linear4bit(KernelLayer):
         self.out_features, self.in_features = weight.shape
         if bias is not None and tuple(bias.shape) != (self.out_features,):
             raise ValueError(f"bias must be [{self.out_features}], found {[*bias.shape]}")
-        for name, tensor in zip(PACKED, packed, strict=True):
-            self.register_buffer(name, tensor)
+        self._hold(packed, self._format)
         of_kernel = None if bias is None else bias.detach().to(weight.codes.device, bias_dtype, copy=True)
         frozen = None if of_kernel is None else nn.Parameter(of_kernel, requires_grad=False)
         self.register_parameter(BIAS_OF_LAYER, frozen)
@@ -134,7 +131,7 @@ class Linear4bit(KernelLayer):
 
     @property
     def _packed(self) -> PackedWeight:
-        return PackedWeight(self.packed_weight, self.packed_scale, self.tensor_scale)
+        return self._held()
 
     @property
     def _operands(self) -> dict[str, Tensor]:
@@ -189,40 +186,6 @@ class Linear4bit(KernelLayer):
     def extra_repr(self) -> str:
         """Return the text between the brackets of the layer's repr."""
         return f"{super().extra_repr()}, weight={self._format}"
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Let torch move the packed weight without a cast, and move or cast the bias."""
-        kept = [tensor for tensor in self._packed if tensor is not None]
-
-        def apply(tensor: Tensor) -> Tensor:
-            made = fn(tensor)
-            is_cast = made.dtype != tensor.dtype and any(tensor is each for each in kept)
-            return tensor.to(made.device) if is_cast else made
-
-        return cast(Any, super())._apply(apply, recurse)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: MutableMapping[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Load a packed weight of the same types; another type is an error, as its numbers are bits."""
-        errors: list[str] = []
-        for name, tensor in zip(PACKED, self._packed, strict=True):
-            found = state_dict.get(f"{prefix}{name}")
-            if tensor is not None and isinstance(found, Tensor) and found.dtype != tensor.dtype:
-                wanted = f"{tensor.dtype}, as weights of {self._format} are packed"
-                errors.append(f"{prefix}{name} must be {wanted}, found {found.dtype}")
-        error_msgs.extend(errors)
-        if not errors:
-            cast(Any, super())._load_from_state_dict(
-                state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-            )
 
 
 def multiplied(

@@ -1,8 +1,8 @@
-"""The base of linear layers that a kernel computes: how one takes another's place, and what torch traces."""
+"""The bases of layers that kernels compute: how one takes another's place, and what torch traces."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Final, NoReturn, Self, cast
 
 from torch import Tensor, nn
@@ -27,22 +27,52 @@ class LayerError(ValueError):
     """A layer that cannot become one of a kernel, whichever kernel that would be."""
 
 
-class KernelLayer(KernelCaller, nn.Module):
-    """A linear layer that a kernel computes.
+class KernelModule(KernelCaller, nn.Module):
+    """A layer that kernels compute.
 
-    A subclass says how a kernel and how torch computes a call. torch.fx records the layer as a whole.
+    A subclass says how kernels and how torch compute a call. torch.fx records the layer as a whole.
     torch.jit.script raises NotImplementedError.
     """
+
+    _kernel_name: str
+
+    def _recorded(self, torchs: Callable[..., Any], *given: Any) -> Any:
+        """Return the call that torch.fx records: one of the layer as a whole, as for torch's own layers.
+
+        One of the arguments is a proxy. A layer that is itself the traced root is recorded as torch's
+        operators, which `torchs` calls.
+        """
+        tracer: Any = next(each.tracer for each in given if isinstance(each, Proxy))
+        if getattr(tracer, "root", self) is self:
+            return torchs(*given)
+        return tracer.create_proxy("call_module", tracer.path_of_module(self), given, {})
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Refuse torch.jit.script, which compiles the source of forward, and so no kernel.
+
+        Raises NotImplementedError always.
+        """
+        raise NotImplementedError(
+            f"torch.jit.script compiles no layer of {self._kernel_name}: use torch.compile or torch.export"
+        )
+
+    @property
+    def kernel_name(self) -> str:
+        """The name of the kernel."""
+        return self._kernel_name
+
+
+class KernelLayer(KernelModule):
+    """A linear layer that a kernel computes."""
 
     in_features: int
     out_features: int
     bias: nn.Parameter | None
-    _kernel_name: str
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
         """Return input [..., K] @ weight.T + bias, for an input of any number of dimensions."""
         if isinstance(input, Proxy):
-            return self._recorded(input)
+            return self._recorded(self._torchs, input)
         if (d := self._again(input)) is not None:
             self._taken()
             return d
@@ -63,30 +93,6 @@ class KernelLayer(KernelCaller, nn.Module):
     def _rows(self, input: Tensor) -> Tensor:  # noqa: A002
         """Return an input [..., K] as a matrix [M, K], also if K is 0."""
         return input.flatten(0, -2) if input.ndim > 1 else input.unsqueeze(0)
-
-    def _recorded(self, proxy: Proxy) -> Any:
-        """Return the call that torch.fx records: one of the layer as a whole, as for torch's own layers.
-
-        A layer that is itself the traced root is recorded as torch's operators.
-        """
-        tracer: Any = proxy.tracer
-        if getattr(tracer, "root", self) is self:
-            return self._torchs(cast(Any, proxy))
-        return tracer.create_proxy("call_module", tracer.path_of_module(self), (proxy,), {})
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script, which compiles the source of forward, and so no kernel.
-
-        Raises NotImplementedError always.
-        """
-        raise NotImplementedError(
-            f"torch.jit.script compiles no layer of {self._kernel_name}: use torch.compile or torch.export"
-        )
-
-    @property
-    def kernel_name(self) -> str:
-        """The name of the kernel."""
-        return self._kernel_name
 
     def extra_repr(self) -> str:
         """Return the text between the brackets of the layer's repr."""

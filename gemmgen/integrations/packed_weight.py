@@ -22,14 +22,17 @@ MATRICES: Final = ("a", "b", "b_scale")
 
 
 class PackedWeight(NamedTuple):
-    """A weight as `pack_weight` of a module puts it in memory: tensors without gaps, in layout 1."""
+    """A weight as `pack_weight` of a module puts it in memory: tensors without gaps, in layout 1.
+
+    A weight of experts has them in a dimension before the others.
+    """
 
     weight: Tensor
     """uint8 [N, K / 2]: words of eight elements, in blocks of 64 x 64."""
     scales: Tensor
     """[words, N]: for each column the scales of a block of K, or a word of several."""
     factor: Tensor | None
-    """fp32, one element, of a format with a factor."""
+    """fp32, one element, of a format with a factor; one for all experts."""
 
     @property
     def operands(self) -> dict[str, Tensor]:
@@ -37,10 +40,15 @@ class PackedWeight(NamedTuple):
         found = {"b": self.weight.mT, "b_scale": self.scales.mT}
         return found if self.factor is None else {**found, FACTOR: self.factor}
 
+    def of_expert(self, expert: int) -> PackedWeight:
+        """Return the weight of one expert, as views."""
+        return PackedWeight(self.weight[expert], self.scales[expert], self.factor)
+
     def numbers(self, scale_format: str, dtype: torch.dtype) -> Tensor:
         """Return the numbers [N, K] that a kernel multiplies, each rounded once more to a type.
 
-        It has them in float64 for a while: 16 times the bytes of the elements.
+        Rows of a gate are in the kernel's order (`in_turn`). It has them in float64 for a while: 16 times the
+        bytes of the elements.
         """
         found = weight_of(self.weight.mT, self.scales.mT, Operand.of_weight(SCALE_FORMATS[scale_format]))
         return (found if self.factor is None else found.float() * self.factor).to(dtype)
@@ -67,20 +75,33 @@ class PackingKernel(NamedTuple):
         """
         require_kernel(kernel)
         name = name_of(kernel)
-        computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
-        packs = computes.get("packs_weight")
-        if not packs or not hasattr(kernel, "pack_weight"):
+        packs = format_packed_by(kernel)
+        if packs is None:
             raise ValueError(f"{name} packs no weight of four bits: {said(kernel)}")
-        if packs not in SCALE_FORMATS:
-            raise ValueError(f"{name} packs weights of {packs!r}, a format that this gemmgen does not know")
+        computes: Mapping[str, Any] = kernel.COMPUTES
         inputs, epilogue = tuple[str, ...](computes["inputs"]), tuple[str, ...](computes["epilogue"])
-        factor = (FACTOR,) if SCALE_FORMATS[packs].has_factor else ()
+        factor = (FACTOR,) if packs.has_factor else ()
         if epilogue not in (factor, (*factor, BIAS)) or {*inputs} != {*MATRICES, *epilogue}:
             raise ValueError(f"{name} computes more than a @ b and a bias: {said(kernel)}")
         dtypes = dtypes_of(kernel)
         if dtypes["out"] != dtypes["a"]:
             raise ValueError(f"{name} makes {dtypes['out']} of {dtypes['a']}, as no linear layer does")
-        return cls(name, SCALE_FORMATS[packs], inputs, dtypes["a"], dtypes.get(BIAS), is_traceable(kernel))
+        return cls(name, packs, inputs, dtypes["a"], dtypes.get(BIAS), is_traceable(kernel))
+
+
+def format_packed_by(kernel: Kernel) -> ScaleFormat | None:
+    """Return the format of the weights that a kernel packs; None if it packs none.
+
+    Raises ValueError for a format of a later gemmgen.
+    """
+    packs = getattr(kernel, "COMPUTES", {}).get("packs_weight")
+    if not packs or not hasattr(kernel, "pack_weight"):
+        return None
+    if packs not in SCALE_FORMATS:
+        raise ValueError(
+            f"{name_of(kernel)} packs weights of {packs!r}, a format that this gemmgen does not know"
+        )
+    return SCALE_FORMATS[packs]
 
 
 def require_one_format(kernels: Sequence[PackingKernel]) -> ScaleFormat:
@@ -105,18 +126,42 @@ def pack(kernel: Kernel, weight: QuantizedWeight) -> PackedWeight:
     GPU.
     """
     packing = PackingKernel.of(kernel)
-    vector, is_int4 = (
-        packing.scale_format.vector,
-        weight.element == element_of(packing.scale_format) == "int4",
-    )
-    if is_int4 and (weight.vector % vector == 0 or weight.scales.shape[-1] == 1):
-        weight = weight.in_blocks_of(vector)
-    _require_weight(packing, weight)
+    if len(weight.shape) != 2:
+        raise ValueError(f"a layer has a weight [N, K], found {weight.shape}")
+    return _packed(kernel, packing.scale_format, weight)
+
+
+def pack_experts(kernel: Kernel, weight: QuantizedWeight) -> PackedWeight:
+    """Return a weight [experts, N, K] as a kernel of groups reads it.
+
+    A gate takes [experts, 2N, K], whose rows of gate and up come in turn. Raises ValueError as `pack` does,
+    and for a weight whose experts have different factors: a kernel takes one.
+    """
+    scale_format = format_packed_by(kernel)
+    if scale_format is None:
+        raise ValueError(f"{name_of(kernel)} packs no weight of four bits: {said(kernel)}")
+    if len(weight.shape) != 3:
+        raise ValueError(f"a layer of experts has a weight [experts, N, K], found {weight.shape}")
+    return _packed(kernel, scale_format, weight)
+
+
+def _packed(kernel: Kernel, scale_format: ScaleFormat, weight: QuantizedWeight) -> PackedWeight:
+    """Return a weight as a kernel reads it; raise ValueError for one that it cannot decode."""
+    is_int4 = weight.element == element_of(scale_format) == "int4"
+    if is_int4 and (weight.vector % scale_format.vector == 0 or weight.scales.shape[-1] == 1):
+        weight = weight.in_blocks_of(scale_format.vector)
+    _require_weight(name_of(kernel), scale_format, weight)
     factors: list[Tensor] = []
-    if packing.scale_format.has_factor:
+    if scale_format.has_factor:
         found = weight.tensor_scale
-        factors = [torch.ones(1, device=weight.codes.device) if found is None else found.reshape(1)]
-    if packing.scale_format.zeros:
+        found = torch.ones(1, device=weight.codes.device) if found is None else found.reshape(-1)
+        if bool((found != found[0]).any()):
+            raise ValueError(
+                "the weight has another tensor_scale for each expert, and "
+                f"{name_of(kernel)} takes one for all of them"
+            )
+        factors = [found[:1]]
+    if scale_format.zeros:
         zeros = weight.zeros
         factors = [torch.full(weight.scales.shape, MIDDLE, dtype=torch.uint8) if zeros is None else zeros]
         factors = [each.to(weight.codes.device) for each in factors]
@@ -130,20 +175,17 @@ def element_of(scale_format: ScaleFormat) -> str:
     return element
 
 
-def _require_weight(packing: PackingKernel, weight: QuantizedWeight) -> None:
-    """Raise ValueError for a weight that a kernel cannot decode."""
-    if len(weight.shape) != 2:
-        raise ValueError(f"a layer has a weight [N, K], found {weight.shape}")
-    wanted = packing.scale_format
+def _require_weight(name: str, wanted: ScaleFormat, weight: QuantizedWeight) -> None:
+    """Raise ValueError for a weight that a kernel of this name cannot decode."""
     of_elements = (weight.element, weight.vector) == (element_of(wanted), wanted.vector)
     if not of_elements or (weight.element == "e2m1" and weight.scales.dtype != TORCH_DTYPES[wanted.dtype]):
         found = f"{weight.element} with {weight.scales.dtype} scales of {weight.vector} elements of K"
-        raise ValueError(f"{packing.name} packs {_words(wanted)}, and the weight is {found}")
+        raise ValueError(f"{name} packs {_words(wanted)}, and the weight is {found}")
     if weight.tensor_scale is not None and not wanted.has_factor:
-        raise ValueError(f"{packing.name} packs {_words(wanted)}, and the weight has a tensor_scale")
+        raise ValueError(f"{name} packs {_words(wanted)}, and the weight has a tensor_scale")
     if not wanted.zeros and weight.zeros is not None and not bool((weight.zeros == MIDDLE).all()):
         raise ValueError(
-            f"the weight has zero points of its own (asymmetric), and {packing.name} subtracts {MIDDLE}: "
+            f"the weight has zero points of its own (asymmetric), and {name} subtracts {MIDDLE}: "
             f"a kernel of {wanted.dtype}_zero_1x{wanted.vector} takes it"
         )
 

@@ -121,6 +121,15 @@ def hooked(layer: nn.Module) -> str:
     return ""
 
 
+def patched_forward(layer: nn.Module) -> str:
+    """Return which call of a layer, set on itself, a new one would not make, as a clause; empty if none."""
+    if "forward" in vars(layer) and not _is_own_forward(layer, vars(layer)["forward"]):
+        return "layer has a patched forward: it would not be called"
+    if vars(layer).get("_compiled_call_impl") is not None:
+        return "layer is compiled by its compile(): the compiled call would be lost"
+    return ""
+
+
 def _is_data(value: object) -> bool:
     if type(value) in (list, tuple):
         return all(map(_is_data, cast("Collection[object]", value)))
@@ -155,11 +164,7 @@ def _forward(layer: nn.Module) -> str:
     of_torch = getattr(nn.Linear.forward, "__globals__", None) is vars(torch.nn.modules.linear)
     if isinstance(layer, nn.Linear) and not of_torch:
         return "torch.nn.Linear has a patched forward: it would not be called"
-    if "forward" in vars(layer) and not _is_own_forward(layer, vars(layer)["forward"]):
-        return "layer has a patched forward: it would not be called"
-    if vars(layer).get("_compiled_call_impl") is not None:
-        return "layer is compiled by its compile(): the compiled call would be lost"
-    return ""
+    return patched_forward(layer)
 
 
 def _is_own_forward(layer: nn.Module, forward: object) -> bool:

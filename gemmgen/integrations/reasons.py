@@ -57,12 +57,13 @@ def why_torch_blocks(
     )
 
 
-def why_torch_experts(tensors: Named) -> str:
+def why_torch_experts(tensors: Named, packed: Named = ()) -> str:
     """Return why no kernel may compute the experts of a layer; an empty string if kernels may.
 
-    The kernels' own checks of types, strides and addresses are not made.
+    Torch's autocast casts no tensor of a packed weight. The kernels' own checks of types, strides and
+    addresses are not made.
     """
-    if reason := _seen_by_torch(tensors) or _why_cast(tensors):
+    if reason := _seen_by_torch((*tensors, *packed)) or _why_cast(tensors):
         return reason
     if torch.is_grad_enabled():
         for name, tensor in tensors:

@@ -1,8 +1,8 @@
 """Kernels in the models of Hugging Face's transformers, by its own interfaces and with no change of it.
 
-The linear layers of a model are replaced as in any model. Experts have a registry in transformers, to which
-`register_experts` adds a function; a layer of experts that the kernels do not take is computed by the
-function that transformers takes by default.
+The linear layers of a model are replaced as in any model, and so are the experts of gpt-oss in mxfp4. Other
+experts have a registry in transformers, to which `register_experts` adds a function; a layer of experts that
+the kernels do not take is computed by the function that transformers takes by default.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gemmgen.errors import install_advice
 from gemmgen.integrations.caller import KernelCaller
 from gemmgen.integrations.experts import ExpertLayer, Experts, ExpertTensors
 from gemmgen.integrations.kernels import Kernel
+from gemmgen.integrations.mxfp4_experts import class_of, replace_mxfp4_experts
 from gemmgen.integrations.reasons import why_torch_experts
 from gemmgen.integrations.replace import replace_layers, require_kernel_of_layers
 
@@ -82,11 +83,11 @@ class ExpertsFunction(KernelCaller):
         setattr(layer, VERDICT, found)
         return found
 
-    def _product(self, call: tuple[ExpertTensors, bool]) -> Tensor:
+    def _product(self, call: tuple[ExpertTensors[Tensor], bool]) -> Tensor:
         tensors, has_other_pairs = call
         return self.experts(tensors, has_other_pairs=has_other_pairs)
 
-    def _traced(self, call: tuple[ExpertTensors, bool]) -> Tensor | None:
+    def _traced(self, call: tuple[ExpertTensors[Tensor], bool]) -> Tensor | None:
         tensors, _ = call
         on_gpu = tensors.x.device.type in ("cuda", "meta")  # the second stands for any
         # The weights had the kernels' type at the verdict, and may have been cast since.
@@ -120,11 +121,13 @@ def accelerate_model(
     """Let kernels compute the layers of a model of transformers that they take; return which, and why not.
 
     Args:
-        model: A model of transformers. It is changed in place; its parameters stay the same objects.
+        model: A model of transformers. It is changed in place; its other parameters stay the same objects.
         kernels: Modules and libraries for linear layers, as of `replace_linear`; those with scales of blocks
             take the layers of fp8 checkpoints. A layer gets the first kernel that takes it.
         experts: Kernels for layers of experts. If they take one, the model is set to their function in the
-            registry of transformers, which leaves all other layers to transformers.
+            registry of transformers, which leaves all other layers to transformers. If they pack
+            weights in mxfp4, an `Experts4bit` replaces each layer of experts of a gpt-oss that is loaded in
+            mxfp4, and packed weights replace its parameters.
         only: Whether a linear layer is meant, by its name.
 
     Raises ValueError for a kernel that is none of these, and for other arguments of a wrong type; ImportError
@@ -134,10 +137,10 @@ def accelerate_model(
     for kernel in kernels:
         require_kernel_of_layers(kernel)
     _require(model, experts, only)
-    layers = _modules(model)
-    replaced, function = list[str](), None
+    replaced, left = replace_mxfp4_experts(model, experts)
+    layers, function = _modules(model), None
     of_experts = [(name, layer) for name, layer in layers if _is_experts(layer)]
-    left = {name: "no kernel for experts was given" for name, _ in of_experts}
+    left |= {name: "no kernel for experts was given" for name, _ in of_experts}
     if not kernels:
         left |= {name: "no kernel was given" for name, layer in layers if isinstance(layer, nn.Linear)}
     if experts is not None and of_experts:
@@ -231,10 +234,8 @@ def _registry() -> Any:
 
 def fp8_classes() -> tuple[type[nn.Module], ...]:
     """Return the classes of linear layers of fp8 checkpoints; none if this release has none of that name."""
-    try:
-        return (import_module("transformers.integrations.finegrained_fp8").FP8Linear,)
-    except (ImportError, AttributeError):
-        return ()
+    found = class_of("transformers.integrations.finegrained_fp8", "FP8Linear")
+    return () if found is None else (found,)
 
 
 def _modules(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -1,6 +1,7 @@
 """Weights of four bits as checkpoints have them, in one order for all kernels that decode weights."""
 
 from gemmgen.integrations.weights.awq import from_awq
+from gemmgen.integrations.weights.checkpoint_experts import from_experts
 from gemmgen.integrations.weights.checkpoint_layer import from_layer
 from gemmgen.integrations.weights.compressed_tensors import from_compressed_tensors
 from gemmgen.integrations.weights.gptq import from_gptq
@@ -12,6 +13,7 @@ __all__ = [
     "QuantizedWeight",
     "from_awq",
     "from_compressed_tensors",
+    "from_experts",
     "from_gptq",
     "from_layer",
     "from_mxfp4",

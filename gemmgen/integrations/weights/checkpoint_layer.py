@@ -29,11 +29,11 @@ def from_layer(layer: nn.Module) -> QuantizedWeight:
     Raises ValueError for another layer, for another number of bits, and as the function of the format does.
     """
     _require_bits(layer)
-    if (words := _tensor(layer, "qweight")) is not None:
+    if (words := tensor_of(layer, "qweight")) is not None:
         return _of_words(layer, words)
-    if (stored := _tensor(layer, "weight_packed")) is not None:
+    if (stored := tensor_of(layer, "weight_packed")) is not None:
         return _of_compressed_tensors(layer, stored)
-    stored, factor = _tensor(layer, "weight"), _tensor(layer, "weight_scale_2")
+    stored, factor = tensor_of(layer, "weight"), tensor_of(layer, "weight_scale_2")
     if stored is not None and factor is not None:
         return from_nvfp4(stored, _needed(layer, "weight_scale"), factor=factor)
     raise ValueError(
@@ -54,19 +54,23 @@ def _of_words(layer: nn.Module, qweight: Tensor) -> QuantizedWeight:
             "AWQ's [K, N / 8]: the kernel of a library may have permuted them"
         )
     return from_gptq(
-        qweight, scales, qzeros=_tensor(layer, "qzeros"), g_idx=_tensor(layer, "g_idx"), group_size=group_size
+        qweight,
+        scales,
+        qzeros=tensor_of(layer, "qzeros"),
+        g_idx=tensor_of(layer, "g_idx"),
+        group_size=group_size,
     )
 
 
 def _of_compressed_tensors(layer: nn.Module, packed: Tensor) -> QuantizedWeight:
     """Return the weight of a layer of compressed-tensors, whose types tell the formats apart."""
-    scales, zeros = _needed(layer, "weight_scale"), _tensor(layer, "weight_zero_point")
+    scales, zeros = _needed(layer, "weight_scale"), tensor_of(layer, "weight_zero_point")
     if packed.dtype != torch.uint8:
         return from_compressed_tensors(
             packed,
             scales,
             weight_zero_point=zeros,
-            weight_g_idx=_tensor(layer, "weight_g_idx"),
+            weight_g_idx=tensor_of(layer, "weight_g_idx"),
             group_size=_group_size(layer),
         )
     if zeros is not None:
@@ -76,7 +80,7 @@ def _of_compressed_tensors(layer: nn.Module, packed: Tensor) -> QuantizedWeight:
     return from_mxfp4(packed, scales)
 
 
-def _tensor(layer: nn.Module, name: str) -> Tensor | None:
+def tensor_of(layer: nn.Module, name: str) -> Tensor | None:
     """Return a parameter or a buffer; None if the layer has no such one.
 
     Raises ValueError for a tensor without data, or with rules of its own for torch's operators.
@@ -93,7 +97,7 @@ def _tensor(layer: nn.Module, name: str) -> Tensor | None:
 
 def _needed(layer: nn.Module, name: str) -> Tensor:
     """Return a tensor of a layer; raise ValueError if there is none."""
-    if (found := _tensor(layer, name)) is None:
+    if (found := tensor_of(layer, name)) is None:
         raise ValueError(f"layer is a {type(layer).__name__} with a weight of four bits and no tensor {name}")
     return found
 
