@@ -153,7 +153,7 @@ def load_next(args, loads, stage):
 def issue_mmas(args, a_tile, stage, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = args.b_smem.index(stage)
-    # B is the first operand: the sums are those of D's tile transposed.
+    # B is the first operand: the sums are D's tile transposed.
     return warpgroup_mma(b_tile, a_tile.permute((1, 0)), accumulator, is_async=True)
 
 

@@ -304,7 +304,7 @@ def issue_mmas(args, a_tile, stage, accumulator):
         b_part = b_words.slice(part * DECODED_K // 8, DECODED_K // 8, dim=1)
         b_tile = decode_b(b_part, b_scales.slice(part * DECODED_K // SCALE_K, 1))
         a_part = a_tile.slice(part * DECODED_K, DECODED_K, dim=1)
-        # B is the first operand: the sums are those of D's tile transposed.
+        # B is the first operand: the sums are D's tile transposed.
         accumulator = warpgroup_mma(b_tile, a_part.permute((1, 0)), accumulator, is_async=True)
         # The MMAs of a part run while the next one is decoded into other registers. None runs when the loop
         # goes round: there ptxas would wait for each MMA whose registers are written.

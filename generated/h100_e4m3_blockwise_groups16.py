@@ -274,7 +274,7 @@ def scales_of_tile(args, tile):
 def issue_mmas(args, a_tile, stage, step):
     """Start the MMAs of one K step, a sum from zero; they read their tiles until they have retired."""
     b_tile = args.b_smem.index(stage)
-    # B is the first operand: the sums are those of D's tile transposed.
+    # B is the first operand: the sums are D's tile transposed.
     return warpgroup_mma(b_tile, a_tile.permute((1, 0)), step, use_acc=False, is_async=True)
 
 

@@ -91,7 +91,7 @@ class _Stated:
     def formats(self, gpu: Gpu, *elements: str) -> list[ScaleFormat]:
         """Return the formats of scales that kernels of a GPU have for the operand, with these elements.
 
-        Of those that threads decode, formats for the other operand's type come first.
+        Where threads decode, formats for the other operand's type come first.
         """
         found = [
             each

@@ -93,6 +93,7 @@ EVERY: Stated = {
 STATING: dict[str, Stated] = {
     "groups": {"groups.kind": KINDS_OF_GROUPS, "groups.count": GROUPS["groups.count"]},
     "epilogue.d": GATE,
+    "epilogue.columns": GATE,
     "epilogue.c": EPILOGUES["gradient of a gate"],
     "epilogue.save": EPILOGUES["saved sums"],
     "operands.b.dtype": {

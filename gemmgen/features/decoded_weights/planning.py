@@ -56,10 +56,10 @@ class DecodedWeightsPlanning(Planning[WgmmaKernel]):
 
     def operand_k(self, plan: WgmmaKernel, k: int) -> int:
         """Return the K of two parts, of a B that is decoded part by part."""
-        return HELD * decoded_k(plan) if plan.problem.b.decoded else k
+        return min(k, HELD * decoded_k(plan)) if plan.problem.b.decoded else k
 
     def timed(self, plan: WgmmaKernel, row: Row) -> Row:
-        """Return the row with the time in which threads decode: of four parts, half of it is behind MMAs."""
+        """Return the row with the time in which threads decode while no MMA runs."""
         if not plan.problem.b.decoded:
             return row
         decoding = plan.cta_tile_n * plan.cta_tile_k * _instructions(plan) / ISSUED_PER_NS

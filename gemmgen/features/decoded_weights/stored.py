@@ -56,7 +56,7 @@ def weight_of(b: Tensor, b_scale: Tensor, operand: Operand) -> Tensor:
 
 
 def in_turn(numbers: Tensor) -> Tensor:
-    """Return rows [2N, K] with those of both accumulators of a gate in turn, which a kernel has by eights."""
+    """Return rows [2N, K] of a gate, which a kernel has eight by eight, with both accumulators in turn."""
     pairs = numbers.view(-1, 2, 8, numbers.shape[1])
     return pairs.transpose(1, 2).reshape(numbers.shape)
 

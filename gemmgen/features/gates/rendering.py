@@ -37,9 +37,10 @@ class Gates(Rendering):
         """The columns of B that a tile of D is of."""
         first, second = self.plan.problem.epilogue.accumulators
         meaning = f"columns of B and of sums: PROGRAM_TILE_N of {first}, then as many of {second}"
-        if self.plan.problem.interleaved:
-            turns = "eight by eight" if self.plan.problem.b.decoded else "in turn"
-            meaning = f"columns of B and of sums: of {first} and {second} {turns}, PROGRAM_TILE_N of each"
+        if self.plan.problem.b.decoded:
+            meaning = f"columns of B and of sums, eight of {first} before eight of {second}"
+        elif self.plan.problem.interleaved:
+            meaning = f"columns of B and of sums: of {first} and {second} in turn, PROGRAM_TILE_N of each"
         yield Constant(Place.TILE, "PRODUCT_TILE_N", self.plan.loaded_n, meaning)
 
     @property
