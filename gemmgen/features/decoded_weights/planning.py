@@ -2,7 +2,8 @@
 
 Constants with [weights] are fitted to 878 times of 150 kernels at 44 shapes of an H200,
 ``benchmarks/weights/h200_kernels.json``. Of each format and shape, the kernel with the least predicted time
-took 1.6 % more time than the fastest in the mean, and 21 % at most.
+took 1.6 % more time than the fastest in the mean, and 21 % at most. Tiles of 64 rows and more came later,
+with steps of four parts: ``benchmarks/weights/h200_parts.json``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ PART_NS: Final = 200
 """[weights] From the words of a part to its MMAs, where no other CTA covers for it."""
 ALONE_SHARE: Final = 0.25
 """[weights] Of the decoding, beside which no MMA runs then."""
+
+CROWDED: Final = 1.6
+"""Factor of the decoding of small CTAs beside many rows, whose MMAs keep other CTAs of the SM waiting: six
+shapes of ``benchmarks/weights/h200_many_rows.json`` took 1.04 to 1.24 of the predicted time without it, and
+1.00 to 1.16 with it.
+"""
 
 
 class DecodedWeightsPlanning(Planning[WgmmaKernel]):
@@ -71,8 +78,9 @@ class DecodedWeightsPlanning(Planning[WgmmaKernel]):
             of_part = row.tensor_cycles / constants.TENSOR_CYCLES_PER_NS / parts
             exposed = PART_NS + (parts - 1) * max(0.0, PART_NS - of_part)
             return row._replace(exposed=exposed, exposed_of_all=0.0)
+        crowded = CROWDED if plan.cta_tile_m >= MANY_ROWS else 1.0
         return row._replace(
-            multiply=max(row.multiply, row.least_multiply) + decoding * HELD / parts,
+            multiply=max(row.multiply, row.least_multiply) + crowded * decoding * HELD / parts,
             least_multiply=0.0,
             drain=row.drain + HELD * PART_NS,
         )
