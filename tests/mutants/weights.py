@@ -9,6 +9,7 @@ from mutants.mutant import of
 K = Kind
 int4, mxfp4, nvfp4 = of("h100_bf16_int4"), of("h100_bf16_mxfp4"), of("h100_bf16_nvfp4")
 batched, experts = of("h100_bf16_mxfp4_batched"), of("h100_bf16_mxfp4_experts")
+fp16, gate = of("h100_fp16_int4_zeros64"), of("h100_fp16_int4_gate")
 FENCE = "    fence_async_shared()\n    return accumulator\n"
 MUTANTS = {
     "int4_nibbles_of_the_pair_before": int4(
@@ -64,5 +65,17 @@ MUTANTS = {
     ),
     "int4_rows_of_the_part_ahead": int4(
         WRONG_NUMBERS, "d_desc", "", ("a_tile.slice(part * DECODED_K", "a_tile.slice((1 - part) * DECODED_K")
+    ),
+    "fp16_last_pair_shifted_as_for_bf16": fp16(
+        WRONG_NUMBERS, "d_desc", "", ("shr.u32 code, $4, 5;", "shr.u32 code, $4, 8;")
+    ),
+    "gate_and_up_exchanged": gate(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        ("gate, up = eights_in_turn(accumulator)", "up, gate = eights_in_turn(accumulator)"),
+    ),
+    "gate_scales_of_the_columns_of_d": gate(
+        WRONG_NUMBERS, "d_desc", "", ("[k // SCALE_K, 2 * tile.column]", "[k // SCALE_K, tile.column]")
     ),
 }
