@@ -293,9 +293,9 @@ def decode_b(b_smem, scales):
 
 @gluon.jit
 def issue_mmas(args, a_tile, stage, accumulator):
-    """Decode the B of a K step part by part, and start the MMAs of each part.
+    """Decode the B of a K step part by part, and multiply each part while the next one is decoded.
 
-    MMAs of the last part read A's tile until they have retired.
+    No MMA runs on return: all have read A's tile, and added to the sums.
     """
     shape: gl.constexpr = (PROGRAM_TILE_N, PROGRAM_TILE_K // 8)
     b_words = args.b_smem.index(stage).reinterpret(gl.uint32, shape, WORDS_SMEM_LAYOUT)
@@ -322,9 +322,7 @@ def multiply(args, ring, loads):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulator = issue_mmas(args, args.a_smem.index(ring.stage), ring.stage, accumulator)
-        # MMAs read the stage until they have retired. Leaving none in flight, instead of this step's, frees
-        # the stage a step earlier.
-        accumulator = warpgroup_mma_wait(0, deps=[accumulator])
+        # The step's MMAs have retired: the stage has been read.
         # Triton's barrier follows, before one thread issues the loads: no warp still reads the stage.
         loads = load_next(args, loads, ring.stage)
         ring = ring.next()
@@ -464,7 +462,7 @@ COMPUTES = {  # what `matmul` computes, and on which GPUs
     "capability": (9, 0),
     "max_extent": 2**31 - 1024,  # TMA coordinates are 32-bit, and a tile may overhang the matrix
     "n_multiple": 64,  # `pack_weight` permutes whole blocks
-    "scale_vector": 128,  # elements of K whose scales are an element of them
+    "scale_vector": 128,  # elements of K per element of b_scale
     "k_multiple": 64,  # `pack_weight` permutes whole blocks
     "packs_weight": "bf16_1x128",  # b and b_scale are from `pack_weight`, of this format
 }
@@ -520,14 +518,18 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         codes: uint8 [..., N, K / 2], the weight plus 8; even k is in the lower half of a byte.
-        scales: [..., N, ceil(K / 128)], bf16 or another float below 0.5: a weight is (code - 8) * scale.
+        scales: [..., N, ceil(K / 128)], bf16 or another float, below 0.5 in magnitude: a weight is (code - 8) * scale.
 
     Raises ValueError for other extents, and for scales that `decode_b` cannot multiply by.
     """
     *leading, n, half = codes.shape
-    if n % 64 or half % 32 or tuple(scales.shape) != (*leading, n, -(-2 * half // 128)):
-        wanted = "N and K that are multiples of 64, and scales [..., N, ceil(K / 128)]"
-        raise ValueError(f"a weight has {wanted}; found codes {[*codes.shape]} and scales {[*scales.shape]}")
+    is_block = n % 64 == half % 32 == 0 and tuple(scales.shape) == (*leading, n, -(-2 * half // 128))
+    if codes.dtype != torch.uint8 or not scales.is_floating_point() or not is_block:
+        raise ValueError(
+            "codes must be torch.uint8 [..., N, K / 2] with N and K that are multiples of 64, and scales "
+            "floats [..., N, ceil(K / 128)]; "
+            f"found {codes.dtype} {[*codes.shape]} and {scales.dtype} {[*scales.shape]}"
+        )
     # Bits of a place in a block: 32, 16 (a warp), 8, 4, 2, 1 of N, then 32, 16 (an MMA), 8, 4, 2, 1 of K.
     elements = torch.stack((codes & 0xF, codes >> 4), -1).reshape(-1, *(2,) * 6, half // 32, *(2,) * 6)
     # To words as a thread reads them; the elements of a word are 1 and 8 of K and 8 of N apart.
@@ -535,9 +537,11 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     words = torch.zeros(len(elements), dtype=torch.int32, device=codes.device)
     for number, code in enumerate(elements.to(torch.int32).unbind(-1)):
         words |= code << 4 * number
-    if bool((scales.abs() >= 0.5).any()):
-        raise ValueError("scales must be below 0.5: divide them by a power of two, and multiply D by it")
     factors = (scales.double() * 2.0**129).to(torch.bfloat16)  # `decode_b` has codes times 2**-129
+    if not bool(factors.isfinite().all()):
+        raise ValueError(
+            "scales must be below 0.5 in magnitude: divide them by a power of two, and multiply sums by it"
+        )
     return words.view(torch.uint8).view(codes.shape).mT, factors.mT.contiguous().mT
 
 

@@ -357,9 +357,9 @@ def decode_b(b_smem, scales):
 
 @gluon.jit
 def issue_mmas(args, a_tile, stage, accumulator):
-    """Decode the B of a K step part by part, and start the MMAs of each part.
+    """Decode the B of a K step part by part, and multiply each part while the next one is decoded.
 
-    MMAs of the last part read A's tile until they have retired.
+    No MMA runs on return: all have read A's tile, and added to the sums.
     """
     shape: gl.constexpr = (PROGRAM_TILE_N, PROGRAM_TILE_K // 8)
     b_words = args.b_smem.index(stage).reinterpret(gl.uint32, shape, WORDS_SMEM_LAYOUT)
@@ -386,9 +386,7 @@ def multiply(args, a_smem, k_steps, ring):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)
-        # MMAs read the stage until they have retired. Leaving none in flight, instead of this step's, frees
-        # the stage a step earlier; another consumer's MMAs keep the tensor cores busy.
-        accumulator = warpgroup_mma_wait(0, deps=[accumulator])
+        # The step's MMAs have retired, while another consumer's keep the tensor cores busy: the stage has been read.
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(ring.stage))
         ring = ring.next()
@@ -513,7 +511,7 @@ COMPUTES = {  # what `matmul` computes, and on which GPUs
     "max_extent": 2**31 - 256,  # TMA coordinates are 32-bit, and a tile may overhang the matrix
     "n_multiple": 64,  # `pack_weight` permutes whole blocks
     "max_groups": 32,
-    "scale_vector": 128,  # elements of K whose scales are an element of them
+    "scale_vector": 128,  # elements of K per element of b_scale
     "k_multiple": 64,  # `pack_weight` permutes whole blocks
     "packs_weight": "mxfp4",  # b and b_scale are from `pack_weight`, of this format
 }
@@ -587,9 +585,13 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     Raises ValueError for other extents, and for scales that `decode_b` cannot multiply by.
     """
     *leading, n, half = codes.shape
-    if n % 64 or half % 32 or tuple(scales.shape) != (*leading, n, -(-2 * half // 32)):
-        wanted = "N and K that are multiples of 64, and scales [..., N, ceil(K / 32)]"
-        raise ValueError(f"a weight has {wanted}; found codes {[*codes.shape]} and scales {[*scales.shape]}")
+    is_block = n % 64 == half % 32 == 0 and tuple(scales.shape) == (*leading, n, -(-2 * half // 32))
+    if codes.dtype != torch.uint8 or scales.dtype not in (torch.uint8, torch.float8_e8m0fnu) or not is_block:
+        raise ValueError(
+            "codes must be torch.uint8 [..., N, K / 2] with N and K that are multiples of 64, and scales "
+            "torch.uint8 or float8_e8m0fnu [..., N, ceil(K / 32)]; "
+            f"found {codes.dtype} {[*codes.shape]} and {scales.dtype} {[*scales.shape]}"
+        )
     # Bits of a place in a block: 32, 16 (a warp), 8, 4, 2, 1 of N, then 32, 16 (an MMA), 8, 4, 2, 1 of K.
     elements = torch.stack((codes & 0xF, codes >> 4), -1).reshape(-1, *(2,) * 6, half // 32, *(2,) * 6)
     # To words as a thread reads them; the elements of a word are 1 and 8 of K and 8 of N apart.
@@ -602,7 +604,7 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
         words |= (code >> 3 << sign | (code >> 2 & 1) << high | (code & 3) << rest) << 16 * upper
     exponents = scales.view(torch.uint8)
     if bool((exponents > 128).any()):
-        raise ValueError("scales must be at most 2: divide them by a power of two, and multiply D by it")
+        raise ValueError("scales must be at most 2: divide them by a power of two, and multiply sums by it")
     factors = exponents + 126  # `decode_b` has elements times 2**-126
     padded = torch.nn.functional.pad(factors, (0, -factors.shape[-1] % 4))
     factors = padded.contiguous().view(torch.int32)

@@ -185,7 +185,8 @@ def test_blocks_with_a_scale_of_0_are_zeros() -> None:
     ids=["K", "N", "scales", "turned"],
 )
 def test_other_extents_are_refused(codes: tuple[int, ...], scales: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"found codes {[*codes]} and scales {[*scales]}")):
+    found = f"found torch.uint8 {[*codes]} and torch.float32 {[*scales]}"
+    with pytest.raises(ValueError, match=re.escape(found)):
         module_of("bf16_1x128").pack_weight(torch.zeros(codes, dtype=torch.uint8), torch.ones(scales))
 
 
@@ -193,6 +194,11 @@ def test_other_extents_are_refused(codes: tuple[int, ...], scales: tuple[int, ..
     ("scale_format", "scales", "words"),
     [
         ("bf16_1x128", torch.full((64, 1), 0.5), "scales must be below 0.5"),
+        ("bf16_1x128", torch.full((64, 1), 0.4999), "scales must be below 0.5"),  # rounds to 0.5
+        ("fp16_zero_1x128", torch.full((64, 1), torch.nan), "scales must be below 0.5"),
+        ("bf16_1x128", torch.ones(64, 1, dtype=torch.int8), "found torch.uint8 .* and torch.int8"),
+        ("mxfp4", torch.ones(64, 2), "scales torch.uint8 or float8_e8m0fnu"),
+        ("nvfp4", torch.ones(64, 4), "scales torch.float8_e4m3fn"),
         ("mxfp4", torch.full((64, 2), 129, dtype=torch.uint8), "scales must be at most 2"),
         ("nvfp4", torch.full((64, 4), -1.0).to(torch.float8_e4m3fn), "scales must be numbers from 0 on"),
         ("nvfp4", torch.full((64, 4), float("nan")).to(torch.float8_e4m3fn), "scales must be numbers from 0"),
@@ -200,6 +206,7 @@ def test_other_extents_are_refused(codes: tuple[int, ...], scales: tuple[int, ..
 )
 def test_scales_beyond_the_decoder_are_refused(scale_format: str, scales: Tensor, words: str) -> None:
     factors = (torch.ones(1),) if scale_format == "nvfp4" else ()
+    factors = (torch.full(scales.shape, 8, dtype=torch.uint8),) if "zero" in scale_format else factors
     with pytest.raises(ValueError, match=words):
         module_of(scale_format).pack_weight(torch.zeros(64, 32, dtype=torch.uint8), scales, *factors)
 
@@ -245,6 +252,71 @@ def test_an_open_spec_of_weights_has_a_kernel(m: int, kind: str, tmp_path: Path)
     assert (plan.splits * plan.occupancy > 1) == few
 
 
+EIGHT_BITS = {
+    "h100_bf16_int8_weights": torch.int8,
+    "h100_bf16_e4m3_weights": torch.float8_e4m3fn,
+    "h100_fp16_int8_weights_gate": torch.int8,
+    "h100_fp16_e4m3_weights_experts": torch.float8_e4m3fn,
+}
+"""Modules of weights of eight bits, and the types of their elements."""
+
+
+def eight_bits(dtype: torch.dtype, n: int = N, k: int = K) -> Tensor:
+    """Return random elements [N, K], with all codes of a type but NaN."""
+    generator = torch.Generator().manual_seed(3)
+    codes = torch.randint(0, 256, (n, k), dtype=torch.uint8, generator=generator)
+    if dtype == torch.float8_e4m3fn:
+        codes[codes & 0x7F == 0x7F] = 0x7E
+    return codes.view(dtype)
+
+
+@pytest.mark.parametrize(("stem", "dtype"), EIGHT_BITS.items(), ids=EIGHT_BITS)
+def test_a_packed_weight_of_eight_bits_has_the_numbers_of_the_checkpoint(
+    stem: str, dtype: torch.dtype
+) -> None:
+    module, problem = import_generated(module_file(stem)), made(spec_file(stem)).plan.problem
+    weight, float_dtype = eight_bits(dtype), float_of(problem.b)
+    scales = (torch.rand(N, 4, generator=torch.Generator().manual_seed(4)) + 0.5) * 2.0**-6
+    b, b_scale = module.pack_weight(weight, scales)
+    assert (b.dtype, b.shape, b.mT.is_contiguous()) == (dtype, (K, N), True)
+    found = weight_of(b, b_scale, problem.b)
+    found = in_turn(found) if problem.gated else found
+    of_each = scales.to(float_dtype).double().repeat_interleave(128, 1)[:, :K]
+    assert found.equal((weight.double() * of_each).to(float_dtype))
+
+
+def test_where_an_int8_lies_is_counted_by_hand() -> None:
+    weight = torch.full((64, 64), -128, dtype=torch.int8)  # a byte of 0
+    # Column 41 = 32 + 8 + 1 and k = 27 = 16 + 8 + 2 + 1. Of the number of a row of words, 32 and 16 choose
+    # the warp, 8 is 4 of the column, 4 is 1 of it, 2 is 4 of k, and 1 is 2 of the column. Of a word's place
+    # in its row, 8 is 8 of the column, 4 is 2 of k, and 2 and 1 are 32 and 16 of k. In a word the upper half
+    # is k + 1, and 8 bits on are k + 8.
+    weight[41, 27] = -1
+    b, _ = import_generated(module_file("h100_bf16_int8_weights")).pack_weight(weight, torch.zeros(64, 1))
+    words = b.mT.contiguous().view(torch.int32)
+    row, word, bits = 32 + 4, 8 + 4 + 1, 16 + 8
+    expected = torch.zeros_like(words)
+    expected[row, word] = 127 << bits
+    assert words.equal(expected)
+
+
+@pytest.mark.parametrize(
+    ("stem", "weight", "scale", "words"),
+    [
+        ("h100_bf16_int8_weights", torch.zeros(64, 64, dtype=torch.uint8), 0.01, "a weight is torch.int8"),
+        ("h100_bf16_int8_weights", torch.zeros(64, 32, dtype=torch.int8), 0.01, "K that are multiples of 64"),
+        ("h100_bf16_int8_weights", torch.zeros(64, 64, dtype=torch.int8), 0.03125, "below 0.03125"),
+        ("h100_bf16_e4m3_weights", torch.zeros(64, 64).to(torch.float8_e4m3fn), 256.0, "below 256"),
+        ("h100_bf16_e4m3_weights", torch.full((64, 64), torch.nan).to(torch.float8_e4m3fn), 1.0, "no NaN"),
+    ],
+)
+def test_weights_of_eight_bits_that_are_not_decoded_are_refused(
+    stem: str, weight: Tensor, scale: float, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        import_generated(module_file(stem)).pack_weight(weight, torch.full((64, 1), scale))
+
+
 OTHER_KERNELS = (
     "h100_bf16_int4_one_consumer",
     "h100_bf16_mxfp4_early",
@@ -255,6 +327,6 @@ OTHER_KERNELS = (
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("stem", [*STEMS.values(), *GATES.values(), *OTHER_KERNELS])
+@pytest.mark.parametrize("stem", [*STEMS.values(), *GATES.values(), *EIGHT_BITS, *OTHER_KERNELS])
 def test_every_check_of_a_module_passes_on_a_gpu(stem: str) -> None:
     assert_verified_on_a_gpu(stem, m=1, n=64, k=64)

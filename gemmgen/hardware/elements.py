@@ -352,17 +352,16 @@ class ScaleFormat:
         return tuple(dict.fromkeys(applying))
 
 
-def _formats_of_int4(dtype: str) -> Iterator[ScaleFormat]:
-    """Yield the formats of int4 whose scales have a type, to which threads decode."""
-    of_weights = partial(
-        ScaleFormat, elements=("int4",), dtype=dtype, applied=("decode",), operands=("b",), decoded_to=dtype
-    )
+def _formats_of_weights(dtype: str) -> Iterator[ScaleFormat]:
+    """Yield the formats of weights whose scales have a type, to which threads decode."""
+    of_weights = partial(ScaleFormat, dtype=dtype, applied=("decode",), operands=("b",), decoded_to=dtype)
     for vector, per_word in ((128, 1), (64, 1), (32, 2)):
+        elements = ("int4", "int8", "e4m3") if vector == 128 else ("int4",)
         also = (f"g{vector}", f"group{vector}", f"int4_g{vector}")
-        yield of_weights(f"{dtype}_1x{vector}", vector=vector, per_word=per_word, also=also)
+        yield of_weights(f"{dtype}_1x{vector}", elements, vector=vector, per_word=per_word, also=also)
     for vector in (128, 64):
         also = ("awq", "asymmetric", "int4_zero")
-        yield of_weights(f"{dtype}_zero_1x{vector}", vector=vector, zeros=True, also=also)
+        yield of_weights(f"{dtype}_zero_1x{vector}", ("int4",), vector=vector, zeros=True, also=also)
 
 
 SCALE_FORMATS: Table[ScaleFormat] = Table(
@@ -413,9 +412,9 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
                 "ue8m0_1x32", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", applied=("sums",),
                 also=("1x32", "e8m0_1x32", "mx", "mxfp"),
             ),
-            # Weights of checkpoints whose groups along K have 128, 64 or 32 elements.
-            *_formats_of_int4("bf16"),
-            *_formats_of_int4("fp16"),
+            # Weights of checkpoints whose groups along K have 128, 64 or 32 elements, and of eight bits.
+            *_formats_of_weights("bf16"),
+            *_formats_of_weights("fp16"),
         )
     },
 )  # fmt: skip

@@ -97,6 +97,8 @@ def format_packed_by(kernel: Kernel) -> ScaleFormat | None:
     packs = getattr(kernel, "COMPUTES", {}).get("packs_weight")
     if not packs or not hasattr(kernel, "pack_weight"):
         return None
+    if dtypes_of(kernel)["b"] != torch.uint8:
+        raise ValueError(f"{name_of(kernel)} packs weights of 8 bits, and this is for four bits")
     if packs not in SCALE_FORMATS:
         raise ValueError(
             f"{name_of(kernel)} packs weights of {packs!r}, a format that this gemmgen does not know"
@@ -170,9 +172,8 @@ def _packed(kernel: Kernel, scale_format: ScaleFormat, weight: QuantizedWeight) 
 
 
 def element_of(scale_format: ScaleFormat) -> str:
-    """Return the type of the elements that a format scales, of a format whose weights are decoded."""
-    (element,) = scale_format.elements
-    return element
+    """Return the type of four bits whose elements a format scales."""
+    return scale_format.elements[0]
 
 
 def _require_weight(name: str, wanted: ScaleFormat, weight: QuantizedWeight) -> None:

@@ -55,7 +55,8 @@ def kernels_named_by(variable: str) -> ServerKernels | None:
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"{variable} must name a file of JSON, found {path}: {error}") from None
     if wrong:
-        raise ValueError(f"{path} must have {FORM}, found {', '.join(found)}")
+        named = ", ".join(sorted(wrong))
+        raise ValueError(f"{path} must have {FORM}, found {', '.join(found)}; unknown or missing: {named}")
     return ServerKernels(
         fp8_blocks=import_module(found["fp8_blocks"]) if found.get("fp8_blocks") else None,
         experts=_experts(parts["experts"]) if parts["experts"] else None,

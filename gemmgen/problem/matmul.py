@@ -62,7 +62,7 @@ class Operand:
 
     @classmethod
     def of_weight(cls, scale_format: ScaleFormat) -> Operand:
-        """Return the B of a format whose elements threads decode."""
+        """Return the B of a format whose elements of four bits threads decode."""
         scale = BlockScale(scale_format, DTYPES[scale_format.dtype], scale_format.vector)
         return cls(DTYPES[scale_format.elements[0]], "k", scale, decoded=DTYPES[scale_format.decoded_to])
 

@@ -205,7 +205,7 @@ class ArgumentTable:
         if not self.vanishes:
             yield '"vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros'
         if self.scales:
-            why = "whose scales are an element of them" if plan.problem.b.decoded else "that share a scale"
+            why = "per element of b_scale" if plan.problem.b.decoded else "that share a scale"
             yield f'"scale_vector": {self.vector(self.scales[0])},  # elements of K {why}'
         if scale := plan.problem.d_scale:
             yield '"written": ("out_scale",),  # beside D'

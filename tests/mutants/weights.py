@@ -10,6 +10,7 @@ K = Kind
 int4, mxfp4, nvfp4 = of("h100_bf16_int4"), of("h100_bf16_mxfp4"), of("h100_bf16_nvfp4")
 batched, experts = of("h100_bf16_mxfp4_batched"), of("h100_bf16_mxfp4_experts")
 fp16, gate = of("h100_fp16_int4_zeros64"), of("h100_fp16_int4_gate")
+int8, e4m3 = of("h100_bf16_int8_weights"), of("h100_bf16_e4m3_weights")
 FENCE = "    fence_async_shared()\n    return accumulator\n"
 MUTANTS = {
     "int4_nibbles_of_the_pair_before": int4(
@@ -68,6 +69,15 @@ MUTANTS = {
     ),
     "fp16_last_pair_shifted_as_for_bf16": fp16(
         WRONG_NUMBERS, "d_desc", "", ("shr.u32 code, $4, 5;", "shr.u32 code, $4, 8;")
+    ),
+    "int8_columns_exchanged": int8(
+        WRONG_NUMBERS, "d_desc", "", ("[words, words_8, upper", "[words_8, words, upper")
+    ),
+    "int8_middle_left_out": int8(
+        WRONG_NUMBERS, "d_desc", "", ("mov.b32 zero, 0x80808080;", "mov.b32 zero, 0x00000000;")
+    ),
+    "e4m3_sign_of_the_column_beside": e4m3(
+        WRONG_NUMBERS, "d_desc", "", ("shl.b32 sign, $5, 8;", "shl.b32 sign, $4, 8;")
     ),
     "gate_and_up_exchanged": gate(
         WRONG_NUMBERS,

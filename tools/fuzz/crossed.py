@@ -98,7 +98,7 @@ STATING: dict[str, Stated] = {
     "epilogue.save": EPILOGUES["saved sums"],
     "operands.b.dtype": {
         "operands.a.dtype": ("bf16", "bf16", "bf16", "fp16", "e4m3"),
-        "operands.b.dtype": ("int4", "int4", "e2m1"),
+        "operands.b.dtype": ("int4", "int4", "e2m1", "int8", "e4m3"),
         "operands.b.scale": tuple(
             {"format": name}
             for name in ("bf16_1x128", "bf16_zero_1x64", "bf16_1x32", "fp16_1x128", "mxfp4", "nvfp4")

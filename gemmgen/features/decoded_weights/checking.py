@@ -20,7 +20,7 @@ from gemmgen.numerics.torch_call import Head
 from gemmgen.problem import Matmul
 from gemmgen.problem.matmul import Operand
 
-SMALLEST: Final = {"int4": 2.0**-3, "e2m1": 2.0**-4}
+SMALLEST: Final = {"int4": 2.0**-3, "int8": 2.0**-8, "e2m1": 2.0**-4, "e4m3": 2.0**-2}
 """The least random scale but one of an element: the root mean square of weights comes near 1."""
 
 

@@ -20,10 +20,10 @@ from gemmgen.plan.timing import Tiles
 from gemmgen.plan.wgmma import cost_constants as constants
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
-INSTRUCTIONS: Final = {"int4": 2.35, "mxfp4": 2.94, "nvfp4": 3.3}
+INSTRUCTIONS: Final = {"int4": 2.35, "int8": 2.35, "e4m3": 3.2, "mxfp4": 2.94, "nvfp4": 3.3}
 """[weights] That a thread issues in the main loop for each of its weights, by the element or the format.
 
-They were counted in SASS; the number of nvfp4 is an estimate.
+They were counted in SASS; the numbers of nvfp4, int8 and e4m3 are estimates.
 """
 ISSUED_PER_NS: Final = 4 * constants.TENSOR_CYCLES_PER_NS
 """Instructions of warps on an SM: one of each of four schedulers in a cycle."""
@@ -88,9 +88,10 @@ class DecodedWeightsPlanning(Planning[WgmmaKernel]):
 
 def _instructions(plan: WgmmaKernel) -> float:
     """Return the instructions of warps for each weight of a tile."""
-    scale = plan.problem.b.scale
-    assert scale is not None
-    return INSTRUCTIONS.get(scale.format.name, INSTRUCTIONS["int4"]) / plan.architecture.threads_per_warp
+    b = plan.problem.b
+    assert b.scale is not None
+    name = b.dtype.name if b.dtype.name in INSTRUCTIONS else b.scale.format.name
+    return INSTRUCTIONS[name] / plan.architecture.threads_per_warp
 
 
 SIDES: PlanningByMma = {"wgmma": (DecodedWeightsPlanning(),)}

@@ -45,7 +45,7 @@ class DecodedWeights(Rendering):
     @property
     def code_place(self) -> CodePlace:
         """The place of an int4 in the bits of that type."""
-        return CodePlace(self.float)
+        return CodePlace(self.plan.problem.b.dtype, self.float)
 
     @property
     def columns(self) -> str:
@@ -56,6 +56,31 @@ class DecodedWeights(Rendering):
     def accumulators(self) -> tuple[str, ...]:
         """The sums of an element of D."""
         return self.plan.problem.epilogue.accumulators
+
+    @property
+    def bits(self) -> int:
+        """Bits of an element of B in memory."""
+        return self.plan.problem.b.dtype.bits
+
+    @property
+    def torch_element(self) -> str:
+        """The type that torch has for elements of B."""
+        return self.plan.problem.b.dtype.torch
+
+    @property
+    def in_word(self) -> int:
+        """Elements of B in a word of 32 bits."""
+        return 32 // self.bits
+
+    @property
+    def is_integer(self) -> bool:
+        """True if elements are integers, which are stored plus their middle."""
+        return self.plan.problem.b.dtype.integer
+
+    @property
+    def middle(self) -> int:
+        """The number that an integer is stored plus."""
+        return 1 << self.bits - 1
 
     @property
     def has_factor(self) -> bool:
@@ -85,9 +110,13 @@ class DecodedWeights(Rendering):
     @property
     def scales_meaning(self) -> str:
         """The type and the limit of the scales that are packed."""
+        if self.element in ("int8", "e4m3"):
+            limit = f"{self.float.name} or another float, below {self.code_place.limit:g} in magnitude"
+            return f"{limit}: a weight is element * scale"
         if self.element == "int4":
             zero = "zero" if self.has_zeros else "8"
-            return f"{self.float.name} or another float below 0.5: a weight is (code - {zero}) * scale"
+            limit = f"{self.float.name} or another float, below 0.5 in magnitude"
+            return f"{limit}: a weight is (code - {zero}) * scale"
         return {
             "ue8m0": "float8_e8m0fnu or its bytes, powers of two up to 2",
             "e4m3": "float8_e4m3fn from 0 on",
@@ -137,7 +166,8 @@ class DecodedWeights(Rendering):
     def constants(self) -> Iterator[Constant]:
         """The extents of a K step of words, and of the part that is decoded at a time."""
         k, scale_k, decoded_k = self.plan.cta_tile_k, self.scale_k, self.decoded_k
-        yield Constant(Place.STEP, "PACKED_TILE_K", k // 2, f"bytes of {k} elements of 4 bits")
+        if self.bits == 4:
+            yield Constant(Place.STEP, "PACKED_TILE_K", k // 2, f"bytes of {k} elements of 4 bits")
         yield Constant(Place.STEP, "DECODED_K", decoded_k, "of K that are decoded at a time")
         yield Constant(Place.STEP, "SCALE_K", scale_k, "of K whose scales are one element of b_scale")
         if k > scale_k:
@@ -153,10 +183,10 @@ class DecodedWeights(Rendering):
             yield Function(Section.READ, "wgmma/decode/scale_of_block")
         if self.has_zeros:
             yield Function(Section.READ, "wgmma/decode/scale_and_zero")
-        elif self.element == "int4":
+        elif self.is_integer:
             yield Function(Section.READ, "wgmma/decode/times_zero_point")
         yield Function(Section.READ, "wgmma/decode/decode_b")
-        yield Function(Section.MEMORY, "wrapper/pack_weight")
+        yield Function(Section.MEMORY, "wrapper/pack_weight" if self.bits == 4 else "wrapper/pack_bytes")
 
     @property
     def imported(self) -> tuple[tuple[str, str], ...]:
@@ -166,9 +196,11 @@ class DecodedWeights(Rendering):
     @property
     def sentences(self) -> Iterator[str]:
         """A sentence about the decoding."""
+        count = "eight" if self.bits == 4 else "four"
         yield (
-            f"Threads read words of eight elements of B from shared memory, decode {self.decoded_k} of K "
-            f"at a time to {self.plan.problem.b.multiplied.name}, and multiply with B from registers."
+            f"Threads read words of {count} elements of B from shared memory, "
+            f"decode {self.decoded_k} of K at a time to {self.plan.problem.b.multiplied.name}, and multiply "
+            "with B from registers."
         )
 
     @property

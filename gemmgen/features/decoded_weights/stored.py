@@ -18,14 +18,22 @@ from gemmgen.problem.matmul import Operand
 
 BITS: Final = 6
 """Bits of a place in a block, along N and along K."""
-PLACES: Final = (
-    *("n32", "n16", "n4", "n1", "k4", "n2"),  # of the row of a word
-    *("k2", "k32", "k16"),  # of the word in its row, which has 16 bytes of each thread
-    *("k1", "k8", "n8"),  # of the element in its word
-)
-"""The bits of a place in a block, in the order of memory from the highest bit on."""
-POWERS: Final = {"bf16": -129, "fp16": -17}
-"""The power of two that a decoder has codes of int4 times, by the type of their scales."""
+ROW: Final = ("n32", "n16", "n4", "n1", "k4", "n2")
+"""The bits of the row of a word in a block, from the highest bit on."""
+PLACES: Final = {
+    4: (*("k2", "k32", "k16"), *("k1", "k8", "n8")),
+    8: (*("n8", "k2", "k32", "k16"), *("k1", "k8")),
+}
+"""The bits of a word in its row, which has 16 bytes of each thread, and of an element in its word.
+
+By the bits of elements.
+"""
+POWERS: Final = {
+    ("int4", "bf16"): -129, ("int4", "fp16"): -17,
+    ("int8", "bf16"): -133, ("int8", "fp16"): -21,
+    ("e4m3", "bf16"): -120, ("e4m3", "fp16"): -8,
+}  # fmt: skip
+"""The power of two that a decoder has elements times, by their type and that of their scales."""
 LEAST_EXPONENT: Final = -22
 """The exponent of a scale of nvfp4 whose five bits are 0."""
 
@@ -33,26 +41,37 @@ LEAST_EXPONENT: Final = -22
 def weight_of(b: Tensor, b_scale: Tensor, operand: Operand) -> Tensor:
     """Return the numbers [N, K] that a kernel multiplies, of b [K / 2, N] and b_scale [N, words].
 
-    An int4 has the rounded product of its number and its scale; products of e2m1 and its scales are exact.
+    Others than e2m1 have the rounded product of their number and their scale; products of e2m1 are exact.
     """
     stored = b.mT.contiguous()
-    n, k = stored.shape[0], 2 * stored.shape[1]
-    codes = _in_order(_codes(stored.view(torch.int32), operand), n, k)
+    n, k = stored.shape[0], stored.shape[1] * operand.dtype.elements_per_byte
     assert operand.scale is not None
+    if operand.dtype.bits == 8:
+        found = _in_order(stored.view(torch.uint8).flatten(), n, k, 8)
+        is_integer, float8 = operand.dtype.integer, TORCH_DTYPES[operand.dtype.name]
+        numbers = found.double() - 128 if is_integer else found.view(float8).double()
+        return _products(numbers, b_scale, operand, k).to(_torch_type(operand))
+    codes = _in_order(_codes(stored.view(torch.int32), operand), n, k, 4)
     if operand.dtype.name == "int4":
         numbers = codes.double() - (0 if operand.scale.format.zeros else INT4_ZERO)
     else:
         numbers = E2M1_VALUES.to(codes.device)[codes.long()]
 
-    vector = operand.scale.vector
-
-    def of_each(blocks: Tensor) -> Tensor:
-        return blocks.repeat_interleave(vector, dim=1)[:, :k]
-
-    products = numbers * of_each(scales_of(b_scale, operand))
+    products = _products(numbers, b_scale, operand, k)
     if operand.scale.format.zeros:
-        products += of_each(_floats(b_scale >> 16, operand))
+        products += _of_each(_floats(b_scale >> 16, operand), operand, k)
     return products.to(_torch_type(operand))
+
+
+def _products(numbers: Tensor, b_scale: Tensor, operand: Operand, k: int) -> Tensor:
+    """Return numbers [N, K] times their scales, in float64."""
+    return numbers.double() * _of_each(scales_of(b_scale, operand), operand, k)
+
+
+def _of_each(blocks: Tensor, operand: Operand, k: int) -> Tensor:
+    """Return values [N, blocks] for each of K elements."""
+    assert operand.scale is not None
+    return blocks.repeat_interleave(operand.scale.vector, dim=1)[:, :k]
 
 
 def in_turn(numbers: Tensor) -> Tensor:
@@ -74,10 +93,10 @@ def _codes(words: Tensor, operand: Operand) -> Tensor:
     return torch.stack(pairs, -1).flatten()
 
 
-def _in_order(codes: Tensor, n: int, k: int) -> Tensor:
-    """Return elements in the order of memory as [N, K]."""
+def _in_order(codes: Tensor, n: int, k: int, bits: int) -> Tensor:
+    """Return elements in the order of memory as [N, K], whose places follow from their bits."""
     blocks_n, blocks_k = n // WEIGHT_BLOCK, k // WEIGHT_BLOCK
-    of_row, of_word = PLACES[:BITS], PLACES[BITS:]
+    of_row, of_word = ROW, PLACES[bits]
     stored = codes.view(blocks_n, *[2] * BITS, blocks_k, *[2] * BITS)
     names = ["block n", *of_row, "block k", *of_word]
     wanted = [f"{axis}{1 << bit}" for axis in "nk" for bit in reversed(range(BITS))]
@@ -89,10 +108,10 @@ def scales_of(b_scale: Tensor, operand: Operand) -> Tensor:
     """Return the scales [N, blocks] in float64 of those that a kernel reads, [N, words]."""
     assert operand.scale is not None
     row = operand.scale.format
-    if operand.dtype.name == "int4":
+    if (operand.dtype.name, row.dtype) in POWERS:
         words = b_scale.view(torch.int16) if b_scale.dtype == _torch_type(operand) else b_scale
         halves = [_floats(words >> 16 * half, operand) for half in range(row.per_word)]
-        return torch.stack(halves, -1).flatten(-2) * 2.0 ** POWERS[row.dtype]
+        return torch.stack(halves, -1).flatten(-2) * 2.0 ** POWERS[operand.dtype.name, row.dtype]
     codes = torch.stack([b_scale >> 8 * byte & 0xFF for byte in range(row.per_word)], -1).flatten(-2)
     if row.dtype == "ue8m0":
         return 2.0 ** (codes.double() - 126 - 127)
@@ -117,8 +136,8 @@ def stored_scales(scales: Tensor, operand: Operand, zeros: Tensor | None = None)
     """
     assert operand.scale is not None
     row = operand.scale.format
-    if operand.dtype.name == "int4":
-        factors = (scales * 2.0 ** -POWERS[row.dtype]).to(_torch_type(operand))
+    if (operand.dtype.name, row.dtype) in POWERS:
+        factors = (scales * 2.0 ** -POWERS[operand.dtype.name, row.dtype]).to(_torch_type(operand))
         bits = factors.view(torch.int16).to(torch.int64) & 0xFFFF
     elif row.dtype == "ue8m0":
         bits = scales.log2().round().to(torch.int64) + 127 + 126

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from gemmgen.hardware.elements import WGMMA_ACCUMULATORS, DType, outputs_of
+from gemmgen.hardware.elements import SCALE_FORMATS, WGMMA_ACCUMULATORS, DType, outputs_of
 from gemmgen.plan.access import NUnit
 from gemmgen.plan.fix import at_most, either, use
 from gemmgen.plan.rule import Finding, Rule, rule
@@ -30,8 +31,17 @@ BLOCKS: dict[NUnit, str] = {
 @rule("operand-dtypes", subject="problem")
 def operand_dtypes(plan: WgmmaKernel) -> Iterator[Finding]:
     """Wgmma multiplies equal types, and the two 8-bit floats in any mix."""
-    if not plan.problem.b.decoded:  # weights and their activations have a rule of their own
-        yield from unequal_types(plan.problem, "wgmma")
+    a, b = plan.problem.a.dtype.name, plan.problem.b.dtype.name
+    if plan.problem.b.decoded:  # weights and their activations have a rule of their own
+        return
+    decoding = [each.name for each in SCALE_FORMATS.values() if each.decoded_to == a and b in each.elements]
+    for found in unequal_types(plan.problem, "wgmma"):
+        if decoding:
+            fix = found.fix | use(*decoding, field="operands.b.scale.format")
+            limit = f"{found.limit}; threads decode a B with scales of {either(decoding)}"
+            yield replace(found, fix=fix, limit=limit)
+        else:
+            yield found
 
 
 @rule("accumulator-dtype", subject="problem")
