@@ -249,8 +249,8 @@ def decode_b(b_smem, scales):
     """Return the columns of B by DECODED_K of K as the instruction reads them, times their scales.
 
     A word has eight elements: two pairs along K, eight of K apart, of each of two columns, eight apart.
-    Four bits in place of the lowest of an exponent and the highest of a mantissa are the bf16 number
-    code * 2**-129, also where it is subnormal. One fused multiply-add gives (code - 8) * scale, rounded once.
+    Four bits at the lowest of an exponent and the highest of a mantissa are the bf16 number
+    code * 2**-129, also where it is subnormal. A fused multiply-add gives (code - 8) * scale, rounded once.
     """
     words = b_smem.load(WORDS_LAYOUT).reshape((PROGRAM_TILE_N // 16, 2, 2, 2, 2, DECODED_K // 64, 2, 2, 2))
     # To: 64 of K, warp, column, pair of K, and the 16 of K of an instruction as two bits.
@@ -518,7 +518,7 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         codes: uint8 [..., N, K / 2], the weight plus 8; even k is in the lower half of a byte.
-        scales: [..., N, ceil(K / 128)], bf16 or another float, below 0.5 in magnitude: a weight is (code - 8) * scale.
+        scales: [..., N, ceil(K / 128)], bf16 or another float below 0.5: a weight is (code - 8) * scale.
 
     Raises ValueError for other extents, and for scales that `decode_b` cannot multiply by.
     """

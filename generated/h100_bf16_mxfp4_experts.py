@@ -386,7 +386,7 @@ def multiply(args, a_smem, k_steps, ring):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)
-        # The step's MMAs have retired, while another consumer's keep the tensor cores busy: the stage has been read.
+        # The step's MMAs have retired: the stage has been read. Another consumer keeps the tensor cores busy.
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(ring.stage))
         ring = ring.next()

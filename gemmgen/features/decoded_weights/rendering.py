@@ -111,11 +111,11 @@ class DecodedWeights(Rendering):
     def scales_meaning(self) -> str:
         """The type and the limit of the scales that are packed."""
         if self.element in ("int8", "e4m3"):
-            limit = f"{self.float.name} or another float, below {self.code_place.limit:g} in magnitude"
+            limit = f"{self.float.name} or another float below {self.code_place.limit:g}"
             return f"{limit}: a weight is element * scale"
         if self.element == "int4":
             zero = "zero" if self.has_zeros else "8"
-            limit = f"{self.float.name} or another float, below 0.5 in magnitude"
+            limit = f"{self.float.name} or another float below 0.5"
             return f"{limit}: a weight is (code - {zero}) * scale"
         return {
             "ue8m0": "float8_e8m0fnu or its bytes, powers of two up to 2",
