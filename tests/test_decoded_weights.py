@@ -109,8 +109,10 @@ def test_a_packed_weight_has_the_numbers_of_the_checkpoint(scale_format: str) ->
 @pytest.mark.parametrize("scale_format", GATES)
 def test_a_packed_gate_has_eight_columns_of_each_accumulator(scale_format: str) -> None:
     weight, operand = drawn(scale_format), operand_of(scale_format)
-    plain = weight_of(*packed(module_of(scale_format), weight)[:2], operand)
-    of_gate = weight_of(*packed(module_of(scale_format, GATES), weight)[:2], operand)
+    (b, b_scale, *_), (of_gate, scales_of_gate, *_) = (
+        packed(module_of(scale_format, stems), weight) for stems in (STEMS, GATES)
+    )
+    plain, of_gate = weight_of(b, b_scale, operand), weight_of(of_gate, scales_of_gate, operand)
     rows = [16 * block + 2 * place + odd for block in range(N // 16) for odd in (0, 1) for place in range(8)]
     assert of_gate.equal(plain[rows])
     assert in_turn(of_gate).equal(plain)
