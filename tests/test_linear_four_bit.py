@@ -209,7 +209,7 @@ def test_larger_blocks_and_rows_get_a_scale_for_each_block(vector: int, kernels:
 def test_blocks_that_are_no_whole_blocks_of_a_kernel_are_refused(kernels: Kernels) -> None:
     weight = weight_in("bf16_1x64")
     with pytest.raises(ValueError, match="blocks of 64 elements of K are no whole blocks of 128"):
-        weight.in_blocks_of(128)
+        weight.with_blocks_of(128)
     with pytest.raises(ValueError, match=r"packs int4 with bf16 scales of 128 .* scales of 64 elements of K"):
         pack(kernels.module(PLAIN), weight)
 

@@ -16,7 +16,7 @@ from modules import HOPPER_SPECS, made
 
 from gemmgen.build import launch_differences
 from gemmgen.errors import GemmgenError
-from gemmgen.features.decoded_weights.parts import PARTS
+from gemmgen.features.decoded_weights.parts import decoded_k
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.lower import Lowered, lower, verdict_on
 from gemmgen.plan.verdicts import verdict_of
@@ -159,7 +159,7 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
     ]
     assert plan.mmas_per_step == slabs_of(plan) * plan.step_blocks * sum(expected)
     if plan.problem.b.decoded:
-        expected = [count // PARTS for count in expected]
+        expected = [count * decoded_k(plan) // plan.cta_tile_k for count in expected]
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
     counts = [step.count("wgmma.mma_async") for step in steps]
     own = [expected[: parts_of(plan, number)] * issues(plan) for number in range(plan.consumers)]
@@ -254,7 +254,7 @@ def issues(plan: WgmmaKernel) -> int:
     in flight have the steps of a run in the code, and one loop for the other steps.
     """
     if plan.problem.b.decoded:
-        return PARTS
+        return plan.cta_tile_k // decoded_k(plan)
     if plan.problem.scales_sums and plan.step_blocks > 1:
         return plan.step_blocks
     if plan.problem.scales_sums and plan.scales_in_flight:

@@ -97,6 +97,16 @@ class ExpertLayer(NamedTuple):
     has_gate: bool
 
 
+def facts_of_gpt_oss(layer: Any, *, has_bias: bool) -> ExpertLayer:
+    """Return the facts of a layer of gpt-oss that has ``alpha`` and ``limit``, the numbers of its gate."""
+
+    def gated(sums: Tensor) -> Tensor:
+        gate, up = sums[..., ::2].clamp(max=layer.limit), sums[..., 1::2].clamp(-layer.limit, layer.limit)
+        return gate * torch.sigmoid(layer.alpha * gate) * (up + 1)
+
+    return ExpertLayer(gated, is_interleaved=True, has_bias=has_bias, has_gate=True)
+
+
 class ExpertKernels(NamedTuple):
     """The two kernels of an MLP of experts."""
 
@@ -263,6 +273,10 @@ class Experts:
         weight = call.weight.flatten()[order].float()
         pairs = down.matmul(h, **of_down, row_scale=weight, offs=offs, d_rows=place, out=out)
         return pairs.unflatten(0, (tokens, top_k)).sum(1)
+
+    def activated(self, sums: Tensor) -> Tensor:
+        """Return what the gate makes of sums [..., 2 * intermediate] whose columns come in turn."""
+        return self.gate(sums[..., ::2], sums[..., 1::2])
 
     def why_not(self, layer: ExpertLayer) -> str:
         """Return why these kernels do not compute a layer of experts; empty if they do.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch.nn import functional
 
 from gemmgen.features.decoded_weights.stored import in_turn
 from gemmgen.integrations.caller import is_recorded
-from gemmgen.integrations.experts import ExpertLayer, Experts, ExpertTensors
+from gemmgen.integrations.experts import Experts, ExpertTensors, facts_of_gpt_oss
 from gemmgen.integrations.kernels import BIAS, Kernel, dtypes_of
 from gemmgen.integrations.layer import KernelModule, LayerError
 from gemmgen.integrations.packed_buffers import NAMES, PackedBuffers
@@ -100,12 +99,7 @@ class Experts4bit(PackedBuffers, KernelModule):
         if reason := hooked(layer) or patched_forward(layer):
             raise LayerError(reason)
         weights = from_experts(layer)
-        facts = ExpertLayer(
-            partial(_gate_of, layer),
-            is_interleaved=True,
-            has_bias=weights.gate_up_bias is not None,
-            has_gate=True,
-        )
+        facts = facts_of_gpt_oss(layer, has_bias=weights.gate_up_bias is not None)
         if reason := experts.why_not(facts):
             raise ValueError(reason)
         gate_up, down, *biases = weights
@@ -162,7 +156,7 @@ class Experts4bit(PackedBuffers, KernelModule):
             gate_up = of_gate_up.of_expert(expert).numbers(self._format_of[f"{GATE_UP}{NAMES[0]}"], x.dtype)
             down = of_down.of_expert(expert).numbers(self._format_of[f"{DOWN}{NAMES[0]}"], x.dtype)
             sums = functional.linear(x, in_turn(gate_up), _of_expert(self.gate_up_bias, expert, x))
-            h = self._experts.gate(sums[..., ::2], sums[..., 1::2])
+            h = self._experts.activated(sums)
             product = functional.linear(h, down, _of_expert(self.down_bias, expert, x))
             chosen = top_k_index == expert
             weight = (top_k_weights * chosen).sum(-1, keepdim=True)
@@ -206,12 +200,6 @@ def _bias_of(
         raise ValueError(f"{name}_bias must be {weight.shape[:2]}, found {[*bias.shape]}")
     made = bias.detach().to(weight.codes.device, dtypes_of(kernel)[BIAS], copy=True)
     return nn.Parameter(made, requires_grad=False)
-
-
-def _gate_of(layer: Any, sums: Tensor) -> Tensor:
-    """Return the gated product of sums whose columns of gate and up come in turn, as gpt-oss has it."""
-    gate, up = sums[..., ::2].clamp(max=layer.limit), sums[..., 1::2].clamp(-layer.limit, layer.limit)
-    return gate * torch.sigmoid(layer.alpha * gate) * (up + 1)
 
 
 def _of_expert(bias: Tensor | None, expert: int, x: Tensor) -> Tensor | None:

@@ -151,7 +151,7 @@ def _packed(kernel: Kernel, scale_format: ScaleFormat, weight: QuantizedWeight) 
     """Return a weight as a kernel reads it; raise ValueError for one that it cannot decode."""
     is_int4 = weight.element == element_of(scale_format) == "int4"
     if is_int4 and (weight.vector % scale_format.vector == 0 or weight.scales.shape[-1] == 1):
-        weight = weight.in_blocks_of(scale_format.vector)
+        weight = weight.with_blocks_of(scale_format.vector)
     _require_weight(name_of(kernel), scale_format, weight)
     factors: list[Tensor] = []
     if scale_format.has_factor:

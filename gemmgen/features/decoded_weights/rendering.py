@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gemmgen.features.decoded_weights.code_place import CodePlace
 from gemmgen.features.decoded_weights.parts import decoded_k
 from gemmgen.hardware import DType
+from gemmgen.hardware.elements import WEIGHT_BLOCK
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import BlockScale
 from gemmgen.render.places import Constant, Function, Place, Section
@@ -210,7 +211,10 @@ class DecodedWeights(Rendering):
         groups = "groups, " if self.plan.problem.groups else ""
         columns = "2N" if self.plan.problem.gated else "N"
         shape = f"[{groups}{columns}, ceil(K / {b.scale_k})], {b.scale_dtype.torch}"
-        return {"b_scale": f"{shape}, {columns} contiguous, from `pack_weight`"}
+        return {
+            "b": f", from `pack_weight`; {columns} and K are multiples of {WEIGHT_BLOCK}",
+            "b_scale": f"{shape}, {columns} contiguous, from `pack_weight`",
+        }
 
 
 SIDES: SidesByMma = {"wgmma": (DecodedWeights,)}

@@ -83,7 +83,7 @@ class QuantizedWeight:
         found = elements * self._of_each(scales)
         return found if self.tensor_scale is None else found * self.tensor_scale.double()[..., None, None]
 
-    def in_blocks_of(self, vector: int) -> QuantizedWeight:
+    def with_blocks_of(self, vector: int) -> QuantizedWeight:
         """Return the same numbers with a scale, and a zero point, for each `vector` elements of K.
 
         The weight has larger blocks that are several of these, or a scale for each row. Its codes are not
