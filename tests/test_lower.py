@@ -186,7 +186,7 @@ def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product
     # An x4 stores four 8 x 8 matrices of 16 bits, 512 bytes of a warp; all warps run the same code.
     bytes_per_warp = plan.cta_consumer_tile_m * plan.cta_columns * 2 // plan.consumer_warps
     stored, problem = plan.consumers * bytes_per_warp * staged(plan, 16), plan.problem
-    if problem.interleaved:  # a thread has every fourth column of D: it stores element by element
+    if alternates(plan):  # a thread has every fourth column of D: it stores element by element
         matrices = problem.b_blocks * problem.saves
         expected = stored // (2 * 32) if problem.d_blocks == 1 else problem.d_blocks * stored // (8 * 32)
         # Few of these instructions pass values to partitions.
@@ -223,8 +223,17 @@ def staged(plan: WgmmaKernel, bits: int) -> bool:
 
 
 def stmatrix_bytes(plan: WgmmaKernel) -> int:
-    """What one instruction stores: two matrices of 8 x 8, of a tile with 8 rows, or four."""
-    return min(512, 32 * plan.cta_consumer_tile_m)
+    """What one instruction stores: two matrices of 8 x 8, of a tile with 8 rows, or four.
+
+    A warp has 8 columns of D, and so half as many matrices, if sums of two columns of B are one of D.
+    """
+    columns = 8 if plan.problem.gated and plan.problem.b.decoded else 16
+    return min(512, 2 * columns * plan.cta_consumer_tile_m)
+
+
+def alternates(plan: WgmmaKernel) -> bool:
+    """Return True if columns of accumulators alternate in B as it is multiplied, or in D."""
+    return plan.problem.interleaved and not plan.problem.b.decoded
 
 
 def stmatrix(plan: WgmmaKernel) -> str:
@@ -233,7 +242,7 @@ def stmatrix(plan: WgmmaKernel) -> str:
     Sums of interleaved columns of B are stored without it, and so are two columns of each matrix in an
     interleaved D.
     """
-    if plan.problem.interleaved:
+    if alternates(plan):
         return "st.shared.b16" if plan.problem.d_blocks == 1 else "st.shared.v2.b32"
     turned = ".trans" if plan.swap_ab else ""
     return f"stmatrix.sync.aligned.m8n8.x{stmatrix_bytes(plan) // 128}{turned}.shared.b16"
