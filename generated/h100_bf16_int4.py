@@ -523,13 +523,9 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     Raises ValueError for other extents, and for scales that `decode_b` cannot multiply by.
     """
     *leading, n, half = codes.shape
-    is_block = n % 64 == half % 32 == 0 and tuple(scales.shape) == (*leading, n, -(-2 * half // 128))
-    if codes.dtype != torch.uint8 or not scales.is_floating_point() or not is_block:
-        raise ValueError(
-            "codes must be torch.uint8 [..., N, K / 2] with N and K that are multiples of 64, and scales "
-            "floats [..., N, ceil(K / 128)]; "
-            f"found {codes.dtype} {[*codes.shape]} and {scales.dtype} {[*scales.shape]}"
-        )
+    if codes.dtype != torch.uint8 or n % 64 or half % 32 or scales.shape != (*leading, n, -(-half // 64)):
+        wanted = "uint8 codes, N and K that are multiples of 64, and scales [..., N, ceil(K / 128)]"
+        raise ValueError(f"a weight has {wanted}; found {codes.dtype} {[*codes.shape]} and {[*scales.shape]}")
     # Bits of a place in a block: 32, 16 (a warp), 8, 4, 2, 1 of N, then 32, 16 (an MMA), 8, 4, 2, 1 of K.
     elements = torch.stack((codes & 0xF, codes >> 4), -1).reshape(-1, *(2,) * 6, half // 32, *(2,) * 6)
     # To words as a thread reads them; the elements of a word are 1 and 8 of K and 8 of N apart.
@@ -539,9 +535,7 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
         words |= code << 4 * number
     factors = (scales.double() * 2.0**129).to(torch.bfloat16)  # `decode_b` has codes times 2**-129
     if not bool(factors.isfinite().all()):
-        raise ValueError(
-            "scales must be below 0.5 in magnitude: divide them by a power of two, and multiply sums by it"
-        )
+        raise ValueError("scales must be below 0.5 in magnitude: divide by 2**n, and multiply sums by it")
     return words.view(torch.uint8).view(codes.shape).mT, factors.mT.contiguous().mT
 
 

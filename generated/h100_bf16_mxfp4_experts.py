@@ -585,13 +585,9 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     Raises ValueError for other extents, and for scales that `decode_b` cannot multiply by.
     """
     *leading, n, half = codes.shape
-    is_block = n % 64 == half % 32 == 0 and tuple(scales.shape) == (*leading, n, -(-2 * half // 32))
-    if codes.dtype != torch.uint8 or scales.dtype not in (torch.uint8, torch.float8_e8m0fnu) or not is_block:
-        raise ValueError(
-            "codes must be torch.uint8 [..., N, K / 2] with N and K that are multiples of 64, and scales "
-            "torch.uint8 or float8_e8m0fnu [..., N, ceil(K / 32)]; "
-            f"found {codes.dtype} {[*codes.shape]} and {scales.dtype} {[*scales.shape]}"
-        )
+    if codes.dtype != torch.uint8 or n % 64 or half % 32 or scales.shape != (*leading, n, -(-half // 16)):
+        wanted = "uint8 codes, N and K that are multiples of 64, and scales [..., N, ceil(K / 32)]"
+        raise ValueError(f"a weight has {wanted}; found {codes.dtype} {[*codes.shape]} and {[*scales.shape]}")
     # Bits of a place in a block: 32, 16 (a warp), 8, 4, 2, 1 of N, then 32, 16 (an MMA), 8, 4, 2, 1 of K.
     elements = torch.stack((codes & 0xF, codes >> 4), -1).reshape(-1, *(2,) * 6, half // 32, *(2,) * 6)
     # To words as a thread reads them; the elements of a word are 1 and 8 of K and 8 of N apart.
@@ -603,8 +599,8 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
         sign, high, rest = (15 - 3 * pair, 8 - 3 * pair, 6 - 3 * pair) if pair < 3 else (14, 13, 10)
         words |= (code >> 3 << sign | (code >> 2 & 1) << high | (code & 3) << rest) << 16 * upper
     exponents = scales.view(torch.uint8)
-    if bool((exponents > 128).any()):
-        raise ValueError("scales must be at most 2: divide them by a power of two, and multiply sums by it")
+    if scales.element_size() > 1 or bool((exponents > 128).any()):
+        raise ValueError("scales must be bytes, and at most 2: divide them by 2**n, and multiply sums by it")
     factors = exponents + 126  # `decode_b` has elements times 2**-126
     padded = torch.nn.functional.pad(factors, (0, -factors.shape[-1] % 4))
     factors = padded.contiguous().view(torch.int32)

@@ -187,7 +187,7 @@ def test_blocks_with_a_scale_of_0_are_zeros() -> None:
     ids=["K", "N", "scales", "turned"],
 )
 def test_other_extents_are_refused(codes: tuple[int, ...], scales: tuple[int, ...]) -> None:
-    found = f"found torch.uint8 {[*codes]} and torch.float32 {[*scales]}"
+    found = f"found torch.uint8 {[*codes]} and {[*scales]}"
     with pytest.raises(ValueError, match=re.escape(found)):
         module_of("bf16_1x128").pack_weight(torch.zeros(codes, dtype=torch.uint8), torch.ones(scales))
 
@@ -198,12 +198,11 @@ def test_other_extents_are_refused(codes: tuple[int, ...], scales: tuple[int, ..
         ("bf16_1x128", torch.full((64, 1), 0.5), "scales must be below 0.5"),
         ("bf16_1x128", torch.full((64, 1), 0.4999), "scales must be below 0.5"),  # rounds to 0.5
         ("fp16_zero_1x128", torch.full((64, 1), torch.nan), "scales must be below 0.5"),
-        ("bf16_1x128", torch.ones(64, 1, dtype=torch.int8), "found torch.uint8 .* and torch.int8"),
-        ("mxfp4", torch.ones(64, 2), "scales torch.uint8 or float8_e8m0fnu"),
-        ("nvfp4", torch.ones(64, 4), "scales torch.float8_e4m3fn"),
-        ("mxfp4", torch.full((64, 2), 129, dtype=torch.uint8), "scales must be at most 2"),
-        ("nvfp4", torch.full((64, 4), -1.0).to(torch.float8_e4m3fn), "scales must be numbers from 0 on"),
-        ("nvfp4", torch.full((64, 4), float("nan")).to(torch.float8_e4m3fn), "scales must be numbers from 0"),
+        ("mxfp4", torch.ones(64, 2), "scales must be bytes"),
+        ("nvfp4", torch.ones(64, 4), "scales must be float8_e4m3fn"),
+        ("mxfp4", torch.full((64, 2), 129, dtype=torch.uint8), "and at most 2"),
+        ("nvfp4", torch.full((64, 4), -1.0).to(torch.float8_e4m3fn), "numbers from 0 on"),
+        ("nvfp4", torch.full((64, 4), float("nan")).to(torch.float8_e4m3fn), "numbers from 0"),
     ],
 )
 def test_scales_beyond_the_decoder_are_refused(scale_format: str, scales: Tensor, words: str) -> None:

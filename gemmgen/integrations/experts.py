@@ -275,7 +275,7 @@ class Experts:
         return pairs.unflatten(0, (tokens, top_k)).sum(1)
 
     def activated(self, sums: Tensor) -> Tensor:
-        """Return what the gate makes of sums [..., 2 * intermediate] whose columns come in turn."""
+        """Return the gated product of sums [..., 2 * intermediate], whose columns come in turn."""
         return self.gate(sums[..., ::2], sums[..., 1::2])
 
     def why_not(self, layer: ExpertLayer) -> str:

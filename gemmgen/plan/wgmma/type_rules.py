@@ -38,7 +38,7 @@ def operand_dtypes(plan: WgmmaKernel) -> Iterator[Finding]:
     for found in unequal_types(plan.problem, "wgmma"):
         if decoding:
             fix = found.fix | use(*decoding, field="operands.b.scale.format")
-            limit = f"{found.limit}; threads decode a B with scales of {either(decoding)}"
+            limit = f"{found.limit}, and threads decode a B with scales of {either(decoding)}"
             yield replace(found, fix=fix, limit=limit)
         else:
             yield found
