@@ -197,7 +197,7 @@ def exact(
 
 
 def assert_close(found: Tensor, wanted: Tensor) -> None:
-    """Compare with numbers of which each summand was rounded, and the sum."""
+    """Compare with a sum in bf16, whose summands were rounded before they were added."""
     bound = 2.0**-7 if found.dtype == torch.bfloat16 else 2.0**-10
     assert (found.cpu().double() - wanted).abs().max() <= bound * wanted.abs().max()
 

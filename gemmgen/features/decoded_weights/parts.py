@@ -15,7 +15,7 @@ STEPS: Final = (128, 256)
 """K of a step, which has two parts or four."""
 SHORT_PART: Final = 64
 """K of a part beside many rows: of four parts, only the first is decoded beside no MMA. On an H200, tiles of
-128 x 128 took 0.92 of the time of two parts, and of fewer than 64 rows 1.03 to 1.06
+128 x 128 took 0.87 to 0.96 of the time of two parts, and most tiles of fewer than 64 rows 1.02 to 1.06
 (``benchmarks/weights/h200_parts.json``).
 """
 MANY_ROWS: Final = 64

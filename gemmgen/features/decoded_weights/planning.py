@@ -74,7 +74,7 @@ class DecodedWeightsPlanning(Planning[WgmmaKernel]):
         if isinstance(row, Tiles):
             if plan.cta_tile_m < MANY_ROWS:
                 return row._replace(exposed=row.exposed + ALONE_SHARE * decoding)
-            # The first part is decoded beside no MMA, and each other one beside those of the part before it.
+            # No MMA runs while the first part is decoded; the MMAs of each part cover for the next one.
             of_part = row.tensor_cycles / constants.TENSOR_CYCLES_PER_NS / parts
             exposed = PART_NS + (parts - 1) * max(0.0, PART_NS - of_part)
             return row._replace(exposed=exposed, exposed_of_all=0.0)

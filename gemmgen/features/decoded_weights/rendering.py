@@ -45,7 +45,7 @@ class DecodedWeights(Rendering):
 
     @property
     def code_place(self) -> CodePlace:
-        """The place of an int4 in the bits of that type."""
+        """The place of an element, of another type than e2m1, in the bits of that type."""
         return CodePlace(self.plan.problem.b.dtype, self.float)
 
     @property
@@ -111,17 +111,16 @@ class DecodedWeights(Rendering):
     @property
     def scales_meaning(self) -> str:
         """The type and the limit of the scales that are packed."""
-        if self.element in ("int8", "e4m3"):
-            limit = f"{self.float.name} or another float below {self.code_place.limit:g}"
-            return f"{limit}: a weight is element * scale"
-        if self.element == "int4":
-            zero = "zero" if self.has_zeros else "8"
-            limit = f"{self.float.name} or another float below 0.5"
-            return f"{limit}: a weight is (code - {zero}) * scale"
-        return {
-            "ue8m0": "float8_e8m0fnu or its bytes, powers of two up to 2",
-            "e4m3": "float8_e4m3fn from 0 on",
-        }[self._scale.dtype.name]
+        if self.element == "e2m1":
+            return {
+                "ue8m0": "float8_e8m0fnu or its bytes, powers of two up to 2",
+                "e4m3": "float8_e4m3fn from 0 on",
+            }[self._scale.dtype.name]
+        number = (
+            f"(code - {'zero' if self.has_zeros else self.middle})" if self.element == "int4" else "element"
+        )
+        limit = f"{self.float.name} or another float below {self.code_place.limit:g}"
+        return f"{limit}: a weight is {number} * scale"
 
     @property
     def has_zeros(self) -> bool:

@@ -61,12 +61,6 @@ class Stage:
 
         return (load("a", row_of(plan, "i"), plan.row_shares), load("b", "tile.column", 1))
 
-    @property
-    def _first_column(self) -> str:
-        """The first column of B of a tile, of a B whose columns take turns or which has one block of them."""
-        problem = self.plan.problem
-        return f"{problem.b_blocks} * tile.column" if problem.interleaved else "tile.column"
-
     def _coordinates(self, operand: str, place: str) -> str:
         """Return where the tile of a K step begins whose rows of A, or columns of D, begin at `place`."""
         problem = self.plan.problem
@@ -106,7 +100,7 @@ class Stage:
         decoded = self.plan.problem.operand(load.operand).decoded
         scale, block_k = f"args.{load.operand}_scale", "SCALE_K" if decoded else ScaleReads(self.plan).block_k
         block = f"k // {block_k}"
-        first, groups = self._first_column, self.plan.problem.groups
+        first, groups = ScaleReads(self.plan).column, self.plan.problem.groups
         if load.operand == "a":
             first = self._row_of_a(row_of(self.plan, "i"))
             if groups is not None and groups.apart:
