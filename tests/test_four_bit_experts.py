@@ -267,7 +267,8 @@ REFUSED: dict[str, tuple[Callable[[ExpertModules], object], str]] = {
         "packs e2m1 with ue8m0 scales of 32 elements of K (mxfp4), and the weight is e2m1 with torch.float8",
     ),
     "scales that are not decoded": (
-        lambda modules: layer_with(modules, (UP, doubled(DOWN)), **drawn_biases()), "scales must be bytes, and at most 2"
+        lambda modules: layer_with(modules, (UP, doubled(DOWN)), **drawn_biases()),
+        "scales must be bytes, and at most 2",
     ),
     "a factor of each expert": (
         lambda modules: Experts4bit(*factored(), modules.modules("nvfp4"), **drawn_biases()),
