@@ -41,6 +41,8 @@ class Payload:
     """TMA operations that bring one tile of one CTA."""
     words: str
     """The extents and the type of one tile, as a ledger says them."""
+    row_k: Extent | None = None
+    """The K that a row of the tensor is of; None unless its rows are of blocks of K."""
     loaded_box: tuple[Extent, ...] | None = None
     """The extents of a block of the tile that is loaded by itself; None if the tile is loaded whole."""
     swizzle_bytes: int = 0

@@ -43,6 +43,7 @@ Measure = Literal[
     "scale_blocks_k",
     "step_blocks",
     "scale_rows",
+    "scale_k",
 ]
 """The origin of an extent: a decision of the kernel, or a size that follows from one."""
 

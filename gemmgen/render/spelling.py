@@ -35,6 +35,7 @@ MEASURES: dict[Measure, str] = {
     "scale_blocks_k": "SCALE_BLOCKS_K",
     "step_blocks": "STEP_BLOCKS",
     "scale_rows": "SCALE_ROWS",
+    "scale_k": "SCALE_K",
 }
 """The constant that holds each measure."""
 RING_INDICES: dict[Measure, str] = {

@@ -49,7 +49,8 @@ class DecodedWeightsPlanning(Planning[WgmmaKernel]):
             columns = plan.cta_tile_n
             blocks = max(1, plan.cta_tile_k // b.scale_k)
             extent = Extent(columns, "product_n" if plan.problem.gated else "tile_n")
-            yield scales_of("b_scale", extent, columns, b.scale_dtype, blocks)
+            row_k = Extent(b.scale_k, "scale_k")
+            yield scales_of("b_scale", extent, columns, b.scale_dtype, blocks, row_k)
 
     def registers(self, plan: WgmmaKernel, use: RegisterUse) -> int:
         """Return the registers of a decoded K step, which no MMA reads any more when its sums are complete.

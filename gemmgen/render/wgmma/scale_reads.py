@@ -108,11 +108,6 @@ class ScaleReads:
             return "b_scales", "scales_from(args, tile, 0)"
         return "b_scales", f"scales_from(args, tile, {steps if self.plan.specialized else 'steps'}.first)"
 
-    @property
-    def block_k(self) -> str:
-        """The constant that holds the K of a block."""
-        return "SCALE_K" if self.plan.step_blocks > 1 else "PROGRAM_TILE_K"
-
     def _scale(self, name: str) -> BlockScale:
         """Return the scales of the operand ``a`` or ``b``."""
         scale = self.plan.problem.operand(name).scale

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.render.kernel import OperandLoad
+from gemmgen.render.spelling import extent_name
 from gemmgen.render.wgmma.lanes import Part, parts_of
 from gemmgen.render.wgmma.scale_reads import ScaleReads
 
@@ -97,9 +98,9 @@ class Stage:
 
     def _load_of_scales(self, load: OperandLoad, slot: str) -> tuple[str, ...]:
         """Return the arguments of the load of an operand's scales in a K step."""
-        decoded = self.plan.problem.operand(load.operand).decoded
-        scale, block_k = f"args.{load.operand}_scale", "SCALE_K" if decoded else ScaleReads(self.plan).block_k
-        block = f"k // {block_k}"
+        (scales,) = self.plan.stage.payloads_of(f"{load.operand}_scale")
+        assert scales.row_k is not None  # a row of scales is of a block of K
+        scale, block = f"args.{scales.tensor}", f"k // {extent_name(scales.row_k)}"
         first, groups = ScaleReads(self.plan).column, self.plan.problem.groups
         if load.operand == "a":
             first = self._row_of_a(row_of(self.plan, "i"))
