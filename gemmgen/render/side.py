@@ -43,6 +43,15 @@ class Rendering(ABC):
         return ()
 
     @property
+    def issue_mmas(self) -> str:
+        """The template of the `issue_mmas` of a Hopper module, if the feature multiplies in its own way.
+
+        It brings the instruction's left operand to registers itself, and none of its MMAs runs on return.
+        Empty if the feature leaves the MMAs as they are; no two features of a kernel have one.
+        """
+        return ""
+
+    @property
     def imported(self) -> Iterable[tuple[str, str]]:
         """Pairs of a module and a name that the feature's functions import.
 

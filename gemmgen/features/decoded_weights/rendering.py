@@ -189,6 +189,11 @@ class DecodedWeights(Rendering):
         yield Function(Section.MEMORY, "wrapper/pack_weight" if self.bits == 4 else "wrapper/pack_bytes")
 
     @property
+    def issue_mmas(self) -> str:
+        """The template that decodes a part of a K step while the MMAs of the one before it run."""
+        return "wgmma/issue_mmas/decoded"
+
+    @property
     def imported(self) -> tuple[tuple[str, str], ...]:
         """The fence between the reads of threads and the next load of TMA."""
         return (("hopper", "fence_async_shared"),)

@@ -30,7 +30,7 @@ class DeviceParts:
             (Section.ARGUMENTS, self._arguments),
             (Section.WALK, self._walk_parts),
             (Section.LOAD, self._loads),
-            (Section.READ, ("wgmma/read_left",) if self._reads_left else ()),
+            (Section.READ, ("wgmma/read_left",) if self.k_loop.reads_left else ()),
             (Section.MULTIPLY, self.k_loop.functions),
         ):
             yield from (Function(section, template) for template in templates)
@@ -38,12 +38,6 @@ class DeviceParts:
         if self.plan.specialized:
             yield Function(Section.KERNEL, "wgmma/consumer")
         yield Function(Section.KERNEL, self._kernel)
-
-    @property
-    def _reads_left(self) -> bool:
-        """True if threads read the left operand as it is; a feature decodes any other one."""
-        mma = self.plan.mma
-        return mma.reads_left and not self.plan.problem.operand(mma.left.tensor).decoded
 
     @property
     def _arguments(self) -> Iterator[str]:

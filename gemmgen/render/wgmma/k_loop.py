@@ -18,6 +18,8 @@ class KLoop:
     """The K loop of one plan as its templates see it."""
 
     plan: WgmmaKernel
+    issue_of_feature: str = ""
+    """The template of a feature's own `issue_mmas` (`Rendering.issue_mmas`); empty without one."""
 
     @property
     def words_of_step(self) -> str:
@@ -36,8 +38,8 @@ class KLoop:
     def _issue_mmas(self) -> str:
         """The template that issues the MMAs of a K step, of one of its blocks, or of a slab of columns."""
         plan = self.plan
-        if plan.problem.operand(self.left).decoded:
-            return "wgmma/issue_mmas/decoded"
+        if self.issue_of_feature:
+            return self.issue_of_feature
         if plan.column_slabs > 1:
             return "wgmma/issue_mmas/slab"
         if plan.step_blocks > 1:
@@ -57,6 +59,11 @@ class KLoop:
             return "wgmma/k_loop/prefetched"
         overlaps = plan.outstanding_mmas and not self.sums_each_step
         return "wgmma/k_loop/overlapped" if overlaps else "wgmma/k_loop/in_order"
+
+    @property
+    def retires_mmas(self) -> bool:
+        """True if none of the MMAs of a K step runs when `issue_mmas` returns, as a feature's own has it."""
+        return bool(self.issue_of_feature)
 
     @property
     def sums_each_step(self) -> bool:
@@ -159,6 +166,11 @@ class KLoop:
         if self.sums_each_step:
             return "steps" if self.plan.composed else "step"
         return "accumulators" if self.plan.composed else "accumulator"
+
+    @property
+    def reads_left(self) -> bool:
+        """True if threads read the left operand as it is; a feature's `issue_mmas` has its own way."""
+        return self.plan.mma.reads_left and not self.issue_of_feature
 
     def reads(self, tensor: str) -> bool:
         """Return True if the function that issues MMAs reads a tensor into registers itself."""

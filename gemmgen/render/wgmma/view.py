@@ -47,7 +47,7 @@ class HopperView(KernelView):
     @cached_property
     def k_loop(self) -> KLoop:
         """The loop that multiplies."""
-        return KLoop(self.plan)
+        return KLoop(self.plan, next((each for side in self.sides if (each := side.issue_mmas)), ""))
 
     @cached_property
     def stage(self) -> Stage:
