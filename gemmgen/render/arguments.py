@@ -168,7 +168,7 @@ class ArgumentTable:
 
     @property
     def facts(self) -> Iterator[str]:
-        """The rows of COMPUTES: the facts of a module that a caller may read without a launch."""
+        """The rows of COMPUTES that no feature adds: facts that a caller may read without a launch."""
         plan = self.plan
         yield f'"inputs": {python_tuple(self.inputs)},'
         yield f'"epilogue": {self.epilogue},'
@@ -205,7 +205,7 @@ class ArgumentTable:
         if not self.vanishes:
             yield '"vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros'
         if self.scales:
-            why = "per element of b_scale" if plan.problem.b.decoded else "that share a scale"
+            why = "that share a scale" if plan.problem.block_scaled else "per element of b_scale"
             yield f'"scale_vector": {self.vector(self.scales[0])},  # elements of K {why}'
         if scale := plan.problem.d_scale:
             yield '"written": ("out_scale",),  # beside D'
@@ -216,16 +216,8 @@ class ArgumentTable:
             scale = self.operand("b").scale
             assert scale is not None
             yield f'"scale_columns": {scale.format.rows},  # columns of B that share a scale'
-        if plan.problem.b.decoded:
-            yield f'"k_multiple": {self.k_multiple},  # `pack_weight` permutes whole blocks'
-            assert plan.problem.b.scale is not None
-            scales = python_literal(plan.problem.b.scale.format.name)
-            yield f'"packs_weight": {scales},  # b and b_scale are from `pack_weight`, of this format'
-        elif self.packs("a") != self.packs("b"):
-            yield f'"k_multiple": {self.k_multiple},  # TMA pads as many elements of 4 bits at a time'
-        if self.plan.problem.gathers_a and not plan.problem.b.decoded:  # whose K has a larger multiple
-            yield f'"k_multiple": {self.k_multiple},  # threads copy rows of A in units of 16 bytes'
         if self.padded:
+            yield f'"k_multiple": {self.k_multiple},  # TMA pads as many elements of 4 bits at a time'
             padded = ", ".join(
                 f'"{name}": {plan.architecture.tma_padded_alignment_bytes}' for name in self.padded
             )

@@ -72,6 +72,11 @@ class Rendering(ABC):
         """
         return {}
 
+    @property
+    def facts(self) -> Iterable[str]:
+        """Rows of COMPUTES, the facts of a module that a caller may read without a launch."""
+        return ()
+
     def changed_epilogue(self, parts: EpilogueParts) -> EpilogueParts:
         """Return the parts of the epilogue with the changes of the feature.
 

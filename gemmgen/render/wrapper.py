@@ -128,6 +128,13 @@ class Wrapper(MatmulDocs):
         return ["ARGUMENTS", "TMA", "COMPUTES", "launch", *options]
 
     @property
+    def computes(self) -> Iterator[str]:
+        """The rows of COMPUTES: the kernel's own, then those of features."""
+        yield from self.facts
+        for side in self.sides:
+            yield from side.facts
+
+    @property
     def _descriptions(self) -> set[str]:
         """The functions that describe C, D and saved sums, where Triton's own does not."""
         moved = (each.tensor for each in self.plan.arguments if each.tensor in ("c", "d", "saved"))

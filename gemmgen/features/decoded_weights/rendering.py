@@ -9,6 +9,7 @@ from gemmgen.features.decoded_weights.code_place import CodePlace
 from gemmgen.features.decoded_weights.parts import decoded_k
 from gemmgen.hardware import DType
 from gemmgen.hardware.elements import WEIGHT_BLOCK
+from gemmgen.literals import python_literal
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import BlockScale
 from gemmgen.render.places import Constant, Function, Place, Section
@@ -207,6 +208,13 @@ class DecodedWeights(Rendering):
             f"decode {self.decoded_k} of K at a time to {self.plan.problem.b.multiplied.name}, and multiply "
             "with B from registers."
         )
+
+    @property
+    def facts(self) -> Iterator[str]:
+        """The multiple that K is of, and the format of the scales by which `pack_weight` is called."""
+        yield f'"k_multiple": {self.plan.access.k_multiple},  # `pack_weight` permutes whole blocks'
+        scales = python_literal(self.scale_format)
+        yield f'"packs_weight": {scales},  # b and b_scale are from `pack_weight`, of this format'
 
     @property
     def docs(self) -> dict[str, str]:

@@ -46,6 +46,13 @@ class RowsByIndex(Rendering):
         return replace(parts, storing=replace(parts.storing, converts="shared/store/scatter", by="threads"))
 
     @property
+    def facts(self) -> Iterator[str]:
+        """The multiple that K is of if threads copy rows of A, unless B has a larger one."""
+        unit = self.plan.a_unit
+        if self.plan.problem.gathers_a and self.plan.access.k_multiple == unit:
+            yield f'"k_multiple": {unit},  # threads copy rows of A in units of 16 bytes'
+
+    @property
     def docs(self) -> dict[str, str]:
         """The indices of rows, and the multiple that K is of if threads copy rows of A."""
         if self.plan.problem.gathers_a:
