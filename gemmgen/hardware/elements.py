@@ -295,6 +295,8 @@ PADDED_K = 128
 
 WEIGHT_BLOCK = 64
 """Columns of B, and elements of K, of a block of weights that threads decode: ``pack_weight`` permutes it."""
+WEIGHT_TURN = 8
+"""[ptx] Columns between two columns of such a block that one thread has in its registers for wgmma."""
 
 
 Applied = Literal["mma", "sums", "decode"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gemmgen.hardware.elements import WEIGHT_BLOCK
 from gemmgen.problem import Matmul
 from gemmgen.problem.matmul import TMA_PLACE_BITS
 from gemmgen.problem.operations import OPERATIONS
@@ -167,8 +166,8 @@ class TensorAccess:
         """The powers of two that divide N, by their reasons.
 
         Columns beyond N would be part of the last scale of a row of D. A scale of blocks of columns belongs
-        to columns of one accumulator. Weights that threads decode have whole blocks. TMA reads the second
-        block of a row from column N.
+        to columns of one accumulator. Permuted blocks of weights are whole. TMA reads the second block of a
+        row from column N.
         """
         problem = self.problem
         found: dict[NUnit, int] = {}
@@ -182,8 +181,8 @@ class TensorAccess:
             parted = (name for name in problem.parted_vectors if name in self.tma_vectors)
             bits += [problem.vector_dtype(name).bits for name in parted]
             bits += [problem.b.dtype.bits] * (problem.b.major == "mn")
-        if problem.b.decoded:
-            found["blocks of weights"] = WEIGHT_BLOCK // problem.b_blocks
+        if (block := problem.b.permuted_block) > 1:
+            found["blocks of weights"] = block // problem.b_blocks
         found["rows of TMA"] = max((TMA_PLACE_BITS // each for each in bits), default=1)
         return found
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import DTYPES, PADDED_K, DType, ScaleFormat
-from gemmgen.hardware.elements import MOST_SCALED, WEIGHT_BLOCK, Applied
+from gemmgen.hardware.elements import MOST_SCALED, WEIGHT_BLOCK, WEIGHT_TURN, Applied
 from gemmgen.problem.canonical import digest
 from gemmgen.problem.epilogue import PLAIN, Epilogue, Load, Value
 from gemmgen.problem.extents import Shape
@@ -67,13 +67,21 @@ class Operand:
         return cls(DTYPES[scale_format.elements[0]], "k", scale, decoded=DTYPES[scale_format.decoded_to])
 
     @property
+    def permuted_block(self) -> int:
+        """Columns, and elements of K, of a block whose elements `pack_weight` permutes.
+
+        1 if the elements lie in the order of a matrix.
+        """
+        return WEIGHT_BLOCK if self.decoded else 1
+
+    @property
     def k_multiple(self) -> int:
         """The number that K must be a multiple of.
 
-        Two elements of 4 bits share a byte, TMA pads 128, and blocks of decoded weights are whole.
+        Two elements of 4 bits share a byte, TMA pads 128, and permuted blocks are whole.
         """
-        if self.decoded:
-            return WEIGHT_BLOCK
+        if self.permuted_block > 1:
+            return self.permuted_block
         return PADDED_K if self.padded else self.dtype.elements_per_byte
 
     @property
@@ -170,6 +178,14 @@ class Matmul:
     def interleaved(self) -> bool:
         """True if columns take turns: of B for several accumulators, or of the matrices in C and D."""
         return self.epilogue.interleaved
+
+    @property
+    def columns_in_turn(self) -> int:
+        """Columns of one accumulator that lie side by side in an interleaved B, before as many of the other.
+
+        In a permuted block a thread has columns that are so far apart, and thus both sums of an element of D.
+        """
+        return WEIGHT_TURN if self.b.permuted_block > 1 else 1
 
     @cached_property
     def d_blocks(self) -> int:

@@ -37,7 +37,7 @@ class Gates(Rendering):
         """The columns of B that a tile of D is of."""
         first, second = self.plan.problem.epilogue.accumulators
         meaning = f"columns of B and of sums: PROGRAM_TILE_N of {first}, then as many of {second}"
-        if self.plan.problem.b.decoded:
+        if self.plan.problem.columns_in_turn > 1:
             meaning = f"columns of B and of sums, eight of {first} before eight of {second}"
         elif self.plan.problem.interleaved:
             meaning = f"columns of B and of sums: of {first} and {second} in turn, PROGRAM_TILE_N of each"
@@ -65,7 +65,7 @@ class Gates(Rendering):
     @property
     def parting(self) -> str:
         """The function that parts an accumulator into the sums of each element of D."""
-        if self.plan.problem.b.decoded:
+        if self.plan.problem.columns_in_turn > 1:
             return "eights_in_turn"
         return "even_and_odd" if self.plan.problem.interleaved else "halves"
 
@@ -73,7 +73,7 @@ class Gates(Rendering):
     def sentences(self) -> Iterator[str]:
         """A sentence about the columns of B that a tile of D takes."""
         first, second = self.plan.problem.epilogue.accumulators
-        if self.plan.problem.b.decoded:
+        if self.plan.problem.columns_in_turn > 1:
             yield (
                 f"`pack_weight` puts eight columns of {first} before the eight of {second} beside them. A "
                 "thread has columns of B that are eight apart: so it has both sums of an element."
@@ -93,7 +93,7 @@ class Gates(Rendering):
     def docs(self) -> dict[str, str]:
         """The columns of B of each accumulator, and the multiple that N is of."""
         problem, n_multiple = self.plan.problem, self.plan.access.n_multiple
-        if problem.b.decoded:
+        if problem.b.permuted_block > 1:  # `pack_weight` says which rows belong to each
             return dict.fromkeys(
                 problem.parted_vectors, f", of {' and '.join(problem.epilogue.accumulators)} in turn"
             )

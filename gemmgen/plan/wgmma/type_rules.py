@@ -117,7 +117,7 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
         rows("A", 2 if problem.a.major == "k" else 0, problem.a.dtype),
         rows("B", 2 if problem.b.major == "k" else 1, problem.b.dtype),
     ]
-    if (multiple := problem.b.k_multiple) > 2:
+    if (multiple := problem.b.permuted_block) > 1:
         limit = f"`pack_weight` permutes blocks of {multiple} x {multiple}"
         matrices[1] = Rows("B", 2, multiple, lambda k: f"{k:,} elements", limit, copyable=False)
     if problem.c:
