@@ -24,6 +24,7 @@ LIMITS: Final = ROOT / "tests" / "records" / "counts.json"
 FEATURES: Final = {
     "groups": r"\.groups\b|\bGroups\b|group_slots|m_offsets|m_masked|k_offsets|\bbatched\b",
     "block scales": r"block_scaled|packs_scales|scales_sums|BlockScale\b|block_scales",
+    "decoded weights": r"\.decoded\b|\bdecodes\b|decoded_weights",
     "gates": r"\bgated?\b|interleaved|in_blocks|b_blocks",
     "split-K": r"split_k|reduces_apart|\.splits\b",
     "saved sums": r"\bsaved?\b.{0,20}sum|saves_|saved_sums|SavedSums",
