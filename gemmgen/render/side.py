@@ -44,10 +44,10 @@ class Rendering(ABC):
 
     @property
     def issue_mmas(self) -> str:
-        """The template of the `issue_mmas` of a Hopper module, if the feature multiplies in its own way.
+        """The template with which the feature replaces `issue_mmas` of a Hopper module; empty if it does not.
 
-        It brings the instruction's left operand to registers itself, and none of its MMAs runs on return.
-        Empty if the feature leaves the MMAs as they are; no two features of a kernel have one.
+        Its function brings the instruction's left operand to registers, and none of its MMAs runs on return.
+        No two features of a kernel replace it.
         """
         return ""
 

@@ -129,7 +129,7 @@ class Wrapper(MatmulDocs):
 
     @property
     def computes(self) -> Iterator[str]:
-        """The rows of COMPUTES: the kernel's own, then those of features."""
+        """The rows of COMPUTES: the kernel's own, then each row of a feature."""
         yield from self.facts
         for side in self.sides:
             yield from side.facts

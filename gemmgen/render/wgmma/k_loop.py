@@ -19,7 +19,7 @@ class KLoop:
 
     plan: WgmmaKernel
     issue_of_feature: str = ""
-    """The template of a feature's own `issue_mmas` (`Rendering.issue_mmas`); empty without one."""
+    """The template with which a feature replaces `issue_mmas` (`Rendering.issue_mmas`); empty without one."""
 
     @property
     def words_of_step(self) -> str:
@@ -62,7 +62,7 @@ class KLoop:
 
     @property
     def retires_mmas(self) -> bool:
-        """True if none of the MMAs of a K step runs when `issue_mmas` returns, as a feature's own has it."""
+        """True if `issue_mmas` returns when the MMAs of a K step have retired: a feature's function waits."""
         return bool(self.issue_of_feature)
 
     @property
@@ -169,7 +169,7 @@ class KLoop:
 
     @property
     def reads_left(self) -> bool:
-        """True if threads read the left operand as it is; a feature's `issue_mmas` has its own way."""
+        """True if a function reads the left operand into registers; a feature's `issue_mmas` needs none."""
         return self.plan.mma.reads_left and not self.issue_of_feature
 
     def reads(self, tensor: str) -> bool:
