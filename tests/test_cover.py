@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from modules import ROOT, spec_file
 
 from gemmgen.product import make
+from tools import cover
 from tools.cover import ALSO, COVER, Line, chosen, lines_by_module, noting, templates_of
 
 pytestmark = pytest.mark.quick
@@ -39,10 +41,21 @@ def test_lines_are_noted_of_the_macros_and_branches_that_a_module_has() -> None:
     assert promoted - plain
 
 
+def test_help_is_printed_and_nothing_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tools.cover", "--help"])
+    monkeypatch.setattr(cover, "lines_by_module", lambda: pytest.fail("modules are chosen"))
+    with pytest.raises(SystemExit) as ended:
+        cover.main()
+    assert ended.value.code == 0
+    assert "usage: python -m tools.cover [-h]" in capsys.readouterr().out
+
+
 @pytest.mark.nightly
 def test_the_committed_choice_has_every_line_of_every_template() -> None:
     lines = lines_by_module()
-    cover = json.loads(COVER.read_text(encoding="utf-8"))
-    left = frozenset[Line]().union(*lines.values()) - frozenset[Line]().union(*map(lines.__getitem__, cover))
-    assert set(cover) >= set(ALSO)
+    names = json.loads(COVER.read_text(encoding="utf-8"))
+    left = frozenset[Line]().union(*lines.values()) - frozenset[Line]().union(*map(lines.__getitem__, names))
+    assert set(names) >= set(ALSO)
     assert not templates_of(left), "run `python -m tools.cover`"

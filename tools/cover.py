@@ -10,6 +10,7 @@ module can have a template without its other branch. A line counts once more for
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -131,6 +132,11 @@ def _greedy(
 
 def main() -> None:
     """Choose the modules, write them, and print how much they cover."""
+    argparse.ArgumentParser(
+        prog="python -m tools.cover",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     lines = lines_by_module()
     modules = chosen(lines, MODULES)
     write_files({COVER: (json.dumps(sorted(modules), indent=2) + "\n").encode()})
