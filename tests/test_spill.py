@@ -36,3 +36,4 @@ def test_a_plan_that_nobody_has_compiled_says_so(spec: Path) -> None:
     standing = standing_of(make(spec).plan)
     assert (standing.state, standing.as_dict()["confirmed"]) == ("predicted", False)
     assert "not confirmed by the compiler: gemmgen build compiles this kernel" in standing.consequence
+    assert standing.consequence.endswith(", it compiles the next plan that the spec allows")

@@ -167,7 +167,7 @@ def knowing(verdicts: Mapping[str, Verdict]) -> Generator[None]:
 
 NOT_CONFIRMED: Final = (
     "not confirmed by the compiler: gemmgen build compiles this kernel, and if its registers are too few, "
-    "the next plan that the spec leaves"
+    "it compiles the next plan that the spec allows"
 )
 """Words about a plan without a verdict."""
 
