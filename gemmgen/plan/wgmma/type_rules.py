@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gemmgen.hardware.elements import SCALE_FORMATS, WGMMA_ACCUMULATORS, DType, outputs_of
+from gemmgen.hardware.elements import SCALE_FORMATS, WEIGHT_BLOCK, WGMMA_ACCUMULATORS, DType, outputs_of
 from gemmgen.plan.access import NUnit
 from gemmgen.plan.fix import at_most, either, use
 from gemmgen.plan.rule import Finding, Rule, rule
@@ -22,10 +22,11 @@ from gemmgen.plan.wgmma.resources import WgmmaKernel
 BLOCKS: dict[NUnit, str] = {
     "scales of D": "each has a scale",
     "scales of B": "each has scales of one accumulator",
-    "blocks of weights": "each is of a block of B that `pack_weight` permutes",
     "rows of TMA": "TMA reads or writes the second matrix from column N on",
 }
-"""Why D has whole blocks of columns."""
+"""Why D has whole blocks of columns, unless B is a weight that threads decode."""
+PERMUTED = f"`pack_weight` permutes whole blocks of {WEIGHT_BLOCK} columns of B and {WEIGHT_BLOCK} of K"
+"""Why N and K are made of blocks if B is such a weight."""
 
 
 @rule("operand-dtypes", subject="problem")
@@ -118,12 +119,17 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
         rows("B", 2 if problem.b.major == "k" else 1, problem.b.dtype),
     ]
     if (multiple := problem.b.permuted_block) > 1:
-        limit = f"`pack_weight` permutes blocks of {multiple} x {multiple}"
+        limit = f"K is a multiple of {multiple}: {PERMUTED}"
         matrices[1] = Rows("B", 2, multiple, lambda k: f"{k:,} elements", limit, copyable=False)
     if problem.c:
         matrices.append(rows("C", 1, problem.c))
     if (multiple := plan.access.n_multiple) > 1:
-        limit = f"D has whole blocks of {multiple} columns: {BLOCKS[plan.access.n_unit]}"
+        if plan.access.n_unit == "blocks of weights":
+            limit = f"N is a multiple of {multiple}: {PERMUTED}"
+            if problem.b_blocks > 1:
+                limit += f", and D has a column for {problem.b_blocks} columns of B"
+        else:
+            limit = f"D has whole blocks of {multiple} columns: {BLOCKS[plan.access.n_unit]}"
         matrices.append(Rows("D", 1, multiple, lambda n: f"{n:,} columns", limit, copyable=False))
     yield from unaligned_shapes(plan.request, matrices, copyable=plan.read_early is None)
 
