@@ -174,6 +174,15 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
             "operands: {a: {dtype: mxfp8}}",
             "dtype: e4m3, scale: {format: mxfp8} on Blackwell or {format: ue8m0_1x32} on Hopper",
         ),
+        (
+            "operands: {b: {dtype: int4, scale: {format: fp16_1x256}}}",
+            "; did you mean fp16_1x128? If so, the scale of 256 elements of K is that of 2 blocks",
+        ),
+        (
+            "operands: {b: {dtype: int4, scale: {format: bf16_zero_1x32}}}",
+            "; scales that are called bf16_zero_1x… are for blocks of 64 or 128 elements of K",
+        ),
+        ("operands: {b: {dtype: int4, scale: {format: BF16-1x64}}}", "; did you mean bf16_1x64?"),
         ("operands: {d: {dtype: int8}}", "; int8 is a type of other operands only"),
         ("operands: {a: {swizzle: 128B}}", "; write 128"),
         (

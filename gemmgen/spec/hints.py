@@ -157,6 +157,8 @@ def choice_hint(word: str, location: Location, choices: Sequence[str]) -> str:
             return _operation_hint(name)
         case ("schedule", "kind"):
             return _schedule_hint(name)
+        case ("operands", _, "scale", "format"):
+            return _vector_hint(name)
         case ("groups", "kind") if meant := KIND_OF_GROUPS.get(name):
             return f"; that is {meant}"
         case _:
@@ -224,6 +226,29 @@ def _scale_format_hint(name: str, operand: str) -> str:
         if (each.elements, each.vector, each.dtype) == (meant.elements, meant.vector, meant.dtype)
     ]
     return f"; {name} is a format of scales: dtype: {meant.elements[0]}, scale: {' or '.join(alike)}"
+
+
+VECTOR = re.compile(r"(\w+_1x)(\d+)")
+"""Names of formats with a scale for so many elements of K."""
+
+
+def _vector_hint(name: str) -> str:
+    """Return the format for blocks of another number of K than a format has; nothing for other names.
+
+    The scale of a block is that of each smaller block in it, and the largest of these needs the fewest. No
+    format has the scales of smaller blocks.
+    """
+    found = VECTOR.fullmatch(name)
+    kind, vector = (found[1], int(found[2])) if found else ("", 0)
+    vectors = sorted(row.vector for row in SCALE_FORMATS.values() if f"{kind}{row.vector}" == row.name)
+    if not vectors or vector in vectors:
+        return ""
+    for each in reversed(vectors):
+        if vector and vector % each == 0:
+            same = f"the scale of {vector} elements of K is that of {vector // each} blocks"
+            return f"; did you mean {kind}{each}? If so, {same}"
+    blocks = listing(list(map(str, vectors)), "or")
+    return f"; scales that are called {kind}… are for blocks of {blocks} elements of K"
 
 
 def _dtype_hint(name: str, choices: Sequence[str]) -> str:
