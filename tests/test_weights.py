@@ -246,7 +246,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "scales of another number of rows": (
         lambda: from_mxfp4(torch.zeros(4, 16, dtype=torch.uint8), torch.zeros(3, 1, dtype=torch.uint8)),
-        "scales of a weight [4, 32] must be torch.float8_e8m0fnu [4, 1], found torch.float8_e8m0fnu [3, 1]",
+        "scales of a weight [4, 32] must be uint8 or float8_e8m0fnu [4, 1], found torch.uint8 [3, 1]",
+    ),
+    "scales of mxfp4 as numbers": (
+        lambda: from_mxfp4(torch.zeros(4, 16, dtype=torch.uint8), torch.ones(4, 1)),
+        "scales of a weight [4, 32] must be uint8 or float8_e8m0fnu [4, 1], found torch.float32 [4, 1]",
     ),
 }  # fmt: skip
 

@@ -33,8 +33,11 @@ def from_mxfp4(weight: Tensor, scales: Tensor) -> QuantizedWeight:
     blocks = scales.shape[-1] if scales.dim() else 0
     has_blocks = weight.dim() == scales.dim() + 1 and weight.shape[-2:] == (blocks, BLOCK_BYTES)
     codes = weight.flatten(-2) if has_blocks else weight
-    if scales.dtype == torch.uint8:
-        scales = scales.view(torch.float8_e8m0fnu)
-    if scales.dtype != torch.float8_e8m0fnu:
-        raise ValueError(f"scales of mxfp4 must be uint8 or float8_e8m0fnu, found {scales.dtype}")
-    return QuantizedWeight("e2m1", codes, scales, VECTOR)
+    *rows, half = codes.shape
+    wanted = [*rows, -(-half // BLOCK_BYTES)]
+    if scales.dtype not in (torch.uint8, torch.float8_e8m0fnu) or [*scales.shape] != wanted:
+        found = f"{scales.dtype} {[*scales.shape]}"
+        raise ValueError(
+            f"scales of a weight {[*rows, 2 * half]} must be uint8 or float8_e8m0fnu {wanted}, found {found}"
+        )
+    return QuantizedWeight("e2m1", codes, scales.view(torch.float8_e8m0fnu), VECTOR)
