@@ -167,6 +167,7 @@ def test_kernels_that_pack_no_weight_are_refused(kernels: Kernels) -> None:
         (kernels.module(PLAIN, "relu"), "computes more than a @ b and a bias"),
         (kernels.module(PLAIN, "tensor_scale"), "computes more than a @ b and a bias"),
         (kernels.module("nvfp4", "relu"), "computes more than a @ b and a bias"),
+        (kernels.module("mxfp4", "relu"), "b_scale with a weight packed in mxfp4, and that its epilogue"),
     ):
         with pytest.raises(ValueError, match=message):
             Linear4bit(weight, kernel)

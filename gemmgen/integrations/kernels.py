@@ -113,7 +113,9 @@ def said(kernel: Kernel) -> str:
     matrices = {name: f"{name} [{', '.join(axes[name])}]" for name in ("a", "b") if name in axes}
     tensors = [matrices.get(name, name) for name in inputs]
     found = f"COMPUTES says that it takes {', '.join(tensors)}"
-    if blocks := computes.get("scale_vector"):
+    if packs := computes.get("packs_weight"):  # whose scale_vector is for a word of several scales
+        found = f"{found} with a weight packed in {packs}"
+    elif blocks := computes.get("scale_vector"):
         found = f"{found} with a scale for {blocks} elements of K"
     if epilogue := computes["epilogue"]:
         found = f"{found}, and that its epilogue is {', '.join(map(str, epilogue))}"
