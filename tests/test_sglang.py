@@ -430,8 +430,9 @@ def test_a_file_with_weights_in_int4_is_refused(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "kernels.json"
     path.write_text(json.dumps({"int4": {"module": "an_int4"}}))
     monkeypatch.setenv("GEMMGEN_SGLANG", str(path))
-    with pytest.raises(ValueError, match="has int4, a part for vLLM alone: this plug-in puts no"):
+    with pytest.raises(ValueError, match="has int4, a part for vLLM alone: this plug-in puts no") as found:
         register()
+    assert str(found.value).startswith(f"{path}: ")
 
 
 def test_the_plug_in_imports_nothing_without_a_file() -> None:

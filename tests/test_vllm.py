@@ -604,8 +604,9 @@ def test_a_wrong_file_is_told_in_one_sentence(
     if text is not None:
         path.write_text(text)
     monkeypatch.setenv("GEMMGEN_VLLM", str(path))
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=said) as found:
         register()
+    assert str(path) in str(found.value)
 
 
 def test_kernels_that_vllm_has_no_name_for_are_refused() -> None:

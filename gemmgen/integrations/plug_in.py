@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -40,7 +41,7 @@ def kernels_named_by(variable: str) -> ServerKernels | None:
     NAME}}}``.
 
     Raises ValueError for a file that cannot be read or has other names, and for modules that compute anything
-    else; ImportError for a module that is not there.
+    else; ImportError for a module that is not there. Each message names the file.
     """
     path = os.environ.get(variable)
     if not path:
@@ -48,35 +49,56 @@ def kernels_named_by(variable: str) -> ServerKernels | None:
     try:
         found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         wrong = {*found} - {"fp8_blocks", *NEEDED}
-        parts: dict[str, dict[str, Any]] = {name: found.get(name) or {} for name in NEEDED}
+        parts: dict[str, Any] = {name: found.get(name) or {} for name in NEEDED}
         for name, part in parts.items():
             wrong |= {*part} - {*NEEDED[name], "few_rows"}
             wrong |= NEEDED[name] - {*part} if part else set()
+            wrong |= set() if isinstance(part, dict) else {name}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"{variable} must name a file of JSON, found {path}: {error}") from None
     if wrong:
         named = ", ".join(sorted(wrong))
         raise ValueError(f"{path} must have {FORM}, found {', '.join(found)}; unknown or missing: {named}")
-    return ServerKernels(
-        fp8_blocks=import_module(found["fp8_blocks"]) if found.get("fp8_blocks") else None,
-        experts=_experts(parts["experts"]) if parts["experts"] else None,
-        int4=_int4(parts["int4"]) if parts["int4"] else None,
-    )
+    with naming(variable):
+        return ServerKernels(
+            fp8_blocks=_module(found["fp8_blocks"]) if found.get("fp8_blocks") else None,
+            experts=_experts(parts["experts"]) if parts["experts"] else None,
+            int4=_int4(parts["int4"]) if parts["int4"] else None,
+        )
+
+
+@contextmanager
+def naming(variable: str) -> Generator[None]:
+    """Name the file of an environment variable in each ValueError and ImportError about its modules."""
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        kind = ImportError if isinstance(error, ImportError) else ValueError
+        raise kind(f"{os.environ.get(variable)}: {error}") from error
+
+
+def _module(name: Any) -> Kernel:
+    """Return the module of a name; raise ValueError for another value."""
+    if not isinstance(name, str):
+        raise ValueError(f"a kernel must be the name of its module, found {name!r}")
+    return import_module(name)
 
 
 def _experts(found: Mapping[str, Any]) -> Experts:
     """Return the kernels of experts by the names of their modules."""
 
     def pair(names: Any) -> tuple[Kernel, Kernel]:
-        up, down = names
-        return import_module(up), import_module(down)
+        if not isinstance(names, list) or len(cast("list[Any]", names)) != 2:
+            raise ValueError(f"few_rows of experts must have pairs [up, down] of modules, found {names!r}")
+        up, down = cast("list[Any]", names)
+        return _module(up), _module(down)
 
-    return Experts(import_module(found["up"]), import_module(found["down"]), few_rows=_few_rows(found, pair))
+    return Experts(_module(found["up"]), _module(found["down"]), few_rows=_few_rows(found, pair))
 
 
 def _int4(found: Mapping[str, Any]) -> Int4Product:
     """Return the kernels of weights in int4 by the names of their modules."""
-    return Int4Product(import_module(found["module"]), few_rows=_few_rows(found, import_module))
+    return Int4Product(_module(found["module"]), few_rows=_few_rows(found, _module))
 
 
 def _few_rows(found: Mapping[str, Any], kernels: Callable[[Any], Any]) -> dict[int, Any]:

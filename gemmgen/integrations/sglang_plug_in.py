@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-from gemmgen.integrations.plug_in import kernels_named_by
+from gemmgen.integrations.plug_in import kernels_named_by, naming
 
 VARIABLE: Final = "GEMMGEN_SGLANG"
 """The environment variable with the path of the file that says which modules to use."""
@@ -18,14 +18,15 @@ def register() -> None:
     """Read the file that GEMMGEN_SGLANG names (`kernels_named_by`), and register its kernels in SGLang.
 
     Raises ValueError for a file that cannot be read or has other names, for one with ``int4``, and for
-    modules that compute anything else; ImportError for a module that is not there. Nothing is registered
-    then. SGLang writes the error to its log and goes on without the plug-in.
+    modules that compute anything else; ImportError for a module that is not there. The message names the
+    file, and nothing is registered. SGLang writes the error to its log and goes on without the plug-in.
     """
     if found := kernels_named_by(VARIABLE):
-        if found.int4 is not None:
-            raise ValueError(
-                f"the file that {VARIABLE} names has int4, a part for vLLM alone: this plug-in puts no "
-                "kernels into SGLang's layers of four bits"
-            )
-        kernels = {"fp8_blocks": found.fp8_blocks, "experts": found.experts}
-        import_module("gemmgen.integrations.sglang").plug_in(**kernels)
+        plug_in = import_module("gemmgen.integrations.sglang").plug_in
+        with naming(VARIABLE):
+            if found.int4 is not None:
+                raise ValueError(
+                    "the file has int4, a part for vLLM alone: this plug-in puts no kernels into SGLang's "
+                    "layers of four bits"
+                )
+            plug_in(fp8_blocks=found.fp8_blocks, experts=found.experts)
