@@ -176,7 +176,7 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
         ),
         (
             "operands: {b: {dtype: int4, scale: {format: fp16_1x256}}}",
-            "; did you mean fp16_1x128? If so, the scale of 256 elements of K is that of 2 blocks",
+            "; did you mean fp16_1x128? If so, the scale of 256 elements of K is repeated for 2 blocks",
         ),
         (
             "operands: {b: {dtype: int4, scale: {format: bf16_zero_1x32}}}",

@@ -229,14 +229,14 @@ def _scale_format_hint(name: str, operand: str) -> str:
 
 
 VECTOR = re.compile(r"(\w+_1x)(\d+)")
-"""Names of formats with a scale for so many elements of K."""
+"""Names of formats with the elements of K that share a scale."""
 
 
 def _vector_hint(name: str) -> str:
-    """Return the format for blocks of another number of K than a format has; nothing for other names.
+    """Return the format for blocks of a number of K that no format has; an empty string for other names.
 
-    The scale of a block is that of each smaller block in it, and the largest of these needs the fewest. No
-    format has the scales of smaller blocks.
+    The scale of a larger block is repeated for each smaller block in it. No format holds the scales of
+    blocks that are smaller than its own.
     """
     found = VECTOR.fullmatch(name)
     kind, vector = (found[1], int(found[2])) if found else ("", 0)
@@ -245,7 +245,7 @@ def _vector_hint(name: str) -> str:
         return ""
     for each in reversed(vectors):
         if vector and vector % each == 0:
-            same = f"the scale of {vector} elements of K is that of {vector // each} blocks"
+            same = f"the scale of {vector} elements of K is repeated for {vector // each} blocks"
             return f"; did you mean {kind}{each}? If so, {same}"
     blocks = listing(list(map(str, vectors)), "or")
     return f"; scales that are called {kind}… are for blocks of {blocks} elements of K"
