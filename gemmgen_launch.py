@@ -64,6 +64,7 @@ RESERVED_BYTES = 2**20  # of zeros for captured calls, by which a GPU's reserve 
 MAX_RESERVED = 16  # times that it grows
 MAX_PART = 2**16  # bytes of a tensor that is taken from it
 LINE_BYTES = 256  # parts of it begin at multiples, so that no two have a line of a cache in common
+PACK = "pass b and b_scale as pack_weight of this module returns them"
 TMA_BYTES = 16  # TMA takes addresses and row strides that are multiples of 16 bytes
 
 
@@ -1320,7 +1321,12 @@ class Contract:
                 return
             layout = "" if tensor.layout == torch.strided else f"{str(tensor.layout).removeprefix('torch.')} "
             found = f"{layout}{tensor.dtype}"
-        raise TypeError(f"{argument.name} must be a tensor of {argument.dtype}, found {found}")
+        mend = f": {PACK}" if self.is_of_packed_weight(argument) else ""
+        raise TypeError(f"{argument.name} must be a tensor of {argument.dtype}, found {found}{mend}")
+
+    def is_of_packed_weight(self, argument: Argument) -> bool:
+        """Return True for B and its scales if the module has a function that packs them."""
+        return argument.name in ("b", "b_scale") and bool(self.computes.get("packs_weight"))
 
     def is_copied(self, argument: Argument) -> bool:
         """Return True if the module copies tensors of an argument that TMA cannot move."""
@@ -1380,11 +1386,12 @@ class Contract:
             for axis, extent in zip(argument.axes, shape, strict=True)
         ]
         if list(shape) != wanted:
+            mend = PACK if self.is_of_packed_weight(argument) else ""
             if argument.name == "b" and self.is_turned(tensor, known):
-                yield f"have shape {list(tensor.mT.shape)}, found {list(shape)}: pass b.mT"
+                yield f"have shape {list(tensor.mT.shape)}, found {list(shape)}: {mend or 'pass b.mT'}"
             if argument.has_scales_of_sums and list(tensor.mT[..., : wanted[-1]].shape) == wanted:
-                turned = f"{argument.name}.mT[..., :{wanted[-1]}]"
-                yield f"have shape {wanted}, found {list(shape)}: pass {turned} if K comes first"
+                turned = f"pass {argument.name}.mT[..., :{wanted[-1]}] if K comes first"
+                yield f"have shape {wanted}, found {list(shape)}: {mend or turned}"
             yield f"have shape {wanted}, found {list(shape)}"
 
     def is_turned(self, b: Tensor, known: Mapping[str, Any]) -> bool:
@@ -1437,11 +1444,10 @@ class Contract:
         found = f"strides {tuple(tensor.stride())}"
         if past := address_of(tensor) % argument.alignment:
             found += f", {past} bytes past one"
-        if self.computes.get("packs_weight"):
-            mend = f"pass {name} as pack_weight returns it"
-        else:
-            mend = f'pass arrange_scales("{name}", {name})'
-        if not argument.is_transposed and argument.is_laid_out(tensor.mT):  # a square scale_b of torch
+        is_packed = self.is_of_packed_weight(argument)
+        mend = PACK if is_packed else f'pass arrange_scales("{name}", {name})'
+        is_turned = not argument.is_transposed and argument.is_laid_out(tensor.mT)
+        if is_turned and not is_packed:  # a square scale_b of torch
             mend = f"pass {name}.mT if K comes first; else {mend}"
         multiple = f"at a multiple of {argument.alignment} bytes"
         return f"have strides {tuple(wanted)} {multiple}, found {found}: {mend}"
@@ -1450,6 +1456,8 @@ class Contract:
         """Return the violation of a matrix whose rows are not contiguous in memory."""
         axes = argument.axes_in_memory
         found = f"lie in memory as [{', '.join(axes)}], found strides {tuple(tensor.stride())}"
+        if self.is_of_packed_weight(argument):
+            return f"{found}: {PACK}"
         if tensor.dim() < 2 or tensor.stride(-1 if argument.is_transposed else -2) != 1:
             return found
         # The matrix lies in memory the other way round.

@@ -212,16 +212,49 @@ def test_scales_beyond_the_decoder_are_refused(scale_format: str, scales: Tensor
         module_of(scale_format).pack_weight(torch.zeros(64, 32, dtype=torch.uint8), scales, *factors)
 
 
-def test_a_call_without_pack_weight_is_refused_with_what_to_pass() -> None:
+PACKED = ": pass b and b_scale as pack_weight of this module returns them"
+"""The advice for a weight as a checkpoint has it: its transposed view would pass all checks."""
+
+
+def test_a_call_with_the_codes_or_scales_of_a_checkpoint_is_told_to_pack_them() -> None:
     module, weight = module_of("bf16_1x128"), drawn("bf16_1x128")
     a = torch.empty(16, K, dtype=torch.bfloat16, device="meta")
     b, b_scale = (tensor.to("meta") for tensor in packed(module, weight))
+    codes, scales = weight.codes.to("meta"), weight.scales.to("meta").contiguous()
     assert can_implement(module, a, b, b_scale=b_scale) == (True, "")
-    as_it_was = weight.scales.to("meta").contiguous()
-    can, reason = can_implement(module, a, b, b_scale=as_it_was)
+    words = torch.empty(K // 8, N, dtype=torch.int32, device="meta")  # of GPTQ
+    for wrong, wrong_scale, head in (
+        (codes, b_scale, "b must lie in memory as [N, K / 2], found strides"),
+        (codes.mT.contiguous(), b_scale, "b must lie in memory as [N, K / 2], found strides"),
+        (words, b_scale, "b must be a tensor of torch.uint8, found torch.int32"),
+        (b, scales, "b_scale must have strides (1, 192)"),
+        (b, scales.mT, "b_scale must have shape [192, 4], found [4, 192]"),
+        (b, scales.half(), "b_scale must be a tensor of torch.bfloat16, found torch.float16"),
+    ):
+        can, reason = can_implement(module, a, wrong, b_scale=wrong_scale)
+        assert not can
+        assert reason.startswith(head)
+        assert reason.endswith(PACKED)
+        with pytest.raises((TypeError, ValueError), match=f"{PACKED}$"):
+            module.matmul(a, wrong, b_scale=wrong_scale)
+
+
+@pytest.mark.parametrize("n", [N, K], ids=["another N", "an N that is K"])
+def test_a_call_with_the_bytes_of_a_checkpoint_is_told_to_pack_them(n: int) -> None:
+    module = import_generated(module_file("h100_bf16_int8_weights"))
+    a = torch.empty(16, K, dtype=torch.bfloat16, device="meta")
+    weight, b_scale = eight_bits(torch.int8, n).to("meta"), torch.empty(4, n, dtype=a.dtype, device="meta").mT
+    assert can_implement(module, a, weight.mT, b_scale=b_scale) == (True, "")  # nothing tells packed bytes
+    can, reason = can_implement(module, a, weight, b_scale=b_scale)
     assert not can
-    assert reason.endswith("pass b_scale as pack_weight returns it")
-    can, reason = can_implement(module, a[:, :416], b[:208], b_scale=b_scale)
+    assert reason.endswith(PACKED)
+
+
+def test_a_k_without_whole_blocks_is_refused() -> None:
+    module = module_of("bf16_1x128")
+    a = torch.empty(16, 416, dtype=torch.bfloat16, device="meta")
+    b, b_scale = (tensor.to("meta") for tensor in packed(module, drawn("bf16_1x128")))
+    can, reason = can_implement(module, a, b[:208], b_scale=b_scale)
     assert (can, reason) == (False, "a and b must have the same K, a multiple of 64, found 416 and 416")
 
 
