@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from modules import ROOT
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.elements import SCALE_FORMATS
+from gemmgen.integrations import weights
 from gemmgen.problem import GroupKind
 from gemmgen.problem.operations import OPERATIONS, OPS
 from gemmgen.spec import load_spec
 from gemmgen.spec.hints import ELSEWHERE, GATES, IN_SECTIONS, KIND_OF_GROUPS
 from gemmgen.spec.vocabulary import fields, meanings
+from gemmgen.spec.weight_words import CHECKPOINTS, PAGE
 
 pytestmark = pytest.mark.quick
 
@@ -95,6 +98,13 @@ def test_each_field_operation_and_gate_is_explained(word: str) -> None:
         ("silu", "SiLU"),
         ("swiglu", "silu(gate) * up"),
         ("num_groups", "groups"),
+        ("gptq", "operands.b.scale.format: bf16_1x128, bf16_1x64, bf16_1x32, fp16_1x128"),
+        ("AWQ", "format: bf16_zero_1x128, bf16_zero_1x64, fp16_zero_1x128 or fp16_zero_1x64; from_awq"),
+        ("compressed-tensors", "operands.b.dtype: e2m1, with operands.b.scale.format: mxfp4 or nvfp4; from_"),
+        ("pack_weight", "returns b and b_scale as matmul takes them; call"),
+        ("weights", "operands.b.dtype is int4, e2m1, int8 or e4m3"),
+        ("mxfp4 weights", "one ue8m0 scale for each block of 1 x 32 of them"),
+        ("mxfp4", "and pack_weight of the module packs that B"),
     ],
 )
 def test_a_word_is_explained_by_what_it_is(word: str, answer: str) -> None:
@@ -131,6 +141,12 @@ def test_each_format_of_scales_is_listed() -> None:
 def test_a_format_of_scales_is_explained_with_the_operands_that_can_have_it(name: str, operands: str) -> None:
     (meaning,) = meanings(name)
     assert [each for each in "abd" if f"operands.{each}.scale.format" in meaning] == [*operands]
+
+
+def test_words_of_checkpoints_name_functions_and_a_page_that_there_are() -> None:
+    for checkpoint in CHECKPOINTS.values():
+        assert set(re.findall(r"from_\w+", checkpoint.functions)) <= set(weights.__all__)
+    assert (ROOT / PAGE).is_file()
 
 
 def test_a_word_that_means_nothing_is_not_explained() -> None:

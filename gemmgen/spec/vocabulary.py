@@ -1,4 +1,4 @@
-"""The meanings of words in specs: of fields, their values, operations, and words of other generators."""
+"""The meanings of words in specs, of fields, values and operations; and of words of others for them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec.diagnostics import listing
 from gemmgen.spec.hints import IN_SECTIONS, choice_hint, key_hint
 from gemmgen.spec.model import json_schema
+from gemmgen.spec.weight_words import PAGE, weight_meaning
 
 
 @cache
@@ -23,9 +24,12 @@ def fields() -> dict[str, tuple[str, tuple[str, ...]]]:
 def meanings(word: str) -> list[str]:
     """Return a sentence for each meaning that a word has in specs; empty if it has none.
 
-    A field has a meaning by its whole path and by its last name.
+    A field has a meaning by its whole path and by its last name, and a format of scales also as the name of
+    its weights: ``mxfp4 weights``.
     """
-    name = word.lower().replace("-", "_")
+    name = word.lower().replace("-", "_").replace(" ", "_")
+    if name.removesuffix("_weights") in SCALE_FORMATS:
+        name = name.removesuffix("_weights")
     found = [
         f"{path}: {description}"
         for path, (description, _) in fields().items()
@@ -40,6 +44,8 @@ def meanings(word: str) -> list[str]:
         found.append(_scale_format(SCALE_FORMATS[name]))
     if name in OPERATIONS:
         found.append(_operation(name))
+    if of_weights := weight_meaning(name):
+        found.append(of_weights)
     if found:
         return found
     elsewhere = (
@@ -60,7 +66,10 @@ def _scale_format(row: ScaleFormat) -> str:
         f"{row.vector} of them, {row.vector} along K"
     )
     if "decode" in row.applied:
-        meaning += "; on Hopper it is a format of B alone, which threads decode"
+        meaning += (
+            "; on Hopper it is a format of B alone, which threads decode, and pack_weight of the module packs"
+            f" that B ({PAGE})"
+        )
     if row.results:
         meaning += f"; a D has elements of {listing(row.results, 'or')}, and the kernel computes its scales"
     return meaning
