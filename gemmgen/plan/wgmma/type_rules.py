@@ -126,8 +126,8 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
     if (multiple := plan.access.n_multiple) > 1:
         if plan.access.n_unit == "blocks of weights":
             limit = f"N is a multiple of {multiple}: {PERMUTED}"
-            if problem.b_blocks > 1:
-                limit += f", and D has a column for {problem.b_blocks} columns of B"
+            if (columns := WEIGHT_BLOCK // multiple) > 1:
+                limit += f", and D has a column for {columns} columns of B"
         else:
             limit = f"D has whole blocks of {multiple} columns: {BLOCKS[plan.access.n_unit]}"
         matrices.append(Rows("D", 1, multiple, lambda n: f"{n:,} columns", limit, copyable=False))
