@@ -34,8 +34,8 @@ CHECKPOINTS: Final = {
 
 OTHERS: Final = {
     "pack_weight": (
-        "a function of each module whose threads decode B: it takes a weight and its scales, and returns b and"
-        f" b_scale as matmul takes them; call it once, when weights are loaded ({PAGE})"
+        "a function of each module whose threads decode B: it takes a weight and its scales, and returns b"
+        f" and b_scale as matmul takes them; call it once, when weights are loaded ({PAGE})"
     ),
     "weights": (
         "weights of four or eight bits beside an A of 16 bits are a B that threads of Hopper kernels decode: "
