@@ -286,6 +286,14 @@ def test_an_open_spec_of_weights_has_a_kernel(m: int, kind: str, tmp_path: Path)
     assert (plan.splits * plan.occupancy > 1) == few
 
 
+@pytest.mark.parametrize("m", [1, 16])
+def test_an_open_batch_invariant_spec_of_weights_never_divides_k(m: int, tmp_path: Path) -> None:
+    text = OPEN.format(m=m)
+    plan = planned(tmp_path, f"{text}batch_invariant: true\n")
+    assert plan.splits == 1
+    assert planned(tmp_path, text).splits > 1
+
+
 EIGHT_BITS = {
     "h100_bf16_int8_weights": torch.int8,
     "h100_bf16_e4m3_weights": torch.float8_e4m3fn,

@@ -176,8 +176,6 @@ VALUES = (
     SWAP_AB,
     Row({"warps_n": (4,), "outstanding_mmas": (1,), "occupancy": (1, 2, 3)}, of=TILED_SWAP),
     Row({"splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}, of=TILED_SWAP, when=(dense,)),
-    # The best number of splits depends on M.
-    Row({"splits": (1,)}, when=(lambda partial: partial.matmul.batch_invariant,)),
     # Three consumers, and the rows that only they can share.
     Row({"consumers": (3,)}, of={"cta_tile_m": THIRDS}, when=(dense,)),
     Row({"consumers": (2, 1, 3)}, when=(dense, searches("cta_tile_m", THIRDS))),
@@ -241,6 +239,8 @@ VALUES = (
         of={"specialization": ("cooperative",), **SWAP},
         when=(grouped, decodes, few_rows_beside_weights),
     ),
+    # --- what a promise leaves, whatever was tried before: the best number of splits depends on M
+    Row({"splits": (1,)}, when=(lambda partial: partial.matmul.batch_invariant,)),
 )
 """Values by the kind of kernel and the problem, from the general to the special."""
 
