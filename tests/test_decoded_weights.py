@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import geometric_mean
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -286,12 +289,38 @@ def test_an_open_spec_of_weights_has_a_kernel(m: int, kind: str, tmp_path: Path)
     assert (plan.splits * plan.occupancy > 1) == few
 
 
-@pytest.mark.parametrize("m", [1, 16])
+@pytest.mark.parametrize("m", [1, 16, 128])
 def test_an_open_batch_invariant_spec_of_weights_never_divides_k(m: int, tmp_path: Path) -> None:
     text = OPEN.format(m=m)
     plan = planned(tmp_path, f"{text}batch_invariant: true\n")
     assert plan.splits == 1
     assert planned(tmp_path, text).splits > 1
+
+
+ROOT = Path(__file__).parent.parent
+LAYERS = json.loads((ROOT / "benchmarks" / "weights" / "h200_split.json").read_text())["layers"]
+"""Times of kernels with parts of K, and the planner's choice among them, for each M, N and K."""
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: "{M}x{N}x{K}".format(**layer))
+def test_weights_of_many_rows_have_the_splits_of_the_record(layer: dict[str, Any], tmp_path: Path) -> None:
+    shape = "m: {M}, n: {N}, k: {K}".format(**layer)
+    plan = planned(tmp_path, OPEN.format(m=1).replace("m: 1, n: 8192, k: 8192", shape))
+    if layer["choice"] == "planned":
+        assert plan.splits == 1 or not plan.specialized
+    else:
+        assert f"m{plan.cta_tile_m}_s{plan.splits}_{plan.reduction[0]}" == layer["choice"]
+
+
+@pytest.mark.parametrize("m", [128, 256])
+def test_the_page_has_the_speed_of_the_choices(m: int) -> None:
+    page = (ROOT / "docs" / "spec" / "weights.md").read_text()
+    ratios = [
+        layer["our_bf16"] / {"planned": layer["planned"], **layer["kernels"]}[layer["choice"]]
+        for layer in LAYERS
+        if layer["M"] == m
+    ]
+    assert f"\n| {m} | {geometric_mean(ratios):.2f} | " in page
 
 
 EIGHT_BITS = {

@@ -61,8 +61,9 @@ class SplitKPlanning(Planning[WgmmaKernel]):
         """Return the row with the time to add up the sums of a tile."""
         if plan.splits == 1 or not isinstance(row, Stream):
             return row
-        sums, sums_of_program = splits_ns(plan)
-        return row._replace(sums=sums, sums_of_program=sums_of_program)
+        time = splits_ns(plan)
+        row = row._replace(sums=time.once, sums_of_program=time.of_program)
+        return row._replace(next_round=row.next_round + time.of_round) if time.of_round else row
 
     def entries(self, plan: WgmmaKernel) -> Iterator[tuple[EntrySection, Entry]]:
         """Yield a line about the division of K among programs."""

@@ -1,10 +1,13 @@
 """The predicted time to add up the sums of the parts of K.
 
 Times are in nanoseconds of an H200. `gemmgen.plan.wgmma.cost_constants` describes the records to which the
-constants were fitted.
+constants were fitted, except [decoded]: persistent kernels whose threads decode int4 at 128 and 256 rows,
+``benchmarks/weights/h200_split.json``.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
@@ -20,6 +23,14 @@ PARALLEL_NS = 500
 """[parallel] From the last sums in memory to a second kernel that reads them, and to the end of that."""
 PARALLEL_BYTES_PER_NS = 1_800
 """[parallel] At which sums go to memory and come back, all of them."""
+DECODED_SPLIT_BYTES_PER_NS = 47
+"""[decoded] At which a lone consumer of decoded weights leaves sums, and adds up all sums of a tile, in each
+round. If the splits divide the number of programs, each program takes the same part of every tile, so the
+program that comes last to a tile is the last of its next tile too. 120 times of two to four splits are known
+to 4.7 % with this constant, and to 17 % with the constants of other kernels with roles.
+"""
+DECODED_PARALLEL_BYTES_PER_NS = 2_200
+"""[decoded] At which sums go to memory and come back there if a second kernel adds them up."""
 ATOMIC_NS = 740
 """[long-k] To count, and to store the tile."""
 ATOMIC_ROLES_NS = 1_250
@@ -28,17 +39,31 @@ ATOMIC_BYTES_PER_NS = 17.5
 """[long-k] At which a CTA adds its sums to those in memory, and at which one reads and clears them."""
 
 
-def splits_ns(plan: WgmmaKernel) -> tuple[float, float]:
-    """Return the time to add up the sums of a tile's splits, and more of it for each program."""
-    sums = _sums_bytes(plan)
+class SplitsTime(NamedTuple):
+    """The time to add up the sums of a tile's splits."""
+
+    once: float
+    of_program: float = 0.0
+    """More for each program."""
+    of_round: float = 0.0
+    """More for each round of work units but the first."""
+
+
+def splits_ns(plan: WgmmaKernel) -> SplitsTime:
+    """Return the time to add up the sums of a tile's splits."""
+    sums, decoded = _sums_bytes(plan), plan.specialized and plan.mma.source_of("b") == "registers"
     if plan.reduces_apart:
-        return PARALLEL_NS, plan.cluster_size * sums / PARALLEL_BYTES_PER_NS
+        rate = DECODED_PARALLEL_BYTES_PER_NS if decoded else PARALLEL_BYTES_PER_NS
+        return SplitsTime(PARALLEL_NS, of_program=plan.cluster_size * sums / rate)
     if plan.reduction == "atomic":
         each = ATOMIC_NS + (ATOMIC_ROLES_NS if plan.specialized else 0)
-        return each + sums / ATOMIC_BYTES_PER_NS, 0.0
+        return SplitsTime(each + sums / ATOMIC_BYTES_PER_NS)
+    if decoded:
+        each = plan.splits * sums / DECODED_SPLIT_BYTES_PER_NS
+        return SplitsTime(each, of_round=each)
     if plan.specialized:
-        return ROLES_SPLIT_NS + plan.splits * sums / ROLES_SPLIT_BYTES_PER_NS, 0.0
-    return SPLIT_NS + plan.splits * sums / SPLIT_BYTES_PER_NS, 0.0
+        return SplitsTime(ROLES_SPLIT_NS + plan.splits * sums / ROLES_SPLIT_BYTES_PER_NS)
+    return SplitsTime(SPLIT_NS + plan.splits * sums / SPLIT_BYTES_PER_NS)
 
 
 def _sums_bytes(plan: WgmmaKernel) -> int:

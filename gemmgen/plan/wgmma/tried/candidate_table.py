@@ -43,6 +43,7 @@ from gemmgen.plan.wgmma.tried.problems import (
     step_blocks,
     step_bytes,
     tile_scaled,
+    unfilled_beside_weights,
     unscaled,
 )
 from gemmgen.plan.wgmma.tried.row import Row, Tried
@@ -53,6 +54,7 @@ NO_SWAP: Choices = {"swap_ab": (False,)}
 SWAP: Choices = {"swap_ab": (True,)}
 TILED: Choices = {"schedule_kind": ("tiled",), "swap_ab": (False,)}
 TILED_SWAP: Choices = {"schedule_kind": ("tiled",), "swap_ab": (True,)}
+WALKED_SWAP: Choices = {"schedule_kind": ("persistent",), "specialization": ("cooperative",), **SWAP}
 ONE_CTA: Choices = {"cluster_m": (1,), "cluster_n": (1,)}
 DECODED: Mapping[str, Tried] = {
     "cta_tile_m": rows_beside_weights,
@@ -232,6 +234,8 @@ VALUES = (
         of={"specialization": ("cooperative",), **SWAP},
         when=(decodes,),
     ),
+    # The splits that were the fastest at some shape (``benchmarks/weights/h200_split.json``).
+    Row({"splits": (1, 2, 3, 4)}, of=WALKED_SWAP, when=(decodes, unfilled_beside_weights)),
     # Groups of few rows in small CTAs too, which take tiles of groups in turn
     # (``benchmarks/weights/h200_experts.json``).
     Row(
@@ -312,6 +316,14 @@ KERNELS = (
     ),
     replace(PARALLEL, of=TILED_SWAP),
     replace(PARALLEL, of=COOPERATIVE, when=(few_tiles_of_long_k, *PARALLEL.when)),
+    # With a second kernel, three and four parts of tiles of 128 rows took 0.80 to 1.03 of the time of ordered
+    # sums (``benchmarks/weights/h200_split.json``). Two parts and other rows were not measured.
+    replace(
+        PARALLEL,
+        tries={"splits": (3, 4), "cta_tile_m": (128,)},
+        of=WALKED_SWAP,
+        when=(decodes, unfilled_beside_weights),
+    ),
     ONE_WAVE,
     # Of composed tiles, 64 x 96 and 64 x 192 take 2 to 4 % less time without roles. 64 x 80, 64 x 160,
     # 64 x 224, 128 x 192 and 128 x 224 take 5 to 46 % more, which the cost does not know

@@ -119,6 +119,30 @@ def few_rows_beside_weights(partial: PartialSpec) -> bool:
     return any(rows <= DECODED_FOR_FEW_ROWS * groups for groups, rows in filled)
 
 
+ROWS_OF_SPLIT_WEIGHTS = 64
+"""Rows of A up to which kernels with a producer do not divide K: these were measured for 128 rows and 256."""
+SPLIT_WEIGHTS_TILE = 128
+"""Rows and columns of the tile with which waves are counted for decoded weights."""
+FILLED_WAVES = 2 / 3
+"""Share of its waves that a problem fills, above which parts of K have no idle SMs to take. Parts of K gained
+up to 0.19 of the time at seven of nine shapes that fill 0.61 or less, and nothing at seven that fill 0.73 or
+more (``benchmarks/weights/h200_split.json``).
+"""
+
+
+def unfilled_beside_weights(partial: PartialSpec) -> bool:
+    """Return True if tiles of any of the problems leave SMs idle, and the kernel may divide K for them."""
+    side, places = SPLIT_WEIGHTS_TILE, partial.request.gpu.sm_count
+
+    def leaves_idle(m: int, n: int) -> bool:
+        tiles = math.ceil(m / side) * math.ceil(n / side)
+        return m > ROWS_OF_SPLIT_WEIGHTS and tiles <= FILLED_WAVES * places * math.ceil(tiles / places)
+
+    matmul = partial.matmul
+    divides = dense(partial) and not (matmul.gated or matmul.batch_invariant)
+    return divides and any(leaves_idle(m, n) for m, n, _ in partial.request.planned_shapes)
+
+
 def plain(partial: PartialSpec) -> bool:
     """Return True if there are no groups, no gate, no scales of blocks and no weights to decode."""
     return dense(partial) and unscaled(partial) and not (partial.matmul.gated or decodes(partial))
