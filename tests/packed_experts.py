@@ -31,7 +31,7 @@ FUNCTIONS = {GPT_OSS: gpt_oss_gate, SILU: silu_gate}
 
 def epilogue_of(part: str, scale_format: str, gate: str, *, bias: bool) -> str:
     """Return the epilogue of the spec of a kernel, which is the first one or the second one."""
-    has_factor = SCALE_FORMATS[scale_format].has_factor
+    has_factor = SCALE_FORMATS[scale_format].factor == "tensor_scale"
     if part == "down":
         steps = [*["tensor_scale"] * has_factor, *["column_bias"] * bias, "row_scale"]
         return f"{{ops: [{', '.join(steps)}]}}"

@@ -40,6 +40,7 @@ STEMS = {
     "fp16_zero_1x128": "h100_fp16_int4_zeros",
     "fp16_zero_1x64": "h100_fp16_int4_zeros64",
     "mxfp4": "h100_bf16_mxfp4",
+    "mxfp4_e4m3": "h100_e4m3_mxfp4",
     "nvfp4": "h100_bf16_nvfp4",
 }
 """A module of each format of scales."""
@@ -47,6 +48,7 @@ FORMATS = sorted(STEMS)
 GATES = {
     "fp16_zero_1x128": "h100_fp16_int4_gate",
     "mxfp4": "h100_bf16_mxfp4_gate",
+    "mxfp4_e4m3": "h100_e4m3_mxfp4_gate",
     "nvfp4": "h100_bf16_nvfp4_gate",
 }
 """Modules of gates, which have the columns of both accumulators in turn."""
@@ -78,8 +80,10 @@ def drawn(scale_format: str, *leading: int) -> QuantizedWeight:
         if operand.scale.format.zeros:
             zeros = torch.randint(0, 16, shape, dtype=torch.uint8, generator=generator)
         return QuantizedWeight(element, codes, scales, vector, zeros)
-    if scale_format == "mxfp4":
+    if operand.scale.dtype.name == "ue8m0":
         exponents = torch.randint(0, 129, shape, dtype=torch.uint8, generator=generator)
+        if operand.multiplied.bits == 8:  # a column has twelve powers of two
+            exponents = exponents[..., :1] + exponents % 12
         return QuantizedWeight(element, codes, exponents.view(torch.float8_e8m0fnu), vector)
     numbers = torch.randint(0, 127, shape, dtype=torch.uint8, generator=generator)
     factors = torch.full(leading, 0.5)
@@ -96,7 +100,9 @@ def packed(module: ModuleType, weight: QuantizedWeight) -> tuple[Tensor, ...]:
 def test_a_packed_weight_has_the_numbers_of_the_checkpoint(scale_format: str) -> None:
     weight = drawn(scale_format)
     b, b_scale, *factor = packed(module_of(scale_format), weight)
-    found = weight_of(b, b_scale, operand_of(scale_format)).double() * (factor[0] if factor else 1.0)
+    found = weight_of(b, b_scale, operand_of(scale_format)).double()
+    for each in factor:
+        found *= each.double()[..., None]  # of the weight, or of each column
     exact = weight.numbers().double()
     if weight.zeros is not None:
         # The product of a zero point and a scale is rounded first, of at most 16 * scale.
@@ -121,11 +127,11 @@ def test_a_packed_gate_has_eight_columns_of_each_accumulator(scale_format: str) 
     assert in_turn(of_gate).equal(plain)
 
 
-@pytest.mark.parametrize("scale_format", ["bf16_1x128", "mxfp4"])
+@pytest.mark.parametrize("scale_format", ["bf16_1x128", "mxfp4", "mxfp4_e4m3"])
 def test_experts_are_packed_together_as_each_alone(scale_format: str) -> None:
     weight, module = drawn(scale_format, 3), module_of(scale_format)
     together = packed(module, weight)
-    assert [tensor.shape[0] for tensor in together] == [3, 3]
+    assert {tensor.shape[0] for tensor in together} == {3}
     for expert in range(3):
         alone = module.pack_weight(weight.codes[expert], weight.scales[expert])
         for one, of_all in zip(alone, together, strict=True):
@@ -155,13 +161,52 @@ def test_scales_are_read_as_they_were_stored(scale_format: str) -> None:
     operand = operand_of(scale_format)
     assert operand.scale is not None
     blocks = 5 * operand.scale.format.per_word
-    scales = 2.0 ** torch.randint(-8, -1, (16, blocks), generator=torch.Generator().manual_seed(0)).double()
+    least = -5 if operand.multiplied.bits == 8 else -8
+    scales = (
+        2.0 ** torch.randint(least, -1, (16, blocks), generator=torch.Generator().manual_seed(0)).double()
+    )
     stored = stored_scales(scales, operand)
     floats = operand.scale_dtype.bits == 16
     words = stored.to(torch.int16).view(float_of(operand)) if floats else stored.int()
     # Scales of nvfp4 come with the factor that its tensor scale takes back.
     factor = 2.0**-7 if scale_format == "nvfp4" else 1.0
     assert scales_of(words, operand).equal(scales * factor)
+
+
+def test_where_an_e2m1_beside_e4m3_lies_is_counted_by_hand() -> None:
+    codes, scales = torch.zeros(64, 32, dtype=torch.uint8), torch.full((64, 2), 120, dtype=torch.uint8)
+    # Column 41 = 32 + 8 + 1 and k = 27 = 16 + 8 + 2 + 1. Of the number of a row of words, 32 and 16 choose
+    # the warp, 8 is 4 of the column, 4 is 1 of it, 2 is 8 of k, and 1 is 2 of the column. Of a word's place
+    # in its row, 4 is 4 of k, 2 is 32 of k, and 1 is 8 of the column. In a word, three bits of an element lie
+    # at four times k modulo 4, and 16 bits on for 16 of k. Its sign lies at eight times k modulo 4, and 7
+    # bits on, or 3 for 16 of k.
+    codes[41, 13] = 0xF0
+    b, b_scale, column_scale = module_of("mxfp4_e4m3").pack_weight(codes, scales)
+    words = b.mT.contiguous().view(torch.int32)
+    row, word, bits = 32 + 4 + 2, 1, 7 << 16 + 4 * 3 | 1 << 8 * 3 + 3
+    expected = torch.zeros_like(words)
+    expected[row, word] = torch.tensor(bits).to(torch.int32)
+    assert words.equal(expected)
+    assert (b_scale & 0xFFFF == 11 << 8 | 11).all()
+    assert (column_scale == 2.0 ** (120 - 127 - 6)).all()
+
+
+def test_blocks_far_below_the_largest_of_a_column_are_rounded() -> None:
+    scale_format = "mxfp4_e4m3"
+    weight = drawn(scale_format)
+    exponents = torch.randint(96, 129, weight.scales.shape, generator=torch.Generator().manual_seed(5))
+    scales = exponents.to(torch.uint8).view(torch.float8_e8m0fnu)
+    weight = QuantizedWeight("e2m1", weight.codes, scales, 32)
+    b, b_scale, column_scale = packed(module_of(scale_format), weight)
+    found = weight_of(b, b_scale, operand_of(scale_format)).double() * column_scale.double()[:, None]
+    exact = weight.numbers().double()
+    least = 2.0 ** (exponents.amax(1, keepdim=True) - 127 - 11).double()
+    is_exact = (scales.double() >= least).repeat_interleave(32, 1)[:, :K]
+    assert 0.2 < is_exact.double().mean() < 0.8
+    assert found[is_exact].equal(exact[is_exact])
+    # Smaller ones are multiples of half of the least scale, and the nearest ones.
+    assert ((found - exact).abs() <= least / 4).all()
+    assert (found * 2 / least).frac().count_nonzero() == 0
 
 
 @pytest.mark.parametrize("scale_format", ["bf16_1x128", "fp16_1x128"])
@@ -202,6 +247,7 @@ def test_other_extents_are_refused(codes: tuple[int, ...], scales: tuple[int, ..
         ("bf16_1x128", torch.full((64, 1), 0.4999), "scales must be below 0.5"),  # rounds to 0.5
         ("fp16_zero_1x128", torch.full((64, 1), torch.nan), "scales must be below 0.5"),
         ("mxfp4", torch.ones(64, 2), "scales must be bytes"),
+        ("mxfp4_e4m3", torch.ones(64, 2), r"found torch.uint8 \[64, 32\] and torch.float32 \[64, 2\]"),
         ("nvfp4", torch.ones(64, 4), "scales must be float8_e4m3fn"),
         ("mxfp4", torch.full((64, 2), 129, dtype=torch.uint8), "and at most 2"),
         ("nvfp4", torch.full((64, 4), -1.0).to(torch.float8_e4m3fn), "numbers from 0 on"),
@@ -394,6 +440,8 @@ OTHER_KERNELS = (
     "h100_bf16_int4_four_parts",
     "h100_bf16_mxfp4_four_parts",
     "h100_bf16_nvfp4_cooperative",
+    "h100_e4m3_mxfp4_experts",
+    "h100_e4m3_mxfp4_many_rows",
 )
 
 

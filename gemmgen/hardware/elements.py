@@ -330,8 +330,11 @@ class ScaleFormat:
     """True if a block of integers has a zero point of its own, in a word with its scale."""
     decoded_to: str = ""
     """The type that threads decode elements to, which is that of the other operand."""
-    has_factor: bool = False
-    """True if decoded elements also have a factor of the whole matrix, which an epilogue multiplies by."""
+    factor: Literal["", "tensor_scale", "column_scale"] = ""
+    """The operand of an epilogue by which decoded elements are multiplied too.
+
+    It is one number of the whole matrix, or one of each column.
+    """
     results: tuple[str, ...] = ()
     """Element types of a D whose scales a kernel computes, with a scale for ``vector`` of its columns."""
     also: tuple[str, ...] = ()
@@ -381,10 +384,15 @@ SCALE_FORMATS: Table[ScaleFormat] = Table(
                 "mxfp4", elements=("e2m1",), vector=32, dtype="ue8m0", applied=("mma", "decode"), per_word=4,
                 decoded_to="bf16", also=("mx", "mxfp"),
             ),
+            # The same weights beside e4m3: a scale is one of twelve powers of two of its column.
+            ScaleFormat(
+                "mxfp4_e4m3", elements=("e2m1",), vector=32, dtype="ue8m0", applied=("decode",), per_word=4,
+                operands=("b",), decoded_to="e4m3", factor="column_scale", also=("w4a8", "mxfp4_fp8"),
+            ),
             # [ptx] block16 of mxf4nvf4
             ScaleFormat(
                 "nvfp4", elements=("e2m1",), vector=16, dtype="e4m3", applied=("mma", "decode"), per_word=4,
-                decoded_to="bf16", has_factor=True, also=("nv",),
+                decoded_to="bf16", factor="tensor_scale", also=("nv",),
             ),
             # [dsv3] [cublas] Of activations, and of both operands of a weight's gradient.
             ScaleFormat(

@@ -359,7 +359,7 @@ def _facts_of(kernels: ExpertKernels) -> _Facts:
     formats = format_packed_by(kernels.up), format_packed_by(kernels.down)
     up, down = (getattr(kernel, "COMPUTES", {}) for kernel in kernels)
     has_bias, bias = BIAS in up.get("inputs", ()), {BIAS} if BIAS in up.get("inputs", ()) else set[str]()
-    gates = FACTORED_GATES if formats[0] and formats[0].has_factor else GATES
+    gates = FACTORED_GATES if formats[0] and formats[0].factor == FACTOR else GATES
     gate = gates.get(", ".join(up.get("epilogue", ())))
     if {*up.get("inputs", ())} != {*_of_weight(formats[0]), "a", "offs", "a_rows", *bias} or gate is None:
         raise ValueError(
@@ -389,7 +389,7 @@ def _of_weight(packs: ScaleFormat | None) -> tuple[str, ...]:
     """Return the inputs of a kernel that hold its weight."""
     if packs is None:
         return ("b",)
-    return ("b", "b_scale", FACTOR) if packs.has_factor else ("b", "b_scale")
+    return ("b", "b_scale", FACTOR) if packs.factor == FACTOR else ("b", "b_scale")
 
 
 def _without_memory(tensor: Tensor) -> Tensor:

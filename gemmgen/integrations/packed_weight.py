@@ -80,7 +80,7 @@ class PackingKernel(NamedTuple):
             raise ValueError(f"{name} packs no weight of four bits: {said(kernel)}")
         computes: Mapping[str, Any] = kernel.COMPUTES
         inputs, epilogue = tuple[str, ...](computes["inputs"]), tuple[str, ...](computes["epilogue"])
-        factor = (FACTOR,) if packs.has_factor else ()
+        factor = (FACTOR,) if packs.factor == FACTOR else ()
         if epilogue not in (factor, (*factor, BIAS)) or {*inputs} != {*MATRICES, *epilogue}:
             raise ValueError(f"{name} computes more than a @ b and a bias: {said(kernel)}")
         dtypes = dtypes_of(kernel)
@@ -154,7 +154,7 @@ def _packed(kernel: Kernel, scale_format: ScaleFormat, weight: QuantizedWeight) 
         weight = weight.with_blocks_of(scale_format.vector)
     _require_weight(name_of(kernel), scale_format, weight)
     factors: list[Tensor] = []
-    if scale_format.has_factor:
+    if scale_format.factor == FACTOR:
         found = weight.tensor_scale
         found = torch.ones(1, device=weight.codes.device) if found is None else found.reshape(-1)
         if bool((found != found[0]).any()):
@@ -182,7 +182,7 @@ def _require_weight(name: str, wanted: ScaleFormat, weight: QuantizedWeight) -> 
     if not of_elements or (weight.element == "e2m1" and weight.scales.dtype != TORCH_DTYPES[wanted.dtype]):
         found = f"{weight.element} with {weight.scales.dtype} scales of {weight.vector} elements of K"
         raise ValueError(f"{name} packs {_words(wanted)}, and the weight is {found}")
-    if weight.tensor_scale is not None and not wanted.has_factor:
+    if weight.tensor_scale is not None and wanted.factor != FACTOR:
         raise ValueError(f"{name} packs {_words(wanted)}, and the weight has a tensor_scale")
     if not wanted.zeros and weight.zeros is not None and not bool((weight.zeros == MIDDLE).all()):
         raise ValueError(

@@ -10,6 +10,7 @@ K = Kind
 int4, mxfp4, nvfp4 = of("h100_bf16_int4"), of("h100_bf16_mxfp4"), of("h100_bf16_nvfp4")
 batched, experts = of("h100_bf16_mxfp4_batched"), of("h100_bf16_mxfp4_experts")
 fp16, gate = of("h100_fp16_int4_zeros64"), of("h100_fp16_int4_gate")
+e4m3_experts = of("h100_e4m3_mxfp4_experts")
 int8, e4m3 = of("h100_bf16_int8_weights"), of("h100_bf16_e4m3_weights")
 FENCE = "    fence_async_shared()\n    return accumulator\n"
 MUTANTS = {
@@ -78,6 +79,21 @@ MUTANTS = {
     ),
     "e4m3_sign_of_the_column_beside": e4m3(
         WRONG_NUMBERS, "d_desc", "", ("shl.b32 sign, $5, 8;", "shl.b32 sign, $4, 8;")
+    ),
+    "table_signs_of_the_elements_before": e4m3_experts(
+        WRONG_NUMBERS, "d_desc", "", ("shl.b32 sign, $2, 4;", "mov.b32 sign, $2;")
+    ),
+    "table_of_the_other_instruction": e4m3_experts(
+        WRONG_NUMBERS, "d_desc", "", ("scale >> (block * 8)", "scale >> ((block ^ 1) * 8)")
+    ),
+    "table_without_its_power": e4m3_experts(
+        WRONG_NUMBERS, "d_desc", "", ("0x24201C18 + power * 0x08080808", "0x24201C18 + power * 0")
+    ),
+    "table_bytes_of_the_first_part": e4m3_experts(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        ("b_words.slice(part * DECODED_K // 2, ", "b_words.slice(0 * DECODED_K // 2, "),
     ),
     "gate_and_up_exchanged": gate(
         WRONG_NUMBERS,

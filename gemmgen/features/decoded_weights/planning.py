@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmgen.features.block_scales.scale_payloads import scales_of
-from gemmgen.features.decoded_weights.parts import HELD, MANY_ROWS, decoded_k
+from gemmgen.features.decoded_weights.parts import HELD, decoded_k, has_many_rows
 from gemmgen.plan.planning import Planning, PlanningByMma, RegisterUse, Row
 from gemmgen.plan.stage import Payload
 from gemmgen.plan.storage import Extent
@@ -20,10 +20,12 @@ from gemmgen.plan.timing import Tiles
 from gemmgen.plan.wgmma import cost_constants as constants
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
-INSTRUCTIONS: Final = {"int4": 2.35, "int8": 2.35, "e4m3": 3.2, "mxfp4": 2.94, "nvfp4": 3.3}
+INSTRUCTIONS: Final = {
+    "int4": 2.35, "int8": 2.35, "e4m3": 3.2, "mxfp4": 2.94, "nvfp4": 3.3, "mxfp4_e4m3": 1.75,
+}  # fmt: skip
 """[weights] That a thread issues in the main loop for each of its weights, by the element or the format.
 
-They were counted in SASS; the numbers of nvfp4, int8 and e4m3 are estimates.
+They were counted in SASS; the numbers of nvfp4, int8 and e4m3 (as a weight) are estimates.
 """
 ISSUED_PER_NS: Final = 4 * constants.TENSOR_CYCLES_PER_NS
 """Instructions of warps on an SM: one of each of four schedulers in a cycle."""
@@ -73,13 +75,13 @@ class DecodedWeightsPlanning(Planning[WgmmaKernel]):
         decoding = plan.cta_tile_n * plan.cta_tile_k * _instructions(plan) / ISSUED_PER_NS
         parts = plan.cta_tile_k // decoded_k(plan)
         if isinstance(row, Tiles):
-            if plan.cta_tile_m < MANY_ROWS:
+            if not has_many_rows(plan):
                 return row._replace(exposed=row.exposed + ALONE_SHARE * decoding)
             # No MMA runs while the first part is decoded; the MMAs of each part cover for the next one.
             of_part = row.tensor_cycles / constants.TENSOR_CYCLES_PER_NS / parts
             exposed = PART_NS + (parts - 1) * max(0.0, PART_NS - of_part)
             return row._replace(exposed=exposed, exposed_of_all=0.0)
-        crowded = CROWDED if plan.cta_tile_m >= MANY_ROWS else 1.0
+        crowded = CROWDED if has_many_rows(plan) else 1.0
         return row._replace(
             multiply=max(row.multiply, row.least_multiply) + crowded * decoding * HELD / parts,
             least_multiply=0.0,

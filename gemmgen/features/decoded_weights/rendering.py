@@ -71,8 +71,8 @@ class DecodedWeights(Rendering):
 
     @property
     def in_word(self) -> int:
-        """Elements of B in a word of 32 bits."""
-        return 32 // self.bits
+        """Elements of B in what threads take from shared memory: a word of 32 bits, or a byte."""
+        return (8 if self.by_table else 32) // self.bits
 
     @property
     def is_integer(self) -> bool:
@@ -87,7 +87,12 @@ class DecodedWeights(Rendering):
     @property
     def has_factor(self) -> bool:
         """True if `pack_weight` also returns a factor of the whole weight."""
-        return self._scale.format.has_factor
+        return self._scale.format.factor == "tensor_scale"
+
+    @property
+    def by_table(self) -> bool:
+        """True if an element chooses its number among those of its block: an e4m3 has a byte."""
+        return self.float.bits == 8
 
     @property
     def scale_format(self) -> str:
@@ -178,6 +183,10 @@ class DecodedWeights(Rendering):
     @property
     def functions(self) -> Iterator[Function]:
         """The functions that decode a part of a K step, and the function of the host that packs."""
+        if self.by_table:
+            yield Function(Section.READ, "wgmma/decode/decode_by_table")
+            yield Function(Section.MEMORY, "wrapper/pack_for_table")
+            return
         yield Function(Section.READ, "wgmma/decode/layouts")
         yield Function(Section.READ, "wgmma/decode/beside_words")
         if self.scales_in_word > 1:
@@ -223,7 +232,9 @@ class DecodedWeights(Rendering):
         groups = "groups, " if self.plan.problem.groups else ""
         columns = "2N" if self.plan.problem.gated else "N"
         shape = f"[{groups}{columns}, ceil(K / {b.scale_k})], {b.scale_dtype.torch}"
-        return {
+        of_columns = self._scale.format.factor == "column_scale"
+        factors = {"column_scale": "; from `pack_weight`"} if of_columns else {}
+        return factors | {
             "b": f", from `pack_weight`; {columns} and K are multiples of {WEIGHT_BLOCK}",
             "b_scale": f"{shape}, {columns} contiguous, from `pack_weight`",
         }

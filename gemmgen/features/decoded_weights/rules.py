@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from gemmgen.errors import Advice
 from gemmgen.features.decoded_weights.parts import STEPS
 from gemmgen.hardware import SCALE_FORMATS, ScaleFormat
-from gemmgen.plan.fix import Fix, either, leave_out, use
+from gemmgen.plan.fix import either, leave_out, of_change, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.warp_rules import CONSUMERS
@@ -20,8 +21,6 @@ WARPS: Final = (8, 4)
 """Warps of a consumer that decodes: one or two warpgroups."""
 SUMS: Final = "fp32"
 """The type of the sums: fp16 rounds sums of weights that have several significant bits each."""
-FACTOR: Final = "tensor_scale"
-"""The operand of the epilogue that is a factor of all numbers of a weight."""
 
 
 @rule("weight-types", subject="problem")
@@ -32,11 +31,12 @@ def weight_types(plan: WgmmaKernel) -> Iterator[Finding]:
         return
     if a.dtype != b.decoded:
         found = f"A is {a.dtype.name} beside {b.dtype.name} weights with scales of {b.scale.format.name}"
-        others = [each.name for each in _like(b.scale.format) if each.decoded_to == a.dtype.name]
-        other = use(*others, field="operands.b.scale.format") if others else None
         fix = use(b.decoded.name)
-        limit = f"threads decode B to {b.decoded.name}"
-        yield Finding("operands.a.dtype", found, limit, fix | other if other else fix)
+        for each in _like(b.scale.format):
+            if each.decoded_to == a.dtype.name:
+                factor = _times_factor(plan, each.factor) if _lacks(plan, each.factor) else ()
+                fix |= of_change((("operands.b.scale.format", each.name), *factor), "operands.a.dtype")
+        yield Finding("operands.a.dtype", found, f"threads decode B to {b.decoded.name}", fix)
     if a.scale:
         found, limit = f"scales of A beside {b.dtype.name} weights", f"an A of {b.decoded.name} has none"
         yield Finding("operands.a.scale", found, limit, leave_out())
@@ -46,11 +46,16 @@ def weight_types(plan: WgmmaKernel) -> Iterator[Finding]:
     if b.major != "k":
         limit = "`pack_weight` packs elements along K into a word"
         yield Finding("operands.b.major", f"N-contiguous {b.dtype.name} weights", limit, use("k"))
-    if b.scale.format.has_factor and FACTOR not in plan.problem.epilogue.loads:
-        found = f"{b.scale.format.name} weights without a {FACTOR} in the epilogue"
+    if _lacks(plan, factor := b.scale.format.factor):
+        found = f"{b.scale.format.name} weights without a {factor} in the epilogue"
         limit = "a number of B is an element times its scale times this factor, which `pack_weight` returns"
         field = "epilogue.ops" if plan.request.listed else "epilogue.d"
-        yield Finding(field, found, limit, _times_factor(plan))
+        yield Finding(field, found, limit, of_change(_times_factor(plan, factor), field))
+
+
+def _lacks(plan: WgmmaKernel, factor: str) -> bool:
+    """Return True if numbers of B have a factor that the epilogue does not multiply by."""
+    return bool(factor) and factor not in plan.problem.epilogue.loads
 
 
 def _like(scale_format: ScaleFormat) -> Iterator[ScaleFormat]:
@@ -64,24 +69,27 @@ def _like(scale_format: ScaleFormat) -> Iterator[ScaleFormat]:
 class _WithFactor(Spelling):
     """How a value is written if each accumulator is multiplied by the factor of a weight."""
 
+    def __init__(self, factor: str) -> None:
+        self._factor = factor
+
     def accumulator(self, name: str) -> Spelled:
         """Return the product of the accumulator and the factor."""
-        return f"{name} * {FACTOR}", PRODUCT_RANK
+        return f"{name} * {self._factor}", PRODUCT_RANK
 
 
-def _times_factor(plan: WgmmaKernel) -> Fix:
-    """Return the fix of an epilogue that multiplies the accumulator by the factor of a weight first.
+def _times_factor(plan: WgmmaKernel, factor: str) -> Advice:
+    """Return the fields of an epilogue that multiplies the accumulator by the factor of a weight first.
 
     A list gets the factor as its first operation. It becomes an expression if C is added before the list, or
     if an operation has parameters.
     """
     epilogue, listed, c = plan.problem.epilogue, plan.request.listed, plan.problem.c
     if listed is None:
-        return use(fold(epilogue.value, _WithFactor())[0])
+        return (("epilogue.d", fold(epilogue.value, _WithFactor(factor))[0]),)
     if not listed.parameters and (c is None or listed.lists_c):
-        return use((FACTOR, *listed.ops))
-    d = use(fold(epilogue.value, _WithFactor())[0], field="epilogue.d")
-    return leave_out() & leave_out("epilogue.alpha") & leave_out("epilogue.beta") & d
+        return (("epilogue.ops", (factor, *listed.ops)),)
+    gone = ("epilogue.ops", "epilogue.alpha", "epilogue.beta")
+    return (*((field, None) for field in gone), ("epilogue.d", fold(epilogue.value, _WithFactor(factor))[0]))
 
 
 @rule("weight-tile", after=CONSUMERS)

@@ -2,7 +2,8 @@
 
 It is written apart from that function, so that it can judge it. Layout 1: bytes [N, K / 2] as words of eight
 elements. In each block of 64 x 64, a thread of a warpgroup has four words side by side, for 64 of K and the
-two columns, eight apart, that an instruction takes from it.
+two columns, eight apart, that an instruction takes from it. A word has elements of both columns, or, beside
+e4m3, of one.
 """
 
 from __future__ import annotations
@@ -18,22 +19,29 @@ from gemmgen.problem.matmul import Operand
 
 BITS: Final = 6
 """Bits of a place in a block, along N and along K."""
-ROW: Final = ("n32", "n16", "n4", "n1", "k4", "n2")
-"""The bits of the row of a word in a block, from the highest bit on."""
-PLACES: Final = {
-    4: (*("k2", "k32", "k16"), *("k1", "k8", "n8")),
-    8: (*("n8", "k2", "k32", "k16"), *("k1", "k8")),
+ROWS: Final = {
+    (4, 16): ("n32", "n16", "n4", "n1", "k4", "n2"),
+    (8, 16): ("n32", "n16", "n4", "n1", "k4", "n2"),
+    (4, 8): ("n32", "n16", "n4", "n1", "k8", "n2"),
 }
-"""The bits of a word in its row, which has 16 bytes of each thread, and of an element in its word.
+"""The bits of the row of a word in a block, from the highest bit on.
 
-By the bits of elements.
+By the bits of elements, and of the type that threads decode them to.
 """
+PLACES: Final = {
+    (4, 16): (*("k2", "k32", "k16"), *("k1", "k8", "n8")),
+    (8, 16): (*("n8", "k2", "k32", "k16"), *("k1", "k8")),
+    (4, 8): (*("k4", "k32", "n8"), *("k16", "k2", "k1")),
+}
+"""The bits of a word in its row, which has 16 bytes of each thread, and of an element in its word."""
 POWERS: Final = {
     ("int4", "bf16"): -129, ("int4", "fp16"): -17,
     ("int8", "bf16"): -133, ("int8", "fp16"): -21,
     ("e4m3", "bf16"): -120, ("e4m3", "fp16"): -8,
 }  # fmt: skip
 """The power of two that a decoder has elements times, by their type and that of their scales."""
+LEAST_POWER: Final = -5
+"""The power of two of a scale that an e4m3 has at 0."""
 LEAST_EXPONENT: Final = -22
 """The exponent of a scale of nvfp4 whose five bits are 0."""
 
@@ -47,10 +55,10 @@ def weight_of(b: Tensor, b_scale: Tensor, operand: Operand) -> Tensor:
     n, k = stored.shape[0], stored.shape[1] * operand.dtype.elements_per_byte
     assert operand.scale is not None
     if operand.dtype.bits == 8:
-        found = _in_order(stored.view(torch.uint8).flatten(), n, k, 8)
+        found = _in_order(stored.view(torch.uint8).flatten(), n, k, operand)
         numbers = found.double() - 128 if operand.dtype.integer else _e4m3(found)
         return _products(numbers, b_scale, operand, k).to(_torch_type(operand))
-    codes = _in_order(_codes(stored.view(torch.int32), operand), n, k, 4)
+    codes = _in_order(_codes(stored.view(torch.int32), operand), n, k, operand)
     if operand.dtype.name == "int4":
         numbers = codes.double() - (0 if operand.scale.format.zeros else INT4_ZERO)
     else:
@@ -87,6 +95,10 @@ def in_turn(numbers: Tensor) -> Tensor:
 
 def _codes(words: Tensor, operand: Operand) -> Tensor:
     """Return the elements [words, 8] of words, in their order within them."""
+    if operand.multiplied.bits == 8:
+        signs = [words >> 8 * place + bit & 1 for bit in (7, 3) for place in range(4)]
+        codes = [words >> 4 * place & 7 | sign << 3 for place, sign in enumerate(signs)]
+        return torch.stack(codes, -1).flatten()
     halves = torch.stack((words & 0xFFFF, words >> 16 & 0xFFFF), -1)
     if operand.dtype.name == "int4":
         pairs = [halves >> 4 * pair & 0xF for pair in range(4)]
@@ -98,10 +110,11 @@ def _codes(words: Tensor, operand: Operand) -> Tensor:
     return torch.stack(pairs, -1).flatten()
 
 
-def _in_order(codes: Tensor, n: int, k: int, bits: int) -> Tensor:
+def _in_order(codes: Tensor, n: int, k: int, operand: Operand) -> Tensor:
     """Return elements in the order of memory as [N, K], whose places follow from their bits."""
     blocks_n, blocks_k = n // WEIGHT_BLOCK, k // WEIGHT_BLOCK
-    of_row, of_word = ROW, PLACES[bits]
+    types = operand.dtype.bits, operand.multiplied.bits
+    of_row, of_word = ROWS[types], PLACES[types]
     stored = codes.view(blocks_n, *[2] * BITS, blocks_k, *[2] * BITS)
     names = ["block n", *of_row, "block k", *of_word]
     wanted = [f"{axis}{1 << bit}" for axis in "nk" for bit in reversed(range(BITS))]
@@ -118,6 +131,8 @@ def scales_of(b_scale: Tensor, operand: Operand) -> Tensor:
         halves = [_floats(words >> 16 * half, operand) for half in range(row.per_word)]
         return torch.stack(halves, -1).flatten(-2) * 2.0 ** POWERS[operand.dtype.name, row.dtype]
     codes = torch.stack([b_scale >> 8 * byte & 0xFF for byte in range(row.per_word)], -1).flatten(-2)
+    if operand.multiplied.bits == 8:
+        return 2.0 ** (codes.double() + LEAST_POWER)
     if row.dtype == "ue8m0":
         return 2.0 ** (codes.double() - 126 - 127)
     return 2.0 ** ((codes >> 3).double() + LEAST_EXPONENT) * (1 + (codes & 7).double() / 8) * 2.0**-7
@@ -144,6 +159,8 @@ def stored_scales(scales: Tensor, operand: Operand, zeros: Tensor | None = None)
     if (operand.dtype.name, row.dtype) in POWERS:
         factors = (scales * 2.0 ** -POWERS[operand.dtype.name, row.dtype]).to(_torch_type(operand))
         bits = factors.view(torch.int16).to(torch.int64) & 0xFFFF
+    elif operand.multiplied.bits == 8:
+        bits = scales.log2().round().to(torch.int64) - LEAST_POWER
     elif row.dtype == "ue8m0":
         bits = scales.log2().round().to(torch.int64) + 127 + 126
     else:
