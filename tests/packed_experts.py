@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from expert_kernels import groups_of
-from four_bit import FORMATS, float_of
+from stored_weights import FORMATS, float_of
 from torch import Tensor, nn
 
 from gemmgen.features.decoded_weights.stored import in_turn, weight_of
@@ -57,7 +57,7 @@ class ExpertModules:
             index = "a_rows" if part == "up" else "d_rows"
             spec.write_text(
                 f"title: experts of four bits\ntarget: h100\noperands:\n  a: {{dtype: {dtype}}}\n"
-                f"  b: {{dtype: {FORMATS[scale_format][0]}, scale: {{format: {scale_format}}}}}\n"
+                f"  b: {{dtype: {FORMATS[scale_format].element}, scale: {{format: {scale_format}}}}}\n"
                 f"  d: {{dtype: {dtype}}}\n"
                 f"groups: {{kind: m_offsets, count: {EXPERTS}, {index}: true}}\n"
                 f"epilogue: {epilogue_of(part, scale_format, gate, bias=bias)}\n"
@@ -141,7 +141,7 @@ def calls_of(experts: Experts) -> list[list[int]]:
 
 def drawn_weight(scale_format: str, n: int, k: int, experts: int = EXPERTS, seed: int = 0) -> QuantizedWeight:
     """Return random weights of experts, whose scales are small powers of two."""
-    element, vector = FORMATS[scale_format]
+    element, vector = FORMATS[scale_format].element, FORMATS[scale_format].vector
     draw = torch.Generator().manual_seed(seed + n + k)
     codes = torch.randint(0, 256, (experts, n, k // 2), dtype=torch.uint8, generator=draw)
     exponents = torch.randint(-6, -2, (experts, n, -(-k // vector)), generator=draw)
@@ -149,7 +149,7 @@ def drawn_weight(scale_format: str, n: int, k: int, experts: int = EXPERTS, seed
         return from_mxfp4(codes, (exponents + 127).to(torch.uint8))
     factor = torch.full((experts,), 0.5) if scale_format == "nvfp4" else None
     scales = (2.0**exponents).to(torch.float8_e4m3fn if scale_format == "nvfp4" else float_of(scale_format))
-    return QuantizedWeight(element, codes, scales, vector, tensor_scale=factor)  # pyright: ignore[reportArgumentType]
+    return QuantizedWeight(element, codes, scales, vector, tensor_scale=factor)
 
 
 def drawn_weights(up: str = "mxfp4", down: str | None = None) -> tuple[QuantizedWeight, QuantizedWeight]:

@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[Callable[[ExpertModules], object], str]] = {
         "a layer of experts has a weight [experts, N, K], found [128, 128]",
     ),
     "a kernel that packs nothing": (
-        lambda _: pack_experts(up_kernel(), UP), "up packs no weight of four bits: COMPUTES says"
+        lambda _: pack_experts(up_kernel(), UP), "up packs no weight: COMPUTES says"
     ),
 }  # fmt: skip
 

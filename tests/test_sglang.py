@@ -25,7 +25,7 @@ from expert_kernels import (
     tensors,
     up_kernel,
 )
-from four_bit import Kernels
+from stored_weights import Kernels
 from modules import ROOT
 from torch import Tensor, nn
 

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, cast
 
-import four_bit
+import stored_weights
 import pytest
 import torch
 from cpu_kernels import kernel_on_the_cpu
@@ -26,7 +26,7 @@ from expert_kernels import (
     tensors,
     up_kernel,
 )
-from four_bit import AWQ_ORDER, K, Kernels, N, in_bytes, in_words
+from stored_weights import AWQ_ORDER, K, Kernels, N, in_bytes, in_words
 from modules import ROOT, module_file
 from simulated import signs
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ pytest.importorskip("vllm")
 
 from gemmgen.integrations import vllm as ours
 from gemmgen.integrations.experts import Experts
-from gemmgen.integrations.int4_product import Int4Product
+from gemmgen.integrations.packed_product import PackedProduct
 from gemmgen.integrations.vllm_plug_in import register
 from gemmgen.integrations.weights import QuantizedWeight
 from gemmgen.module import import_generated
@@ -183,11 +183,11 @@ def int4_config(n: int = N, k: int = K, **changes: Any) -> Any:
 @pytest.mark.usefixtures("one_cuda_rank")
 def test_vllm_chooses_the_kernel_of_int4_before_its_own(kernels: Kernels) -> None:
     before = list(ours.INT4_KERNELS[CUDA])
-    ours.plug_in(int4=Int4Product(kernels.module(PLAIN)))
+    ours.plug_in(int4=PackedProduct(kernels.module(PLAIN)))
     assert ours.INT4_KERNELS[CUDA][1:] == before
     assert L.choose_mp_linear_kernel(int4_config(), 90).__name__ == "GemmgenInt4Kernel"
     assert L.choose_mp_linear_kernel(int4_config(out_type=BF16), 90).__name__ == "GemmgenInt4Kernel"
-    ours.plug_in(int4=Int4Product(kernels.module(ZEROS)))
+    ours.plug_in(int4=PackedProduct(kernels.module(ZEROS)))
     assert ours.INT4_KERNELS[CUDA][1:] == before
     for changes in ({}, {"weight_type": types.uint4, "zero_points": True}):
         assert L.choose_mp_linear_kernel(int4_config(**changes), 90).__name__ == "GemmgenInt4Kernel"
@@ -212,7 +212,7 @@ def test_vllm_chooses_the_kernel_of_int4_before_its_own(kernels: Kernels) -> Non
 def test_layers_of_int4_that_the_kernel_does_not_take_are_left_with_the_reason(
     changes: dict[str, Any], reason: str, kernels: Kernels
 ) -> None:
-    ours.plug_in(int4=Int4Product(kernels.module(PLAIN)))
+    ours.plug_in(int4=PackedProduct(kernels.module(PLAIN)))
     with pytest.raises(ValueError, match="Failed to find a kernel") as found:
         L.choose_mp_linear_kernel(int4_config(**changes), 90)
     (line,) = (line for line in str(found.value).splitlines() if "GemmgenInt4Kernel" in line)
@@ -221,7 +221,7 @@ def test_layers_of_int4_that_the_kernel_does_not_take_are_left_with_the_reason(
 
 
 def test_no_kernel_of_int4_runs_on_another_gpu(kernels: Kernels) -> None:
-    made = ours.int4_kernel(Int4Product(kernels.module(PLAIN)))
+    made = ours.int4_kernel(PackedProduct(kernels.module(PLAIN)))
     assert made.get_min_capability() == 90
     can, reason = made.can_implement(int4_config())
     assert not can
@@ -253,21 +253,21 @@ def drawn_zeros() -> Tensor:
 
 
 def of_asymmetric_awq() -> Any:
-    layer = four_bit.of_awq()
+    layer = stored_weights.of_awq()
     layer.qzeros = in_words(drawn_zeros().mT, AWQ_ORDER)
     return layer
 
 
 def of_asymmetric_compressed_tensors() -> Any:
-    return four_bit.of_compressed_tensors(weight_zero_point=in_words(drawn_zeros().mT).mT)
+    return stored_weights.of_compressed_tensors(weight_zero_point=in_words(drawn_zeros().mT).mT)
 
 
 OF_ROWS = "compressed-tensors with a scale for each row"
 
 
 def of_rows() -> Any:
-    elements, exponents = four_bit.drawn(N, K, K)
-    return four_bit.holder(weight_packed=in_words(elements), weight_scale=(2.0**exponents).bfloat16())
+    elements, exponents = stored_weights.drawn(N, K, K)
+    return stored_weights.holder(weight_packed=in_words(elements), weight_scale=(2.0**exponents).bfloat16())
 
 
 def scheme_of_rows() -> Any:
@@ -275,9 +275,9 @@ def scheme_of_rows() -> Any:
 
 
 METHODS: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
-    "gptq": (PLAIN, gptq_method, four_bit.of_gptq),
-    "gptq, by a kernel that subtracts zero points": (ZEROS, gptq_method, four_bit.of_gptq),
-    "compressed-tensors": (PLAIN, scheme(symmetric=True), four_bit.of_compressed_tensors),
+    "gptq": (PLAIN, gptq_method, stored_weights.of_gptq),
+    "gptq, by a kernel that subtracts zero points": (ZEROS, gptq_method, stored_weights.of_gptq),
+    "compressed-tensors": (PLAIN, scheme(symmetric=True), stored_weights.of_compressed_tensors),
     OF_ROWS: (PLAIN, scheme_of_rows, of_rows),
     "awq": (ZEROS, awq_method, of_asymmetric_awq),
     "compressed-tensors with zero points": (
@@ -292,13 +292,13 @@ METHODS: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
 def weight_of_layer(method: str) -> QuantizedWeight:
     """Return the weight of the checkpoint of a method."""
     vector = K if method == OF_ROWS else 128
-    elements, exponents = four_bit.drawn(N, K, vector)
-    is_symmetric = METHODS[method][2] in (four_bit.of_gptq, four_bit.of_compressed_tensors, of_rows)
+    elements, exponents = stored_weights.drawn(N, K, vector)
+    is_symmetric = METHODS[method][2] in (stored_weights.of_gptq, stored_weights.of_compressed_tensors, of_rows)
     zeros = None if is_symmetric else drawn_zeros().to(torch.uint8)
     return QuantizedWeight("int4", in_bytes(elements), (2.0**exponents).bfloat16(), vector, zeros)
 
 
-def created(method: str, product: Int4Product) -> tuple[Any, Any]:
+def created(method: str, product: PackedProduct) -> tuple[Any, Any]:
     """Return a method of vLLM's with the kernel that it chooses, and a layer with a checkpoint's tensors."""
     _, make, checkpoint = METHODS[method]
     ours.plug_in(int4=product)
@@ -327,7 +327,7 @@ def applied(method: Any) -> Callable[..., Tensor]:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_layer_of_int4_has_the_product_of_the_dequantised_weight(name: str, kernels: Kernels) -> None:
     few, many = (kernels.on_the_cpu(METHODS[name][0], rows=rows) for rows in (16, 32))
-    method, layer = created(name, Int4Product(many, few_rows={16: few}))
+    method, layer = created(name, PackedProduct(many, few_rows={16: few}))
     olds = [weakref.ref(each) for key, each in layer.named_parameters() if key != "weight_shape"]
     method.process_weights_after_loading(layer)
     assert not any(old() is not None for old in olds)
@@ -344,7 +344,7 @@ def test_a_layer_of_int4_has_the_product_of_the_dequantised_weight(name: str, ke
 
 @pytest.mark.usefixtures("one_cuda_rank")
 def test_a_bias_is_added_to_the_rounded_product(kernels: Kernels) -> None:
-    method, layer = created("gptq", Int4Product(kernels.on_the_cpu(PLAIN)))
+    method, layer = created("gptq", PackedProduct(kernels.on_the_cpu(PLAIN)))
     method.process_weights_after_loading(layer)
     x, bias = signs(2, 3, K), torch.randn(N, generator=torch.Generator().manual_seed(3)).bfloat16()
     rounded = (x.double() @ weight_of_layer("gptq").numbers().T).to(BF16)
@@ -353,7 +353,7 @@ def test_a_bias_is_added_to_the_rounded_product(kernels: Kernels) -> None:
 
 @pytest.mark.usefixtures("one_cuda_rank")
 def test_a_compiled_layer_of_int4_is_one_graph(kernels: Kernels) -> None:
-    method, layer = created("compressed-tensors", Int4Product(kernels.on_the_cpu(PLAIN)))
+    method, layer = created("compressed-tensors", PackedProduct(kernels.on_the_cpu(PLAIN)))
     method.process_weights_after_loading(layer)
     graphs: list[torch.fx.GraphModule] = []
 
@@ -371,14 +371,14 @@ def test_a_compiled_layer_of_int4_is_one_graph(kernels: Kernels) -> None:
         assert torch.equal(function(x, bias), forward(x, bias))
     (graph,) = graphs
     named = [str(node.target) for node in graph.graph.nodes]
-    assert len([each for each in named if "linear_4bit" in each]) == 1
+    assert len([each for each in named if "packed_linear" in each]) == 1
 
 
 @pytest.mark.usefixtures("one_cuda_rank")
 def test_a_weight_that_the_kernel_cannot_decode_says_how_vllm_takes_its_own(
     kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method, layer = created("gptq", Int4Product(kernels.on_the_cpu(PLAIN)))
+    method, layer = created("gptq", PackedProduct(kernels.on_the_cpu(PLAIN)))
     layer.scales.data[0, 0] = 0.5
     with pytest.raises(
         ValueError, match="qweight is no weight for h100_bf16_1x128_rows16: scales must be"
@@ -398,9 +398,9 @@ def test_a_compiled_model_of_other_kernels_is_not_taken_again(kernels: Kernels) 
     few, many = (kernels.on_the_cpu(PLAIN, rows=rows) for rows in (16, 32))
     found = [own]
     parts: list[dict[str, Any]] = [
-        {"int4": Int4Product(many)},
-        {"int4": Int4Product(many, few_rows={16: few})},
-        {"int4": Int4Product(many, few_rows={8: few})},
+        {"int4": PackedProduct(many)},
+        {"int4": PackedProduct(many, few_rows={16: few})},
+        {"int4": PackedProduct(many, few_rows={8: few})},
         {"experts": silu_experts()},
         {"fp8_blocks": import_generated(module_file("h100_e4m3_blockwise"))},
     ]

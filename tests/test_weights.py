@@ -1,4 +1,4 @@
-"""Weights of four bits from checkpoints: bytes written by hand from the descriptions of the formats."""
+"""Quantised weights from checkpoints: bytes written by hand from the descriptions of the formats."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from stored_weights import AWQ_ORDER, in_words
 from torch import Tensor
 
 from gemmgen.integrations.weights import (
@@ -16,6 +17,7 @@ from gemmgen.integrations.weights import (
     from_gptq,
     from_mxfp4,
     from_nvfp4,
+    from_unpacked,
 )
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -23,6 +25,8 @@ UP = 0x76543210
 """A word whose elements are 0 to 7, from the lowest bits on."""
 DOWN = 0x89ABCDEF - (1 << 32)
 """A word whose elements are 15 to 8."""
+FOUR = 0xFF818000 - (1 << 32)
+"""A word whose elements of eight bits are -128, 0, 1 and 127, stored plus 128: 0, 128, 129 and 255."""
 
 
 def words(*rows: list[int]) -> Tensor:
@@ -80,6 +84,78 @@ def test_scales_of_gptq_have_a_row_for_each_group() -> None:
     assert_numbers(weight, [[*range(-8, 0), *range(-32, 0, 4)]])
 
 
+def test_a_word_of_eight_bits_of_compressed_tensors_has_four_k_of_a_row() -> None:
+    weight = from_compressed_tensors(words([FOUR], [0x7F]), halves([1.0], [0.5]), bits=8)
+    assert (weight.element, weight.codes.dtype, weight.vector) == ("int8", torch.int8, 4)
+    assert listed(weight.codes) == [[-128, 0, 1, 127], [-1, -128, -128, -128]]
+    assert_numbers(weight, [[-128, 0, 1, 127], [-0.5, -64, -64, -64]])
+
+
+def test_zero_points_of_eight_bits_may_say_that_a_layer_is_symmetric() -> None:
+    symmetric = words([0x80808080 - (1 << 32)])  # of four rows
+    packed, scales = words(*[[FOUR]] * 4), halves(*[[1.0]] * 4)
+    weight = from_compressed_tensors(packed, scales, weight_zero_point=symmetric, bits=8)
+    assert_numbers(weight, [[-128, 0, 1, 127]] * 4)
+
+
+@pytest.mark.parametrize("qzeros", [0x7F7F7F7F, 0x80808080 - (1 << 32)])
+def test_a_word_of_eight_bits_of_gptq_has_four_k_of_a_column(qzeros: int) -> None:
+    g_idx = torch.arange(8, dtype=torch.int32) // 4
+    given = words([FOUR, 0x7F] * 2, [FOUR, FOUR] * 2), halves([1.0, 0.5] * 2, [2.0, 4.0] * 2)
+    weight = from_gptq(*given, qzeros=words([qzeros], [qzeros]), g_idx=g_idx, group_size=4, bits=8)
+    rows = [[-128, 0, 1, 127, -256, 0, 2, 254], [-0.5, -64, -64, -64, -512, 0, 4, 508]]
+    assert weight.element == "int8"
+    assert_numbers(weight, [[float(number) for number in row] for row in rows * 2])
+
+
+E4M3_BYTES = [0x00, 0x01, 0x08, 0x38, 0x7E, 0x80, 0xB8, 0xFE]
+E4M3 = [0.0, 2.0**-9, 2.0**-6, 1.0, 448.0, -0.0, -1.0, -448.0]
+"""[fp8] The least number, the least normal one, 1, the largest one, and negatives of some."""
+
+
+@pytest.mark.parametrize("scales", [torch.tensor(0.5), torch.tensor([0.5]), torch.tensor([[0.5]])])
+def test_a_weight_that_is_not_packed_may_have_one_scale(scales: Tensor) -> None:
+    stored = torch.tensor([E4M3_BYTES] * 3, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    weight = from_unpacked(stored, scales)
+    assert (weight.element, weight.vector) == ("e4m3", 8)
+    assert weight.codes.data_ptr() == stored.data_ptr()
+    assert_numbers(weight, [[number / 2 for number in E4M3]] * 3)
+
+
+def test_a_weight_that_is_not_packed_may_have_scales_of_rows_and_of_groups() -> None:
+    stored = torch.tensor([[-128, 0, 1, 127], [3, 4, 5, 6]], dtype=torch.int8)
+    of_rows = from_unpacked(stored, halves([1.0], [2.0]))
+    assert (of_rows.element, of_rows.vector) == ("int8", 4)
+    assert_numbers(of_rows, [[-128, 0, 1, 127], [6, 8, 10, 12]])
+    of_groups = from_unpacked(stored, halves([1.0, 2.0], [4.0, 8.0]), group_size=2)
+    assert_numbers(of_groups, [[-128, 0, 2, 254], [12, 16, 40, 48]])
+    ragged = from_unpacked(stored[:, :3], halves([1.0, 2.0], [4.0, 8.0]), group_size=2)
+    assert_numbers(ragged, [[-128, 0, 2], [12, 16, 40]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e8m0fnu])
+def test_a_scale_of_deepseek_belongs_to_128_rows_and_128_of_k(dtype: torch.dtype) -> None:
+    stored = torch.ones(130, 200).to(torch.float8_e4m3fn)
+    weight = from_unpacked(stored, torch.tensor([[1.0, 2.0], [4.0, 8.0]]).to(dtype))
+    expected = torch.ones(130, 200).double()
+    expected[:128, 128:], expected[128:, :128], expected[128:, 128:] = 2, 4, 8
+    assert weight.vector == 128
+    assert torch.equal(weight.numbers(), expected)
+
+
+def test_a_scale_of_larger_blocks_is_repeated_for_each_block() -> None:
+    stored = torch.arange(-100, 100).to(torch.int8).repeat(2, 3)
+    for weight in (
+        from_unpacked(stored, torch.tensor(0.5)),
+        from_unpacked(stored, halves([1.0], [2.0])),
+        from_unpacked(stored, halves([1.0, 2.0, 4.0], [8.0, 16.0, 32.0]), group_size=256),
+    ):
+        repeated = weight.with_blocks_of(128)
+        assert repeated.scales.shape == (2, 5)
+        assert repeated.codes is weight.codes
+        assert torch.equal(repeated.numbers(), weight.numbers())
+
+
 def test_a_word_of_awq_has_eight_columns_of_a_row_in_an_order_of_its_own() -> None:
     # From the lowest bits on: columns 0, 2, 4, 6, 1, 3, 5, 7 have 0, 1, 2, 3, 4, 5, 6, 7.
     of_columns = [0, 4, 1, 5, 2, 6, 3, 7]
@@ -133,20 +209,12 @@ def int4_of_all(draw: torch.Generator, device: str) -> tuple[Tensor, Tensor, Ten
     return q.to(device), z.to(device), scales.to(device)
 
 
-def packed(elements: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
-    """Return elements [..., 8 * words] as words by arithmetic: four bits for each place in `order`."""
-    found = sum(elements[..., column::8] << 4 * place for place, column in enumerate(order))
-    assert isinstance(found, Tensor)
-    return torch.where(found < 1 << 31, found, found - (1 << 32)).int()
-
-
 def stored_by_compressed_tensors(q: Tensor, z: Tensor, scales: Tensor) -> QuantizedWeight:
-    return from_compressed_tensors(packed(q), scales, weight_zero_point=packed(z.mT).mT)
+    return from_compressed_tensors(in_words(q), scales, weight_zero_point=in_words(z.mT).mT)
 
 
 def stored_by_awq(q: Tensor, z: Tensor, scales: Tensor) -> QuantizedWeight:
-    order = (0, 2, 4, 6, 1, 3, 5, 7)
-    return from_awq(packed(q.mT, order), packed(z.mT, order), scales.mT)
+    return from_awq(in_words(q.mT, AWQ_ORDER), in_words(z.mT, AWQ_ORDER), scales.mT)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -163,13 +231,49 @@ def test_all_experts_come_back(stored: Callable[..., QuantizedWeight], device: s
 def test_all_experts_of_gptq_come_back(device: str) -> None:
     q, _, scales = int4_of_all(torch.Generator().manual_seed(3), device)
     weight = from_gptq(
-        packed(q).mT,
+        in_words(q).mT,
         scales.mT,
         qzeros=torch.full((3, 2, 2), 0x77777777, dtype=torch.int32, device=device),
         g_idx=torch.arange(64, device=device, dtype=torch.int32) // 32,
     )
     expected = (q - 8).double() * scales.double().repeat_interleave(32, 2)
     assert torch.equal(weight.numbers(), expected)
+
+
+def of_words(q: Tensor, scales: Tensor) -> QuantizedWeight:
+    return from_compressed_tensors(in_words(q + 128, tuple(range(4))), scales, bits=8)
+
+
+def of_columns(q: Tensor, scales: Tensor) -> QuantizedWeight:
+    zeros = torch.full((3, 2, 4), 0x7F7F7F7F, dtype=torch.int32, device=q.device)
+    return from_gptq(in_words(q + 128, tuple(range(4))).mT, scales.mT, qzeros=zeros, bits=8)
+
+
+def of_numbers(q: Tensor, scales: Tensor) -> QuantizedWeight:
+    return from_unpacked(q.to(torch.int8), scales)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("stored", [of_words, of_columns, of_numbers])
+def test_all_experts_of_int8_come_back(stored: Callable[..., QuantizedWeight], device: str) -> None:
+    draw = torch.Generator().manual_seed(4)
+    q = torch.randint(-128, 128, (3, 16, 64), generator=draw).to(device)
+    scales = torch.randn(3, 16, 2, generator=draw).bfloat16().to(device)
+    weight = stored(q.mT.contiguous().mT if stored is of_columns else q, scales)
+    assert (weight.element, weight.codes.device.type) == ("int8", device)
+    assert torch.equal(weight.codes, q.to(torch.int8))
+    assert torch.equal(weight.numbers(), q.double() * scales.double().repeat_interleave(32, 2))
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 1, 1), (3, 256, 1), (3, 2, 2)])
+def test_all_experts_of_fp8_come_back(shape: tuple[int, ...]) -> None:
+    draw = torch.Generator().manual_seed(5)
+    stored = torch.randn(3, 256, 200, generator=draw).to(torch.float8_e4m3fn)
+    scales = torch.rand(shape, generator=draw)
+    wide = scales.double().reshape(3, *shape[1:], *(1,) * (3 - len(shape)))
+    if shape == (3, 2, 2):
+        wide = wide.repeat_interleave(128, 1).repeat_interleave(128, 2)[..., :200]
+    assert torch.equal(from_unpacked(stored, scales).numbers(), stored.double() * wide)
 
 
 def test_a_weight_in_order_is_not_copied() -> None:
@@ -222,9 +326,43 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: from_gptq(words([UP] * 8), halves([1.0] * 8), qzeros=words([0x77777777] * 2)),
         "qzeros must be int32 [1, 1], found [1, 2]: are these 4 bits?",
     ),
+    "an order of K of another length, of eight bits": (
+        lambda: from_gptq(
+            words([UP], [UP]), halves([1.0], [1.0]), g_idx=torch.zeros(16, dtype=torch.int32), bits=8
+        ),
+        "g_idx has 16 elements, and K is 8: are these weights of 8 bits?",
+    ),
+    "act-order of GPTQ of eight bits": (
+        lambda: from_gptq(words([FOUR], [FOUR]), halves([1.0], [1.0]), g_idx=SHUFFLED[:8], bits=8),
+        "g_idx assigns scales to K in another order than K's own",
+    ),
+    "zero points of GPTQ of eight bits": (
+        lambda: from_gptq(words([FOUR] * 4), halves([1.0] * 4), qzeros=words([FOUR]), bits=8),
+        "qzeros has numbers from 0 to 255; a symmetric layer has 127 everywhere (gptq) or 128 (gptq_v2)",
+    ),
+    "zero points of compressed-tensors of eight bits": (
+        lambda: from_compressed_tensors(
+            words([FOUR]), halves([1.0]), weight_zero_point=words([FOUR]), bits=8
+        ),
+        "weight_zero_point has numbers from 0 to 0 (asymmetric), and a symmetric layer has 128 everywhere",
+    ),
+    "a weight of another type": (
+        lambda: from_unpacked(torch.zeros(2, 2, dtype=torch.uint8), torch.ones(2, 1)),
+        "a weight that is not packed must be int8 or float8_e4m3fn [N, K], found torch.uint8 [2, 2]",
+    ),
+    "scales of blocks of another size": (
+        lambda: from_unpacked(torch.zeros(256, 256, dtype=torch.int8), torch.ones(4, 4)),
+        "[1] of its matrix, [256, 1] of rows, [256, groups], or [2, 2] of blocks of 128 x 128, found [4, 4]",
+    ),
+    "zero points of a weight of int8": (
+        lambda: QuantizedWeight(
+            "int8", torch.zeros(1, 4, dtype=torch.int8), torch.ones(1, 1), 4, torch.zeros(1, 1).byte()
+        ),
+        "int8 has no zero points",
+    ),
     "bytes for words": (
         lambda: from_awq(words([UP]).view(torch.uint8), words([UP]), halves([1.0] * 8)),
-        "qweight must be int32 words of eight elements in a matrix, found torch.uint8 [1, 4]",
+        "qweight must be int32 words in a matrix, found torch.uint8 [1, 4]",
     ),
     "scales of integers": (
         lambda: from_compressed_tensors(words([UP]), words([1])),

@@ -2,11 +2,11 @@
 
 from gemmgen.integrations.block_scaled_linear import BlockScaledLinear
 from gemmgen.integrations.four_bit_experts import Experts4bit
-from gemmgen.integrations.four_bit_linear import Linear4bit
 from gemmgen.integrations.grouped import GroupedMM, replace_grouped_mm
 from gemmgen.integrations.inductor import external_matmul
 from gemmgen.integrations.kernels import BIAS, Kernel, can_implement
 from gemmgen.integrations.linear import Linear
+from gemmgen.integrations.packed_linear import PackedLinear
 from gemmgen.integrations.quantize import quantize_rows
 from gemmgen.integrations.replace import (
     LinearLeftWarning,
@@ -23,8 +23,8 @@ __all__ = [
     "GroupedMM",
     "Kernel",
     "Linear",
-    "Linear4bit",
     "LinearLeftWarning",
+    "PackedLinear",
     "Replacement",
     "ScaledMM",
     "can_implement",

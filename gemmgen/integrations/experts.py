@@ -3,7 +3,7 @@
 The first kernel reads the row of each pair of a token and an expert where the token is, and stores the gated
 product. The second one multiplies it with the down projection and the router's weight, and stores each row
 at its place in the order of tokens. So nothing is gathered or scattered by copies, and the rows of a token
-are neighbours. Weights are tensors, or packed ones of four bits, which the kernels decode.
+are neighbours. Weights are tensors, or packed ones, which the kernels decode.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gemmgen.hardware import ScaleFormat
 from gemmgen.integrations.kernels import (
     BIAS,
     REFUSALS,
@@ -28,7 +27,7 @@ from gemmgen.integrations.kernels import (
     said,
 )
 from gemmgen.integrations.operator import ANY_ROWS, find_kernel, remember
-from gemmgen.integrations.packed_weight import FACTOR, PackedWeight, format_packed_by
+from gemmgen.integrations.packed_weight import FACTOR, PackedWeight, WeightFormat, format_packed_by
 
 Weight: TypeAlias = Tensor | PackedWeight
 """The weight of all experts, as one of the kernels takes it."""
@@ -149,7 +148,7 @@ class _Facts(NamedTuple):
     gate: Gate
     is_interleaved: bool
     has_bias: bool
-    formats: tuple[ScaleFormat | None, ScaleFormat | None]
+    formats: tuple[WeightFormat | None, WeightFormat | None]
 
 
 class Experts:
@@ -162,7 +161,7 @@ class Experts:
     is_interleaved: bool
     """True if columns of gate and up come in turn, False if all columns of the gate come first."""
     has_bias: bool
-    formats: tuple[ScaleFormat | None, ScaleFormat | None]
+    formats: tuple[WeightFormat | None, WeightFormat | None]
     """The formats of the packed weights gate_up and down; None for one that is not packed."""
     token: str
     """A name of this object that no other one has, in any process."""
@@ -236,7 +235,8 @@ class Experts:
         """
         for name, weight, packs in zip(("gate_up", "down"), (gate_up, down), self.formats, strict=True):
             if packs and isinstance(weight, Tensor):
-                return f"its weight {name} has {weight.dtype}, and {self} take a packed one of {packs.name}"
+                wanted = packs.scale.name
+                return f"its weight {name} has {weight.dtype}, and {self} take a packed one of {wanted}"
             if not packs and not isinstance(weight, Tensor):
                 return f"its weight {name} is packed, and {self} take one that is not"
         meta: dict[str, Any] = {"device": "meta"}
@@ -359,7 +359,7 @@ def _facts_of(kernels: ExpertKernels) -> _Facts:
     formats = format_packed_by(kernels.up), format_packed_by(kernels.down)
     up, down = (getattr(kernel, "COMPUTES", {}) for kernel in kernels)
     has_bias, bias = BIAS in up.get("inputs", ()), {BIAS} if BIAS in up.get("inputs", ()) else set[str]()
-    gates = FACTORED_GATES if formats[0] and formats[0].factor == FACTOR else GATES
+    gates = FACTORED_GATES if formats[0] and formats[0].scale.factor == FACTOR else GATES
     gate = gates.get(", ".join(up.get("epilogue", ())))
     if {*up.get("inputs", ())} != {*_of_weight(formats[0]), "a", "offs", "a_rows", *bias} or gate is None:
         raise ValueError(
@@ -385,11 +385,11 @@ def _facts_of(kernels: ExpertKernels) -> _Facts:
     return _Facts(gate, is_interleaved, has_bias, formats)
 
 
-def _of_weight(packs: ScaleFormat | None) -> tuple[str, ...]:
+def _of_weight(packs: WeightFormat | None) -> tuple[str, ...]:
     """Return the inputs of a kernel that hold its weight."""
     if packs is None:
         return ("b",)
-    return ("b", "b_scale", FACTOR) if packs.factor == FACTOR else ("b", "b_scale")
+    return ("b", "b_scale", FACTOR) if packs.scale.factor == FACTOR else ("b", "b_scale")
 
 
 def _without_memory(tensor: Tensor) -> Tensor:

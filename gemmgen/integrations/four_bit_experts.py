@@ -75,8 +75,8 @@ class Experts4bit(PackedBuffers, KernelModule):
         self.num_experts, self.hidden_size, self.intermediate_size = down.shape
         self._experts, self._kernel_name = experts, str(experts)
         packed = pack_experts(experts.pair.up, gate_up), pack_experts(experts.pair.down, down)
-        self._hold(packed[0], of_gate_up.name, GATE_UP)
-        self._hold(packed[1], of_down.name, DOWN)
+        self._hold(packed[0], of_gate_up.scale.name, GATE_UP)
+        self._hold(packed[1], of_down.scale.name, DOWN)
         given = (("gate_up", gate_up, gate_up_bias), ("down", down, down_bias))
         for (name, weight, bias), kernel in zip(given, experts.pair, strict=True):
             self.register_parameter(f"{name}_bias", _bias_of(name, weight, bias, experts, kernel))
@@ -168,7 +168,7 @@ class Experts4bit(PackedBuffers, KernelModule):
         """Return the text between the brackets of the layer's repr."""
         sizes = f"experts={self.num_experts}, hidden={self.hidden_size}"
         sizes = f"{sizes}, intermediate={self.intermediate_size}"
-        formats = ", ".join(each.name for each in self._experts.formats if each)
+        formats = ", ".join(each.scale.name for each in self._experts.formats if each)
         has_bias = self.gate_up_bias is not None
         return f"{sizes}, bias={has_bias}, kernels={self._kernel_name}, weights={formats}"
 

@@ -1,4 +1,4 @@
-"""Kernels that decode weights of four bits: their formats, and the numbers of a packed weight."""
+"""Kernels that decode weights: their formats, and the numbers of a packed weight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.features.decoded_weights.stored import weight_of
-from gemmgen.hardware import ScaleFormat
+from gemmgen.hardware import DTYPES, ScaleFormat
 from gemmgen.hardware.elements import SCALE_FORMATS
 from gemmgen.integrations.kernels import BIAS, Kernel, dtypes_of, is_traceable, name_of, require_kernel, said
 from gemmgen.integrations.weights.quantized import MIDDLE, QuantizedWeight
@@ -21,6 +21,34 @@ FACTOR: Final = "tensor_scale"
 MATRICES: Final = ("a", "b", "b_scale")
 
 
+class WeightFormat(NamedTuple):
+    """The format of a packed weight."""
+
+    element: str
+    """The type of its elements."""
+    scale: ScaleFormat
+
+    @classmethod
+    def of(cls, scale_format: str, dtype: torch.dtype) -> WeightFormat:
+        """Return the format with scales of a name, of a packed weight that is a tensor of a type."""
+        scale = SCALE_FORMATS[scale_format]
+        return cls(next(each for each in scale.elements if TORCH_DTYPES[each] == dtype), scale)
+
+    def __str__(self) -> str:
+        scale = self.scale
+        return f"{self.element} with {scale.dtype} scales of {scale.vector} elements of K ({scale.name})"
+
+    @property
+    def operand(self) -> Operand:
+        """The B of a kernel that has it."""
+        return Operand.of_weight(self.element, self.scale)
+
+    @property
+    def elements_per_byte(self) -> int:
+        """Elements of the weight in a byte."""
+        return DTYPES[self.element].elements_per_byte
+
+
 class PackedWeight(NamedTuple):
     """A weight as `pack_weight` of a module puts it in memory: tensors without gaps, in layout 1.
 
@@ -28,7 +56,7 @@ class PackedWeight(NamedTuple):
     """
 
     weight: Tensor
-    """uint8 [N, K / 2]: words of eight elements, in blocks of 64 x 64."""
+    """uint8 [N, K / 2] of four bits, int8 or float8_e4m3fn [N, K] of eight: words in blocks of 64 x 64."""
     scales: Tensor
     """[words, N]: for each column the scales of a block of K, or a word of several."""
     factor: Tensor | None
@@ -47,10 +75,10 @@ class PackedWeight(NamedTuple):
     def numbers(self, scale_format: str, dtype: torch.dtype) -> Tensor:
         """Return the numbers [N, K] that a kernel multiplies, each rounded once more to a type.
 
-        Rows of a gate are in the kernel's order (`in_turn`). It has them in float64 for a while: 16 times the
-        bytes of the elements.
+        Rows of a gate are in the kernel's order (`in_turn`). It has them in float64 for a while.
         """
-        found = weight_of(self.weight.mT, self.scales.mT, Operand.of_weight(SCALE_FORMATS[scale_format]))
+        operand = WeightFormat.of(scale_format, self.weight.dtype).operand
+        found = weight_of(self.weight.mT, self.scales.mT, operand)
         return (found if self.factor is None else found.float() * self.factor).to(dtype)
 
 
@@ -58,7 +86,7 @@ class PackingKernel(NamedTuple):
     """A module that multiplies a weight which its `pack_weight` has packed."""
 
     name: str
-    scale_format: ScaleFormat
+    format: WeightFormat
     inputs: tuple[str, ...]
     """The inputs of `matmul` in its order."""
     dtype: torch.dtype
@@ -77,10 +105,10 @@ class PackingKernel(NamedTuple):
         name = name_of(kernel)
         packs = format_packed_by(kernel)
         if packs is None:
-            raise ValueError(f"{name} packs no weight of four bits: {said(kernel)}")
+            raise ValueError(f"{name} packs no weight: {said(kernel)}")
         computes: Mapping[str, Any] = kernel.COMPUTES
         inputs, epilogue = tuple[str, ...](computes["inputs"]), tuple[str, ...](computes["epilogue"])
-        factor = (FACTOR,) if packs.factor == FACTOR else ()
+        factor = (FACTOR,) if packs.scale.factor == FACTOR else ()
         if epilogue not in (factor, (*factor, BIAS)) or {*inputs} != {*MATRICES, *epilogue}:
             raise ValueError(f"{name} computes more than a @ b and a bias: {said(kernel)}")
         dtypes = dtypes_of(kernel)
@@ -89,7 +117,7 @@ class PackingKernel(NamedTuple):
         return cls(name, packs, inputs, dtypes["a"], dtypes.get(BIAS), is_traceable(kernel))
 
 
-def format_packed_by(kernel: Kernel) -> ScaleFormat | None:
+def format_packed_by(kernel: Kernel) -> WeightFormat | None:
     """Return the format of the weights that a kernel packs; None if it packs none.
 
     Raises ValueError for a format of a later gemmgen.
@@ -97,31 +125,30 @@ def format_packed_by(kernel: Kernel) -> ScaleFormat | None:
     packs = getattr(kernel, "COMPUTES", {}).get("packs_weight")
     if not packs or not hasattr(kernel, "pack_weight"):
         return None
-    if dtypes_of(kernel)["b"] != torch.uint8:
-        raise ValueError(f"{name_of(kernel)} packs weights of 8 bits, and this is for four bits")
     if packs not in SCALE_FORMATS:
         raise ValueError(
             f"{name_of(kernel)} packs weights of {packs!r}, a format that this gemmgen does not know"
         )
-    return SCALE_FORMATS[packs]
+    return WeightFormat.of(packs, dtypes_of(kernel)["b"])
 
 
-def require_one_format(kernels: Sequence[PackingKernel]) -> ScaleFormat:
+def require_one_format(kernels: Sequence[PackingKernel]) -> WeightFormat:
     """Return the format that all kernels pack; raise ValueError if they differ, or if some add no bias."""
     first, *others = kernels
     for other in others:
-        if other.scale_format != first.scale_format:
-            found = " and ".join(f"{each.name} packs {_words(each.scale_format)}" for each in (first, other))
+        if other.format != first.format:
+            found = " and ".join(f"{each.name} packs {each.format}" for each in (first, other))
             raise ValueError(f"{found}: a layer has its weight in one format")
         if (other.bias_dtype, other.dtype) != (first.bias_dtype, first.dtype):
             raise ValueError(f"{first.name} and {other.name} have different biases or types of A")
-    return first.scale_format
+    return first.format
 
 
 def pack(kernel: Kernel, weight: QuantizedWeight) -> PackedWeight:
     """Return a weight [N, K] as a kernel reads it.
 
-    An int4 with a scale for each row, or for several blocks of the kernel's, gets a scale for each block.
+    A weight with a scale for each row, or for several blocks of the kernel's, gets a scale for each block,
+    unless it is an e2m1.
 
     Raises ValueError for a weight of another format than the kernel's, one with zero points that the kernel
     does not subtract, and one that `pack_weight` refuses. To look at zero points and scales waits for the
@@ -130,7 +157,7 @@ def pack(kernel: Kernel, weight: QuantizedWeight) -> PackedWeight:
     packing = PackingKernel.of(kernel)
     if len(weight.shape) != 2:
         raise ValueError(f"a layer has a weight [N, K], found {weight.shape}")
-    return _packed(kernel, packing.scale_format, weight)
+    return _packed(kernel, packing.format, weight)
 
 
 def pack_experts(kernel: Kernel, weight: QuantizedWeight) -> PackedWeight:
@@ -139,22 +166,22 @@ def pack_experts(kernel: Kernel, weight: QuantizedWeight) -> PackedWeight:
     A gate takes [experts, 2N, K], whose rows of gate and up come in turn. Raises ValueError as `pack` does,
     and for a weight whose experts have different factors: a kernel takes one.
     """
-    scale_format = format_packed_by(kernel)
-    if scale_format is None:
-        raise ValueError(f"{name_of(kernel)} packs no weight of four bits: {said(kernel)}")
+    packs = format_packed_by(kernel)
+    if packs is None:
+        raise ValueError(f"{name_of(kernel)} packs no weight: {said(kernel)}")
     if len(weight.shape) != 3:
         raise ValueError(f"a layer of experts has a weight [experts, N, K], found {weight.shape}")
-    return _packed(kernel, scale_format, weight)
+    return _packed(kernel, packs, weight)
 
 
-def _packed(kernel: Kernel, scale_format: ScaleFormat, weight: QuantizedWeight) -> PackedWeight:
+def _packed(kernel: Kernel, packs: WeightFormat, weight: QuantizedWeight) -> PackedWeight:
     """Return a weight as a kernel reads it; raise ValueError for one that it cannot decode."""
-    is_int4 = weight.element == element_of(scale_format) == "int4"
-    if is_int4 and (weight.vector % scale_format.vector == 0 or weight.scales.shape[-1] == 1):
-        weight = weight.with_blocks_of(scale_format.vector)
-    _require_weight(name_of(kernel), scale_format, weight)
+    vector, has_floats = packs.scale.vector, weight.element == packs.element != "e2m1"
+    if has_floats and (weight.vector % vector == 0 or weight.scales.shape[-1] == 1):
+        weight = weight.with_blocks_of(vector)
+    _require_weight(name_of(kernel), packs, weight)
     factors: list[Tensor] = []
-    if scale_format.factor == FACTOR:
+    if packs.scale.factor == FACTOR:
         found = weight.tensor_scale
         found = torch.ones(1, device=weight.codes.device) if found is None else found.reshape(-1)
         if bool((found != found[0]).any()):
@@ -163,7 +190,7 @@ def _packed(kernel: Kernel, scale_format: ScaleFormat, weight: QuantizedWeight) 
                 f"{name_of(kernel)} takes one for all of them"
             )
         factors = [found[:1]]
-    if scale_format.zeros:
+    if packs.scale.zeros:
         zeros = weight.zeros
         factors = [torch.full(weight.scales.shape, MIDDLE, dtype=torch.uint8) if zeros is None else zeros]
         factors = [each.to(weight.codes.device) for each in factors]
@@ -171,26 +198,17 @@ def _packed(kernel: Kernel, scale_format: ScaleFormat, weight: QuantizedWeight) 
     return PackedWeight(b.mT.contiguous(), b_scale.mT.contiguous(), factors[0] if factors else None)
 
 
-def element_of(scale_format: ScaleFormat) -> str:
-    """Return the type of four bits whose elements a format scales."""
-    return scale_format.elements[0]
-
-
-def _require_weight(name: str, wanted: ScaleFormat, weight: QuantizedWeight) -> None:
+def _require_weight(name: str, wanted: WeightFormat, weight: QuantizedWeight) -> None:
     """Raise ValueError for a weight that a kernel of this name cannot decode."""
-    of_elements = (weight.element, weight.vector) == (element_of(wanted), wanted.vector)
-    if not of_elements or (weight.element == "e2m1" and weight.scales.dtype != TORCH_DTYPES[wanted.dtype]):
+    scale = wanted.scale
+    of_elements = (weight.element, weight.vector) == (wanted.element, scale.vector)
+    if not of_elements or (weight.element == "e2m1" and weight.scales.dtype != TORCH_DTYPES[scale.dtype]):
         found = f"{weight.element} with {weight.scales.dtype} scales of {weight.vector} elements of K"
-        raise ValueError(f"{name} packs {_words(wanted)}, and the weight is {found}")
-    if weight.tensor_scale is not None and wanted.factor != FACTOR:
-        raise ValueError(f"{name} packs {_words(wanted)}, and the weight has a tensor_scale")
-    if not wanted.zeros and weight.zeros is not None and not bool((weight.zeros == MIDDLE).all()):
+        raise ValueError(f"{name} packs {wanted}, and the weight is {found}")
+    if weight.tensor_scale is not None and scale.factor != FACTOR:
+        raise ValueError(f"{name} packs {wanted}, and the weight has a tensor_scale")
+    if not scale.zeros and weight.zeros is not None and not bool((weight.zeros == MIDDLE).all()):
         raise ValueError(
             f"the weight has zero points of its own (asymmetric), and {name} subtracts {MIDDLE}: "
-            f"a kernel of {wanted.dtype}_zero_1x{wanted.vector} takes it"
+            f"a kernel of {scale.dtype}_zero_1x{scale.vector} takes it"
         )
-
-
-def _words(scale_format: ScaleFormat) -> str:
-    element, vector = element_of(scale_format), scale_format.vector
-    return f"{element} with {scale_format.dtype} scales of {vector} elements of K ({scale_format.name})"

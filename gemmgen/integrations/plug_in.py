@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from gemmgen.integrations.experts import Experts
-from gemmgen.integrations.int4_product import Int4Product
+from gemmgen.integrations.packed_product import PackedProduct
 from gemmgen.integrations.kernels import Kernel
 
 NEEDED: Final[Mapping[str, frozenset[str]]] = {
@@ -29,7 +29,7 @@ class ServerKernels(NamedTuple):
     fp8_blocks: Kernel | None
     """For linear layers with fp32 scales of blocks."""
     experts: Experts | None
-    int4: Int4Product | None
+    int4: PackedProduct | None
     """For linear layers of weights in int4."""
 
 
@@ -96,9 +96,9 @@ def _experts(found: Mapping[str, Any]) -> Experts:
     return Experts(_module(found["up"]), _module(found["down"]), few_rows=_few_rows(found, pair))
 
 
-def _int4(found: Mapping[str, Any]) -> Int4Product:
+def _int4(found: Mapping[str, Any]) -> PackedProduct:
     """Return the kernels of weights in int4 by the names of their modules."""
-    return Int4Product(_module(found["module"]), few_rows=_few_rows(found, _module))
+    return PackedProduct(_module(found["module"]), few_rows=_few_rows(found, _module))
 
 
 def _few_rows(found: Mapping[str, Any], kernels: Callable[[Any], Any]) -> dict[int, Any]:

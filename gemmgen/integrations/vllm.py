@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gemmgen.integrations.block_scaled_linear import K_UNIT, BlockScaledLinear
 from gemmgen.integrations.experts import SWIGLU_ALPHA, SWIGLU_LIMIT, Experts, ExpertTensors
-from gemmgen.integrations.int4_product import Int4Product
+from gemmgen.integrations.packed_product import PackedProduct
 from gemmgen.integrations.kernels import Kernel, name_of
 from gemmgen.integrations.packed_weight import PackedWeight
 from gemmgen.integrations.quantize import BLOCK
@@ -69,7 +69,7 @@ FACTOR: Final = "GEMMGEN_KERNELS"
 
 
 def plug_in(
-    *, fp8_blocks: Kernel | None = None, experts: Experts | None = None, int4: Int4Product | None = None
+    *, fp8_blocks: Kernel | None = None, experts: Experts | None = None, int4: PackedProduct | None = None
 ) -> None:
     """Put kernels before vLLM's own, for this process, in place of the kernels of an earlier call.
 
@@ -162,10 +162,10 @@ def linear_kernel(kernel: Kernel) -> Any:
     return GemmgenFp8BlockKernel
 
 
-def int4_kernel(product: Int4Product) -> Any:
+def int4_kernel(product: PackedProduct) -> Any:
     """Return a class of vLLM's for linear layers of weights in int4, which kernels compute."""
-    name, vector = product.name, product.scale_format.vector
-    has_zeros = product.scale_format.zeros
+    name, vector = product.name, product.format.scale.vector
+    has_zeros = product.format.scale.zeros
 
     def why_not(config: Any) -> str:
         """Return why the kernels do not compute a layer of a configuration; empty if they do."""

@@ -61,10 +61,10 @@ class Operand:
     """
 
     @classmethod
-    def of_weight(cls, scale_format: ScaleFormat) -> Operand:
-        """Return the B of a format whose elements of four bits threads decode."""
+    def of_weight(cls, element: str, scale_format: ScaleFormat) -> Operand:
+        """Return the B of an element type and a format of scales whose elements threads decode."""
         scale = BlockScale(scale_format, DTYPES[scale_format.dtype], scale_format.vector)
-        return cls(DTYPES[scale_format.elements[0]], "k", scale, decoded=DTYPES[scale_format.decoded_to])
+        return cls(DTYPES[element], "k", scale, decoded=DTYPES[scale_format.decoded_to])
 
     @property
     def permuted_block(self) -> int:

@@ -1,4 +1,4 @@
-"""Weights of four bits as checkpoints have them, in one order for all kernels that decode weights."""
+"""Weights of four and eight bits as checkpoints have them, in one order for kernels that decode weights."""
 
 from gemmgen.integrations.weights.awq import from_awq
 from gemmgen.integrations.weights.checkpoint_experts import from_experts
@@ -8,6 +8,7 @@ from gemmgen.integrations.weights.gptq import from_gptq
 from gemmgen.integrations.weights.mxfp4 import from_mxfp4
 from gemmgen.integrations.weights.nvfp4 import from_nvfp4
 from gemmgen.integrations.weights.quantized import QuantizedWeight
+from gemmgen.integrations.weights.unpacked import from_unpacked
 
 __all__ = [
     "QuantizedWeight",
@@ -18,4 +19,5 @@ __all__ = [
     "from_layer",
     "from_mxfp4",
     "from_nvfp4",
+    "from_unpacked",
 ]

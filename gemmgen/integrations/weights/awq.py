@@ -13,7 +13,7 @@ from typing import Final
 from torch import Tensor
 
 from gemmgen.integrations.weights.quantized import QuantizedWeight
-from gemmgen.integrations.weights.words import IN_WORD, elements_of, pairs_of, require_words, vector_of
+from gemmgen.integrations.weights.words import elements_of, pairs_of, require_words, vector_of
 
 ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 """The column of a word that each four bits hold, from the lowest bits on."""
@@ -45,6 +45,6 @@ def from_awq(
 
 def _columns(words: Tensor) -> Tensor:
     """Return the elements [..., N] of words [..., N / 8] in the order of columns, as uint8."""
-    place = [ORDER.index(column) for column in range(IN_WORD)]
-    in_words = elements_of(words).view(*words.shape, IN_WORD)
+    place = [ORDER.index(column) for column in range(len(ORDER))]
+    in_words = elements_of(words).view(*words.shape, len(ORDER))
     return in_words[..., place].flatten(-2)

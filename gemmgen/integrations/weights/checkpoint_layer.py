@@ -1,4 +1,4 @@
-"""The weight of a layer of four bits as its library has loaded it, recognised by the layer's attributes."""
+"""The quantised weight of a layer as its library has loaded it, recognised by the layer's attributes."""
 
 from __future__ import annotations
 
@@ -13,45 +13,59 @@ from gemmgen.integrations.weights.compressed_tensors import from_compressed_tens
 from gemmgen.integrations.weights.gptq import from_gptq
 from gemmgen.integrations.weights.mxfp4 import from_mxfp4
 from gemmgen.integrations.weights.nvfp4 import from_nvfp4
-from gemmgen.integrations.weights.quantized import QuantizedWeight
+from gemmgen.integrations.weights.quantized import Bits, QuantizedWeight
+from gemmgen.integrations.weights.unpacked import ELEMENTS, from_unpacked
 from gemmgen.integrations.weights.words import IN_WORD
 
-BITS: Final = 4
+SCALES: Final = "weight_scale_inv", "weight_scale"
+"""The names of the scales of a weight that is not packed; both are factors."""
 
 
 def from_layer(layer: nn.Module) -> QuantizedWeight:
     """Return the weight [N, K] of a layer.
 
-    The layer is of compressed-tensors (``weight_packed`` of int4, nvfp4 or mxfp4), GPTQ (``qweight``
-    [K / 8, N]), AWQ (``qweight`` [K, N / 8]) or modelopt (``weight`` and ``weight_scale_2``), and its tensors
-    are as in the checkpoint: a library whose own kernel has permuted them must be told to use torch.
+    The layer is of compressed-tensors (``weight_packed`` of int4, int8, nvfp4 or mxfp4), GPTQ (``qweight``
+    [K / 8, N] or [K / 4, N]), AWQ (``qweight`` [K, N / 8]) or modelopt (``weight`` and ``weight_scale_2``),
+    or has a ``weight`` in int8 or e4m3 with ``weight_scale`` or ``weight_scale_inv``. Its tensors are as in
+    the checkpoint: a library whose own kernel has permuted them must be told to use torch.
 
     Raises ValueError for another layer, for another number of bits, and as the function of the format does.
     """
-    _require_bits(layer)
+    bits = _bits(layer)
     if (words := tensor_of(layer, "qweight")) is not None:
-        return _of_words(layer, words)
+        return _of_words(layer, words, bits)
     if (stored := tensor_of(layer, "weight_packed")) is not None:
-        return _of_compressed_tensors(layer, stored)
+        return _of_compressed_tensors(layer, stored, bits)
     stored, factor = tensor_of(layer, "weight"), tensor_of(layer, "weight_scale_2")
     if stored is not None and factor is not None:
         return from_nvfp4(stored, _needed(layer, "weight_scale"), factor=factor)
+    if stored is not None and stored.dtype in ELEMENTS:
+        scales = [found for name in SCALES if (found := tensor_of(layer, name)) is not None]
+        return from_unpacked(
+            stored,
+            scales[0] if scales else _needed(layer, SCALES[-1]),
+            weight_zero_point=tensor_of(layer, "weight_zero_point"),
+            group_size=_group_size(layer),
+        )
     raise ValueError(
-        f"layer is a {type(layer).__name__} without the tensors of a weight of four bits: weight_packed "
-        "(compressed-tensors), qweight (GPTQ, AWQ), or weight and weight_scale_2 (modelopt)"
+        f"layer is a {type(layer).__name__} without the tensors of a quantised weight: weight_packed "
+        "(compressed-tensors), qweight (GPTQ, AWQ), weight and weight_scale_2 (modelopt), or weight in int8 "
+        "or e4m3 and weight_scale or weight_scale_inv"
     )
 
 
-def _of_words(layer: nn.Module, qweight: Tensor) -> QuantizedWeight:
+def _of_words(layer: nn.Module, qweight: Tensor, bits: Bits) -> QuantizedWeight:
     """Return the weight of a layer of GPTQ or AWQ, which its shapes tell apart."""
     scales, group_size = _needed(layer, "scales"), _group_size(layer)
     columns, rows_of_scales = qweight.shape[-1], scales.shape[-1]
-    if columns * IN_WORD == rows_of_scales:
+    if columns * IN_WORD[4] == rows_of_scales:
+        if bits != 4:
+            raise ValueError(f"layer has weights of {bits} bits and AWQ's order of columns, which is of 4")
         return from_awq(qweight, _needed(layer, "qzeros"), scales, group_size=group_size)
     if columns != rows_of_scales:
         raise ValueError(
-            f"qweight {[*qweight.shape]} with scales {[*scales.shape]} is neither GPTQ's [K / 8, N] nor "
-            "AWQ's [K, N / 8]: the kernel of a library may have permuted them"
+            f"qweight {[*qweight.shape]} with scales {[*scales.shape]} is neither GPTQ's "
+            f"[K / {IN_WORD[bits]}, N] nor AWQ's [K, N / 8]: the kernel of a library may have permuted them"
         )
     return from_gptq(
         qweight,
@@ -59,10 +73,11 @@ def _of_words(layer: nn.Module, qweight: Tensor) -> QuantizedWeight:
         qzeros=tensor_of(layer, "qzeros"),
         g_idx=tensor_of(layer, "g_idx"),
         group_size=group_size,
+        bits=bits,
     )
 
 
-def _of_compressed_tensors(layer: nn.Module, packed: Tensor) -> QuantizedWeight:
+def _of_compressed_tensors(layer: nn.Module, packed: Tensor, bits: Bits) -> QuantizedWeight:
     """Return the weight of a layer of compressed-tensors, whose types tell the formats apart."""
     scales, zeros = _needed(layer, "weight_scale"), tensor_of(layer, "weight_zero_point")
     if packed.dtype != torch.uint8:
@@ -72,6 +87,7 @@ def _of_compressed_tensors(layer: nn.Module, packed: Tensor) -> QuantizedWeight:
             weight_zero_point=zeros,
             weight_g_idx=tensor_of(layer, "weight_g_idx"),
             group_size=_group_size(layer),
+            bits=bits,
         )
     if zeros is not None:
         raise ValueError("layer has zero points of e2m1 (weight_zero_point), which no kernel subtracts")
@@ -98,7 +114,7 @@ def tensor_of(layer: nn.Module, name: str) -> Tensor | None:
 def _needed(layer: nn.Module, name: str) -> Tensor:
     """Return a tensor of a layer; raise ValueError if there is none."""
     if (found := tensor_of(layer, name)) is None:
-        raise ValueError(f"layer is a {type(layer).__name__} with a weight of four bits and no tensor {name}")
+        raise ValueError(f"layer is a {type(layer).__name__} with a quantised weight and no tensor {name}")
     return found
 
 
@@ -107,12 +123,15 @@ def _arguments(layer: nn.Module) -> Any:
     return getattr(getattr(layer, "quantization_scheme", None), "weights", None)
 
 
-def _require_bits(layer: nn.Module) -> None:
-    """Raise ValueError if a layer says that its elements have another number of bits."""
+def _bits(layer: nn.Module) -> Bits:
+    """Return the bits of an element as a layer says them, or 4; raise ValueError for other than 4 and 8."""
+    bits: Bits = 4
     for holder, name in ((layer, "bits"), (layer, "w_bit"), (_arguments(layer), "num_bits")):
-        found = cast(Any, getattr(holder, name, BITS))
-        if found != BITS:
-            raise ValueError(f"layer has weights of {found} bits ({name}), and kernels decode {BITS}")
+        found = cast(Any, getattr(holder, name, None))
+        if found not in (None, *IN_WORD):
+            raise ValueError(f"layer has weights of {found} bits ({name}), and kernels decode 4 and 8")
+        bits = found or bits
+    return bits
 
 
 def _group_size(layer: nn.Module) -> int | None:

@@ -1,4 +1,4 @@
-"""A weight of four bits in the order that all formats of checkpoints are brought to."""
+"""A weight of four or eight bits in the order that all formats of checkpoints are brought to."""
 
 from __future__ import annotations
 
@@ -8,35 +8,42 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from gemmgen.numerics.encoding import decoded
+from gemmgen.hardware import DTYPES
+from gemmgen.numerics.encoding import TORCH_DTYPES, decoded
 
-Element = Literal["int4", "e2m1"]
+Element = Literal["int4", "e2m1", "int8", "e4m3"]
 """int4 is stored as a number from 0 to 15, less its zero point; e2m1 is stored as its code
-in the OCP Microscaling Formats 1.0."""
+in the OCP Microscaling Formats 1.0; int8 and e4m3 are torch's."""
+Bits = Literal[4, 8]
+"""Bits of an element."""
 MIDDLE: Final = 8
 """The zero point of an int4 that has none of its own: the numbers are -8 to 7."""
+FLOATS: Final = (torch.bfloat16, torch.float16, torch.float32)
 SCALES: Final = {
-    "int4": (torch.bfloat16, torch.float16, torch.float32),
+    "int4": FLOATS,
     "e2m1": (torch.float8_e8m0fnu, torch.float8_e4m3fn),
+    "int8": FLOATS,
+    "e4m3": FLOATS,
 }
 """The types of scales by the element's type."""
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedWeight:
-    """A weight [..., N, K] of four bits, of one layer or of all experts of a layer.
+    """A weight [..., N, K] of four or eight bits, of one layer or of all experts of a layer.
 
-    Its numbers are (code - zero) * scale of int4, and e2m1 * scale * tensor_scale of e2m1. Dimensions before
-    N count experts.
+    Its numbers are (code - zero) * scale of int4, element * scale of int8 and e4m3, and
+    e2m1 * scale * tensor_scale of e2m1. Dimensions before N count experts.
 
     Raises ValueError if tensors do not fit each other.
     """
 
     element: Element
     codes: Tensor
-    """uint8 [..., N, K / 2]. The element of even K is in the lower half of a byte."""
+    """uint8 [..., N, K / 2] of four bits: the element of even K is in the lower half of a byte. int8 or
+    float8_e4m3fn [..., N, K] of eight."""
     scales: Tensor
-    """[..., N, ceil(K / vector)]: floats of int4; ue8m0 or e4m3 of e2m1."""
+    """[..., N, ceil(K / vector)]: ue8m0 or e4m3 of e2m1, and floats of other elements."""
     vector: int
     """Elements along K that share a scale; the last scale of a row may have fewer."""
     zeros: Tensor | None = None
@@ -45,9 +52,9 @@ class QuantizedWeight:
     """fp32 [...]: a factor of each matrix, of scales in e4m3; None for 1."""
 
     def __post_init__(self) -> None:
-        *experts, n, half = self.codes.shape
-        blocks = (*experts, n, -(-2 * half // self.vector))
-        self._require("codes", self.codes, torch.uint8, tuple(self.codes.shape))
+        *experts, n, k = self.shape
+        blocks = (*experts, n, -(-k // self.vector))
+        self._require("codes", self.codes, TORCH_DTYPES[self.element], tuple(self.codes.shape))
         if self.scales.dtype not in SCALES[self.element]:
             names = " or ".join(str(dtype) for dtype in SCALES[self.element])
             raise ValueError(f"scales of {self.element} must be {names}, found {self.scales.dtype}")
@@ -70,13 +77,13 @@ class QuantizedWeight:
     @property
     def shape(self) -> list[int]:
         """[..., N, K], in elements."""
-        *rows, half = self.codes.shape
-        return [*rows, 2 * half]
+        *rows, stored = self.codes.shape
+        return [*rows, DTYPES[self.element].elements_per_byte * stored]
 
     def numbers(self) -> Tensor:
         """Return the weight [..., N, K] in float64, exactly: a kernel is compared with its product.
 
-        It has 16 times the bytes of the codes.
+        It has 64 bits for each element.
         """
         elements = self._elements()
         scales = decoded(self.scales, "ue8m0") if self._is_ue8m0 else self.scales.double()
@@ -110,6 +117,8 @@ class QuantizedWeight:
         """Return the elements in float64, less their zero points."""
         if self.element == "e2m1":
             return decoded(self.codes, "e2m1")
+        if self.element != "int4":
+            return self.codes.double()
         codes = torch.stack((self.codes & 0xF, self.codes >> 4), dim=-1).flatten(-2).double()
         return codes - (MIDDLE if self.zeros is None else self._of_each(self.zeros.double()))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gemmgen.integrations.weights.quantized import Bits
 
-def require_order_of_k(name: str, g_idx: Tensor | None, k: int, vector: int) -> None:
+
+def require_order_of_k(name: str, g_idx: Tensor | None, k: int, vector: int, bits: Bits) -> None:
     """Raise ValueError if the block of each of K elements is not the one of its place.
 
     A quantization with ``desc_act`` (act-order) sorts K by its importance: neighbours along K then have
@@ -16,7 +18,8 @@ def require_order_of_k(name: str, g_idx: Tensor | None, k: int, vector: int) -> 
     if g_idx is None or not g_idx.numel():
         return
     if g_idx.shape[-1] != k:
-        raise ValueError(f"{name} has {g_idx.shape[-1]} elements, and K is {k}: are these weights of 4 bits?")
+        found = g_idx.shape[-1]
+        raise ValueError(f"{name} has {found} elements, and K is {k}: are these weights of {bits} bits?")
     expected = torch.arange(k, dtype=g_idx.dtype, device=g_idx.device) // vector
     if not torch.equal(g_idx, expected.expand_as(g_idx)):
         found = int(g_idx.reshape(-1, k)[0].eq(0).sum())

@@ -1,4 +1,4 @@
-"""Words of 32 bits, in which checkpoints of integers hold eight elements."""
+"""Words of 32 bits, in which checkpoints of integers hold eight elements of four bits, or four of eight."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Final
 import torch
 from torch import Tensor
 
-IN_WORD: Final = 8
-"""Elements of four bits in a word."""
+from gemmgen.integrations.weights.quantized import Bits
+
+IN_WORD: Final = {4: 8, 8: 4}
+"""Elements in a word by their bits."""
+OFFSET: Final = 128
+"""The number that a signed one of eight bits is stored plus."""
 
 
 def require_words(name: str, tensor: Tensor) -> None:
     """Raise ValueError unless a tensor of a checkpoint is int32 of at least two dimensions."""
     if tensor.dtype != torch.int32 or tensor.dim() < 2:
         found = f"{tensor.dtype} {[*tensor.shape]}"
-        raise ValueError(f"{name} must be int32 words of eight elements in a matrix, found {found}")
+        raise ValueError(f"{name} must be int32 words in a matrix, found {found}")
 
 
 def bytes_of(words: Tensor) -> Tensor:
-    """Return words [..., K / 8] as bytes [..., K / 2], the lowest one first, as processors and GPUs store it.
+    """Return words [..., words] as bytes [..., 4 * words], the lowest one first, as they lie in memory.
 
     The memory is the words' own if they lie one after the other.
     """
@@ -27,9 +31,16 @@ def bytes_of(words: Tensor) -> Tensor:
     return words.reshape(-1).view(torch.uint8).view(*rows, 4 * count)
 
 
-def elements_of(words: Tensor) -> Tensor:
-    """Return the elements [..., 8 * words] of words as uint8, from the lowest bits of a word on."""
+def signed(codes: Tensor) -> Tensor:
+    """Return numbers of eight bits that are stored plus 128, as uint8, in int8."""
+    return (codes ^ OFFSET).view(torch.int8)
+
+
+def elements_of(words: Tensor, bits: Bits = 4) -> Tensor:
+    """Return the elements [..., words * 32 / bits] of words as uint8, from the lowest bits of a word on."""
     found = bytes_of(words)
+    if bits == 8:
+        return found
     return torch.stack((found & 0xF, found >> 4), dim=-1).flatten(-2)
 
 

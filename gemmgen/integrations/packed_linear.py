@@ -1,4 +1,4 @@
-"""A linear layer whose weight has four bits an element, which kernels decode in registers."""
+"""A linear layer whose weight has four or eight bits an element, which kernels decode in registers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from gemmgen.integrations.operator import (
     remember,
 )
 from gemmgen.integrations.packed_buffers import PackedBuffers
-from gemmgen.integrations.packed_weight import FACTOR, PackedWeight, PackingKernel, pack, require_one_format
+from gemmgen.integrations.packed_weight import (
+    FACTOR,
+    PackedWeight,
+    PackingKernel,
+    WeightFormat,
+    pack,
+    require_one_format,
+)
 from gemmgen.integrations.plain_layer import hooked
 from gemmgen.integrations.reasons import why_torch_blocks
 from gemmgen.integrations.weights.checkpoint_layer import from_layer
@@ -38,14 +45,15 @@ class _Repeated(NamedTuple):
     """The arguments of `matmul` after A, in its order."""
 
 
-class Linear4bit(PackedBuffers, KernelLayer):
-    """A linear layer of a weight of four bits, which kernels decode and multiply with activations.
+class PackedLinear(PackedBuffers, KernelLayer):
+    """A linear layer of a weight of four or eight bits, which kernels decode and multiply with activations.
 
-    The weight is packed once, and the layer has no other copy of it. Its buffers are ``packed_weight``
-    (uint8 [N, K / 2]: layout 1 of the kernels' ``pack_weight``), ``packed_scale`` ([words, N]: a scale for 64
-    or 128 of K in the type of the activations, or an int32 word with the scales of several blocks of K) and,
-    for nvfp4, ``tensor_scale`` (fp32, one element). ``bias`` [N] is a parameter without a gradient. Two
-    layers of one format have the same state dict, whichever kernels they have.
+    The weight is packed once, and the layer has no other copy of it. Its buffers are ``packed_weight`` (uint8
+    [N, K / 2] of four bits, int8 or float8_e4m3fn [N, K] of eight: layout 1 of the kernels' ``pack_weight``),
+    ``packed_scale`` ([words, N]: a scale for 64 or 128 of K in the type of the activations, or an int32 word
+    with the scales of several blocks of K) and, for nvfp4, ``tensor_scale`` (fp32, one element). ``bias`` [N]
+    is a parameter without a gradient. Two layers of one format have the same state dict, whichever kernels
+    they have.
 
     If no kernel takes a call, torch multiplies by the decoded weight, and `reason` says why: an input of
     another type, on a CPU, or that requires grad, which this product has. It decodes the weight anew in each
@@ -81,7 +89,7 @@ class Linear4bit(PackedBuffers, KernelLayer):
         super().__init__()
         asked = by_rows(type(self).__name__, [kernel], few_rows)
         kernels = [PackingKernel.of(each) for each, _ in asked]
-        self._format = require_one_format(kernels).name
+        self._format = require_one_format(kernels).scale.name
         self._kernel_name = ", ".join(each.name for each in kernels)
         bias_dtype = kernels[0].bias_dtype
         if bias is None and bias_dtype:
@@ -118,7 +126,7 @@ class Linear4bit(PackedBuffers, KernelLayer):
         dequantised weight, and the bias. Activations are multiplied as they are, also if that layer would
         quantise them. Its tensors are copied: let go of it to have the memory back.
 
-        Raises ValueError for a layer without a weight of four bits (`from_layer`), one with hooks of its
+        Raises ValueError for a layer without a quantised weight (`from_layer`), one with hooks of its
         calls, and as the constructor does.
         """
         if reason := hooked(layer):
@@ -176,7 +184,7 @@ class Linear4bit(PackedBuffers, KernelLayer):
         if not (self._traceable and on_gpu):
             return None
         rows = self._rows(call)
-        d = linear_4bit(rows, *self._packed, self.bias, self._format, self._names, self._most_rows)
+        d = packed_linear(rows, *self._packed, self.bias, self._format, self._names, self._most_rows)
         return d.reshape(*call.shape[:-1], self.out_features)
 
     def _torchs(self, input: Tensor) -> Tensor:  # noqa: A002
@@ -185,7 +193,8 @@ class Linear4bit(PackedBuffers, KernelLayer):
 
     def extra_repr(self) -> str:
         """Return the text between the brackets of the layer's repr."""
-        return f"{super().extra_repr()}, weight={self._format}"
+        element, _ = WeightFormat.of(self._format, self.packed_weight.dtype)
+        return f"{super().extra_repr()}, weight={element}, scales={self._format}"
 
 
 def multiplied(
@@ -243,12 +252,12 @@ def shape(input: Tensor, weight: Tensor, *_: object) -> Tensor:  # noqa: A002 - 
 
 
 def flops(input: Any, weight: Any, *_: object, **__: object) -> int:  # noqa: A002 - as torch calls it
-    """Return 2 M N K by the shapes of the input [M, K] and the packed weight [N, K / 2]."""
+    """Return 2 M N K by the shapes of the input [M, K] and the packed weight [N, …]."""
     return count_flops(input, (input[-1], weight[0]))
 
 
-linear_4bit: Final[Any] = registered(
-    "linear_4bit",
+packed_linear: Final[Any] = registered(
+    "packed_linear",
     "(Tensor input, Tensor weight, Tensor scales, Tensor? factor, Tensor? bias, str scale_format, "
     "str[] kernels, int[] most_rows) -> Tensor",
     compute,

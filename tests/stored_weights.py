@@ -1,11 +1,11 @@
-"""Weights of four bits, layers that hold them as libraries load them, and kernels that read them packed."""
+"""Quantised weights, layers that hold them as libraries load them, and kernels that read them packed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gemmgen.features.decoded_weights.stored import weight_of
 from gemmgen.hardware import SCALE_FORMATS
 from gemmgen.integrations.weights import QuantizedWeight
+from gemmgen.integrations.weights.quantized import Element
 from gemmgen.launcher_file import launcher_texts
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import TORCH_DTYPES
@@ -20,29 +21,53 @@ from gemmgen.product import Product, make
 
 BF16 = torch.bfloat16
 N, K = 128, 384
-FORMATS = {
-    "bf16_1x128": ("int4", 128),
-    "bf16_1x64": ("int4", 64),
-    "bf16_1x32": ("int4", 32),
-    "fp16_1x128": ("int4", 128),
-    "mxfp4": ("e2m1", 32),
-    "nvfp4": ("e2m1", 16),
+
+
+class Format(NamedTuple):
+    """A format of weights that kernels decode."""
+
+    element: Element
+    scales: str
+    """The format of scales, by its name in specs."""
+
+    @property
+    def vector(self) -> int:
+        """Elements of K that share a scale."""
+        return SCALE_FORMATS[self.scales].vector
+
+
+def formats(element: Element, *scales: str) -> dict[str, Format]:
+    """Return formats by the names of their scales."""
+    return {each: Format(element, each) for each in scales}
+
+
+FOUR_BITS = formats("int4", "bf16_1x128", "bf16_1x64", "bf16_1x32", "fp16_1x128") | formats(
+    "e2m1", "mxfp4", "nvfp4"
+)
+"""Formats of four bits by the names of their scales."""
+EIGHT_BITS = {
+    f"{dtype}_{element}": Format(element, f"{dtype}_1x128")
+    for element in ("int8", "e4m3")
+    for dtype in ("bf16", "fp16")
 }
-"""The elements of each format that kernels decode, and how many of them share a scale."""
-ZERO_FORMATS = {"bf16_zero_1x128": ("int4", 128), "bf16_zero_1x64": ("int4", 64)}
-"""The same, of formats with zero points."""
-ALL_FORMATS = FORMATS | ZERO_FORMATS
+"""Formats of eight bits by the types of scales and elements."""
+FORMATS = FOUR_BITS | EIGHT_BITS
+ALL_FORMATS = FORMATS | formats("int4", "bf16_zero_1x128", "bf16_zero_1x64")
+"""Formats, also of int4 with zero points."""
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
-def float_of(scale_format: str) -> torch.dtype:
+def float_of(name: str) -> torch.dtype:
     """Return the type of the activations beside weights of a format."""
-    return TORCH_DTYPES[SCALE_FORMATS[scale_format].decoded_to]
+    return TORCH_DTYPES[SCALE_FORMATS[ALL_FORMATS[name].scales].decoded_to]
 
 
 def in_words(elements: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
-    """Return elements [..., 8 * words] as words by arithmetic: four bits for each place in `order`."""
-    found = sum(elements[..., column::8] << 4 * place for place, column in enumerate(order))
+    """Return elements [..., words * len(order)] as words by arithmetic: 4 or 8 bits for each place."""
+    places = len(order)
+    found = sum(
+        elements[..., column::places].long() << 32 // places * place for place, column in enumerate(order)
+    )
     assert isinstance(found, Tensor)
     return torch.where(found < 1 << 31, found, found - (1 << 32)).int()
 
@@ -52,18 +77,29 @@ def in_bytes(elements: Tensor) -> Tensor:
     return (elements[..., ::2] | elements[..., 1::2] << 4).to(torch.uint8)
 
 
-def drawn(n: int = N, k: int = K, vector: int = 128) -> tuple[Tensor, Tensor]:
-    """Return elements [N, K] from 0 to 15, and exponents of scales [N, K / vector] from -6 to -2."""
+def drawn(n: int = N, k: int = K, vector: int = 128, *, bits: int = 4) -> tuple[Tensor, Tensor]:
+    """Return elements [N, K] from 0 to 15 or 255, and exponents of scales [N, K / vector].
+
+    Exponents are from -6 to -2, and four less beside eight bits.
+    """
     draw = torch.Generator().manual_seed(n + k + vector)
-    elements = torch.randint(0, 16, (n, k), generator=draw)
-    return elements, torch.randint(-6, -1, (n, -(-k // vector)), generator=draw)
+    elements = torch.randint(0, 1 << bits, (n, k), generator=draw)
+    return elements, torch.randint(-6, -1, (n, -(-k // vector)), generator=draw) - (bits - 4)
 
 
 def weight_in(scale_format: str, n: int = N, k: int = K) -> QuantizedWeight:
-    """Return a weight of a format, whose scales are powers of two."""
-    element, vector = FORMATS[scale_format]
-    elements, exponents = drawn(n, k, vector)
+    """Return a weight of a format, whose scales are powers of two.
+
+    An e4m3 has a sixteenth of an integer: kernels then sum without rounding.
+    """
+    element, vector = FORMATS[scale_format].element, FORMATS[scale_format].vector
+    elements, exponents = drawn(n, k, vector, bits=8 if element == "int8" else 4)
     scales = 2.0**exponents
+    if scale_format in EIGHT_BITS:
+        numbers = (elements - 128).to(torch.int8) if element == "int8" else (elements - 8) / 16
+        return QuantizedWeight(
+            element, numbers.to(TORCH_DTYPES[element]), scales.to(float_of(scale_format)), vector
+        )
     if scale_format == "mxfp4":
         scales = (exponents + 127).to(torch.uint8).view(torch.float8_e8m0fnu)
     elif scale_format == "nvfp4":
@@ -71,12 +107,12 @@ def weight_in(scale_format: str, n: int = N, k: int = K) -> QuantizedWeight:
     else:
         scales = scales.to(float_of(scale_format))
     factor = torch.tensor(0.5) if scale_format == "nvfp4" else None
-    return QuantizedWeight(element, in_bytes(elements), scales, vector, tensor_scale=factor)  # pyright: ignore[reportArgumentType]
+    return QuantizedWeight(element, in_bytes(elements), scales, vector, tensor_scale=factor)
 
 
 @dataclass
 class Kernels:
-    """Modules of weights of four bits, each made once in a folder."""
+    """Modules that decode weights, each made once in a folder."""
 
     folder: Path
     made: dict[str, tuple[Product, Path]] = field(default_factory=dict[str, tuple[Product, Path]])
@@ -87,10 +123,11 @@ class Kernels:
         if stem not in self.made:
             steps = (*(["tensor_scale"] if scale_format == "nvfp4" else []), *ops)
             spec = self.folder / f"{stem}.yaml"
-            dtype, (element, _) = SCALE_FORMATS[scale_format].decoded_to, ALL_FORMATS[scale_format]
+            element, scales = ALL_FORMATS[scale_format]
+            dtype = SCALE_FORMATS[scales].decoded_to
             spec.write_text(
-                f"title: weights of four bits\ntarget: h100\noperands:\n  a: {{dtype: {dtype}}}\n"
-                f"  b: {{dtype: {element}, scale: {{format: {scale_format}}}}}\n"
+                f"title: decoded weights\ntarget: h100\noperands:\n  a: {{dtype: {dtype}}}\n"
+                f"  b: {{dtype: {element}, scale: {{format: {scales}}}}}\n"
                 f"  d: {{dtype: {dtype}}}\nepilogue: {{ops: [{', '.join(steps)}]}}\n"
                 f"tile: {{m: {rows}, n: 64, k: 256}}\n"
             )
@@ -138,19 +175,22 @@ def holder(bias: Tensor | None = None, **tensors: Tensor) -> Any:
 
 
 def of_compressed_tensors(group_size: int | None = 128, *, bits: int = 4, **more: Tensor) -> Any:
-    """Return a layer of int4, symmetric unless `more` has zero points."""
-    elements, exponents = drawn()
-    layer = holder(weight_packed=in_words(elements), weight_scale=(2.0**exponents).bfloat16(), **more)
+    """Return a layer of integers in words, symmetric unless `more` has zero points."""
+    elements, exponents = drawn(bits=bits)
+    words = in_words(elements, tuple(range(32 // bits)))
+    layer = holder(weight_packed=words, weight_scale=(2.0**exponents).bfloat16(), **more)
     layer.quantization_scheme = SimpleNamespace(weights=SimpleNamespace(num_bits=bits, group_size=group_size))
     return layer
 
 
-def of_gptq(*, zero: int = 7, bits: int = 4, **more: Tensor) -> Any:
+def of_gptq(*, zero: int | None = None, bits: int = 4, **more: Tensor) -> Any:
     """Return a layer of GPTQ, whose zero points are stored less 1."""
-    elements, exponents = drawn()
-    zeros = in_words(torch.full((exponents.shape[1], N), zero))
+    elements, exponents = drawn(bits=bits)
+    order, zero = tuple(range(32 // bits)), (1 << bits - 1) - 1 if zero is None else zero
+    zeros = in_words(torch.full((exponents.shape[1], N), zero), order)
     given = {"qzeros": zeros, "g_idx": torch.arange(K, dtype=torch.int32) // 128, **more}
-    layer = holder(qweight=in_words(elements).mT.contiguous(), scales=(2.0**exponents).half().mT, **given)
+    qweight = in_words(elements, order).mT.contiguous()
+    layer = holder(qweight=qweight, scales=(2.0**exponents).half().mT, **given)
     layer.bits, layer.group_size = bits, 128
     return layer
 
@@ -181,3 +221,15 @@ def of_modelopt() -> Any:
     """Return a layer of modelopt in nvfp4, whose second scale is a factor."""
     weight = weight_in("nvfp4")
     return holder(weight=weight.codes, weight_scale=weight.scales, weight_scale_2=torch.tensor(0.5))
+
+
+def of_unpacked(scale_format: str, name: str = "weight_scale", **more: Tensor) -> Any:
+    """Return a layer whose weight of eight bits is not packed, with scales by a name."""
+    weight = weight_in(scale_format)
+    return holder(weight=weight.codes, **{name: weight.scales}, **more)
+
+
+def of_fp8_blocks() -> Any:
+    """Return a layer of e4m3 with an fp32 scale for each 128 x 128, as DeepSeek and Qwen have it."""
+    scales = 2.0 ** drawn(N // 128)[1]
+    return holder(weight=weight_in("bf16_e4m3").codes, weight_scale_inv=scales)

@@ -1,4 +1,4 @@
-"""The product of rows and a packed weight in int4, as servers call it."""
+"""The product of rows and a packed weight of integers, as servers call it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gemmgen.hardware import ScaleFormat
-from gemmgen.integrations.four_bit_linear import linear_4bit
+from gemmgen.hardware import DTYPES
 from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, dtypes_of, is_traceable
 from gemmgen.integrations.operator import by_rows, remember
+from gemmgen.integrations.packed_linear import packed_linear
 from gemmgen.integrations.packed_weight import (
     PackedWeight,
     PackingKernel,
-    element_of,
+    WeightFormat,
     pack,
     require_one_format,
 )
@@ -25,12 +25,12 @@ FEW_ROWS: Final = 8
 """The most rows with which kernels are asked for a weight's extents."""
 
 
-class Int4Product:
-    """The product of rows and a packed weight in int4, without a bias, by kernels of one format."""
+class PackedProduct:
+    """The product of rows and a packed weight in int4 or int8, without a bias, by kernels of one format."""
 
     name: str
     """The kernels' names."""
-    scale_format: ScaleFormat
+    format: WeightFormat
     """The format of the weight."""
     dtype: torch.dtype
     """The type of A and of D."""
@@ -41,16 +41,16 @@ class Int4Product:
         `few_rows` has kernels for calls of few rows, by the most rows: the one with the fewest rows is asked
         first, and `kernel` last.
 
-        Raises ValueError for modules that pack no weight of int4, compute more than the product, or pack
+        Raises ValueError for modules that pack no weight of integers, compute more than the product, or pack
         other formats than each other.
         """
         self._asked = by_rows(type(self).__name__, [kernel], few_rows)
         kernels = [PackingKernel.of(each) for each, _ in self._asked]
         self._names, self._most_rows = [each.name for each in kernels], [most for _, most in self._asked]
         self.name, self.dtype = ", ".join(self._names), kernels[0].dtype
-        self.scale_format = require_one_format(kernels)
-        if (element := element_of(self.scale_format)) != "int4":
-            raise ValueError(f"{self.name} packs weights of {element}, and this is for int4")
+        self.format = require_one_format(kernels)
+        if not DTYPES[self.format.element].integer:
+            raise ValueError(f"{self.name} packs weights of {self.format.element}, and this is for integers")
         if kernels[0].bias_dtype:
             raise ValueError(f"{self.name} adds {BIAS}, and a server adds the bias itself")
         self._kernel = kernel
@@ -69,12 +69,14 @@ class Int4Product:
 
         They are asked for a few rows, by shapes and types alone.
         """
-        blocks = -(-k // self.scale_format.vector)
-        words = -(-blocks // self.scale_format.per_word)
-        weight = torch.empty(n, k // 2, dtype=torch.uint8, device="meta")
+        scale = self.format.scale
+        blocks = -(-k // scale.vector)
+        words = -(-blocks // scale.per_word)
+        extents = n, k // self.format.elements_per_byte
         for kernel, most in self._asked:
             if is_traceable(kernel):
                 a = torch.empty(min(most, FEW_ROWS), k, dtype=self.dtype, device="meta")
+                weight = torch.empty(extents, dtype=dtypes_of(kernel)["b"], device="meta")
                 scales = torch.empty(words, n, dtype=dtypes_of(kernel)["b_scale"], device="meta")
                 try:
                     kernel.matmul(a, **PackedWeight(weight, scales, None).operands)
@@ -87,4 +89,4 @@ class Int4Product:
 
         Torch multiplies by the decoded weight if all kernels refuse the tensors.
         """
-        return linear_4bit(a, *weight, None, self.scale_format.name, self._names, self._most_rows)
+        return packed_linear(a, *weight, None, self.format.scale.name, self._names, self._most_rows)
