@@ -25,8 +25,8 @@ from expert_kernels import (
     tensors,
     up_kernel,
 )
-from stored_weights import Kernels
 from modules import ROOT
+from stored_weights import Kernels
 from torch import Tensor, nn
 
 if find_spec("sglang") and torch.version.cuda is None:
@@ -424,15 +424,18 @@ def test_a_wrong_file_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytes
         register()
 
 
-def test_a_file_with_weights_in_int4_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Kernels(tmp_path).on_the_cpu("bf16_1x128")
-    monkeypatch.setitem(sys.modules, "an_int4", kernel)
+@pytest.mark.parametrize(("name", "scale_format"), [("int4", "bf16_1x128"), ("int8", "bf16_int8")])
+def test_a_file_with_weights_of_integers_is_refused(
+    name: str, scale_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "a_kernel", Kernels(tmp_path).on_the_cpu(scale_format))
     path = tmp_path / "kernels.json"
-    path.write_text(json.dumps({"int4": {"module": "an_int4"}}))
+    path.write_text(json.dumps({name: {"module": "a_kernel"}}))
     monkeypatch.setenv("GEMMGEN_SGLANG", str(path))
-    with pytest.raises(ValueError, match="has int4, a part for vLLM alone: this plug-in puts no") as found:
+    words = rf"has parts for vLLM alone \({name}\): this plug-in puts no"
+    with pytest.raises(ValueError, match=words) as error:
         register()
-    assert str(found.value).startswith(f"{path}: ")
+    assert str(error.value).startswith(f"{path}: ")
 
 
 def test_the_plug_in_imports_nothing_without_a_file() -> None:

@@ -13,8 +13,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, cast
 
-import stored_weights
 import pytest
+import stored_weights
 import torch
 from cpu_kernels import kernel_on_the_cpu
 from expert_kernels import (
@@ -26,9 +26,9 @@ from expert_kernels import (
     tensors,
     up_kernel,
 )
-from stored_weights import AWQ_ORDER, K, Kernels, N, in_bytes, in_words
 from modules import ROOT, module_file
 from simulated import signs
+from stored_weights import AWQ_ORDER, K, Kernels, N, in_bytes, in_words
 from torch import Tensor, nn
 
 pytest.importorskip("vllm")
@@ -150,20 +150,22 @@ def test_a_layer_has_the_product_of_the_quantised_rows() -> None:
     assert (found.float() - wanted).square().sum() < 0.05**2 * wanted.square().sum()
 
 
-# --- linear layers of weights in int4
+# --- linear layers of weights in int4 and int8
 
-PLAIN, ZEROS = "bf16_1x128", "bf16_zero_1x128"
+PLAIN, ZEROS, INT8 = "bf16_1x128", "bf16_zero_1x128", "bf16_int8"
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return Kernels(tmp_path_factory.mktemp("int4"))
+    return Kernels(tmp_path_factory.mktemp("integers"))
 
 
 @pytest.fixture
 def one_cuda_rank(on_hopper: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let vLLM choose among its kernels for CUDA, and make parameters without a group of processes."""
-    monkeypatch.setitem(ours.INT4_KERNELS, platforms.current_platform._enum, ours.INT4_KERNELS[CUDA])
+    monkeypatch.setitem(ours.MIXED_KERNELS, platforms.current_platform._enum, ours.MIXED_KERNELS[CUDA])
+    # On a CPU, the method of GPTQ takes no eight bits.
+    monkeypatch.setattr(gptq, "verify_marlin_supported", nothing)
     monkeypatch.setattr(parameter, "get_tensor_model_parallel_rank", lambda: 0)
     monkeypatch.setattr(parameter, "get_tensor_model_parallel_world_size", lambda: 1)
 
@@ -182,17 +184,57 @@ def int4_config(n: int = N, k: int = K, **changes: Any) -> Any:
 
 @pytest.mark.usefixtures("one_cuda_rank")
 def test_vllm_chooses_the_kernel_of_int4_before_its_own(kernels: Kernels) -> None:
-    before = list(ours.INT4_KERNELS[CUDA])
+    before = list(ours.MIXED_KERNELS[CUDA])
     ours.plug_in(int4=PackedProduct(kernels.module(PLAIN)))
-    assert ours.INT4_KERNELS[CUDA][1:] == before
+    assert ours.MIXED_KERNELS[CUDA][1:] == before
     assert L.choose_mp_linear_kernel(int4_config(), 90).__name__ == "GemmgenInt4Kernel"
     assert L.choose_mp_linear_kernel(int4_config(out_type=BF16), 90).__name__ == "GemmgenInt4Kernel"
     ours.plug_in(int4=PackedProduct(kernels.module(ZEROS)))
-    assert ours.INT4_KERNELS[CUDA][1:] == before
+    assert ours.MIXED_KERNELS[CUDA][1:] == before
     for changes in ({}, {"weight_type": types.uint4, "zero_points": True}):
         assert L.choose_mp_linear_kernel(int4_config(**changes), 90).__name__ == "GemmgenInt4Kernel"
     ours.plug_in()
-    assert ours.INT4_KERNELS[CUDA] == before
+    assert ours.MIXED_KERNELS[CUDA] == before
+
+
+@pytest.mark.usefixtures("one_cuda_rank")
+@pytest.mark.parametrize("group_size", [128, 256, -1])
+def test_vllm_chooses_the_kernels_by_the_bits_of_a_weight(group_size: int, kernels: Kernels) -> None:
+    before = list(ours.MIXED_KERNELS[CUDA])
+    int4, int8 = (PackedProduct(kernels.module(each)) for each in (PLAIN, INT8))
+    ours.plug_in(int4=int4, int8=int8)
+    assert ours.MIXED_KERNELS[CUDA][2:] == before
+    for weight_type, name in (
+        (types.uint4b8, "GemmgenInt4Kernel"),
+        (types.uint8b128, "GemmgenInt8Kernel"),
+    ):
+        config = int4_config(k=512, weight_type=weight_type, group_size=group_size)
+        assert L.choose_mp_linear_kernel(config, 90).__name__ == name
+    with pytest.raises(ValueError, match="int4 is for kernels of int4, and h100_bf16_int8_rows16 packs int8"):
+        ours.plug_in(int4=int8)
+    with pytest.raises(
+        ValueError, match="int8 is for kernels of int8, and h100_bf16_1x128_rows16 packs int4"
+    ):
+        ours.plug_in(int8=int4)
+
+
+@pytest.mark.usefixtures("one_cuda_rank")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"weight_type": types.uint4b8}, "multiplies weights of uint8b128, and the layer has uint4b8"),
+        ({"weight_type": types.uint8, "zero_points": True}, "subtracts 128, and the layer has zero points"),
+        ({"group_size": 64}, "has a scale for 128 of K, and the layer has groups of 64"),
+        ({"n": 96}, "N must be a multiple of 64, found 96"),
+    ],
+)
+def test_layers_of_int8_that_the_kernel_does_not_take_are_left_with_the_reason(
+    changes: dict[str, Any], reason: str, kernels: Kernels
+) -> None:
+    made = ours.integer_kernel(PackedProduct(kernels.module(INT8)))
+    can, why = made.can_implement(int4_config(**({"weight_type": types.uint8b128} | changes)))
+    assert not can
+    assert cast(str, why).endswith(reason)
 
 
 @pytest.mark.usefixtures("one_cuda_rank")
@@ -221,28 +263,28 @@ def test_layers_of_int4_that_the_kernel_does_not_take_are_left_with_the_reason(
 
 
 def test_no_kernel_of_int4_runs_on_another_gpu(kernels: Kernels) -> None:
-    made = ours.int4_kernel(PackedProduct(kernels.module(PLAIN)))
+    made = ours.integer_kernel(PackedProduct(kernels.module(PLAIN)))
     assert made.get_min_capability() == 90
     can, reason = made.can_implement(int4_config())
     assert not can
     assert reason == "these kernels need compute capability 9.0, found None"
 
 
-def no_loader(*_: Any, **__: Any) -> None:
-    """Stand for the function by which vLLM's parameters load a tensor of a checkpoint."""
+def nothing(*_: Any, **__: Any) -> None:
+    """Stand for a function of vLLM's that tests do not need, as the loader of a parameter."""
 
 
-def gptq_method() -> Any:
-    return gptq.AutoGPTQLinearMethod(gptq.AutoGPTQConfig(4, 128, False, True, False, {}, {}))
+def gptq_method(bits: int = 4) -> Any:
+    return gptq.AutoGPTQLinearMethod(gptq.AutoGPTQConfig(bits, 128, False, True, False, {}, {}))
 
 
 def awq_method() -> Any:
     return awq.AutoAWQMarlinLinearMethod(awq.AutoAWQConfig(4, 128, True, False))
 
 
-def scheme(*, symmetric: bool) -> Callable[[], Any]:
+def scheme(*, symmetric: bool, bits: int = 4) -> Callable[[], Any]:
     def made() -> Any:
-        return schemes.CompressedTensorsWNA16("group", 4, 128, symmetric, "a layer")
+        return schemes.CompressedTensorsWNA16("group", bits, 128, symmetric, "a layer")
 
     return made
 
@@ -263,15 +305,17 @@ def of_asymmetric_compressed_tensors() -> Any:
 
 
 OF_ROWS = "compressed-tensors with a scale for each row"
+INT8_OF_ROWS = "int8 of compressed-tensors with a scale for each row"
 
 
-def of_rows() -> Any:
-    elements, exponents = stored_weights.drawn(N, K, K)
-    return stored_weights.holder(weight_packed=in_words(elements), weight_scale=(2.0**exponents).bfloat16())
+def of_rows(bits: int = 4) -> Any:
+    elements, exponents = stored_weights.drawn(N, K, K, bits=bits)
+    words = in_words(elements, tuple(range(32 // bits)))
+    return stored_weights.holder(weight_packed=words, weight_scale=(2.0**exponents).bfloat16())
 
 
-def scheme_of_rows() -> Any:
-    return schemes.CompressedTensorsWNA16("channel", 4, None, True, "a layer")
+def scheme_of_rows(bits: int = 4) -> Any:
+    return schemes.CompressedTensorsWNA16("channel", bits, None, True, "a layer")
 
 
 METHODS: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
@@ -285,15 +329,34 @@ METHODS: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
         scheme(symmetric=False),
         of_asymmetric_compressed_tensors,
     ),
+    "int8 of gptq": (INT8, lambda: gptq_method(8), lambda: stored_weights.of_gptq(bits=8)),
+    "int8 of compressed-tensors": (
+        INT8,
+        scheme(symmetric=True, bits=8),
+        lambda: stored_weights.of_compressed_tensors(bits=8),
+    ),
+    INT8_OF_ROWS: (INT8, lambda: scheme_of_rows(8), lambda: of_rows(8)),
 }
 """The format of the kernel, vLLM's method of a layer, and the tensors of its checkpoint."""
 
 
+def bits_of(method: str) -> int:
+    """Return the bits of an element of the checkpoint of a method."""
+    return 8 if METHODS[method][0] == INT8 else 4
+
+
 def weight_of_layer(method: str) -> QuantizedWeight:
     """Return the weight of the checkpoint of a method."""
-    vector = K if method == OF_ROWS else 128
-    elements, exponents = stored_weights.drawn(N, K, vector)
-    is_symmetric = METHODS[method][2] in (stored_weights.of_gptq, stored_weights.of_compressed_tensors, of_rows)
+    vector = K if method in (OF_ROWS, INT8_OF_ROWS) else 128
+    bits = bits_of(method)
+    elements, exponents = stored_weights.drawn(N, K, vector, bits=bits)
+    if bits == 8:
+        return QuantizedWeight("int8", (elements - 128).char(), 2.0**exponents, vector)
+    is_symmetric = METHODS[method][2] in (
+        stored_weights.of_gptq,
+        stored_weights.of_compressed_tensors,
+        of_rows,
+    )
     zeros = None if is_symmetric else drawn_zeros().to(torch.uint8)
     return QuantizedWeight("int4", in_bytes(elements), (2.0**exponents).bfloat16(), vector, zeros)
 
@@ -301,7 +364,8 @@ def weight_of_layer(method: str) -> QuantizedWeight:
 def created(method: str, product: PackedProduct) -> tuple[Any, Any]:
     """Return a method of vLLM's with the kernel that it chooses, and a layer with a checkpoint's tensors."""
     _, make, checkpoint = METHODS[method]
-    ours.plug_in(int4=product)
+    named: dict[str, Any] = {product.format.element: product}
+    ours.plug_in(**named)
     found, layer, loaded = make(), nn.Module(), checkpoint()
     facts: dict[str, Any] = {
         "input_size": K,
@@ -309,7 +373,7 @@ def created(method: str, product: PackedProduct) -> tuple[Any, Any]:
         "input_size_per_partition": K,
         "output_partition_sizes": [N // 2, N // 2],
         "params_dtype": BF16,
-        "weight_loader": no_loader,
+        "weight_loader": nothing,
     }
     found.create_weights(layer, **facts)
     assert found.kernel.of_gemmgen
@@ -325,14 +389,16 @@ def applied(method: Any) -> Callable[..., Tensor]:
 
 @pytest.mark.usefixtures("one_cuda_rank")
 @pytest.mark.parametrize("name", METHODS)
-def test_a_layer_of_int4_has_the_product_of_the_dequantised_weight(name: str, kernels: Kernels) -> None:
+def test_a_layer_of_integers_has_the_product_of_the_dequantised_weight(name: str, kernels: Kernels) -> None:
     few, many = (kernels.on_the_cpu(METHODS[name][0], rows=rows) for rows in (16, 32))
     method, layer = created(name, PackedProduct(many, few_rows={16: few}))
     olds = [weakref.ref(each) for key, each in layer.named_parameters() if key != "weight_shape"]
     method.process_weights_after_loading(layer)
     assert not any(old() is not None for old in olds)
     held = {key: each for key, each in layer.named_parameters() if key != "weight_shape"}
-    assert sorted(each.dtype.itemsize * each.numel() for each in held.values())[1:] == [N * K // 2]
+    assert sorted(each.dtype.itemsize * each.numel() for each in held.values())[1:] == [
+        N * K * bits_of(name) // 8
+    ]
     numbers = weight_of_layer(name).numbers()
     for shape in (5, K), (2, 20, K), (0, K):
         x = signs(*shape)
@@ -401,6 +467,7 @@ def test_a_compiled_model_of_other_kernels_is_not_taken_again(kernels: Kernels) 
         {"int4": PackedProduct(many)},
         {"int4": PackedProduct(many, few_rows={16: few})},
         {"int4": PackedProduct(many, few_rows={8: few})},
+        {"int8": PackedProduct(kernels.on_the_cpu(INT8))},
         {"experts": silu_experts()},
         {"fp8_blocks": import_generated(module_file("h100_e4m3_blockwise"))},
     ]
@@ -408,7 +475,7 @@ def test_a_compiled_model_of_other_kernels_is_not_taken_again(kernels: Kernels) 
         ours.plug_in(**part)
         found.append(key())
         assert key() == found[-1]
-    assert len({*found}) == 6
+    assert len({*found}) == 7
     ours.plug_in()
     assert key() == own
 
@@ -565,20 +632,23 @@ def test_the_plug_in_reads_its_modules_from_a_file(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("one_cuda_rank")
-def test_the_file_names_the_modules_of_int4(
+def test_the_file_names_the_modules_of_integers(
     kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few, many = (kernels.on_the_cpu(PLAIN, rows=rows) for rows in (16, 32))
-    for name, kernel in (("a_few", few), ("a_many", many)):
+    for name, kernel in (("a_few", few), ("a_many", many), ("an_int8", kernels.on_the_cpu(INT8))):
         monkeypatch.setitem(sys.modules, name, kernel)
     path = tmp_path / "kernels.json"
-    path.write_text(json.dumps({"int4": {"module": "a_many", "few_rows": {"16": "a_few"}}}))
+    int4 = {"module": "a_many", "few_rows": {"16": "a_few"}}
+    path.write_text(json.dumps({"int4": int4, "int8": {"module": "an_int8"}}))
     monkeypatch.setenv("GEMMGEN_VLLM", str(path))
     register()
     made = L.choose_mp_linear_kernel(int4_config(), 90)
     with pytest.raises(ValueError, match="a scale for 128 of K") as found:
         L.choose_mp_linear_kernel(int4_config(group_size=32), 90)
     assert made.of_gemmgen
+    of_int8 = L.choose_mp_linear_kernel(int4_config(weight_type=types.uint8b128), 90)
+    assert of_int8.__name__ == "GemmgenInt8Kernel"
     assert f"{few.__name__}, {many.__name__} has a scale" in str(found.value)
 
 
@@ -587,11 +657,12 @@ def test_the_file_names_the_modules_of_int4(
     [
         (None, "must name a file of JSON"),
         ("[]", "must name a file of JSON"),
-        ('{"fp8": "x"}', "must have fp8_blocks, experts with up, down and few_rows, and int4 with module"),
+        ('{"fp8": "x"}', "must have fp8_blocks, experts with up, down and few_rows, and int4 and int8 with"),
         ('{"experts": {"up": "x"}}', "must have fp8_blocks, experts with up, down"),
-        ('{"int4": {"few_rows": {}}}', "and int4 with module and few_rows, found int4"),
-        ('{"int4": {"module": "x", "rows": {}}}', "and int4 with module and few_rows, found int4"),
-        ('{"int4": "x"}', "and int4 with module and few_rows, found int4"),
+        ('{"int4": {"few_rows": {}}}', "and int4 and int8 with module and few_rows, found int4"),
+        ('{"int4": {"module": "x", "rows": {}}}', "and int4 and int8 with module and few_rows, found int4"),
+        ('{"int8": {"few_rows": {}}}', "and int4 and int8 with module and few_rows, found int8"),
+        ('{"int4": "x"}', "and int4 and int8 with module and few_rows, found int4"),
         ('{"int4": {"module": "json", "few_rows": {"few": "x"}}}', "few_rows must have modules by the most"),
         ('{"int4": {"module": "json", "few_rows": ["x"]}}', "few_rows must have modules by the most rows"),
         ('{"int4": {"module": "json"}}', "a kernel is an imported module or library with a function matmul"),

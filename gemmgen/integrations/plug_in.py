@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from gemmgen.integrations.experts import Experts
-from gemmgen.integrations.packed_product import PackedProduct
 from gemmgen.integrations.kernels import Kernel
+from gemmgen.integrations.packed_product import PackedProduct
 
 NEEDED: Final[Mapping[str, frozenset[str]]] = {
     "experts": frozenset({"up", "down"}),
     "int4": frozenset({"module"}),
+    "int8": frozenset({"module"}),
 }
 """The names that a part must have, of parts that may have few_rows beside them."""
-FORM: Final = "fp8_blocks, experts with up, down and few_rows, and int4 with module and few_rows"
+FORM: Final = "fp8_blocks, experts with up, down and few_rows, and int4 and int8 with module and few_rows"
 """The names in a file."""
 
 
@@ -31,6 +32,8 @@ class ServerKernels(NamedTuple):
     experts: Experts | None
     int4: PackedProduct | None
     """For linear layers of weights in int4."""
+    int8: PackedProduct | None
+    """For linear layers of weights in int8."""
 
 
 def kernels_named_by(variable: str) -> ServerKernels | None:
@@ -38,7 +41,7 @@ def kernels_named_by(variable: str) -> ServerKernels | None:
 
     The file has JSON with names of modules, each part optional: ``{"fp8_blocks": NAME, "experts": {"up":
     NAME, "down": NAME, "few_rows": {"4": [NAME, NAME]}}, "int4": {"module": NAME, "few_rows": {"16":
-    NAME}}}``.
+    NAME}}, "int8": {…}}``, with int8 like int4.
 
     Raises ValueError for a file that cannot be read or has other names, and for modules that compute anything
     else; ImportError for a module that is not there. Each message names the file.
@@ -63,7 +66,8 @@ def kernels_named_by(variable: str) -> ServerKernels | None:
         return ServerKernels(
             fp8_blocks=_module(found["fp8_blocks"]) if found.get("fp8_blocks") else None,
             experts=_experts(parts["experts"]) if parts["experts"] else None,
-            int4=_int4(parts["int4"]) if parts["int4"] else None,
+            int4=_product(parts["int4"]) if parts["int4"] else None,
+            int8=_product(parts["int8"]) if parts["int8"] else None,
         )
 
 
@@ -96,8 +100,8 @@ def _experts(found: Mapping[str, Any]) -> Experts:
     return Experts(_module(found["up"]), _module(found["down"]), few_rows=_few_rows(found, pair))
 
 
-def _int4(found: Mapping[str, Any]) -> PackedProduct:
-    """Return the kernels of weights in int4 by the names of their modules."""
+def _product(found: Mapping[str, Any]) -> PackedProduct:
+    """Return the kernels of weights of integers by the names of their modules."""
     return PackedProduct(_module(found["module"]), few_rows=_few_rows(found, _module))
 
 

@@ -17,16 +17,17 @@ VARIABLE: Final = "GEMMGEN_SGLANG"
 def register() -> None:
     """Read the file that GEMMGEN_SGLANG names (`kernels_named_by`), and register its kernels in SGLang.
 
-    Raises ValueError for a file that cannot be read or has other names, for one with ``int4``, and for
-    modules that compute anything else; ImportError for a module that is not there. The message names the
-    file, and nothing is registered. SGLang writes the error to its log and goes on without the plug-in.
+    Raises ValueError for a file that cannot be read or has other names, for one with ``int4`` or ``int8``,
+    and for modules that compute anything else; ImportError for a module that is not there. The message names
+    the file, and nothing is registered. SGLang writes the error to its log and goes on without the plug-in.
     """
     if found := kernels_named_by(VARIABLE):
         plug_in = import_module("gemmgen.integrations.sglang").plug_in
         with naming(VARIABLE):
-            if found.int4 is not None:
+            alone = [name for name in ("int4", "int8") if getattr(found, name) is not None]
+            if alone:
                 raise ValueError(
-                    "the file has int4, a part for vLLM alone: this plug-in puts no kernels into SGLang's "
-                    "layers of four bits"
+                    f"the file has parts for vLLM alone ({', '.join(alone)}): this plug-in puts no kernels "
+                    "into SGLang's layers of weights in integers"
                 )
             plug_in(fp8_blocks=found.fp8_blocks, experts=found.experts)

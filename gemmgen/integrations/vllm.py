@@ -1,4 +1,4 @@
-"""Kernels in vLLM: of linear layers with scales of blocks or weights in int4, and of experts in bf16.
+"""Kernels in vLLM: of linear layers with scales of blocks or weights of integers, and of experts in bf16.
 
 vLLM's own selection asks these kernels first, and takes its own for layers that they refuse.
 
@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from gemmgen.integrations.block_scaled_linear import K_UNIT, BlockScaledLinear
 from gemmgen.integrations.experts import SWIGLU_ALPHA, SWIGLU_LIMIT, Experts, ExpertTensors
-from gemmgen.integrations.packed_product import PackedProduct
 from gemmgen.integrations.kernels import Kernel, name_of
+from gemmgen.integrations.packed_product import PackedProduct
 from gemmgen.integrations.packed_weight import PackedWeight
 from gemmgen.integrations.quantize import BLOCK
 from gemmgen.integrations.weights import from_compressed_tensors
+from gemmgen.integrations.weights.quantized import Bits
 
 OLDEST: Final = "0.32"
 """The release of vLLM that this file was written for and run with."""
@@ -54,7 +55,7 @@ try:
     _quantizer: Any = import_module("vllm.model_executor.layers.quantization.input_quant_fp8")
     LINEAR_KERNELS: dict[Any, list[Any]] = _linear._POSSIBLE_FP8_BLOCK_KERNELS
     BlockKernel: Any = _blocks.Fp8BlockScaledMMLinearKernel
-    INT4_KERNELS: dict[Any, list[Any]] = _linear._POSSIBLE_KERNELS
+    MIXED_KERNELS: dict[Any, list[Any]] = _linear._POSSIBLE_KERNELS
     MixedKernel: Any = _mixed.MPLinearKernel
     FACTORS: dict[str, Callable[[], Any]] = _envs.environment_variables
     ExpertsKernel: Any = _moe.FusedMoEExpertsModular
@@ -69,7 +70,11 @@ FACTOR: Final = "GEMMGEN_KERNELS"
 
 
 def plug_in(
-    *, fp8_blocks: Kernel | None = None, experts: Experts | None = None, int4: PackedProduct | None = None
+    *,
+    fp8_blocks: Kernel | None = None,
+    experts: Experts | None = None,
+    int4: PackedProduct | None = None,
+    int8: PackedProduct | None = None,
 ) -> None:
     """Put kernels before vLLM's own, for this process, in place of the kernels of an earlier call.
 
@@ -77,30 +82,36 @@ def plug_in(
         fp8_blocks: A module or a library with fp32 scales of blocks, for linear layers.
         experts: Kernels for experts in bf16.
         int4: Kernels for linear layers of weights in int4.
+        int8: Kernels for linear layers of weights in int8.
 
     Raises ValueError for a kernel that computes anything else.
     """
     made = linear_kernel(fp8_blocks) if fp8_blocks is not None else None
     experts_made = experts_kernel(experts) if experts is not None else None
-    int4_made = int4_kernel(int4) if int4 is not None else None
-    for tables, each in ((LINEAR_KERNELS, made), (INT4_KERNELS, int4_made)):
-        _put_first(tables[_platforms.PlatformEnum.CUDA], each)
+    products = {"int4": int4, "int8": int8}
+    for name, product in products.items():
+        if product is not None and product.format.element != name:
+            raise ValueError(f"{name} is for kernels of {name}, and {product.name} packs {product.format}")
+    mixed = [integer_kernel(product) for product in products.values() if product is not None]
+    cuda = _platforms.PlatformEnum.CUDA
+    _put_first(LINEAR_KERNELS[cuda], [made] if made else [])
+    _put_first(MIXED_KERNELS[cuda], mixed)
     listed: Any = _oracle.backend_to_kernel_cls
     listed = getattr(listed, "of_vllm", listed)
     _oracle.backend_to_kernel_cls = _before(listed, experts_made) if experts_made else listed
     names = {
         "fp8_blocks": None if fp8_blocks is None else name_of(fp8_blocks),
         "experts": None if experts is None else str(experts),
-        "int4": None if int4 is None else str(int4),
+        **{name: None if product is None else str(product) for name, product in products.items()},
     }
     FACTORS.pop(FACTOR, None)
     if any(names.values()):
         FACTORS[FACTOR] = lambda: str(names)
 
 
-def _put_first(table: list[Any], made: Any) -> None:
-    """Put a class first into a table of vLLM's, in place of the class of an earlier call; None for none."""
-    table[:] = [*([made] if made else []), *(each for each in table if not hasattr(each, "of_gemmgen"))]
+def _put_first(table: list[Any], made: list[Any]) -> None:
+    """Put classes first into a table of vLLM's, in place of the classes of an earlier call."""
+    table[:] = [*made, *(each for each in table if not hasattr(each, "of_gemmgen"))]
 
 
 def _before(listed: Callable[[Any], list[Any]], made: Any) -> Callable[[Any], list[Any]]:
@@ -162,16 +173,18 @@ def linear_kernel(kernel: Kernel) -> Any:
     return GemmgenFp8BlockKernel
 
 
-def int4_kernel(product: PackedProduct) -> Any:
-    """Return a class of vLLM's for linear layers of weights in int4, which kernels compute."""
-    name, vector = product.name, product.format.scale.vector
-    has_zeros = product.format.scale.zeros
+def integer_kernel(product: PackedProduct) -> Any:
+    """Return a class of vLLM's for linear layers of weights in int4 or int8, which kernels compute."""
+    name, (element, scale_format) = product.name, product.format
+    bits: Bits = 4 if element == "int4" else 8
+    vector, middle = scale_format.vector, 1 << bits - 1
+    symmetric = {"int4": _types.uint4b8, "int8": _types.uint8b128}[element]
 
     def why_not(config: Any) -> str:
         """Return why the kernels do not compute a layer of a configuration; empty if they do."""
-        if config.zero_points and not has_zeros:
-            return f"{name} subtracts 8, and the layer has zero points"
-        wanted = _types.uint4 if config.zero_points else _types.uint4b8
+        if config.zero_points and not scale_format.zeros:
+            return f"{name} subtracts {middle}, and the layer has zero points"
+        wanted = _types.uint4 if config.zero_points else symmetric
         if config.weight_type != wanted:
             return f"{name} multiplies weights of {wanted}, and the layer has {config.weight_type}"
         for dtype in (config.act_type, config.out_type):
@@ -185,7 +198,7 @@ def int4_kernel(product: PackedProduct) -> Any:
             return f"K must be a multiple of the group of {config.group_size}, found {k}"
         return product.why_not(n, k)
 
-    class GemmgenInt4Kernel(MixedKernel):
+    class GemmgenIntegerKernel(MixedKernel):
         of_gemmgen = True
 
         @classmethod
@@ -213,6 +226,7 @@ def int4_kernel(product: PackedProduct) -> Any:
                         scales.data,
                         weight_zero_point=zeros.data if self.config.zero_points else None,
                         group_size=self.config.group_size,
+                        bits=bits,
                     )
                 )
             except ValueError as error:
@@ -231,7 +245,9 @@ def int4_kernel(product: PackedProduct) -> Any:
                 d.add_(bias)
             return d.reshape(*x.shape[:-1], d.shape[-1])
 
-    return GemmgenInt4Kernel
+    # The name by which VLLM_DISABLED_KERNELS disables a class.
+    GemmgenIntegerKernel.__name__ = f"Gemmgen{element.capitalize()}Kernel"
+    return GemmgenIntegerKernel
 
 
 def _is_hopper(compute_capability: int | None) -> tuple[bool, str | None]:
