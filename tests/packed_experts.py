@@ -1,4 +1,4 @@
-"""Kernels of experts whose weights have four bits, also on this CPU, and layers of gpt-oss that have such."""
+"""Kernels of experts that decode weights, also on this CPU, and layers of gpt-oss that have such weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from expert_kernels import groups_of
-from stored_weights import FORMATS, float_of
+from stored_weights import EIGHT_BITS, FORMATS, float_of
 from torch import Tensor, nn
 
 from gemmgen.features.decoded_weights.stored import in_turn, weight_of
@@ -31,7 +31,7 @@ FUNCTIONS = {GPT_OSS: gpt_oss_gate, SILU: silu_gate}
 
 def epilogue_of(part: str, scale_format: str, gate: str, *, bias: bool) -> str:
     """Return the epilogue of the spec of a kernel, which is the first one or the second one."""
-    has_factor = SCALE_FORMATS[scale_format].factor == "tensor_scale"
+    has_factor = SCALE_FORMATS[FORMATS[scale_format].scales].factor == "tensor_scale"
     if part == "down":
         steps = [*["tensor_scale"] * has_factor, *["column_bias"] * bias, "row_scale"]
         return f"{{ops: [{', '.join(steps)}]}}"
@@ -42,7 +42,7 @@ def epilogue_of(part: str, scale_format: str, gate: str, *, bias: bool) -> str:
 
 @dataclass
 class ExpertModules:
-    """Modules of experts with weights of four bits, each made once in a folder."""
+    """Modules of experts that decode weights, each made once in a folder."""
 
     folder: Path
     made: dict[str, tuple[Product, Path]] = field(default_factory=dict[str, tuple[Product, Path]])
@@ -53,11 +53,12 @@ class ExpertModules:
         """Make the module of the up or the down projection; return its file, too."""
         stem = "_".join((part, scale_format, gate, *["bias"] * bias, f"rows{rows}"))
         if stem not in self.made:
-            spec, dtype = self.folder / f"{stem}.yaml", SCALE_FORMATS[scale_format].decoded_to
+            spec, (element, scales) = self.folder / f"{stem}.yaml", FORMATS[scale_format]
+            dtype = SCALE_FORMATS[scales].decoded_to
             index = "a_rows" if part == "up" else "d_rows"
             spec.write_text(
-                f"title: experts of four bits\ntarget: h100\noperands:\n  a: {{dtype: {dtype}}}\n"
-                f"  b: {{dtype: {FORMATS[scale_format].element}, scale: {{format: {scale_format}}}}}\n"
+                f"title: experts of decoded weights\ntarget: h100\noperands:\n  a: {{dtype: {dtype}}}\n"
+                f"  b: {{dtype: {element}, scale: {{format: {scales}}}}}\n"
                 f"  d: {{dtype: {dtype}}}\n"
                 f"groups: {{kind: m_offsets, count: {EXPERTS}, {index}: true}}\n"
                 f"epilogue: {epilogue_of(part, scale_format, gate, bias=bias)}\n"
@@ -143,12 +144,17 @@ def drawn_weight(scale_format: str, n: int, k: int, experts: int = EXPERTS, seed
     """Return random weights of experts, whose scales are small powers of two."""
     element, vector = FORMATS[scale_format].element, FORMATS[scale_format].vector
     draw = torch.Generator().manual_seed(seed + n + k)
-    codes = torch.randint(0, 256, (experts, n, k // 2), dtype=torch.uint8, generator=draw)
+    bytes_of_row = k if scale_format in EIGHT_BITS else k // 2
+    codes = torch.randint(0, 256, (experts, n, bytes_of_row), dtype=torch.uint8, generator=draw)
     exponents = torch.randint(-6, -2, (experts, n, -(-k // vector)), generator=draw)
     if scale_format == "mxfp4":
         return from_mxfp4(codes, (exponents + 127).to(torch.uint8))
     factor = torch.full((experts,), 0.5) if scale_format == "nvfp4" else None
     scales = (2.0**exponents).to(torch.float8_e4m3fn if scale_format == "nvfp4" else float_of(scale_format))
+    if element == "int8":
+        codes, scales = codes.view(torch.int8), scales / 16
+    elif element == "e4m3":  # from -15 to 15, and no NaN
+        codes = (codes & 0xD7).view(torch.float8_e4m3fn)
     return QuantizedWeight(element, codes, scales, vector, tensor_scale=factor)
 
 

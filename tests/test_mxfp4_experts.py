@@ -21,7 +21,7 @@ from packed_experts import (
 )
 from torch import Tensor, nn
 
-from gemmgen.integrations import Experts4bit
+from gemmgen.integrations import PackedExperts
 from gemmgen.integrations import mxfp4_experts as ours
 from gemmgen.integrations.transformers import accelerate_model
 from gemmgen.integrations.weights import from_experts, from_mxfp4
@@ -152,13 +152,13 @@ def test_the_second_call_leaves_the_replaced_layers(modules: ExpertModules) -> N
     accelerate_model(model, experts=experts)
     done = accelerate_model(model, experts=experts)
     assert done.replaced == ()
-    assert {done.left[name] for name in NAMES} == {"it is an Experts4bit, which has kernels already"}
+    assert {done.left[name] for name in NAMES} == {"it is a PackedExperts, which has kernels already"}
 
 
 def test_a_layer_has_the_numbers_that_transformers_dequantises(modules: ExpertModules) -> None:
     tensors = checkpoint_tensors(config())
     experts = modules.cpu_experts()
-    layer = Experts4bit.of(put_as_loaded(theirs.Mxfp4GptOssExperts(config()), tensors), experts)
+    layer = PackedExperts.of(put_as_loaded(theirs.Mxfp4GptOssExperts(config()), tensors), experts)
     their_layer = dequantised_into(gpt_oss.GptOssExperts(config()), tensors, torch.float32).eval()
     draw = torch.Generator().manual_seed(0)
     x, weights = torch.randn(9, 128, generator=draw), torch.rand(9, 2, generator=draw)
@@ -186,7 +186,7 @@ def test_a_layer_in_bf16_takes_the_tensors_of_the_checkpoint(modules: ExpertModu
             for name in ("gate_up_proj", "down_proj")
         )
         biases = {"gate_up_bias": tensors["gate_up_proj_bias"], "down_bias": tensors["down_proj_bias"]}
-        layer.mlp.experts = Experts4bit(gate_up, down, experts, **biases)
+        layer.mlp.experts = PackedExperts(gate_up, down, experts, **biases)
     assert_near_fp32(logits_of(model))
     assert calls_of(experts) == [[48] * 2] * 2
 
@@ -281,7 +281,7 @@ def test_kernels_of_other_weights_leave_the_layers(modules: ExpertModules) -> No
     model = loaded()
     assert accelerate_model(model).left[NAMES[0]] == "no kernel for experts was given"
     left = accelerate_model(model, experts=gpt_oss_experts()).left
-    assert {left[name] for name in NAMES} == {"up, down do not both take packed weights of four bits"}
+    assert {left[name] for name in NAMES} == {"up, down do not both take packed weights"}
     left = accelerate_model(model, experts=modules.cpu_experts("nvfp4")).left
     assert "packs e2m1 with e4m3 scales of 16 elements of K (nvfp4), and the weight is" in left[NAMES[0]]
     left = accelerate_model(model, experts=modules.cpu_experts(bias=False)).left
@@ -292,15 +292,18 @@ def test_packed_kernels_leave_experts_in_bf16(modules: ExpertModules) -> None:
     done = accelerate_model(dequantised(), experts=modules.cpu_experts())
     assert done.replaced == ()
     kernels = "up_mxfp4_gpt_oss_bias_rows16, down_mxfp4_gpt_oss_bias_rows16"
+    packs = "e2m1 with ue8m0 scales of 32 elements of K (mxfp4)"
     assert {done.left[name] for name in NAMES} == {
-        f"its weight gate_up has torch.bfloat16, and {kernels} take a packed one of mxfp4"
+        f"its weight gate_up has torch.bfloat16, and {kernels} take a packed one of {packs}"
     }
 
 
 def test_a_layer_alone_is_replaced_by_its_user(modules: ExpertModules) -> None:
     layer = put_as_loaded(theirs.Mxfp4GptOssExperts(config()), checkpoint_tensors(config()))
     done = accelerate_model(layer, experts=modules.cpu_experts())
-    assert done.left == {"": "it is the whole model: Experts4bit.of(layer, experts) is a layer for its place"}
+    assert done.left == {
+        "": "it is the whole model: PackedExperts.of(layer, experts) is a layer for its place"
+    }
 
 
 def test_a_release_without_the_class_has_no_such_layers(
@@ -325,5 +328,5 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 def test_other_layers_are_refused_in_words(name: str, modules: ExpertModules) -> None:
     make, reason = OTHERS[name]
     with pytest.raises(ValueError) as found:  # noqa: PT011  the message is compared
-        Experts4bit.of(make(), modules.cpu_experts())
+        PackedExperts.of(make(), modules.cpu_experts())
     assert reason in str(found.value)

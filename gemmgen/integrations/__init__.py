@@ -1,11 +1,11 @@
 """Generated kernels where torch has a place for them: layers, Inductor's choices, a question beforehand."""
 
 from gemmgen.integrations.block_scaled_linear import BlockScaledLinear
-from gemmgen.integrations.four_bit_experts import Experts4bit
 from gemmgen.integrations.grouped import GroupedMM, replace_grouped_mm
 from gemmgen.integrations.inductor import external_matmul
 from gemmgen.integrations.kernels import BIAS, Kernel, can_implement
 from gemmgen.integrations.linear import Linear
+from gemmgen.integrations.packed_experts import PackedExperts
 from gemmgen.integrations.packed_linear import PackedLinear
 from gemmgen.integrations.quantize import quantize_rows
 from gemmgen.integrations.replace import (
@@ -19,11 +19,11 @@ from gemmgen.integrations.scaled import ScaledMM, replace_scaled_mm
 __all__ = [
     "BIAS",
     "BlockScaledLinear",
-    "Experts4bit",
     "GroupedMM",
     "Kernel",
     "Linear",
     "LinearLeftWarning",
+    "PackedExperts",
     "PackedLinear",
     "Replacement",
     "ScaledMM",

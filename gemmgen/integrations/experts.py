@@ -235,8 +235,7 @@ class Experts:
         """
         for name, weight, packs in zip(("gate_up", "down"), (gate_up, down), self.formats, strict=True):
             if packs and isinstance(weight, Tensor):
-                wanted = packs.scale.name
-                return f"its weight {name} has {weight.dtype}, and {self} take a packed one of {wanted}"
+                return f"its weight {name} has {weight.dtype}, and {self} take a packed one of {packs}"
             if not packs and not isinstance(weight, Tensor):
                 return f"its weight {name} is packed, and {self} take one that is not"
         meta: dict[str, Any] = {"device": "meta"}

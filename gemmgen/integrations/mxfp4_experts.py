@@ -13,16 +13,16 @@ from typing import Any, Final, cast
 from torch import nn
 
 from gemmgen.integrations.experts import Experts
-from gemmgen.integrations.four_bit_experts import Experts4bit
+from gemmgen.integrations.packed_experts import PackedExperts
 from gemmgen.integrations.plain_layer import patched_forward
 
 FILE: Final = "transformers.integrations.mxfp4"
-HAS_KERNELS: Final = "it is an Experts4bit, which has kernels already"
+HAS_KERNELS: Final = "it is a PackedExperts, which has kernels already"
 MODELS: Final = "transformers.models.gpt_oss.modeling_gpt_oss"
 
 
 def replace_mxfp4_experts(model: nn.Module, experts: Experts | None) -> tuple[list[str], dict[str, str]]:
-    """Put an `Experts4bit` in the place of each layer of experts in mxfp4.
+    """Put a `PackedExperts` in the place of each layer of experts in mxfp4.
 
     Returns the names of the replaced layers, and why each other one stays, by its name. One layer is replaced
     after the other, so that the memory of each is free before the next one is packed.
@@ -31,7 +31,7 @@ def replace_mxfp4_experts(model: nn.Module, experts: Experts | None) -> tuple[li
     replaced, left = list[str](), dict[str, str]()
     named: list[tuple[str, nn.Module]] = [*cast(Any, model).named_modules()]
     names = [name for name, layer in named if type(layer) is known]
-    left |= {name: HAS_KERNELS for name, layer in named if isinstance(layer, Experts4bit)}
+    left |= {name: HAS_KERNELS for name, layer in named if isinstance(layer, PackedExperts)}
     del named
     for name in names:
         reason = "no kernel for experts was given" if experts is None else _replace(model, name, experts)
@@ -53,13 +53,13 @@ def class_of(file: str, name: str) -> type[nn.Module] | None:
 def _replace(model: nn.Module, name: str, experts: Experts) -> str:
     """Replace the layer of a name; return why it is left, or an empty string."""
     if not name:
-        return "it is the whole model: Experts4bit.of(layer, experts) is a layer for its place"
+        return "it is the whole model: PackedExperts.of(layer, experts) is a layer for its place"
     of_mlp, _, attribute = name.rpartition(".")
     mlp = model.get_submodule(of_mlp)
     if reason := _why_not_mlp(mlp):
         return reason
     try:
-        made = Experts4bit.of(model.get_submodule(name), experts)
+        made = PackedExperts.of(model.get_submodule(name), experts)
     except ValueError as error:
         return str(error)
     setattr(mlp, attribute, made)

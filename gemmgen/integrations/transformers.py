@@ -126,7 +126,7 @@ def accelerate_model(
             take the layers of fp8 checkpoints. A layer gets the first kernel that takes it.
         experts: Kernels for layers of experts. If they take one, the model is set to their function in the
             registry of transformers, which leaves all other layers to transformers. If they pack
-            weights in mxfp4, an `Experts4bit` replaces each layer of experts of a gpt-oss that is loaded in
+            weights in mxfp4, a `PackedExperts` replaces each layer of experts of a gpt-oss that is loaded in
             mxfp4, and packed weights replace its parameters.
         only: Whether a linear layer is meant, by its name.
 

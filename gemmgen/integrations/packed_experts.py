@@ -1,4 +1,4 @@
-"""A layer of experts whose weights have four bits an element, which two kernels decode in registers."""
+"""A layer of experts whose weights have four or eight bits an element, which two kernels decode."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ ARGUMENTS: Final = ("hidden_states", "top_k_index", "top_k_weights")
 """The arguments of a call."""
 
 
-class Experts4bit(PackedBuffers, KernelModule):
-    """A layer of experts with weights of four bits, which two kernels decode and multiply with tokens.
+class PackedExperts(PackedBuffers, KernelModule):
+    """A layer of experts whose weights have four or eight bits: two kernels decode and multiply them.
 
     The weights are packed once, and the layer has no other copy of them. Its buffers are
-    ``gate_up_packed_weight`` (uint8 [experts, 2 * intermediate, hidden / 2]: layout 1 of the kernels'
-    ``pack_weight``), ``gate_up_packed_scale`` and, for nvfp4, ``gate_up_tensor_scale``, and the same with
-    ``down_``. ``gate_up_bias`` and ``down_bias`` are parameters without a gradient, or None.
+    ``gate_up_packed_weight`` (uint8 [experts, 2 * intermediate, hidden / 2] of four bits, int8 or
+    float8_e4m3fn [experts, 2 * intermediate, hidden] of eight: layout 1 of the kernels' ``pack_weight``),
+    ``gate_up_packed_scale`` and, for nvfp4, ``gate_up_tensor_scale``, and the same with ``down_``.
+    ``gate_up_bias`` and ``down_bias`` are parameters without a gradient, or None.
 
     If no kernel takes a call, torch multiplies by the decoded weights, and `reason` says why: tokens of
     another type, on a CPU, or that require grad, which this product has. It decodes the weights anew in each
@@ -70,7 +71,7 @@ class Experts4bit(PackedBuffers, KernelModule):
         super().__init__()
         of_gate_up, of_down = experts.formats
         if of_gate_up is None or of_down is None:
-            raise ValueError(f"{experts} do not both take packed weights of four bits")
+            raise ValueError(f"{experts} do not both take packed weights")
         _require_shapes(gate_up, down)
         self.num_experts, self.hidden_size, self.intermediate_size = down.shape
         self._experts, self._kernel_name = experts, str(experts)
@@ -168,9 +169,11 @@ class Experts4bit(PackedBuffers, KernelModule):
         """Return the text between the brackets of the layer's repr."""
         sizes = f"experts={self.num_experts}, hidden={self.hidden_size}"
         sizes = f"{sizes}, intermediate={self.intermediate_size}"
-        formats = ", ".join(each.scale.name for each in self._experts.formats if each)
+        formats = [each for each in self._experts.formats if each]
+        elements = ", ".join(each.element for each in formats)
+        scales = ", ".join(each.scale.name for each in formats)
         has_bias = self.gate_up_bias is not None
-        return f"{sizes}, bias={has_bias}, kernels={self._kernel_name}, weights={formats}"
+        return f"{sizes}, bias={has_bias}, kernels={self._kernel_name}, weights={elements}, scales={scales}"
 
 
 def _require_shapes(gate_up: QuantizedWeight, down: QuantizedWeight) -> None:

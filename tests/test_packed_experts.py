@@ -1,4 +1,4 @@
-"""integrations: a layer of experts whose weights of four bits two kernels decode."""
+"""integrations: a layer of experts whose weights two kernels decode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from gemmgen.device import captured_graph, require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
-from gemmgen.integrations import Experts4bit
+from gemmgen.integrations import PackedExperts
 from gemmgen.integrations.experts import Experts
 from gemmgen.integrations.operator import kernels as remembered
 from gemmgen.integrations.packed_weight import PackedWeight, pack_experts
@@ -47,7 +47,10 @@ KINDS: dict[str, tuple[str, str | None, str, bool]] = {
     "gpt-oss in nvfp4": ("nvfp4", None, GPT_OSS, True),
     "silu in nvfp4": ("nvfp4", None, SILU, False),
     "silu in int4": ("fp16_1x128", None, SILU, False),
+    "silu in int8": ("bf16_int8", None, SILU, False),
+    "gpt-oss in fp8": ("fp16_e4m3", None, GPT_OSS, True),
     "two formats": ("mxfp4", "bf16_1x128", SILU, True),
+    "four bits and eight": ("bf16_1x128", "bf16_e4m3", SILU, True),
 }
 """The formats of both weights, the gate, and whether there are biases."""
 
@@ -66,8 +69,8 @@ def _fresh() -> Iterator[None]:
     remembered.update(before)
 
 
-def mxfp4_layer(experts: Experts) -> Experts4bit:
-    return Experts4bit(*drawn_weights(), experts, **drawn_biases())
+def mxfp4_layer(experts: Experts) -> PackedExperts:
+    return PackedExperts(*drawn_weights(), experts, **drawn_biases())
 
 
 # --- a call
@@ -80,7 +83,7 @@ def test_two_kernels_compute_the_layer(kind: str, tokens: int, modules: ExpertMo
     experts = modules.cpu_experts(up, down, gate=gate, bias=bias)
     assert experts.dtype is not None
     weights, biases = drawn_weights(up, down), drawn_biases(experts.dtype) if bias else {}
-    layer, call = Experts4bit(*weights, experts, **biases), drawn_call(tokens, experts.dtype)
+    layer, call = PackedExperts(*weights, experts, **biases), drawn_call(tokens, experts.dtype)
     found = layer(*call)
     assert (layer.reason, calls_of(experts)) == ("", [[2 * tokens], [2 * tokens]])
     assert_close(found, exact(call, weights, biases, gate))
@@ -108,7 +111,7 @@ def test_simulated_kernels_compute_the_layer(
     experts = Experts(*(simulated_file(file, product, monkeypatch) for product, file in built))
     assert experts.dtype is not None
     weights, biases = drawn_weights(up, down), drawn_biases(experts.dtype) if bias else {}
-    layer, call = Experts4bit(*weights, experts, **biases), drawn_call(5, experts.dtype)
+    layer, call = PackedExperts(*weights, experts, **biases), drawn_call(5, experts.dtype)
     for held in (cast(Any, layer)._buffers, cast(Any, layer)._parameters):
         for name, tensor in held.items():
             held[name] = tensor if tensor is None else on_a_gpu(tensor)
@@ -126,7 +129,7 @@ def test_torch_computes_the_layer_elsewhere(kind: str, modules: ExpertModules) -
     experts = modules.modules(up, down, gate=gate, bias=bias)
     assert experts.dtype is not None
     weights, biases = drawn_weights(up, down), drawn_biases(experts.dtype) if bias else {}
-    layer, call = Experts4bit(*weights, experts, **biases), drawn_call(5, experts.dtype)
+    layer, call = PackedExperts(*weights, experts, **biases), drawn_call(5, experts.dtype)
     assert_close(layer(*call), exact(call, weights, biases, gate))
     assert layer.reason == "a must be on a CUDA device, found cpu"
     wide = call[0].float(), call[1], call[2].float()
@@ -155,7 +158,7 @@ def test_torch_computes_what_kernels_cannot_and_the_reason_is_told(modules: Expe
 def test_an_infinite_product_of_another_expert_adds_nothing(modules: ExpertModules) -> None:
     biases = drawn_biases()
     biases["down_bias"][7] = torch.inf
-    layer = Experts4bit(*drawn_weights(), modules.modules(), **biases)
+    layer = PackedExperts(*drawn_weights(), modules.modules(), **biases)
     x, _, weights = drawn_call(3)
     assert layer(x, torch.tensor([[0, 1]] * 3), weights).isfinite().all()
 
@@ -214,8 +217,8 @@ def test_other_kernels_are_refused_in_words(name: str, modules: ExpertModules) -
 
 def layer_with(
     modules: ExpertModules, weights: tuple[QuantizedWeight, QuantizedWeight], **biases: Tensor
-) -> Experts4bit:
-    return Experts4bit(*weights, modules.modules(), **biases)
+) -> PackedExperts:
+    return PackedExperts(*weights, modules.modules(), **biases)
 
 
 def cut(weight: QuantizedWeight) -> QuantizedWeight:
@@ -240,8 +243,8 @@ def factored() -> tuple[QuantizedWeight, QuantizedWeight]:
 UP, DOWN = drawn_weights()
 REFUSED: dict[str, tuple[Callable[[ExpertModules], object], str]] = {
     "kernels of weights that are not packed": (
-        lambda _: Experts4bit(UP, DOWN, gpt_oss_experts()),
-        "up, down do not both take packed weights of four bits",
+        lambda _: PackedExperts(UP, DOWN, gpt_oss_experts()),
+        "up, down do not both take packed weights",
     ),
     "a layer's weight": (
         lambda modules: layer_with(modules, (cut(UP), DOWN), **drawn_biases()),
@@ -255,7 +258,7 @@ REFUSED: dict[str, tuple[Callable[[ExpertModules], object], str]] = {
         lambda modules: layer_with(modules, (UP, DOWN)), "column_bias, and the layer has no gate_up_bias"
     ),
     "biases": (
-        lambda modules: Experts4bit(UP, DOWN, modules.modules(bias=False), **drawn_biases()),
+        lambda modules: PackedExperts(UP, DOWN, modules.modules(bias=False), **drawn_biases()),
         "add no bias, and the layer has gate_up_bias",
     ),
     "a bias of another size": (
@@ -271,11 +274,11 @@ REFUSED: dict[str, tuple[Callable[[ExpertModules], object], str]] = {
         "scales must be bytes, and at most 2",
     ),
     "a factor of each expert": (
-        lambda modules: Experts4bit(*factored(), modules.modules("nvfp4"), **drawn_biases()),
+        lambda modules: PackedExperts(*factored(), modules.modules("nvfp4"), **drawn_biases()),
         "the weight has another tensor_scale for each expert, and up_nvfp4_gpt_oss_bias_rows16 takes one",
     ),
     "more experts than the kernels take": (
-        lambda modules: Experts4bit(
+        lambda modules: PackedExperts(
             drawn_weight("mxfp4", 128, 64, 33), drawn_weight("mxfp4", 64, 64, 33), modules.modules(bias=False)
         ),
         "takes from 1 to 32 groups, found 33",
@@ -302,7 +305,8 @@ def test_experts_say_which_weights_they_take(modules: ExpertModules) -> None:
     packed, tensor = PackedWeight(*[torch.empty(8, 64, 64)] * 3), torch.empty(8, 64, 64)
     packing, plain = modules.modules(), gpt_oss_experts()
     assert packing.why_not_weights(tensor, tensor) == (
-        f"its weight gate_up has torch.float32, and {packing} take a packed one of mxfp4"
+        f"its weight gate_up has torch.float32, and {packing} take a packed one of e2m1 with ue8m0 scales of "
+        "32 elements of K (mxfp4)"
     )
     assert plain.why_not_weights(tensor, packed) == (
         "its weight down is packed, and up, down take one that is not"
@@ -312,11 +316,11 @@ def test_experts_say_which_weights_they_take(modules: ExpertModules) -> None:
 # --- buffers, copies, casts
 
 
-@pytest.mark.parametrize("scale_format", ["mxfp4", "nvfp4"])
+@pytest.mark.parametrize("scale_format", ["mxfp4", "nvfp4", "bf16_int8", "bf16_e4m3"])
 def test_the_state_dict_has_the_packed_weights(scale_format: str, modules: ExpertModules) -> None:
     experts, biases = modules.cpu_experts(scale_format), drawn_biases()
     weights, call = drawn_weights(scale_format), drawn_call(4)
-    layer = Experts4bit(*weights, experts, **biases)
+    layer = PackedExperts(*weights, experts, **biases)
     parts = ["packed_weight", "packed_scale", *["tensor_scale"] * (scale_format == "nvfp4")]
     names = [f"{weight}_{part}" for weight in ("gate_up", "down") for part in parts]
     assert [*layer.state_dict()] == ["gate_up_bias", "down_bias", *names]
@@ -326,7 +330,7 @@ def test_the_state_dict_has_the_packed_weights(scale_format: str, modules: Exper
     gate_up = drawn_weight(scale_format, 2 * INTERMEDIATE, HIDDEN, seed=9)
     down = drawn_weight(scale_format, HIDDEN, INTERMEDIATE, seed=9)
     for assign in (False, True):
-        other = Experts4bit(gate_up, down, experts, **{name: bias * 2 for name, bias in biases.items()})
+        other = PackedExperts(gate_up, down, experts, **{name: bias * 2 for name, bias in biases.items()})
         file.seek(0)
         other.load_state_dict(torch.load(file), assign=assign)
         assert torch.equal(other(*call), layer(*call))
@@ -334,13 +338,13 @@ def test_the_state_dict_has_the_packed_weights(scale_format: str, modules: Exper
 
 
 def test_a_state_dict_of_another_format_is_refused(modules: ExpertModules) -> None:
-    int4 = Experts4bit(*drawn_weights("bf16_1x128"), modules.modules("bf16_1x128"), **drawn_biases())
+    int4 = PackedExperts(*drawn_weights("bf16_1x128"), modules.modules("bf16_1x128"), **drawn_biases())
     with pytest.raises(RuntimeError, match=r"gate_up_packed_scale must be torch\.bfloat16, as weights"):
         int4.load_state_dict(mxfp4_layer(modules.modules()).state_dict())
 
 
 def test_a_cast_leaves_the_packed_weights(modules: ExpertModules) -> None:
-    layer = Experts4bit(*drawn_weights("nvfp4"), modules.modules("nvfp4"), **drawn_biases())
+    layer = PackedExperts(*drawn_weights("nvfp4"), modules.modules("nvfp4"), **drawn_biases())
     before = copy.deepcopy(dict(layer.named_buffers()))
     model = nn.Sequential(layer).half()
     assert {bias.dtype for bias in layer.parameters()} == {torch.float16}
@@ -372,8 +376,8 @@ def test_the_layer_says_what_it_has(modules: ExpertModules) -> None:
     layer = mxfp4_layer(modules.modules())
     kernels = "up_mxfp4_gpt_oss_bias_rows16, down_mxfp4_gpt_oss_bias_rows16"
     assert str(layer) == (
-        f"Experts4bit(experts=8, hidden=128, intermediate=64, bias=True, kernels={kernels}, "
-        "weights=mxfp4, mxfp4)"
+        f"PackedExperts(experts=8, hidden=128, intermediate=64, bias=True, kernels={kernels}, "
+        "weights=e2m1, e2m1, scales=mxfp4, mxfp4)"
     )
     with pytest.raises(NotImplementedError, match=f"torch.jit.script compiles no layer of {kernels}"):
         any_torch.jit.script(layer)
@@ -385,7 +389,7 @@ def test_the_layer_says_what_it_has(modules: ExpertModules) -> None:
 class Model(nn.Module):
     """A layer of experts in a model."""
 
-    def __init__(self, experts: Experts4bit) -> None:
+    def __init__(self, experts: PackedExperts) -> None:
         super().__init__()
         self.experts = experts
 
@@ -461,7 +465,7 @@ def test_a_layer_on_a_gpu_has_the_numbers_of_the_decoded_weights(
     experts = Experts(*many, few_rows={4: (few[0], few[1])})
     assert experts.dtype is not None
     weights, biases = drawn_weights(up, down), drawn_biases(experts.dtype) if bias else {}
-    layer, call = Experts4bit(*weights, experts, **biases).cuda(), drawn_call(tokens, experts.dtype)
+    layer, call = PackedExperts(*weights, experts, **biases).cuda(), drawn_call(tokens, experts.dtype)
     wanted, given = exact(call, weights, biases, gate), [each.cuda() for each in call]
     found = layer(*given)
     assert_close(found, wanted)
