@@ -571,8 +571,8 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scales: [..., N, ceil(K / 32)], float8_e8m0fnu or its bytes, powers of two.
 
     column_scale is fp32 [..., N]. A column has its largest scale and the eleven powers of two below it:
-    elements of blocks with smaller scales are rounded to what the last of these gives. Raises ValueError for
-    other types and extents.
+    elements of blocks with smaller scales are rounded to numbers of the last of these powers. Raises
+    ValueError for other types and extents.
     """
     *leading, n, half = codes.shape
     blocks = -(-half // 16)

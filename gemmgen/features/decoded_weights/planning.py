@@ -29,10 +29,16 @@ They were counted in SASS; the numbers of nvfp4, int8 and e4m3 (as a weight) are
 """
 ISSUED_PER_NS: Final = 4 * constants.TENSOR_CYCLES_PER_NS
 """Instructions of warps on an SM: one of each of four schedulers in a cycle."""
-PART_NS: Final = 200
-"""[weights] From the words of a part to its MMAs, where no other CTA covers for it."""
-ALONE_SHARE: Final = 0.25
-"""[weights] Of the decoding, beside which no MMA runs then."""
+PART_NS: Final = 215
+"""[weights] From the words of a part to its MMAs, where no other CTA covers for it. With 200, experts of 128
+rows in the mean had tiles of 64 rows, and these took 1.09 to 1.15 of the time of 128 rows
+(``benchmarks/weights/h200_w4a8.json``).
+"""
+ALONE_SHARE: Final = {16: 0.25, 8: 0.6}
+"""[weights] Of the decoding, beside which no MMA runs then, by the bits that threads decode to. The MMAs of
+e4m3 take half the time; its share is fitted to experts of as many rows as a router sends each
+(``benchmarks/weights/h200_w4a8.json``).
+"""
 
 CROWDED: Final = 1.6
 """Factor of the decoding of small CTAs beside many rows, whose MMAs keep other CTAs of the SM waiting: six
@@ -76,7 +82,8 @@ class DecodedWeightsPlanning(Planning[WgmmaKernel]):
         parts = plan.cta_tile_k // decoded_k(plan)
         if isinstance(row, Tiles):
             if not has_many_rows(plan):
-                return row._replace(exposed=row.exposed + ALONE_SHARE * decoding)
+                share = ALONE_SHARE[plan.problem.b.multiplied.bits]
+                return row._replace(exposed=row.exposed + share * decoding)
             # No MMA runs while the first part is decoded; the MMAs of each part cover for the next one.
             of_part = row.tensor_cycles / constants.TENSOR_CYCLES_PER_NS / parts
             exposed = PART_NS + (parts - 1) * max(0.0, PART_NS - of_part)

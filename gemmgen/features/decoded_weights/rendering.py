@@ -71,7 +71,7 @@ class DecodedWeights(Rendering):
 
     @property
     def in_word(self) -> int:
-        """Elements of B in what threads take from shared memory: a word of 32 bits, or a byte."""
+        """Elements of B in a word of 32 bits; in a byte if elements choose their numbers."""
         return (8 if self.by_table else 32) // self.bits
 
     @property
@@ -91,7 +91,7 @@ class DecodedWeights(Rendering):
 
     @property
     def by_table(self) -> bool:
-        """True if an element chooses its number among those of its block: an e4m3 has a byte."""
+        """True if elements choose their numbers from a table of the block, which e4m3 is small enough for."""
         return self.float.bits == 8
 
     @property
