@@ -1,4 +1,6 @@
-"""``python -m tools.quotations``: fill the marked blocks of the pages anew, and draw the pictures of docs."""
+"""Fill the marked blocks of the pages anew, and draw the pictures of docs."""
+
+import argparse
 
 from gemmgen.bench import plot
 from tools.quotations.drawings import PICTURE, drawn
@@ -6,6 +8,7 @@ from tools.quotations.kernel_records import shown
 from tools.quotations.pages import PAGES, refreshed
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m tools.quotations", description=__doc__).parse_args()
     for page in PAGES:
         page.write_text(refreshed(page.read_text()))
     plot(shown(), PICTURE)
