@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -83,9 +84,20 @@ def pretended(
                 launch, gpu.architecture.compute_capability, _driver_properties(gpu), _multiplied
             )
         )
-        stack.enter_context(triton_api.replaced(_torch_changes(gpu)))
+        stack.enter_context(triton_api.replaced([*_torch_changes(gpu), _in_threads(cuda_is_cpu)]))
         stack.enter_context(cuda_is_cpu)
         yield
+
+
+def _in_threads(mode: TorchFunctionMode) -> tuple[Any, str, Any]:
+    """Return what begins threads of a program with a mode, which torch has for one thread alone."""
+    run = Thread.run
+
+    def run_in_mode(thread: Thread) -> None:
+        with mode:
+            run(thread)
+
+    return Thread, "run", run_in_mode
 
 
 def _multiplied(
