@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmgen.errors import Advice
+from gemmgen.features.decoded_weights.factor import multiplies_first, with_factor_first
 from gemmgen.features.decoded_weights.parts import STEPS
 from gemmgen.hardware import SCALE_FORMATS, ScaleFormat
 from gemmgen.plan.fix import either, leave_out, of_change, use
 from gemmgen.plan.rule import Finding, rule
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.warp_rules import CONSUMERS
-from gemmgen.problem.epilogue import Spelled, Spelling, fold
-from gemmgen.problem.epilogue.text import PRODUCT_RANK
 
 WARP_COLUMNS: Final = 16
 """[ptx] Rows of wgmma's first operand, which are columns of B, in the registers of a warp."""
@@ -34,7 +32,7 @@ def weight_types(plan: WgmmaKernel) -> Iterator[Finding]:
         fix = use(b.decoded.name)
         for each in _like(b.scale.format):
             if each.decoded_to == a.dtype.name:
-                factor = _times_factor(plan, each.factor) if _lacks(plan, each.factor) else ()
+                factor = with_factor_first(plan, each.factor) if _lacks(plan, each.factor) else ()
                 fix |= of_change((("operands.b.scale.format", each.name), *factor), "operands.a.dtype")
         yield Finding("operands.a.dtype", found, f"threads decode B to {b.decoded.name}", fix)
     if a.scale:
@@ -47,15 +45,18 @@ def weight_types(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "`pack_weight` packs elements along K into a word"
         yield Finding("operands.b.major", f"N-contiguous {b.dtype.name} weights", limit, use("k"))
     if _lacks(plan, factor := b.scale.format.factor):
-        found = f"{b.scale.format.name} weights without a {factor} in the epilogue"
+        name = b.scale.format.name
+        is_there = factor in plan.problem.epilogue.loads
+        found = f"a {factor} that does not multiply the sums first, beside {name} weights"
+        found = found if is_there else f"{name} weights without a {factor} in the epilogue"
         limit = "a number of B is an element times its scale times this factor, which `pack_weight` returns"
         field = "epilogue.ops" if plan.request.listed else "epilogue.d"
-        yield Finding(field, found, limit, of_change(_times_factor(plan, factor), field))
+        yield Finding(field, found, limit, of_change(with_factor_first(plan, factor), field))
 
 
 def _lacks(plan: WgmmaKernel, factor: str) -> bool:
-    """Return True if numbers of B have a factor that the epilogue does not multiply by."""
-    return bool(factor) and factor not in plan.problem.epilogue.loads
+    """Return True if numbers of B have a factor by which the epilogue does not multiply the sums first."""
+    return bool(factor) and not multiplies_first(plan, factor)
 
 
 def _like(scale_format: ScaleFormat) -> Iterator[ScaleFormat]:
@@ -64,32 +65,6 @@ def _like(scale_format: ScaleFormat) -> Iterator[ScaleFormat]:
         same = (each.elements, each.vector, each.zeros)
         if each.decoded_to and same == (scale_format.elements, scale_format.vector, scale_format.zeros):
             yield each
-
-
-class _WithFactor(Spelling):
-    """How a value is written if each accumulator is multiplied by the factor of a weight."""
-
-    def __init__(self, factor: str) -> None:
-        self._factor = factor
-
-    def accumulator(self, name: str) -> Spelled:
-        """Return the product of the accumulator and the factor."""
-        return f"{name} * {self._factor}", PRODUCT_RANK
-
-
-def _times_factor(plan: WgmmaKernel, factor: str) -> Advice:
-    """Return the fields of an epilogue that multiplies the accumulator by the factor of a weight first.
-
-    A list gets the factor as its first operation. It becomes an expression if C is added before the list, or
-    if an operation has parameters.
-    """
-    epilogue, listed, c = plan.problem.epilogue, plan.request.listed, plan.problem.c
-    if listed is None:
-        return (("epilogue.d", fold(epilogue.value, _WithFactor(factor))[0]),)
-    if not listed.parameters and (c is None or listed.lists_c):
-        return (("epilogue.ops", (factor, *listed.ops)),)
-    gone = ("epilogue.ops", "epilogue.alpha", "epilogue.beta")
-    return (*((field, None) for field in gone), ("epilogue.d", fold(epilogue.value, _WithFactor(factor))[0]))
 
 
 @rule("weight-tile", after=CONSUMERS)
