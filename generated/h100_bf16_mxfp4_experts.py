@@ -320,24 +320,23 @@ def decode_b(b_smem, scales):
     step = gl.arange(0, DECODED_K // 16, layout=gl.AutoLayout()).reshape((DECODED_K // 64, 1, 1, 1, 2, 2))
     step = gl.set_auto_layout(step, words.type.layout)
     upper, lower = scale_of_block(upper, step), scale_of_block(lower, step)
-    # Of three pairs sign and element lie apart by a bf16's exponent; the fourth fills the gaps between them.
+    # Of three pairs sign and element lie apart by a bf16's exponent, in a word that is a ring of bits; of the
+    # fourth, the mantissas fill the gaps that are left.
     p0, p1, p2, p3 = gl.inline_asm_elementwise(
         """{
-        .reg .b32 code, part;
+        .reg .b32 code, last;
         and.b32 code, $4, 0x81C081C0;
         mul.rn.bf16x2 $0, code, $5;
-        shl.b32 code, $4, 3;
-        and.b32 code, code, 0x81C081C0;
-        mul.rn.bf16x2 $1, code, $6;
         shl.b32 code, $4, 6;
         and.b32 code, code, 0x81C081C0;
+        mul.rn.bf16x2 $1, code, $6;
+        shf.r.wrap.b32 code, $4, $4, 4;
+        and.b32 code, code, 0x81C081C0;
         mul.rn.bf16x2 $2, code, $5;
-        shl.b32 code, $4, 1;
-        and.b32 code, code, 0x80008000;
-        shr.u32 part, $4, 4;
-        lop3.b32 code, part, 0x00C000C0, code, 0xEA;
-        shr.u32 part, $4, 5;
-        lop3.b32 code, part, 0x01000100, code, 0xEA;
+        shf.r.wrap.b32 code, $4, $4, 6;
+        and.b32 code, code, 0x81808180;
+        shl.b32 last, $4, 2;
+        lop3.b32 code, last, 0x00400040, code, 0xEA;
         mul.rn.bf16x2 $3, code, $6;
         }""",
         "=&r,=&r,=&r,=&r,r,r,r",
@@ -595,11 +594,12 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     words = torch.zeros(len(elements), dtype=torch.int32, device=codes.device)
     for number, code in enumerate(elements.to(torch.int32).unbind(-1)):
         upper, pair = divmod(number, 4)
-        # Sign, exponent and mantissa where `decode_b` finds them; the fourth pair fills gaps.
-        sign, high, rest = (15 - 3 * pair, 8 - 3 * pair, 6 - 3 * pair) if pair < 3 else (14, 13, 10)
-        words |= (code >> 3 << sign | (code >> 2 & 1) << high | (code & 3) << rest) << 16 * upper
+        # Sign, exponent and mantissa where `decode_b` finds them; signs of two pairs lie in the other half.
+        sign, two, last = ((15, 7, 6), (9, 1, 0), (19, 11, 10), (21, 13, 4))[pair]
+        words |= code >> 3 << (sign + 16 * upper) % 32
+        words |= ((code >> 1 & 3) << two | (code & 1) << last) << 16 * upper
     exponents = scales.view(torch.uint8)
-    if scales.element_size() > 1 or bool((exponents > 128).any()):
+    if scales.dtype not in (torch.uint8, torch.float8_e8m0fnu) or bool((exponents > 128).any()):
         raise ValueError("scales must be bytes, and at most 2: divide them by 2**n, and multiply sums by it")
     factors = exponents + 126  # `decode_b` has elements times 2**-126
     padded = torch.nn.functional.pad(factors, (0, -factors.shape[-1] % 4))

@@ -303,7 +303,7 @@ def decode_b(b_smem, scales):
     lower, _ = gl.broadcast(0x14100800 + power * 0x08080800, codes)
     upper, _ = gl.broadcast(0x24201C18 + power * 0x08080808, codes)
     # A word of four bytes has four elements of K in its lower half, and those 16 of K on in its upper one.
-    # Their signs take turns.
+    # Their signs take turns. All four have the same table, so the assembly reads the first registers of it.
     first, second = gl.inline_asm_elementwise(
         """{
         .reg .b32 code, sign;
@@ -510,7 +510,8 @@ def matmul(
     Args:
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [groups, K / 2, N], torch.uint8, from `pack_weight`; N and K are multiples of 64.
-        b_scale: [groups, N, ceil(K / 128)], torch.int32, N contiguous, from `pack_weight`.
+        b_scale: [groups, N, ceil(K / 128)], torch.int32, N contiguous, from `pack_weight`: powers of two
+            relative to column_scale.
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_scale: [groups, N], torch.float32, contiguous: a factor for each column; from `pack_weight`.
         offs: [groups], torch.int32, up to 32 groups: the row after the last one of each, in rising order. A
@@ -570,26 +571,29 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         codes: uint8 [..., N, K / 2] of e2m1; even k is in the lower half of a byte.
         scales: [..., N, ceil(K / 32)], float8_e8m0fnu or its bytes, powers of two.
 
-    column_scale is fp32 [..., N]. A column has its largest scale and the eleven powers of two below it:
-    elements of blocks with smaller scales are rounded to numbers of the last of these powers. Raises
-    ValueError for other types and extents.
+    column_scale is fp32 [..., N]. A column has the largest scale of its blocks that are not 0, and the eleven
+    powers of two below it: elements of blocks with smaller scales are rounded to the nearest numbers of the
+    last of these powers, and halves to even. Raises ValueError for other types and extents, and for a scale
+    that is NaN.
     """
     *leading, n, half = codes.shape
-    blocks = -(-half // 16)
-    typed = codes.dtype == torch.uint8 and scales.element_size() == 1
+    blocks = half // 16
+    typed = codes.dtype == torch.uint8 and scales.dtype in (torch.uint8, torch.float8_e8m0fnu)
     if not typed or n % 64 or half % 32 or scales.shape != (*leading, n, blocks):
         found = f"{codes.dtype} {[*codes.shape]} and {scales.dtype} {[*scales.shape]}"
-        wanted = "uint8 codes, N and K that are multiples of 64, and scales [..., N, ceil(K / 32)] in bytes"
+        wanted = "uint8 codes, N and K that are multiples of 64, and scales [..., N, K / 32] in bytes"
         raise ValueError(f"a weight has {wanted}; found {found}")
     exponents = scales.view(torch.uint8).to(torch.int16)
-    powers = exponents - exponents.amax(-1, keepdim=True) + 11
-    elements = torch.stack((codes & 0xF, codes >> 4), -1).flatten(-2)
-    if bool((powers < 0).any()):
-        too_small = powers.clamp(max=0).float().exp2().repeat_interleave(32, -1)[..., : 2 * half]
+    if bool((exponents == 255).any()):
+        raise ValueError("a scale must not be NaN, the byte 255")
+    elements = torch.stack((codes & 0xF, codes >> 4), -1).view(*leading, n, blocks, 32)
+    largest = torch.where((elements & 7).amax(-1) > 0, exponents, 0).amax(-1, keepdim=True)
+    powers = (exponents - largest + 11).clamp(max=11)  # of a block of zeros any number
+    if bool((small := powers < 0).any()):
         numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], device=codes.device)
-        middles = (numbers[1:] + numbers[:-1]) / 2
-        rounded = torch.bucketize(numbers[(elements & 7).long()] * too_small, middles)
-        elements = rounded.to(torch.uint8) | elements & 8
+        middles = torch.tensor([0.25, 0.74, 1.25, 1.74, 2.5], device=codes.device)  # 0.75 and 1.75 go up
+        rounded = numbers[(elements[small] & 7).int()] * powers[small].float().exp2()[:, None]
+        elements[small] = torch.bucketize(rounded, middles).to(torch.uint8) | elements[small] & 8
     # Bits of a place in a block: 32, 16 (a warp), 8, 4, 2, 1 of N, then 32 (an MMA), 16, 8, 4, 2, 1 of K.
     elements = elements.reshape(-1, *(2,) * 6, half // 32, *(2,) * 6)
     # To words as a thread reads them, of one column each; columns 8 of N apart are in words side by side.
@@ -602,7 +606,7 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     padded = torch.nn.functional.pad(powers.clamp(min=0).to(torch.uint8), (0, -blocks % 4))
     factors = padded.contiguous().view(torch.int32)
     # `decode_b` has 2**6 of the largest scale; the exponent of a scale of 1 is 127.
-    column_scale = (exponents.amax(-1) - 133).float().exp2()
+    column_scale = (largest.squeeze(-1) - 133).float().exp2()
     return words.view(torch.uint8).view(codes.shape).mT, factors.mT.contiguous().mT, column_scale
 
 

@@ -163,6 +163,10 @@ def test_kernels_that_pack_no_weight_are_refused(kernels: Kernels) -> None:
     weight = weight_in(PLAIN)
     for kernel, message in (
         (import_generated(module_file("h100_bf16")), "h100_bf16 packs no weight: COMPUTES says"),
+        (
+            import_generated(module_file("h100_e4m3_mxfp4")),
+            "in e4m3, to which no layer brings its",
+        ),
         ("h100_bf16", "a kernel is an imported module or library"),
         (kernels.module(PLAIN, "relu"), "computes more than a @ b and a bias"),
         (kernels.module(PLAIN, "tensor_scale"), "computes more than a @ b and a bias"),

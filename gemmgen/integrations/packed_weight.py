@@ -108,6 +108,11 @@ class PackingKernel(NamedTuple):
             raise ValueError(f"{name} packs no weight: {said(kernel)}")
         computes: Mapping[str, Any] = kernel.COMPUTES
         inputs, epilogue = tuple[str, ...](computes["inputs"]), tuple[str, ...](computes["epilogue"])
+        if packs.scale.factor not in ("", FACTOR):
+            raise ValueError(
+                f"{name} multiplies activations in {packs.scale.decoded_to}, to which no layer brings its "
+                "input: take a kernel beside bf16 or fp16"
+            )
         factor = (FACTOR,) if packs.scale.factor == FACTOR else ()
         if epilogue not in (factor, (*factor, BIAS)) or {*inputs} != {*MATRICES, *epilogue}:
             raise ValueError(f"{name} computes more than a @ b and a bias: {said(kernel)}")

@@ -48,7 +48,7 @@ MUTANTS = {
         K.BYTE_COUNT, "load_ready", "", (" + args.b_scale_desc.nbytes_per_cta", "")
     ),
     "mxfp4_sign_left_out": mxfp4(
-        WRONG_NUMBERS, "d_desc", "", ("and.b32 code, code, 0x80008000;", "and.b32 code, code, 0x00000000;")
+        WRONG_NUMBERS, "d_desc", "", ("and.b32 code, code, 0x81808180;", "and.b32 code, code, 0x01800180;")
     ),
     "mxfp4_scale_of_the_block_before": mxfp4(
         WRONG_NUMBERS, "d_desc", "", ("0x0404 + (step // 2 * 0x1010)", "0x0404 + ((step // 2 & 2) * 0x1010)")

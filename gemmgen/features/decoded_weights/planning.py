@@ -21,7 +21,7 @@ from gemmgen.plan.wgmma import cost_constants as constants
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 
 INSTRUCTIONS: Final = {
-    "int4": 2.35, "int8": 2.35, "e4m3": 3.2, "mxfp4": 2.94, "nvfp4": 3.3, "mxfp4_e4m3": 1.75,
+    "int4": 2.35, "int8": 2.35, "e4m3": 3.2, "mxfp4": 2.68, "nvfp4": 3.04, "mxfp4_e4m3": 1.75,
 }  # fmt: skip
 """[weights] That a thread issues in the main loop for each of its weights, by the element or the format.
 

@@ -234,9 +234,10 @@ class DecodedWeights(Rendering):
         shape = f"[{groups}{columns}, ceil(K / {b.scale_k})], {b.scale_dtype.torch}"
         of_columns = self._scale.format.factor == "column_scale"
         factors = {"column_scale": "; from `pack_weight`"} if of_columns else {}
+        relative = ": powers of two relative to column_scale" if of_columns else ""
         return factors | {
             "b": f", from `pack_weight`; {columns} and K are multiples of {WEIGHT_BLOCK}",
-            "b_scale": f"{shape}, {columns} contiguous, from `pack_weight`",
+            "b_scale": f"{shape}, {columns} contiguous, from `pack_weight`{relative}",
         }
 
 

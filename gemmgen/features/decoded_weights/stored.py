@@ -103,9 +103,10 @@ def _codes(words: Tensor, operand: Operand) -> Tensor:
     if operand.dtype.name == "int4":
         pairs = [halves >> 4 * pair & 0xF for pair in range(4)]
     else:
-        pairs = [(halves >> 15 - 3 * pair & 1) << 3 | halves >> 6 - 3 * pair & 7 for pair in range(3)]
-        last = halves >> 14 & 1, halves >> 13 & 1, halves >> 10 & 3
-        pairs.append(last[0] << 3 | last[1] << 2 | last[2])
+        other = halves.flip(-1)  # the signs of two pairs lie there
+        signs = halves >> 15, halves >> 9, other >> 3, other >> 5
+        numbers = *(halves >> place & 7 for place in (6, 0, 10)), halves >> 12 & 6 | halves >> 4 & 1
+        pairs = [(sign & 1) << 3 | number for sign, number in zip(signs, numbers, strict=True)]
     # k + 1 is the upper half of a word; pairs are of k + 8 and of column + 8.
     return torch.stack(pairs, -1).flatten()
 
