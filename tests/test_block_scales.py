@@ -415,6 +415,7 @@ def test_each_format_says_where_scales_are_applied_and_its_block() -> None:
     assert blocks == {
         "mxfp8": (("mma",), 1, 32),
         "mxfp4": (("mma", "decode"), 1, 32),
+        "mxfp4_e4m3": (("decode",), 1, 32),
         "nvfp4": (("mma", "decode"), 1, 16),
         "fp32_1x128": (("sums",), 1, 128),
         "fp32_128x128": (("sums",), 128, 128),

@@ -243,7 +243,7 @@ LEFT: dict[str, tuple[Callable[[], Any], str]] = {
         "gate_up_proj is a SimpleNamespace, whose layout (SimpleNamespace) has no unswizzle_data",
     ),
     "scales that are not decoded": (changed(with_great_scales), "scales must be bytes, and at most 2"),
-    "scales of another shape": (changed(padded), "scales of a weight [8, 128, 64] must be torch.float8"),
+    "scales of another shape": (changed(padded), "scales of a weight [8, 128, 64] must be uint8 or"),
     "no checkpoint": (changed(unloaded), "gate_up_proj has no scales: load the checkpoint first"),
     "no data": (lambda: loaded(put_blocks).to("meta"), "gate_up_proj_blocks has no data"),
     "a limit of its own": (

@@ -100,7 +100,10 @@ def test_each_field_operation_and_gate_is_explained(word: str) -> None:
         ("num_groups", "groups"),
         ("gptq", "operands.b.scale.format: bf16_1x128, bf16_1x64, bf16_1x32, fp16_1x128"),
         ("AWQ", "format: bf16_zero_1x128, bf16_zero_1x64, fp16_zero_1x128 or fp16_zero_1x64; from_awq"),
-        ("compressed-tensors", "operands.b.dtype: e2m1, with operands.b.scale.format: mxfp4 or nvfp4; from_"),
+        (
+            "compressed-tensors",
+            "operands.b.dtype: e2m1, with operands.b.scale.format: mxfp4, mxfp4_e4m3 or nvfp4; from_",
+        ),
         ("pack_weight", "returns b and b_scale as matmul takes them; call"),
         ("weights", "operands.b.dtype is int4, e2m1, int8 or e4m3"),
         ("mxfp4 weights", "one ue8m0 scale for each block of 1 x 32 of them"),
@@ -114,6 +117,7 @@ def test_a_word_is_explained_by_what_it_is(word: str, answer: str) -> None:
 FORMATS_OF_OPERANDS = {
     "mxfp8": "ab",
     "mxfp4": "ab",
+    "mxfp4_e4m3": "b",
     "nvfp4": "ab",
     "fp32_1x128": "abd",
     "fp32_128x128": "b",
