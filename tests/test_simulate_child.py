@@ -197,7 +197,6 @@ def test_what_ends_its_process_is_told_and_the_next_call_gets_a_new_one() -> Non
         call_in_worker(timed_out, 60)
     third = call_in_worker(os.getpid)
     os.kill(third, signal.SIGKILL)  # while nobody waits for it
-    time.sleep(0.1)
     fourth = call_in_worker(os.getpid)
     assert len({first, second, third, fourth}) == 4
     assert [is_there(process) for process in (first, second, third, fourth)] == [False, False, False, True]

@@ -114,10 +114,12 @@ class Child(Generic[T, U]):
         begun()
         return self.wait(answer, seconds)
 
-    @property
-    def is_alive(self) -> bool:
-        """True if the process is alive, so that it can answer."""
-        return self._process.is_alive()
+    def answers(self) -> bool:
+        """Return True if the process, which has no request, answers: a killed one may take a while to end."""
+        try:
+            return self._pool.submit(os.getpid).result() == self.group
+        except BrokenProcessPool:
+            return False
 
     def _lost(self) -> LostError:
         self.end()

@@ -99,7 +99,7 @@ def _waiting() -> tuple[Child[Call, Any], int] | None:
     """Return a worker that waits for a call and its number of calls, None if there is none."""
     waiting = _IDLE.get(os.getpid(), [])
     with suppress(IndexError):  # there is none
-        while not (last := waiting.pop())[0].is_alive:
+        while not (last := waiting.pop())[0].answers():
             last[0].end()
         return last
     return None
