@@ -530,9 +530,7 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     elements = torch.stack((codes & 0xF, codes >> 4), -1).reshape(-1, *(2,) * 6, half // 32, *(2,) * 6)
     # To words as a thread reads them; the elements of a word are 1 and 8 of K and 8 of N apart.
     elements = elements.permute(0, 1, 2, 4, 6, 11, 5, 7, 12, 8, 9, 13, 10, 3).reshape(-1, 8)
-    words = torch.zeros(len(elements), dtype=torch.int32, device=codes.device)
-    for number, code in enumerate(elements.to(torch.int32).unbind(-1)):
-        words |= code << 4 * number
+    words = elements[:, ::2] | elements[:, 1::2] << 4
     factors = (scales.double() * 2.0**129).to(torch.bfloat16)  # `decode_b` has codes times 2**-129
     if not bool(factors.isfinite().all()):
         raise ValueError("scales must be below 0.5 in magnitude: divide by 2**n, and multiply sums by it")

@@ -602,8 +602,7 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     if scales.dtype not in (torch.uint8, torch.float8_e8m0fnu) or bool((exponents > 128).any()):
         raise ValueError("scales must be bytes, and at most 2: divide them by 2**n, and multiply sums by it")
     factors = exponents + 126  # `decode_b` has elements times 2**-126
-    padded = torch.nn.functional.pad(factors, (0, -factors.shape[-1] % 4))
-    factors = padded.contiguous().view(torch.int32)
+    factors = torch.nn.functional.pad(factors, (0, -factors.shape[-1] % 4)).contiguous().view(torch.int32)
     return words.view(torch.uint8).view(codes.shape).mT, factors.mT.contiguous().mT
 
 
