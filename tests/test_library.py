@@ -823,7 +823,7 @@ def test_a_table_of_another_order_of_sums_breaks_a_promise_too(tmp_path: Path, t
 
 def test_kernels_that_no_library_can_have_are_refused() -> None:
     refused = "single_tile", "backward", "gather"
-    for name in ("b200_mxfp8", *(f"h100_bf16_{each}" for each in refused)):
+    for name in ("b200_mxfp8", "h100_bf16_int4", *(f"h100_bf16_{each}" for each in refused)):
         found = refusal(partial(read, [SPECS / f"{name}.yaml"]))
         assert (Path(found.path).stem, found.code) == (name, "library-kernel")
     own, blackwell = read([SPECS / WIDE]), read([SPECS / "b200_bf16.yaml"])
