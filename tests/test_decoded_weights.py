@@ -15,6 +15,7 @@ import torch
 from modules import assert_verified_on_a_gpu, made, module_file, spec_file
 from torch import Tensor
 
+from gemmgen.errors import GemmgenError
 from gemmgen.features.decoded_weights.stored import in_turn, scales_of, stored_scales, weight_of
 from gemmgen.integrations import can_implement
 from gemmgen.integrations.weights import QuantizedWeight
@@ -217,6 +218,28 @@ def test_a_block_of_zeros_leaves_a_column_its_powers() -> None:
     found = weight_of(b, b_scale, operand_of("mxfp4_e4m3")).double() * column_scale.double()[:, None]
     assert found[:, :32].count_nonzero() == 0
     assert found.equal(weight.numbers().double())
+
+
+@pytest.mark.parametrize(
+    ("d", "is_first"),
+    [
+        ("acc * tensor_scale + column_bias", True),
+        ("relu(acc) * tensor_scale", True),
+        ("leaky_relu(acc) * tensor_scale + column_bias", True),  # as of the product, whose factor is positive
+        ("silu(acc) * tensor_scale", False),
+        ("(acc + column_bias) * tensor_scale", False),
+    ],
+)
+def test_the_factor_of_a_weight_multiplies_the_sums_first(d: str, is_first: bool, tmp_path: Path) -> None:
+    operands = "a: {dtype: bf16}, b: {dtype: e2m1, scale: {format: nvfp4}}, d: {dtype: bf16}"
+    spec = tmp_path / "factor.yaml"
+    spec.write_text(f"title: a factor\ntarget: h100\noperands: {{{operands}}}\nepilogue: {{d: {d}}}\n")
+    if is_first:
+        plan_spec(load_spec(spec))
+        return
+    with pytest.raises(GemmgenError) as refused:
+        plan_spec(load_spec(spec))
+    assert "that does not multiply the sums first" in refused.value.diagnostics[0].message
 
 
 @pytest.mark.parametrize("scale_format", ["bf16_1x128", "fp16_1x128"])

@@ -67,6 +67,8 @@ class Operation:
     """
     keeps_zero: bool = True
     """True if the function of 0 is 0."""
+    homogeneous: bool = False
+    """True if a positive factor of x is one of the function: f(s * x) = s * f(x)."""
     exact: bool = False
     """True if the function of a number of few bits has few bits, as long as its parameters have."""
     signed_zeros: bool = True
@@ -179,6 +181,7 @@ OPERATIONS: Table[Operation] = Table(
                 "ReLU",
                 torch="relu",
                 register_class="linear",
+                homogeneous=True,
                 exact=True,
                 signed_zeros=False,
             ),
@@ -191,6 +194,7 @@ OPERATIONS: Table[Operation] = Table(
                     Parameter("slope", 0.01, 0.0, 1.0, "factor of negative numbers", torch="negative_slope"),
                 ),
                 register_class="linear",
+                homogeneous=True,
                 exact=True,
             ),
             Operation(

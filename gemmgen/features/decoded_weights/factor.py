@@ -20,6 +20,7 @@ from gemmgen.problem.epilogue import (
     times,
 )
 from gemmgen.problem.epilogue.text import PRODUCT_RANK
+from gemmgen.problem.operations import OPERATIONS
 
 
 def multiplies_first(plan: WgmmaKernel, factor: str) -> bool:
@@ -49,7 +50,7 @@ class _Powers(Algebra[int | None]):
         powers = [each for each in arguments if each is not None]
         if len(powers) < len(arguments):
             return None
-        if call.op == TIMES or call.op == "relu":  # as both of x and of a positive factor
+        if call.op == TIMES or (call.op in OPERATIONS and OPERATIONS[call.op].homogeneous):
             return sum(powers)
         return None if any(powers) else 0
 
