@@ -48,7 +48,7 @@ CHOICES = (
         "quack",
         (),
         "a standalone module to own; errors and races that are found without a GPU",
-        "weights of 4 bits beside fp16 activations; kernels other than matmuls",
+        "int4 weights beside fp8 activations; kernels other than matmuls",
     ),
 )
 
