@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -179,7 +180,8 @@ def record(observed: Mapping[str, Any], processes: int = 2) -> Record:
     if unknown := found.keys() - cases.keys():  # those of other people's kernels, without their folder
         raise ValueError(f"no cases: {', '.join(sorted(unknown))}")
     chosen = [case for name, case in cases.items() if name in found]
-    with ProcessPoolExecutor(processes) as pool:
+    # A forked process would wait for threads of torch that it does not have.
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         said = list(pool.map(simulated, chosen))
     entries = tuple(entry(case, one, found[case.name]) for case, one in zip(chosen, said, strict=True))
     return Record(**observed["machine"], entries=entries, numbers=numbers_of(found))
