@@ -524,7 +524,7 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     """
     *leading, n, half = codes.shape
     if codes.dtype != torch.uint8 or n % 64 or half % 32 or scales.shape != (*leading, n, -(-half // 64)):
-        wanted = "uint8 codes, N and K that are multiples of 64, and scales [..., N, ceil(K / 128)]"
+        wanted = "uint8 codes [..., N, K / 2], N and K multiples of 64, and scales [..., N, ceil(K / 128)]"
         raise ValueError(f"a weight has {wanted}; found {codes.dtype} {[*codes.shape]} and {[*scales.shape]}")
     # Bits of a place in a block: 32, 16 (a warp), 8, 4, 2, 1 of N, then 32, 16 (an MMA), 8, 4, 2, 1 of K.
     elements = torch.stack((codes & 0xF, codes >> 4), -1).reshape(-1, *(2,) * 6, half // 32, *(2,) * 6)
@@ -533,8 +533,9 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     words = elements[:, ::2] | elements[:, 1::2] << 4
     factors = (scales.double() * 2.0**129).to(torch.bfloat16)  # `decode_b` has codes times 2**-129
     if not bool(factors.isfinite().all()):
-        raise ValueError("scales must be below 0.5 in magnitude: divide by 2**n, and multiply sums by it")
-    return words.view(torch.uint8).view(codes.shape).mT, factors.mT.contiguous().mT
+        wanted = "finite and below 0.5 in magnitude: divide larger ones by 2**n, and multiply sums by it"
+        raise ValueError(f"scales must be {wanted}")
+    return words.view(codes.shape).mT, factors.mT.contiguous().mT
 
 
 try:

@@ -585,14 +585,14 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     """
     *leading, n, half = codes.shape
     if codes.dtype != torch.uint8 or n % 64 or half % 32 or scales.shape != (*leading, n, -(-half // 16)):
-        wanted = "uint8 codes, N and K that are multiples of 64, and scales [..., N, ceil(K / 32)]"
+        wanted = "uint8 codes [..., N, K / 2], N and K multiples of 64, and scales [..., N, ceil(K / 32)]"
         raise ValueError(f"a weight has {wanted}; found {codes.dtype} {[*codes.shape]} and {[*scales.shape]}")
     # Bits of a place in a block: 32, 16 (a warp), 8, 4, 2, 1 of N, then 32, 16 (an MMA), 8, 4, 2, 1 of K.
     elements = torch.stack((codes & 0xF, codes >> 4), -1).reshape(-1, *(2,) * 6, half // 32, *(2,) * 6)
     # To words as a thread reads them; the elements of a word are 1 and 8 of K and 8 of N apart.
     elements = elements.permute(0, 1, 2, 4, 6, 11, 5, 7, 12, 8, 9, 13, 10, 3).reshape(-1, 8)
     words = torch.zeros(len(elements), dtype=torch.int32, device=codes.device)
-    for number, code in enumerate(elements.to(torch.int32).unbind(-1)):
+    for number, code in enumerate(map(Tensor.int, elements.unbind(-1))):
         upper, pair = divmod(number, 4)
         # Sign, exponent and mantissa where `decode_b` finds them; signs of two pairs lie in the other half.
         sign, two, last = ((15, 7, 6), (9, 1, 0), (19, 11, 10), (21, 13, 4))[pair]
@@ -600,7 +600,8 @@ def pack_weight(codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
         words |= ((code >> 1 & 3) << two | (code & 1) << last) << 16 * upper
     exponents = scales.view(torch.uint8)
     if scales.dtype not in (torch.uint8, torch.float8_e8m0fnu) or bool((exponents > 128).any()):
-        raise ValueError("scales must be bytes, and at most 2: divide them by 2**n, and multiply sums by it")
+        wanted = "float8_e8m0fnu or its bytes, at most 2: divide larger ones by 2**n, and multiply sums by it"
+        raise ValueError(f"scales must be {wanted}; found {scales.dtype}")
     factors = exponents + 126  # `decode_b` has elements times 2**-126
     factors = torch.nn.functional.pad(factors, (0, -factors.shape[-1] % 4)).contiguous().view(torch.int32)
     return words.view(torch.uint8).view(codes.shape).mT, factors.mT.contiguous().mT

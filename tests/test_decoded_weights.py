@@ -276,15 +276,19 @@ def test_other_extents_are_refused(codes: tuple[int, ...], scales: tuple[int, ..
 @pytest.mark.parametrize(
     ("scale_format", "scales", "words"),
     [
-        ("bf16_1x128", torch.full((64, 1), 0.5), "scales must be below 0.5"),
-        ("bf16_1x128", torch.full((64, 1), 0.4999), "scales must be below 0.5"),  # rounds to 0.5
-        ("fp16_zero_1x128", torch.full((64, 1), torch.nan), "scales must be below 0.5"),
-        ("mxfp4", torch.ones(64, 2), "scales must be bytes"),
-        ("mxfp4", torch.full((64, 2), 0.5).to(torch.float8_e4m3fn), "scales must be bytes"),
+        ("bf16_1x128", torch.full((64, 1), 0.5), "scales must be finite and below 0.5"),
+        ("bf16_1x128", torch.full((64, 1), 0.4999), "scales must be finite and below 0.5"),  # rounds to 0.5
+        ("fp16_zero_1x128", torch.full((64, 1), torch.nan), "scales must be finite and below 0.5"),
+        ("mxfp4", torch.ones(64, 2), "scales must be float8_e8m0fnu or its bytes"),
+        (
+            "mxfp4",
+            torch.full((64, 2), 0.5).to(torch.float8_e4m3fn),
+            "scales must be float8_e8m0fnu or its bytes",
+        ),
         ("mxfp4_e4m3", torch.full((64, 2), 255, dtype=torch.uint8), "a scale must not be NaN"),
         ("mxfp4_e4m3", torch.ones(64, 2), r"found torch.uint8 \[64, 32\] and torch.float32 \[64, 2\]"),
         ("nvfp4", torch.ones(64, 4), "scales must be float8_e4m3fn"),
-        ("mxfp4", torch.full((64, 2), 129, dtype=torch.uint8), "and at most 2"),
+        ("mxfp4", torch.full((64, 2), 129, dtype=torch.uint8), "at most 2: divide larger ones"),
         ("nvfp4", torch.full((64, 4), -1.0).to(torch.float8_e4m3fn), "numbers from 0 on"),
         ("nvfp4", torch.full((64, 4), float("nan")).to(torch.float8_e4m3fn), "numbers from 0"),
     ],
@@ -294,6 +298,23 @@ def test_scales_beyond_the_decoder_are_refused(scale_format: str, scales: Tensor
     factors = (torch.full(scales.shape, 8, dtype=torch.uint8),) if "zero" in scale_format else factors
     with pytest.raises(ValueError, match=words):
         module_of(scale_format).pack_weight(torch.zeros(64, 32, dtype=torch.uint8), scales, *factors)
+
+
+@pytest.mark.parametrize(
+    ("zeros", "found"),
+    [
+        (torch.full((64, 1), 16, dtype=torch.uint8), "torch.uint8 [64, 1]"),
+        (torch.full((64, 1), 8), "torch.int64 [64, 1]"),
+        (torch.tensor(8, dtype=torch.uint8), "torch.uint8 []"),
+        (torch.full((64, 8), 8, dtype=torch.uint8), "torch.uint8 [64, 8]"),
+    ],
+    ids=["beyond 15", "type", "one", "shape"],
+)
+def test_other_zero_points_are_refused(zeros: Tensor, found: str) -> None:
+    codes, scales = torch.zeros(64, 32, dtype=torch.uint8), torch.full((64, 1), 0.25)
+    words = f"zeros must be uint8 from 0 to 15, one for each scale; found {found}"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        module_of("bf16_zero_1x128").pack_weight(codes, scales, zeros)
 
 
 PACKED = ": pass b and b_scale as pack_weight of this module returns them"
@@ -456,7 +477,7 @@ def test_where_an_int8_lies_is_counted_by_hand() -> None:
     ("stem", "weight", "scale", "words"),
     [
         ("h100_bf16_int8_weights", torch.zeros(64, 64, dtype=torch.uint8), 0.01, "a weight is torch.int8"),
-        ("h100_bf16_int8_weights", torch.zeros(64, 32, dtype=torch.int8), 0.01, "K that are multiples of 64"),
+        ("h100_bf16_int8_weights", torch.zeros(64, 32, dtype=torch.int8), 0.01, "N and K multiples of 64"),
         ("h100_bf16_int8_weights", torch.zeros(64, 64, dtype=torch.int8), 0.03125, "below 0.03125"),
         ("h100_bf16_e4m3_weights", torch.zeros(64, 64).to(torch.float8_e4m3fn), 256.0, "below 256"),
         ("h100_bf16_e4m3_weights", torch.full((64, 64), torch.nan).to(torch.float8_e4m3fn), 1.0, "no NaN"),

@@ -242,7 +242,10 @@ LEFT: dict[str, tuple[Callable[[], Any], str]] = {
         changed(without_layout),
         "gate_up_proj is a SimpleNamespace, whose layout (SimpleNamespace) has no unswizzle_data",
     ),
-    "scales that are not decoded": (changed(with_great_scales), "scales must be bytes, and at most 2"),
+    "scales that are not decoded": (
+        changed(with_great_scales),
+        "scales must be float8_e8m0fnu or its bytes, at most 2",
+    ),
     "scales of another shape": (changed(padded), "scales of a weight [8, 128, 64] must be uint8 or"),
     "no checkpoint": (changed(unloaded), "gate_up_proj has no scales: load the checkpoint first"),
     "no data": (lambda: loaded(put_blocks).to("meta"), "gate_up_proj_blocks has no data"),

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 from expert_kernels import down_kernel, gpt_oss_experts, up_kernel
+from modules import module_file
 from packed_experts import (
     EXPERTS,
     GPT_OSS,
@@ -39,6 +40,7 @@ from gemmgen.integrations.experts import Experts
 from gemmgen.integrations.operator import kernels as remembered
 from gemmgen.integrations.packed_weight import PackedWeight, pack_experts
 from gemmgen.integrations.weights import QuantizedWeight
+from gemmgen.module import import_generated
 from gemmgen.product import Product
 
 any_torch: Any = cast(Any, torch)
@@ -201,6 +203,10 @@ WRONG: dict[str, tuple[Callable[[ExpertModules], Experts], str]] = {
         lambda modules: Experts(modules.module("down", "nvfp4"), modules.module("down", "nvfp4")),
         r"does not gate groups .*known gates are silu\(gate \* tensor_scale\) \* \(up \* tensor_scale\), ",
     ),
+    "activations in e4m3": (
+        lambda _: Experts(*[import_generated(module_file("h100_e4m3_mxfp4_experts"))] * 2),
+        "h100_e4m3_mxfp4_experts multiplies activations in e4m3, to which no layer brings its input",
+    ),
     "one bias": (
         lambda modules: Experts(modules.module("up", "nvfp4"), modules.module("down", "nvfp4", bias=False)),
         "have the epilogue tensor_scale, column_bias, row_scale: ",
@@ -271,7 +277,7 @@ REFUSED: dict[str, tuple[Callable[[ExpertModules], object], str]] = {
     ),
     "scales that are not decoded": (
         lambda modules: layer_with(modules, (UP, doubled(DOWN)), **drawn_biases()),
-        "scales must be bytes, and at most 2",
+        "scales must be float8_e8m0fnu or its bytes, at most 2",
     ),
     "a factor of each expert": (
         lambda modules: PackedExperts(*factored(), modules.modules("nvfp4"), **drawn_biases()),

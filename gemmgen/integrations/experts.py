@@ -356,6 +356,9 @@ def _facts_of(kernels: ExpertKernels) -> _Facts:
     for kernel in kernels:
         require_kernel(kernel)
     formats = format_packed_by(kernels.up), format_packed_by(kernels.down)
+    for kernel, packs in zip(kernels, formats, strict=True):
+        if packs:
+            packs.require_activations(name_of(kernel))
     up, down = (getattr(kernel, "COMPUTES", {}) for kernel in kernels)
     has_bias, bias = BIAS in up.get("inputs", ()), {BIAS} if BIAS in up.get("inputs", ()) else set[str]()
     gates = FACTORED_GATES if formats[0] and formats[0].scale.factor == FACTOR else GATES

@@ -38,6 +38,14 @@ class WeightFormat(NamedTuple):
         scale = self.scale
         return f"{self.element} with {scale.dtype} scales of {scale.vector} elements of K ({scale.name})"
 
+    def require_activations(self, name: str) -> None:
+        """Raise ValueError for a kernel of this name beside activations that no layer has."""
+        if self.scale.factor not in ("", FACTOR):
+            raise ValueError(
+                f"{name} multiplies activations in {self.scale.decoded_to}, to which no layer brings its "
+                "input: take a kernel beside bf16 or fp16"
+            )
+
     @property
     def operand(self) -> Operand:
         """The B of a kernel that has it."""
@@ -108,11 +116,7 @@ class PackingKernel(NamedTuple):
             raise ValueError(f"{name} packs no weight: {said(kernel)}")
         computes: Mapping[str, Any] = kernel.COMPUTES
         inputs, epilogue = tuple[str, ...](computes["inputs"]), tuple[str, ...](computes["epilogue"])
-        if packs.scale.factor not in ("", FACTOR):
-            raise ValueError(
-                f"{name} multiplies activations in {packs.scale.decoded_to}, to which no layer brings its "
-                "input: take a kernel beside bf16 or fp16"
-            )
+        packs.require_activations(name)
         factor = (FACTOR,) if packs.scale.factor == FACTOR else ()
         if epilogue not in (factor, (*factor, BIAS)) or {*inputs} != {*MATRICES, *epilogue}:
             raise ValueError(f"{name} computes more than a @ b and a bias: {said(kernel)}")

@@ -200,7 +200,7 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
     if spec.operands.a.scale or spec.operands.b.scale:
         yield Finding(
             field,
-            "copy for block-scaled operands",
+            "copy for operands with scales of blocks",
             "copies of misaligned tensors are supported only without scales",
             use("refuse"),
         )

@@ -10,6 +10,6 @@ def why_not(problem: Matmul) -> str | None:
     if problem.b.decoded:
         return (
             "its weight is packed, and a library packs none: kernels of one format read one packed weight, "
-            "so a caller can choose one by the rows of A, as PackedLinear does with few_rows"
+            "so call the modules themselves, one for few rows of A and one for many, or by PackedLinear"
         )
     return None

@@ -51,7 +51,7 @@ def _of_types(plan: WgmmaKernel) -> Iterator[Finding]:
     if a.dtype.name in FP8:
         fix |= SCALED
     limit = (
-        "but TMA loads along K from multiples of 16 bytes on, and a group begins at any K, and wgmma reads "
+        "but a group begins at any K, where TMA begins only at multiples of 16 bytes, and wgmma reads "
         f"elements of {a.dtype.bits} bits along K alone"
     )
     yield Finding("operands.a.dtype", f"{a.dtype.name} with groups of K", limit, fix | UNGROUPED)

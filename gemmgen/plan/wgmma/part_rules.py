@@ -31,7 +31,7 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
         rows = use(False, field="mma.swap_ab")
         if not plan.specialized:
             rows &= use("cooperative", "ping_pong", field="warp_specialization.kind")
-        limit = "parts divide the instruction's columns, which are M after swap_ab"
+        limit = "the tile's columns are then the instruction's rows, and parts divide only its columns"
         yield Finding("tile.n", f"{columns} with swap-AB", limit, use(*widths) | rows)
         return
     if not plan.specialized and plan.schedule_kind != "tiled":
