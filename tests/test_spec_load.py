@@ -206,6 +206,8 @@ def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
         ("schedule: {kind: split-k}", "; split-K is schedule.splits"),
         ("stream_k: true", STREAM_K),
         ("tile_m: 128", 'unknown key "tile_m": it is tile.m'),
+        ("misaligned: copy", 'unknown key "misaligned": it is operands.misaligned'),
+        ("schedule: {early: b}", 'unknown key "early": it is dependent_launch.early'),
         ("experts: 8", "experts are groups of rows: groups: {kind: m_offsets, count: …}"),
         ("batch: 8", "batches are groups: {kind: batched, count: …}; a batch that shares B is folded into M"),
         ("tiles: {m: 128}", 'unknown key "tiles": did you mean tile?'),

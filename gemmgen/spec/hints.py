@@ -120,11 +120,13 @@ KIND_OF_GROUPS: dict[str, str] = {
 """The kind of groups that a word of another library means."""
 
 
-def key_hint(key: str, keys: Sequence[str], node: Node | None, section: Location) -> str:
+def key_hint(
+    key: str, keys: Sequence[str], node: Node | None, section: Location, fields: Sequence[str] = ()
+) -> str:
     """Return a clause about an unknown key: the field that it stands for, or the closest key, or nothing.
 
     `keys` are the keys of its section, which is the whole spec if `section` is empty; `node` is the key's
-    value.
+    value, and `fields` has the fields of this key in other sections.
     """
     name, colon, value = key.partition(":")
     if colon and name in keys and value and node and node.value is None:
@@ -132,9 +134,11 @@ def key_hint(key: str, keys: Sequence[str], node: Node | None, section: Location
     elsewhere = IN_SECTIONS.get(tuple(map(str, section)), {}) if section else ELSEWHERE
     if place := elsewhere.get(key.lower().replace("-", "_")):
         return place
-    if closest := did_you_mean(key, keys):
-        return closest.removeprefix("; ")
-    return f"it is {keys[0]}" if len(keys) == 1 else ""
+    if len(keys) == 1:
+        return f"it is {keys[0]}"
+    if len(fields) == 1:
+        return f"it is {fields[0]}"
+    return did_you_mean(key, keys).removeprefix("; ")
 
 
 # --- words in place of a choice

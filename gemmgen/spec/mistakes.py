@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -67,7 +68,7 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
         case "extra_forbidden":
             *section, key = detail["loc"]
             keys = _keys(_declared(tuple(section)))
-            hint = key_hint(str(key), keys, node, tuple(section))
+            hint = key_hint(str(key), keys, node, tuple(section), fields_named(str(key)))
             found = f"unknown key {quoted(str(key))}"
             return "unknown-key", f"{found}: {hint}" if hint else f"{found}; {_known_keys(keys)}"
         case "literal_error":
@@ -148,6 +149,22 @@ def _choices(declared: Any) -> list[str]:
 def _items(declared: Any) -> list[str]:
     """Return the words that the items of a list can be."""
     return _choices(_bare(get_args(declared)[0]))
+
+
+@cache
+def fields_named(key: str) -> tuple[str, ...]:
+    """Return the fields of a spec, dotted, whose last key is `key`."""
+    return tuple(_fields_below(Spec, (), key))
+
+
+def _fields_below(model: type[BaseModel], section: tuple[str, ...], key: str) -> Iterator[str]:
+    """Yield the fields of a section, and of the sections in it, whose last key is `key`."""
+    for name, field in model.model_fields.items():
+        if name == key:
+            yield ".".join((*section, name))
+        declared = _bare(field.annotation, field.metadata)
+        if isinstance(declared, type) and issubclass(declared, BaseModel):
+            yield from _fields_below(declared, (*section, name), key)
 
 
 def _keys(declared: Any) -> tuple[str, ...]:
